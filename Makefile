@@ -1,0 +1,58 @@
+# What a developer types; `make` alone explains the targets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint types bench clean java
+
+# The first of these that is Python 3.11, 3.12 or 3.13; `make PYTHON=/path/to/python3` chooses.
+PYTHON ?= python3 python3.13 python3.12 python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+help: ## explain the targets (this list)
+	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "  make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## install kworker and all it needs into .venv (again only when the pins change)
+
+demo: java install ## 20,000 orders through real Kafka, workers and Spark, one worker killed; a report that adds up
+	@$(BIN)/python examples/orders/demo.py $(ARGS)
+
+test: java install ## every test, on real Kafka, Redis and Spark
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: install ## style and formatting (ruff)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: install ## strict types (mypy)
+	@$(BIN)/mypy
+
+bench: java install ## kworker beside raw loops and a hand-written pool on one topic (ARGS="--quick" for a short one)
+	@$(BIN)/python -m bench.run $(ARGS)
+
+clean: ## remove what the other targets made, .venv too
+	rm -rf $(VENV) .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt
+	@python=""; \
+	for candidate in $(PYTHON); do \
+	  "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	    2>/dev/null && python="$$candidate" && break; \
+	done; \
+	test -n "$$python" || { echo "make: kworker needs Python 3.11, 3.12 or 3.13, and none of" \
+	  "'$(PYTHON)' is: install one, or type: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }; \
+	test -x $(BIN)/python || "$$python" -m venv $(VENV) || { echo "make: $$python cannot make a" \
+	  "virtual environment: install its venv module (Debian: python3-venv)" >&2; exit 1; }
+	@echo "installing into $(VENV); the first time this downloads about 500 MB (Spark is most of it)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+	  -c etc/constraints.txt -e '.[spark,sandbox,dev]'
+	@touch $@
+
+java:
+	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
+	  | sed -nE 's/.*version "(1\.)?([0-9]+).*/\2/p' || true); \
+	test "$${version:-0}" -ge 17 || { echo "make: Java 17 or 21 is needed (Kafka and Spark run on it)," \
+	  "found $${version:-none}: install one, or point JAVA_HOME at it" >&2; exit 1; }

@@ -1,0 +1,93 @@
+"""A backlog against slow handlers under a memory limit: who is killed, and who stays below it.
+
+`python -m bench.memory` starts a Kafka, writes 100,000 records of 10 KB, and runs two consumers one
+after the other, each held by the kernel to the same memory: one that starts a task for each record,
+and kworker. The tests of memory use the parts.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.confined import confined
+from bench.ours import KWORKER
+from bench.place import ROOT, kafka
+from bench.topic import fill
+
+TOPIC = "backlog"
+RECORDS = 100_000
+RECORD_BYTES = 10_000
+LIMIT_BYTES = 512 << 20
+HANDLER_S = 10.0  # far slower than records arrive
+WATCHED_S = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one consumer fared."""
+
+    name: str
+    exit_code: int | None  # None when it still ran at the end
+    seconds: float
+    peak_bytes: int | None
+    limited_by: str
+
+    @property
+    def survived(self) -> bool:
+        return self.exit_code is None
+
+    def __str__(self) -> str:
+        peak = f"{self.peak_bytes / 2**20:,.0f} MiB at most" if self.peak_bytes else "peak unknown"
+        end = "still at work" if self.survived else f"dead, exit code {self.exit_code},"
+        return f"{self.name:<16}{end} after {self.seconds:.0f} s, {peak} ({self.limited_by})"
+
+
+def naive(servers: str, folder: Path, limit_bytes: int = LIMIT_BYTES) -> Outcome:
+    """The consumer of `bench.naive`."""
+    command = [sys.executable, "-m", "bench.naive", "--servers", servers, "--topic", TOPIC]
+    command += ["--group", "naive", "--seconds", str(HANDLER_S)]
+    return _watched("a task a record", command, limit_bytes, {"PYTHONPATH": str(ROOT)}, folder)
+
+
+def ours(servers: str, folder: Path, limit_bytes: int = LIMIT_BYTES) -> Outcome:
+    """kworker in one process, its supervisor included."""
+    environment = {
+        "KWORKER_CONFIG": str(ROOT / "bench" / "kworker.toml"),
+        "KWORKER_KAFKA__BOOTSTRAP_SERVERS": servers,
+        "KWORKER_NAME": TOPIC,
+        "KWORKER_HANDLER": "handlers:wait",
+        "KWORKER_SOURCE__TOPICS": f'["{TOPIC}"]',
+        "KWORKER_STATE_DIR": str(folder / "state"),
+        "BENCH_BEGUN": str(folder / "begun"),
+        "BENCH_WAIT_S": str(HANDLER_S),
+    }
+    return _watched("kworker", [KWORKER, "start"], limit_bytes, environment, folder)
+
+
+def _watched(
+    name: str, command: list, limit_bytes: int, environment: dict[str, str], folder: Path
+) -> Outcome:
+    log = folder / f"{name.replace(' ', '-')}.log"
+    started = time.monotonic()
+    with confined(command, limit_bytes, environment, log) as program:
+        while program.process.poll() is None and time.monotonic() - started < WATCHED_S:
+            time.sleep(0.1)
+        seconds = time.monotonic() - started
+        code = program.process.poll()
+        return Outcome(name, code, seconds, program.peak_bytes(), program.limited_by)
+
+
+def main() -> int:
+    with kafka(".bench-memory") as (servers, folder):
+        print(f"writing {RECORDS:,} records of {RECORD_BYTES:,} bytes", flush=True)
+        fill(servers, TOPIC, RECORDS, RECORD_BYTES)
+        print(f"each consumer may use {LIMIT_BYTES >> 20} MiB; a handler takes {HANDLER_S:.0f} s")
+        outcomes = [naive(servers, folder), ours(servers, folder)]
+    for outcome in outcomes:
+        print(f"  {outcome}")
+    return 0 if [outcome.survived for outcome in outcomes] == [False, True] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""kworker as a contender: the real command with a handler, watched from outside."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer
+
+from bench.topic import Group, ends
+
+KWORKER = Path(sys.executable).with_name("kworker")
+HERE = Path(__file__).resolve().parent
+LOOK_S = 0.02
+START_S = 60.0
+STOP_S = 60.0
+
+
+class Broken(Exception):
+    """kworker did not do what it was measured for."""
+
+
+def measure(
+    servers: str, folder: Path, run: str, handler: str, threads: int, records: int
+) -> tuple[int, float]:
+    """Records, and seconds from the first one taken to the last one done and committed."""
+    group = Group(servers, run)
+    records = group.begin(records)
+    begun = folder / f"{run}.begun"
+    environment = {
+        **os.environ,
+        "KWORKER_CONFIG": str(HERE / "kworker.toml"),
+        "KWORKER_KAFKA__BOOTSTRAP_SERVERS": servers,
+        "KWORKER_NAME": run,
+        "KWORKER_HANDLER": f"handlers:{handler}",
+        "KWORKER_STATE_DIR": str(folder / f"{run}.state"),
+        "KWORKER_WORKERS__THREADS": str(threads),
+        "BENCH_BEGUN": str(begun),
+    }
+    try:
+        _command(environment, "topics", "create")
+        with _started(environment, folder / f"{run}.log"):
+            seconds = _wait(group, begun, records)
+            _check(environment, servers, run, handler, records)
+    finally:
+        group.close()
+    return records, seconds
+
+
+def _wait(group: Group, begun: Path, records: int) -> float:
+    """Watches the committed position until nothing is left. A look late is kworker's loss."""
+    deadline = time.monotonic() + START_S + records / 1000
+    while group.left():
+        if time.monotonic() > deadline:
+            raise Broken(f"{group.left():,} of {records:,} records are left after the deadline")
+        time.sleep(LOOK_S)
+    return time.monotonic() - float(begun.read_text())
+
+
+def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
+    """Its own count of what was done, and Kafka's: else a worker that skips would win."""
+    done = json.loads(_command(environment, "status", "--json"))["counters"]["done"]
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{run}.counted"})
+    results = sum(ends(consumer, f"{run}.results").values())
+    consumer.close()
+    if done != records or results != (records if handler in ("result", "decoded") else 0):
+        raise Broken(f"{done:,} done and {results:,} results, of {records:,} records")
+
+
+@contextmanager
+def _started(environment: dict, log: Path) -> Iterator[None]:
+    with log.open("w") as output:
+        service = subprocess.Popen(
+            [KWORKER, "start"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield
+        finally:
+            service.terminate()
+            try:
+                code = service.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                service.kill()
+                raise
+    if code:
+        raise Broken(f"`kworker start` ended with exit code {code}; see {log}")
+
+
+def _command(environment: dict, *verb: str) -> str:
+    done = subprocess.run(
+        [KWORKER, *verb],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Broken(f"`kworker {' '.join(verb)}` ended with exit code {done.returncode}")
+    return done.stdout

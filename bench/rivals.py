@@ -1,0 +1,150 @@
+"""What people write instead: raw loops and a pool of threads, each as good as its kind can be.
+
+Run as a program, one contender each time: `python -m bench.rivals pool …`. It prints
+the records it took and the seconds from the first of them to the last done, and where the contender
+commits, committed.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+
+from confluent_kafka import Consumer, Message
+
+from bench.topic import TOPIC
+
+TUNED = {
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 16384,
+    "enable.auto.offset.store": False,
+    "enable.auto.commit": False,
+}
+DEFAULTS: dict[str, object] = {}
+CHUNK = 500
+NO_OP_THREADS = 16
+WAIT_THREADS = 64
+WAIT_S = 0.010
+
+
+def poll(consumer: Consumer, records: int) -> float:
+    """One record a call."""
+    first = _first(consumer)
+    started = time.perf_counter()
+    taken = len(first)
+    while taken < records:
+        if consumer.poll(1.0) is not None:
+            taken += 1
+    return time.perf_counter() - started
+
+
+def consume(consumer: Consumer, records: int) -> float:
+    """Some hundred records a call."""
+    first = _first(consumer)
+    started = time.perf_counter()
+    taken = len(first)
+    while taken < records:
+        taken += len(consumer.consume(CHUNK, 0.1))
+    return time.perf_counter() - started
+
+
+def pool(consumer: Consumer, records: int, threads: int, handle: Callable) -> float:
+    """A batch to a pool of threads, one submit a record; when all are done, commit the batch."""
+    with ThreadPoolExecutor(threads) as executor:
+        batch = _first(consumer)
+        started = time.perf_counter()
+        done = 0
+        while True:
+            futures = [executor.submit(handle, message) for message in batch]
+            for future in futures:
+                future.result()
+            if batch:
+                consumer.commit(asynchronous=False)
+            done += len(batch)
+            if done >= records:
+                return time.perf_counter() - started
+            batch = consumer.consume(CHUNK, 0.1)
+
+
+def bare_threads(records: int) -> float:
+    """No Kafka at all: as many threads, each sleeping its share. What waiting allows at most."""
+    threads = [
+        Thread(target=_sleep_times, args=(records // WAIT_THREADS,)) for _ in range(WAIT_THREADS)
+    ]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - started
+
+
+def _sleep_times(times: int) -> None:
+    for _ in range(times):
+        time.sleep(WAIT_S)
+
+
+def _first(consumer: Consumer) -> list[Message]:
+    """Waits for the first record: joining the group is not what is measured."""
+    while True:
+        message = consumer.poll(1.0)
+        if message is not None:
+            return [message]
+
+
+def no_op(_: Message) -> None:
+    """The handler that costs nothing."""
+
+
+def wait(_: Message) -> None:
+    """The handler that calls a service which takes 10 ms."""
+    time.sleep(WAIT_S)
+
+
+def _pool_no_op(consumer: Consumer, records: int) -> float:
+    return pool(consumer, records, NO_OP_THREADS, no_op)
+
+
+def _pool_wait(consumer: Consumer, records: int) -> float:
+    return pool(consumer, records, WAIT_THREADS, wait)
+
+
+CONTENDERS: dict[str, tuple[dict, Callable[[Consumer, int], float]]] = {
+    "poll-default": (DEFAULTS, poll),
+    "consume-default": (DEFAULTS, consume),
+    "poll": (TUNED, poll),
+    "consume": (TUNED, consume),
+    "pool": ({**TUNED, "enable.auto.offset.store": True}, _pool_no_op),
+    "pool-wait": ({**TUNED, "enable.auto.offset.store": True}, _pool_wait),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One contender of the benchmark.")
+    parser.add_argument("name", choices=[*CONTENDERS, "threads"])
+    parser.add_argument("--servers", default="127.0.0.1:9092")
+    parser.add_argument("--group", default="bench")
+    parser.add_argument("--records", type=int, required=True)
+    arguments = parser.parse_args()
+    if arguments.name == "threads":
+        seconds = bare_threads(arguments.records)
+    else:
+        seconds = _run(arguments.name, arguments.servers, arguments.group, arguments.records)
+    print(json.dumps({"records": arguments.records, "seconds": seconds}))
+
+
+def _run(name: str, servers: str, group: str, records: int) -> float:
+    settings, loop = CONTENDERS[name]
+    client = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
+    consumer = Consumer(client | settings)
+    consumer.subscribe([TOPIC])
+    try:
+        return loop(consumer, records)
+    finally:
+        consumer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""`make bench`: kworker beside what people write instead, on one topic, in one go.
+
+Every contender is a process of its own with a fresh group, started one after the other, in rounds,
+so that what drifts drifts for all of them. The time runs from the first record taken to the last
+one done, and committed by those that commit. A ratio is the median of the rounds' own ratios.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import ours, rivals
+from bench.place import ROOT, kafka
+from bench.table import show
+from bench.topic import TOPIC, Group, fill
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One line of the table. `beside` are the contenders that its ratios are taken to."""
+
+    name: str
+    what: str
+    beside: tuple[str, ...] = ()
+    handler: str = ""  # of kworker; a rival has none
+    threads: int = rivals.NO_OP_THREADS
+    waits: bool = False
+
+
+NO_OP = ("pool", "poll")
+WAITING = ("threads", "pool-wait")
+CONTENDERS = (
+    Contender("poll-default", "raw poll(), librdkafka's defaults"),
+    Contender("consume-default", "raw consume(500), librdkafka's defaults"),
+    Contender("poll", "raw poll(), tuned"),
+    Contender("consume", "raw consume(500), tuned"),
+    Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",)),
+    Contender("kworker", "kworker, no-op, key order, commits", NO_OP, "no_op"),
+    Contender("kworker-results", "kworker, a result produced for each", NO_OP, "result"),
+    Contender("kworker-decoded", "kworker, JSON decoded, a result for each", NO_OP, "decoded"),
+    Contender("threads", "64 bare threads sleeping 10 ms, no Kafka", waits=True),
+    Contender("pool-wait", "hand-written pool of 64, 10 ms each", ("threads",), waits=True),
+    Contender("kworker-wait", "kworker, 64 threads, 10 ms each", WAITING, "wait", 64, waits=True),
+)
+
+TARGETS = (
+    ("kworker", "pool", 2.0),
+    ("kworker", "poll", 0.3),
+    ("kworker-results", "pool", 1.2),
+    ("kworker-wait", "threads", 0.97),
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done."""
+
+    rounds: int
+    records: int
+    waiting: int  # records of those that take 10 ms each
+
+
+FULL = Size(rounds=3, records=1_000_000, waiting=64_000)
+QUICK = Size(rounds=1, records=200_000, waiting=12_800)
+
+
+class Benchmark:
+    """The rates measured so far, a list of rounds for each contender."""
+
+    def __init__(
+        self, servers: str, folder: Path, size: Size, contenders: tuple[Contender, ...]
+    ) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._size = size
+        self._contenders = contenders
+        self.rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+
+    def run(self) -> None:
+        for number in range(1, self._size.rounds + 1):
+            print(f"round {number} of {self._size.rounds}", flush=True)
+            for contender in self._contenders:
+                rate = self._measure(contender, number)
+                self.rates[contender.name].append(rate)
+                print(f"  {contender.what:<44}{rate:>12,.0f} records/s", flush=True)
+
+    def _measure(self, contender: Contender, number: int) -> float:
+        run = f"bench-{contender.name}-{number}"
+        wanted = self._size.waiting if contender.waits else self._size.records
+        if contender.handler:
+            records, seconds = ours.measure(
+                self._servers, self._folder, run, contender.handler, contender.threads, wanted
+            )
+        else:
+            records, seconds = self._rival(contender.name, run, wanted)
+        return records / seconds
+
+    def _rival(self, name: str, run: str, wanted: int) -> tuple[int, float]:
+        group = Group(self._servers, run)
+        records = group.begin(wanted)
+        group.close()
+        command = [sys.executable, "-m", "bench.rivals", name, "--servers", self._servers]
+        command += ["--group", run, "--records", str(records)]
+        output = subprocess.run(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+        measured = json.loads(output)
+        return measured["records"], measured["seconds"]
+
+    def ratio(self, name: str, other: str) -> float:
+        pairs = zip(self.rates[name], self.rates[other], strict=True)
+        return statistics.median(rate / beside for rate, beside in pairs)
+
+    def report(self) -> dict:
+        """Everything measured, as JSON holds it."""
+        return {
+            "size": vars(self._size),
+            "contenders": [
+                {
+                    "name": contender.name,
+                    "what": contender.what,
+                    "records_per_second": round(statistics.median(self.rates[contender.name])),
+                    "rounds": [round(rate) for rate in self.rates[contender.name]],
+                    "ratios": {
+                        other: round(self.ratio(contender.name, other), 3)
+                        for other in contender.beside
+                        if other in self.rates
+                    },
+                }
+                for contender in self._contenders
+            ],
+            "targets": [
+                {"name": name, "to": other, "least": least, "ratio": self.ratio(name, other)}
+                for name, other, least in TARGETS
+                if name in self.rates and other in self.rates
+            ],
+        }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="kworker beside what people write instead.")
+    parser.add_argument("--quick", action="store_true", help="one short round, for development")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = _arguments()
+    size = QUICK if arguments.quick else FULL
+    chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
+    with kafka(".bench") as (servers, folder):
+        print(f"filling the topic with {size.records:,} records", flush=True)
+        fill(servers, TOPIC, size.records)
+        benchmark = Benchmark(servers, folder, size, chosen)
+        benchmark.run()
+    report = benchmark.report()
+    met = show(report)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1))
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""The benchmark's figures for people: a table, and whether the targets are met."""
+
+
+def show(report: dict) -> bool:
+    """Prints the table and the verdicts; True when every target is met."""
+    size = report["size"]
+    print(f"\nmedian of {size['rounds']} rounds, {size['records']:,} records of 200 bytes", end="")
+    print(f" ({size['waiting']:,} where each takes 10 ms)\n")
+    print(f"{'':<44}{'records/s':>12}   beside")
+    for line in report["contenders"]:
+        beside = ", ".join(f"{ratio:.2f} × {other}" for other, ratio in line["ratios"].items())
+        print(f"{line['what']:<44}{line['records_per_second']:>12,}   {beside}")
+    print()
+    for target in report["targets"]:
+        met = "PASS" if target["ratio"] >= target["least"] else "FAIL"
+        print(
+            f"{met}  {target['name']} is {target['ratio']:.3f} × {target['to']},"
+            f" and must be {target['least']:g} at least"
+        )
+    return all(target["ratio"] >= target["least"] for target in report["targets"])

@@ -1,0 +1,96 @@
+"""The topic that every contender reads, and where its group begins on it."""
+
+import random
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TOPIC = "bench"
+PARTITIONS = 8
+KEYS = 10_000
+RECORD_BYTES = 200
+TIMEOUT_S = 30.0
+
+
+def values(count: int, size: int) -> Iterator[tuple[str, str]]:
+    """`count` orders as JSON of about `size` bytes, each with the customer as its key."""
+    chance = random.Random(11)
+    for order_id in range(count):
+        customer = f"customer-{int(chance.random() * KEYS):05}"
+        order = f'{{"order_id": {order_id}, "customer": "{customer}", "total": {order_id % 997}.5'
+        yield customer, f'{order}, "note": "{"n" * (size - len(order) - 13)}"}}'
+
+
+def fill(servers: str, topic: str, count: int, size: int = RECORD_BYTES) -> None:
+    """Creates the topic and writes `count` records of `size` bytes. Raises when one is refused."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(TIMEOUT_S)
+    refused: list[object] = []
+
+    def report(error: object, _: Message) -> None:
+        if error:
+            refused.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 50,
+            "queue.buffering.max.messages": 500_000,
+            "on_delivery": report,
+            "log_level": 3,  # a broker that has just started makes it wait, and it would say so
+        }
+    )
+    for key, value in values(count, size):
+        _send(producer, topic, key, value)
+    if producer.flush(TIMEOUT_S) or refused:
+        raise RuntimeError(f"the topic could not be filled: {refused[:1] or 'no answer'}")
+
+
+def _send(producer: Producer, topic: str, key: str, value: str) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, key)
+        except BufferError:
+            producer.poll(0.1)  # the queue is full: let some be acknowledged
+        else:
+            return
+
+
+class Group:
+    """A consumer group's position on a topic, read and set from outside, without joining it."""
+
+    def __init__(self, servers: str, group: str, topic: str = TOPIC) -> None:
+        self._consumer = Consumer(
+            {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False}
+        )
+        self._topic = topic
+        self._ends = ends(self._consumer, topic)
+
+    def begin(self, records: int) -> int:
+        """Places the group so that about `records` remain, as many of each partition; how many."""
+        each = -(-records // len(self._ends))
+        starts = {p: max(0, end - each) for p, end in self._ends.items()}
+        places = [TopicPartition(self._topic, p, offset) for p, offset in starts.items()]
+        self._consumer.commit(offsets=places, asynchronous=False)
+        return sum(self._ends[p] - offset for p, offset in starts.items())
+
+    def left(self) -> int:
+        """Records beyond what is committed."""
+        asked = [TopicPartition(self._topic, p) for p in self._ends]
+        committed = self._consumer.committed(asked, timeout=TIMEOUT_S)
+        return sum(self._ends[place.partition] - max(0, place.offset) for place in committed)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def ends(consumer: Consumer, topic: str) -> dict[int, int]:
+    """The end offset of each partition."""
+    partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return {
+        p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=TIMEOUT_S)[1]
+        for p in partitions
+    }

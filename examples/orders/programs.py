@@ -1,0 +1,76 @@
+"""Runs the programs of the scene: says what they say, indented, and fails when they fail."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PYTHON = Path(sys.executable)
+KWORKER = PYTHON.with_name("kworker")
+
+
+class Failed(Exception):
+    """A program ended badly; the message says which, and its output stands above."""
+
+
+class Programs:
+    """Programs of one folder and one environment."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._environment = {**os.environ, **environment}
+
+    def run(self, *command: str | Path, accept: Sequence[int] = (0,)) -> None:
+        """Runs to the end; every line it writes is shown. Raises for another exit code."""
+        with subprocess.Popen(
+            [str(part) for part in command],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as program:
+            for line in program.stdout or ():
+                print("      " + line.rstrip(), flush=True)
+        if program.returncode not in accept:
+            raise Failed(f"`{_spoken(command)}` ended with exit code {program.returncode}")
+
+    def output(self, *command: str | Path) -> str:
+        """Runs to the end and returns what it wrote on stdout; the rest shows if it fails."""
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            print(done.stderr, file=sys.stderr, flush=True)
+            raise Failed(f"`{_spoken(command)}` ended with exit code {done.returncode}")
+        return done.stdout
+
+    def start(self, *command: str | Path) -> tuple[subprocess.Popen[str], str]:
+        """Starts a server, and returns it with its first line, which says that it serves."""
+        program = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert program.stdout
+        first = program.stdout.readline().strip()
+        if not first:
+            raise Failed(f"`{_spoken(command)}` does not start")
+        return program, first
+
+
+def _spoken(command: Sequence[str | Path]) -> str:
+    """The command as a person would type it."""
+    return " ".join(Path(part).name if "/" in str(part) else str(part) for part in command)

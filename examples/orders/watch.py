@@ -1,0 +1,84 @@
+"""Looks on while workers work: how far they are, how much memory they take, and who is to die."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from programs import KWORKER, Failed, Programs
+
+STALLED_S = 60.0
+LOOK_AGAIN_S = 3.0  # `status` starts a Python: not on every turn
+BAR = 30
+
+
+class Watch:
+    """The workers as seen from outside: their pids by `status`, their memory by /proc."""
+
+    def __init__(self, programs: Programs, orders: int) -> None:
+        self._programs = programs
+        self._orders = orders
+        self._pids: dict[int, int] = {}  # by slot
+        self._victim: tuple[int, int] | None = None  # slot and pid
+        self._done = 0
+        self._told_s = self._asked_s = self._moved_s = time.monotonic()
+        self.kills = 0
+        self.peak_memory_bytes = 0
+
+    def look(self, done: int) -> None:
+        """Called several times a second with the number of orders done; raises when it stalls."""
+        now = time.monotonic()
+        for pid in self._pids.values():
+            self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes(pid))
+        if done > self._done:
+            self._done, self._moved_s = done, now
+        elif now - self._moved_s > STALLED_S:
+            raise Failed(f"no order was finished for {STALLED_S:.0f} s; status: {self.ask()}")
+        if now - self._asked_s > LOOK_AGAIN_S:
+            self.ask()
+            self._asked_s = time.monotonic()
+        if now - self._told_s >= 1.0:
+            self._tell(now)
+
+    def ask(self) -> dict:
+        """What `kworker status` says, from which the workers' pids are kept."""
+        status: dict = json.loads(self._programs.output(KWORKER, "status", "--json"))
+        self._pids = {worker["slot"]: worker["pid"] for worker in status["workers"]}
+        return status
+
+    def kill_one(self) -> None:
+        """SIGKILL, in the middle of its work, to the worker of the lowest slot."""
+        self.ask()
+        slot, pid = min(self._pids.items())
+        os.kill(pid, signal.SIGKILL)
+        self.kills += 1
+        self._victim = (slot, pid)
+        print(f"      kill -9 {pid}: worker {slot} is dead with orders in hand", flush=True)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the slot of the killed worker has another pid."""
+        if self._victim is None:
+            return False
+        slot, pid = self._victim
+        return self._pids.get(slot, pid) != pid
+
+    def _tell(self, now: float) -> None:
+        filled = BAR * self._done // self._orders
+        pids = " and ".join(str(pid) for pid in self._pids.values())
+        print(
+            f"      {'#' * filled:.<{BAR}} {self._done:>6,} of {self._orders:,}, workers {pids}",
+            flush=True,
+        )
+        self._told_s = now
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """The most that was ever resident of a process; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    lines = (line.split() for line in status.splitlines() if line.startswith("VmHWM:"))
+    return next((int(size) * 1024 for _, size, _ in lines), 0)

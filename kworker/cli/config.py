@@ -1,0 +1,97 @@
+"""`kworker config`: what is in force, and what may stand in the file."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+
+from kworker import config_file
+from kworker.cli.options import ConfigOption, JsonOption
+from kworker.config import Config
+from kworker.config_schema import file_schema
+
+app = typer.Typer(help="What is configured, and what may be.", no_args_is_help=True)
+
+MASK = "********"
+_SECRET = re.compile(r"password|passphrase|secret|token|key\.pem|credential|jaas|access\.key", re.I)
+_URL_PASSWORD = re.compile(r"(?<=://)([^/@]*?):[^/@]*@")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@app.command()
+def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show what is in force: the file, the environment over it, and the defaults; no secrets."""
+    shown = masked(config_file.load(config))
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    for line in _toml(shown):
+        typer.echo(line)
+
+
+@app.command()
+def schema() -> None:
+    """Print a JSON schema of kworker.toml, for editors."""
+    typer.echo(json.dumps(file_schema(), indent=2))
+
+
+def masked(config: Config) -> dict[str, Any]:
+    """The configuration in the file's own spelling, secrets replaced."""
+    data = config.model_dump(mode="json", by_alias=True, exclude={"file", "secret_keys"})
+    kafka = data["kafka"]
+    data["kafka"] = {**kafka.pop("common"), **{k: v for k, v in kafka.items() if v}}
+    present = {name: value for name, value in data.items() if value not in (None, {})}
+    shown: dict[str, Any] = _masked(present, "", config.secret_keys)
+    return shown
+
+
+def _masked(value: Any, key: str, secrets: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        at = f"{key}." if key else ""
+        return {name: _masked(v, f"{at}{name}", secrets) for name, v in value.items()}
+    if isinstance(value, list):
+        return [_masked(v, f"{key}[{_name(v, n)}]", secrets) for n, v in enumerate(value)]
+    if key in secrets or _is_secret(key):
+        return MASK if value else value
+    return _URL_PASSWORD.sub(rf"\1:{MASK}@", value) if isinstance(value, str) else value
+
+
+def _is_secret(key: str) -> bool:
+    # Only the tables whose keys are a library's own hold secrets by name.
+    return key.startswith(("kafka.", "spark.conf.")) and bool(_SECRET.search(key))
+
+
+def _name(item: Any, index: int) -> Any:
+    """As `config_keys.dotted` names it."""
+    name = item.get("name") if isinstance(item, dict) else None
+    return name if isinstance(name, str) else index
+
+
+def _toml(table: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """Lines of TOML: values first, then the tables, since those end only where others begin."""
+    for name, value in table.items():
+        if not _is_table(value):
+            yield f"{_key(name)} = {_value(value)}"
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ("", f"[{at}{_key(name)}]", *_toml(value, f"{at}{_key(name)}."))
+        elif _is_table(value):
+            for item in value:
+                yield from ("", f"[[{at}{_key(name)}]]", *_toml(item))
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) or bool(
+        isinstance(value, list) and value and isinstance(value[0], dict)
+    )
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    """TOML's strings, numbers, lists and words are, here, JSON's."""
+    return json.dumps(value, ensure_ascii=False)

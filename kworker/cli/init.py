@@ -1,0 +1,66 @@
+"""`kworker init`: a first configuration and a first handler."""
+
+from pathlib import Path
+
+import typer
+
+from kworker.cli.options import PREPARE_PANEL
+from kworker.errors import UsageError
+
+app = typer.Typer()
+
+CONFIGURATION = """\
+# A kworker service. What else may stand here, with its default: kworker config schema
+
+name = "hello"                       # the consumer group; prefixes kworker's own topics
+handler = "handlers:handle"          # module:function, from this folder
+
+[source]
+topics = ["greetings"]               # what the handler is given, record by record
+
+[kafka]                              # any librdkafka property, for every client
+"bootstrap.servers" = "127.0.0.1:9092"
+
+[workers]
+processes = 2
+threads = 16                         # handlers at once in each process
+#ordering = "key"                    # key | partition | none: what waits for what
+#handler_timeout = "5m"
+
+#[spark]                             # lands results in tables: pip install "kworker[spark]"
+#[[spark.tables]]
+#name = "greetings"
+#path = "data/greetings"
+#schema = "greeting STRING"          # of what the handler returns
+"""
+
+HANDLERS = '''\
+"""Handlers: functions of a record."""
+
+from kworker import Message
+
+
+def handle(message: Message) -> dict[str, str]:
+    """What it returns is published to the topic hello.results; None is published nowhere."""
+    return {"greeting": f"hello, {message.text()}"}
+'''
+
+FILES = {"kworker.toml": CONFIGURATION, "handlers.py": HANDLERS}
+
+
+@app.command("init", rich_help_panel=PREPARE_PANEL)
+def init() -> None:
+    """Write a first kworker.toml and handlers.py into this folder."""
+    for name in FILES:
+        if Path(name).exists():
+            raise UsageError(f"{Path(name).absolute()} is there already; nothing was written")
+    for name, text in FILES.items():
+        # Exclusively: a file that appeared meanwhile is not written over.
+        with Path(name).open("x", encoding="utf-8") as file:
+            file.write(text)
+        typer.echo(f"wrote {name}")
+    typer.echo(
+        "next: kworker sandbox up"
+        " · kworker topics create --partitions 4 --replication 1"
+        " · kworker check --online · kworker start"
+    )

@@ -1,0 +1,106 @@
+"""`kworker sandbox`: a real Kafka and a real Redis on loopback, for development."""
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kworker.cli.options import JsonOption
+from kworker.errors import ExitCode, UsageError
+from kworker.sandbox import Sandbox, Status
+from kworker.sandbox.plan import options
+from kworker.sandbox.sandbox import UP_TIMEOUT_S
+
+app = typer.Typer(
+    help="A real Kafka and a real Redis on this machine, for development and tests.",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Option("--dir", help="Where data, logs and settings are kept.")]
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+@app.command()
+def up(
+    folder: Folder = Path(".sandbox"),
+    kafka: Annotated[bool | None, typer.Option(help="With brokers.", show_default="yes")] = None,
+    redis: Annotated[bool | None, typer.Option(help="With Redis.", show_default="yes")] = None,
+    kafka_port: Annotated[
+        int | None,
+        typer.Option(help="Of the first broker; the others follow.", show_default="9092"),
+    ] = None,
+    redis_port: Annotated[int | None, typer.Option(show_default="6379")] = None,
+    brokers: Annotated[
+        int | None, typer.Option(help="1 to 5, replicated.", show_default="1")
+    ] = None,
+    heap: Annotated[
+        str | None, typer.Option(help="Of each broker.", show_default="512m, of several 320m")
+    ] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, a broker's property; repeatable.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until all must answer.")] = UP_TIMEOUT_S,
+) -> None:
+    """Start what does not run yet, and wait until it serves.
+
+    What is not given is as it was at the last `up` in this folder.
+    """
+    # Ended from outside, it stops what it started, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wanted = options(
+        kafka=kafka,
+        redis=redis,
+        kafka_port=kafka_port,
+        redis_port=redis_port,
+        brokers=brokers,
+        heap=heap,
+        properties=_pairs(properties) if properties else None,
+    )
+    sandbox = Sandbox(folder, wanted, timeout_s=timeout, say=_say)
+    started = sandbox.up()
+    typer.echo(f"started {', '.join(started)}" if started else "already running")
+    _print(sandbox.status())
+
+
+@app.command()
+def down(
+    folder: Folder = Path(".sandbox"),
+    wipe: Annotated[bool, typer.Option("--wipe", help="Remove data, logs and settings.")] = False,
+) -> None:
+    """Stop what runs; the data stays for the next `up`."""
+    stopped = Sandbox(folder, say=_say).down(wipe=wipe)
+    typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+@app.command()
+def status(
+    folder: Folder = Path(".sandbox"),
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what runs, and where; exit code 3 when not all of it does."""
+    found = Sandbox(folder).status()
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        _print(found)
+    if not found.running:
+        raise typer.Exit(ExitCode.NOT_RUNNING)
+
+
+def _pairs(properties: list[str]) -> dict[str, str]:
+    wrong = [given for given in properties if "=" not in given]
+    if wrong:
+        raise UsageError(f"--set {wrong[0]}: expected KEY=VALUE")
+    return {key.strip(): value for key, _, value in (given.partition("=") for given in properties)}
+
+
+def _print(found: Status) -> None:
+    for server in found.servers:
+        state = f"pid {server.pid}" if server.pid else "stopped"
+        typer.echo(f"{server.name:<9} 127.0.0.1:{server.port}  {state}  {server.log}")
+    if not found.servers:
+        typer.echo(f"no sandbox in {found.folder}: `kworker sandbox up` starts one")

@@ -1,0 +1,222 @@
+"""`kworker start`, `stop`, `status` and the other verbs that run a service and talk to it."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from kworker import config_file
+from kworker.cli.options import ConfigOption, JsonOption
+from kworker.config import Config, parse_duration
+from kworker.errors import (
+    ConfigError,
+    DrainTimedOut,
+    ExitCode,
+    KworkerError,
+    Unreachable,
+    UsageError,
+)
+
+app = typer.Typer()
+_PANEL = "Run a service"
+_WATCH_EVERY_S = 1.0
+_GONE_WITHIN_S = 10.0  # between the last line over the socket and the end of the process
+
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION")]
+
+
+@app.command(rich_help_panel=_PANEL)
+def start(
+    config: ConfigOption = None,
+    daemon: Annotated[
+        bool, typer.Option("--daemon", help="In the background; returns when it is ready.")
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long --daemon waits until it is ready.")
+    ] = "60s",
+) -> None:
+    """Run the service: the supervisor in the foreground, its workers below it."""
+    from kworker.supervisor.start import serve
+
+    loaded = config_file.load(config)
+    if daemon:
+        _start_daemon(loaded, config, _seconds(timeout))
+    else:
+        raise typer.Exit(serve(loaded, config))
+
+
+@app.command(rich_help_panel=_PANEL)
+def stop(
+    config: ConfigOption = None,
+    timeout: Timeout = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="At once: what is in hand is delivered again.")
+    ] = False,
+) -> None:
+    """Drain the service and wait until it is gone; --timeout is how long."""
+    from kworker.supervisor.client import Client, Mute
+
+    loaded = config_file.load(config)
+    client = Client(loaded.name, _folder(loaded))
+    supervisor = client.supervisor()
+    end_at = time.monotonic() + _seconds(timeout) if timeout else None
+    code: int | None = None
+    try:
+        code = _shown(client.follow("stop", now=now), end_at)
+    except Mute as mute:
+        typer.echo(f"kworker: {mute}: told by signal", err=True)
+        supervisor.signal(signal.SIGQUIT if now else signal.SIGTERM)
+    left_s = None if end_at is None else max(0.0, end_at - time.monotonic())
+    if not supervisor.wait(left_s):
+        raise KworkerError(
+            f"{loaded.name} (pid {supervisor.pid}) is still draining after {timeout};"
+            " `kworker stop --now` ends it at once"
+        )
+    _tell_end(loaded.name, code)
+
+
+@app.command(rich_help_panel=_PANEL)
+def status(
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again each second.")] = False,
+) -> None:
+    """Show how the service is: workers, lag, counters, Spark, and what is wrong."""
+    from kworker.cli import status_view
+
+    loaded = config_file.load(config)
+    if as_json and not watch:
+        typer.echo(json.dumps(_ask(loaded, "status"), indent=2))
+    elif as_json:
+        while True:
+            typer.echo(json.dumps(_ask(loaded, "status")))
+            time.sleep(_WATCH_EVERY_S)
+    elif watch:
+        status_view.watch(lambda: _ask(loaded, "status"), _WATCH_EVERY_S)
+    else:
+        status_view.show(_ask(loaded, "status"))
+
+
+@app.command(rich_help_panel=_PANEL)
+def restart(config: ConfigOption = None) -> None:
+    """Replace the workers one at a time, with the code as it is now."""
+    _roll(config_file.load(config), "restart")
+
+
+@app.command(rich_help_panel=_PANEL)
+def reload(config: ConfigOption = None) -> None:
+    """Read kworker.toml again and replace the workers one at a time; a mistake changes nothing."""
+    _roll(config_file.load(config), "reload")
+
+
+@app.command(rich_help_panel=_PANEL, context_settings={"ignore_unknown_options": True})
+def scale(
+    to: Annotated[str, typer.Argument(metavar="N|+1|-1", help="So many workers, more or fewer.")],
+    config: ConfigOption = None,
+) -> None:
+    """Change the number of workers until the next start."""
+    reply = _ask(config_file.load(config), "scale", to=to)
+    typer.echo(f"{reply['processes']} workers")
+
+
+@app.command(rich_help_panel=_PANEL)
+def dump(config: ConfigOption = None) -> None:
+    """Have every process write its stacks to the service's standard error."""
+    loaded = config_file.load(config)
+    pids = ", ".join(str(pid) for pid in _ask(loaded, "dump")["dumped"])
+    where = f"{_folder(loaded).log} with --daemon, the journal under systemd"
+    typer.echo(f"stacks of workers {pids} are in the service's log ({where})")
+
+
+def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
+    from kworker.supervisor.daemon import Ended, Ready, Waiting, launch
+    from kworker.supervisor.start import serve
+
+    folder = _folder(loaded)
+    folder.make()
+    folder.check_free()
+    match launch(lambda ready_fd: serve(loaded, config, ready_fd), folder.log, timeout_s):
+        case Ready(pid):
+            typer.echo(f"{loaded.name} is ready, pid {pid}, log {folder.log}")
+        case Waiting():
+            raise Unreachable(
+                f"{loaded.name} is not ready after {timeout_s:g} s and goes on waiting:"
+                " `kworker status` says what for, `kworker stop` ends it"
+            )
+        case Ended(code, words):
+            typer.echo(words, err=True)
+            typer.echo(f"kworker: {loaded.name} ended at its start; see {folder.log}", err=True)
+            raise typer.Exit(code)
+
+
+def _roll(loaded: Config, verb: str) -> None:
+    from kworker.supervisor.client import Client
+
+    code = _shown(Client(loaded.name, _folder(loaded)).follow(verb), None)
+    if code is None:
+        raise KworkerError(f"{loaded.name} ended during the {verb}")
+    typer.echo(f"{loaded.name}: {verb} done")
+
+
+def _ask(loaded: Config, verb: str, **arguments: object) -> dict[str, Any]:
+    from kworker.supervisor.client import Client
+
+    return Client(loaded.name, _folder(loaded)).ask(verb, **arguments)
+
+
+def _folder(loaded: Config) -> Any:
+    from kworker.supervisor.instance import StateFolder
+
+    return StateFolder(loaded.state_dir)
+
+
+def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> int | None:
+    """Shows progress until its last line: the exit code in that, or None when there was none."""
+    shown = ""
+    for line in lines:
+        if line.get("done"):
+            _show_over(shown, "")
+            return int(line["exit_code"])
+        text = _progress(line)
+        if text != shown:
+            _show_over(shown, text)
+            shown = text
+        if end_at is not None and time.monotonic() > end_at:
+            break
+    return None
+
+
+def _progress(line: dict[str, Any]) -> str:
+    left = f", {line['left']} to replace" if "left" in line else ""
+    oldest = f", the oldest for {line['oldest_s']:.0f} s" if line["in_hand"] else ""
+    text = f"{line['state']}: {line['workers']} workers, {line['in_hand']} records in hand"
+    return text + oldest + left
+
+
+def _show_over(before: str, text: str) -> None:
+    """On a terminal one line that changes, elsewhere a line for each change."""
+    if sys.stderr.isatty():
+        typer.echo("\r" + text.ljust(len(before)) + ("" if text else "\r"), err=True, nl=False)
+    elif text:
+        typer.echo(text, err=True)
+
+
+def _tell_end(name: str, code: int | None) -> None:
+    if code == ExitCode.DRAIN_TIMED_OUT:
+        raise DrainTimedOut(f"{name} is stopped; what could not finish in time is redelivered")
+    if code == ExitCode.CONFIG:
+        raise ConfigError(f"{name} is stopped; its log says what is wrong")
+    typer.echo(f"{name} is stopped")
+    if code:
+        raise typer.Exit(code)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from None

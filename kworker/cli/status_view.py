@@ -1,0 +1,95 @@
+"""The status document for a person: a few lines and a table that fit a terminal."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+_STYLE = {"running": "green", "red": "red", "waiting": "red", "draining": "yellow"}
+_COLUMNS = ("worker", "pid", "phase", "parts", "in hand", "oldest", "beat", "rate", "rss", "deaths")
+
+
+def show(document: dict[str, Any]) -> None:
+    """Once."""
+    Console().print(render(document))
+
+
+def watch(ask: Callable[[], dict[str, Any]], every_s: float) -> None:
+    """Again and again, in place, until it is interrupted or the service is gone."""
+    with Live(render(ask()), auto_refresh=False, screen=False) as live:
+        while True:
+            time.sleep(every_s)
+            live.update(render(ask()), refresh=True)
+
+
+def render(document: dict[str, Any]) -> Group:
+    """What is shown."""
+    return Group(
+        _head(document),
+        *(Text(f"  {reason}", style="red") for reason in document["reasons"]),
+        _workers(document["workers"]),
+        Text(_totals(document)),
+        *_spark(document["spark"]),
+    )
+
+
+def _head(document: dict[str, Any]) -> Text:
+    state = document["state"]
+    return Text.assemble(
+        (document["name"], "bold"),
+        f" on {document['instance']} is ",
+        (state, _STYLE.get(state, "yellow")),
+        f"  pid {document['pid']}, up {_span(document['uptime_s'])}, {document['version']}",
+    )
+
+
+def _workers(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column == "phase" else "right")
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    beat = row["heartbeat_age_s"]
+    return [
+        str(row["slot"]),
+        str(row["pid"] or "-"),
+        row["phase"],
+        str(len(row["partitions"])),
+        str(row["in_hand"]),
+        f"{row['oldest_s']:.1f}s" if row["oldest_s"] else "-",
+        "-" if beat is None else f"{beat:.1f}s",
+        f"{row['rate']:,.0f}/s",
+        f"{row['rss_bytes'] >> 20} MiB",
+        str(row["restarts"]),
+    ]
+
+
+def _totals(document: dict[str, Any]) -> str:
+    counters = ", ".join(f"{name} {count:,}" for name, count in document["counters"].items())
+    lag = document["lag"]
+    behind = f"lag {lag['records']:,}, unfinished {lag['unfinished']:,}, age {lag['age_s']:.1f}s"
+    return f"{counters}\n{behind}"
+
+
+def _spark(spark: dict[str, Any]) -> list[Text]:
+    if spark["state"] == "off":
+        return []
+    lines = [Text(f"spark {spark['state']} {spark['reason']}".rstrip())]
+    for table in spark["tables"]:
+        words = ", ".join(f"{name} {table.get(name)}" for name in ("batch", "rows", "behind"))
+        lines.append(Text(f"  {table.get('name')}: {words}"))
+    return lines
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"

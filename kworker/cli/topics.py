@@ -1,0 +1,199 @@
+"""`kworker topics`: kworker's own topics, created and shown."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kworker import config_file
+from kworker.cli.options import ConfigOption, JsonOption
+from kworker.clients.properties import admin_properties
+from kworker.config import Config
+from kworker.errors import ConfigError, ExitCode, Unreachable
+from kworker.topics import (
+    SETTINGS,
+    TopicInfo,
+    TopicSpec,
+    differences,
+    own_topics,
+    plan,
+    source_topics,
+)
+
+if TYPE_CHECKING:
+    from kworker.clients.admin import Admin
+
+app = typer.Typer(help="kworker's own topics: create or show them.", no_args_is_help=True)
+
+TIMEOUT_S = 15.0
+POLL_S = 0.1
+
+Partitions = Annotated[
+    int | None,
+    typer.Option(min=1, help="Create missing source topics too, with so many partitions."),
+]
+Replication = Annotated[
+    int | None,
+    typer.Option(min=1, help="Their replicas.", show_default="what the brokers say"),
+]
+
+
+@dataclass
+class Outcome:
+    """What `create` did."""
+
+    created: list[str] = field(default_factory=list)
+    existing: list[str] = field(default_factory=list)
+    different: dict[str, list[str]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@app.command()
+def create(
+    config: ConfigOption = None,
+    partitions: Partitions = None,
+    replication: Replication = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create what is missing; say what is there, and in what it differs, but change nothing.
+
+    kworker's topics take the source topics' partitions (the most of several), replication and
+    min.insync.replicas.
+    """
+    loaded = config_file.load(config)
+    admin = _admin(loaded)
+    outcome = Outcome()
+    if partitions:
+        _create_sources(loaded, admin, partitions, replication or -1, outcome)
+    if not outcome.failed:
+        _create_own(loaded, admin, outcome)
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome), indent=2))
+    else:
+        _say(outcome)
+    if outcome.failed:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _create_sources(
+    config: Config, admin: "Admin", partitions: int, replication: int, outcome: Outcome
+) -> None:
+    if config.source.pattern:
+        return  # which no name can be made of
+    wanted = [TopicSpec(name, partitions, replication, {}) for name in config.source.topics]
+    _create(admin, wanted, outcome)
+
+
+def _create_own(config: Config, admin: "Admin", outcome: Outcome) -> None:
+    planned = plan(config, _sources(config, admin))
+    known = admin.topics([spec.name for spec in planned], SETTINGS)
+    _create(admin, planned, outcome)
+    for spec in planned:
+        if spec.name in known and (found := differences(spec, known[spec.name])):
+            outcome.different[spec.name] = found
+
+
+def _sources(config: Config, admin: "Admin") -> dict[str, TopicInfo]:
+    """The source topics as they are; raises `ConfigError` naming those that are not there."""
+    wanted = source_topics(config, admin.topic_names())
+    found = admin.topics(wanted, SETTINGS)
+    missing = [name for name in wanted if name not in found]
+    if config.source.pattern and not found:
+        raise ConfigError(
+            f"source.topics: no topic matches {config.source.pattern}; create the source topics"
+            " first, since kworker's own take their shape"
+        )
+    if missing:
+        raise ConfigError(
+            f"source.topics: missing on the brokers: {', '.join(missing)}; create them, or give"
+            " --partitions N --replication M to have them created here"
+        )
+    return found
+
+
+def _create(admin: "Admin", wanted: Sequence[TopicSpec], outcome: Outcome) -> None:
+    known = admin.topics([spec.name for spec in wanted])
+    new = [spec for spec in wanted if spec.name not in known]
+    failed = admin.create(new)
+    created = [spec.name for spec in new if spec.name not in failed]
+    _wait_for(admin, created)
+    outcome.existing += known
+    outcome.created += created
+    outcome.failed |= failed
+
+
+def _wait_for(admin: "Admin", names: Sequence[str]) -> None:
+    """Until every client is told of the topics, so that the next command finds them."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while missing := set(names) - set(admin.topics(names)):
+        if time.monotonic() > deadline:
+            raise Unreachable(f"created, but not to be seen yet: {', '.join(sorted(missing))}")
+        time.sleep(POLL_S)
+
+
+def _say(outcome: Outcome) -> None:
+    for name in outcome.created:
+        typer.echo(f"created  {name}")
+    for name in outcome.existing:
+        typer.echo(f"exists   {name}")
+        for difference in outcome.different.get(name, ()):
+            typer.echo(f"         differs, and is left so: {difference}")
+    for name, reason in outcome.failed.items():
+        typer.echo(f"kworker: {name}: {reason}", err=True)
+
+
+@app.command()
+def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show the service's topics as they are, and in what they differ from what `create` makes."""
+    loaded = config_file.load(config)
+    admin = _admin(loaded)
+    sources = source_topics(loaded, admin.topic_names())
+    names = [*sources, *own_topics(loaded), *loaded.delivery.topics]
+    known = admin.topics(names, SETTINGS)
+    there = {name: known[name] for name in sources if name in known}
+    planned = {spec.name: spec for spec in plan(loaded, there)} if there else {}
+    rows = [_row(name, name in sources, known, planned) for name in names]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        _print(rows)
+
+
+def _row(
+    name: str, source: bool, known: Mapping[str, TopicInfo], planned: Mapping[str, TopicSpec]
+) -> dict[str, Any]:
+    info = known.get(name)
+    return {
+        "topic": name,
+        "role": "source" if source else "own" if name in planned else "output",
+        "exists": info is not None,
+        "partitions": info.partitions if info else None,
+        "replication": info.replication if info else None,
+        "config": info.config if info else {},
+        "differs": differences(planned[name], info) if info and name in planned else [],
+    }
+
+
+def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    table = Table(Column("topic", no_wrap=True), "parts", "replicas", "bytes max", "retention", "")
+    for row in rows:
+        found = [row["partitions"], row["replication"]]
+        found += [row["config"].get(name) for name in ("max.message.bytes", "retention.ms")]
+        notes = "; ".join(row["differs"]) if row["exists"] else "missing"
+        table.add_row(row["topic"], *("" if v is None else str(v) for v in found), notes)
+    Console().print(table)
+    if not all(row["exists"] for row in rows):
+        typer.echo("kworker topics create creates what is missing")
+
+
+def _admin(config: Config) -> "Admin":
+    # Imported by what needs a broker only: `kworker --help` does not.
+    from kworker.clients.admin import Admin
+
+    return Admin(admin_properties(config), timeout_s=TIMEOUT_S)

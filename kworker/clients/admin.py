@@ -1,0 +1,263 @@
+"""The administrator's side of Kafka: what is there, what is created, where a group stands."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from kworker.errors import KworkerError, Unreachable
+from kworker.topics import TopicInfo, TopicSpec
+
+T = TypeVar("T")
+
+At = tuple[str, int]
+"""A topic and a partition."""
+
+# What people need of it stands in the errors raised; librdkafka's own lines go nowhere.
+_SILENT = logging.getLogger("kworker.librdkafka.admin")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+# librdkafka puts the broker's name before its words, and its own state after them.
+_WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state \w+\).*$")
+
+
+class Refused(KworkerError):
+    """Kafka answered, and would not."""
+
+
+class Admin:
+    """A short-lived administrator's client; every call blocks for `timeout_s` at most.
+
+    Calls raise `Unreachable` when no broker answers, `Refused` when one says no.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:
+        self._brokers = str(properties.get("bootstrap.servers", ""))
+        self._timeout_s = timeout_s
+        self._last_error = ""
+        try:
+            with_callback: dict[str, Any] = {**properties, "error_cb": self._on_error}
+            self._client = AdminClient(with_callback, logger=_SILENT)
+        except KafkaException as error:
+            raise Refused(reason_of(error)) from None
+
+    def cluster_id(self) -> str:
+        """Which cluster this is."""
+        return self._asked(lambda: self._client.cluster_id(timeout=self._timeout_s))
+
+    def topic_names(self) -> list[str]:
+        """Every topic that this user may see."""
+        return sorted(self._metadata().topics)
+
+    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]:
+        """Those of `names` that exist, with the values of the topic settings `config`."""
+        known = self._metadata().topics
+        # A topic that is just being deleted is still named, with an error.
+        here = [name for name in names if name in known and known[name].partitions]
+        settings = self._configs(here, frozenset(config))
+        return {
+            name: TopicInfo(
+                len(known[name].partitions),
+                max(len(partition.replicas) for partition in known[name].partitions.values()),
+                settings.get(name, {}),
+            )
+            for name in here
+        }
+
+    def create(self, topics: Iterable[TopicSpec]) -> dict[str, str]:
+        """Creates topics; what Kafka says against each that could not be, by name."""
+        new = [
+            NewTopic(spec.name, spec.partitions, spec.replication, config=dict(spec.config))
+            for spec in topics
+        ]
+        if not new:
+            return {}
+        limits = {"operation_timeout": self._timeout_s, "request_timeout": self._timeout_s}
+        futures = self._client.create_topics(new, **limits)
+        failures: dict[str, str] = {}
+        for name, future in futures.items():
+            try:
+                self._result(future)
+            except Refused as error:
+                failures[name] = str(error)
+        return failures
+
+    def group_offsets(self, group: str) -> dict[At, int]:
+        """The positions that a group has committed; none for a group that is not there."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        futures = self._client.list_consumer_group_offsets(request, request_timeout=self._timeout_s)
+        try:
+            found = self._result(futures[group])
+        except Refused as error:
+            if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
+                return {}
+            raise
+        return {(tp.topic, tp.partition): tp.offset for tp in found.topic_partitions if _is_set(tp)}
+
+    def set_group_offsets(self, group: str, positions: Mapping[At, int]) -> None:
+        """Commits positions for a group without members."""
+        offsets = [TopicPartition(*at, position) for at, position in positions.items()]
+        request = [ConsumerGroupTopicPartitions(group, offsets)]
+        futures = self._client.alter_consumer_group_offsets(
+            request, request_timeout=self._timeout_s
+        )
+        for tp in self._result(futures[group]).topic_partitions or ():
+            if tp.error:
+                raise Refused(f"{tp.topic}/{tp.partition}: {tp.error.str()}")
+
+    def list_offsets(
+        self, partitions: Iterable[At], which: Literal["earliest", "latest"]
+    ) -> dict[At, int]:
+        """The first offset that each partition holds, or the one after its last."""
+        specs: Any = OffsetSpec  # whose functions have no types
+        spec = specs.earliest() if which == "earliest" else specs.latest()
+        asked = {TopicPartition(*at): spec for at in partitions}
+        if not asked:
+            return {}
+        futures = self._client.list_offsets(asked, request_timeout=self._timeout_s)
+        return {
+            (tp.topic, tp.partition): self._result(future).offset for tp, future in futures.items()
+        }
+
+    def _metadata(self) -> Any:
+        return self._asked(lambda: self._client.list_topics(timeout=self._timeout_s))
+
+    def _configs(self, names: list[str], keys: frozenset[str]) -> dict[str, dict[str, str]]:
+        if not names or not keys:
+            return {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        futures = self._client.describe_configs(resources, request_timeout=self._timeout_s)
+        return {
+            resource.name: {
+                key: entry.value
+                for key, entry in self._result(future).items()
+                if key in keys and entry.value is not None
+            }
+            for resource, future in futures.items()
+        }
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except KafkaException as error:
+            raise self._told(error) from None
+
+    def _result(self, future: "Future[Any]") -> Any:
+        # The client resolves it within the request's own time; the margin is for its thread.
+        if not wait([future], self._timeout_s + 5).done:
+            raise self._unreachable("the request is still under way")
+        try:
+            return future.result()
+        except KafkaException as error:
+            raise self._told(error) from error
+
+    def _told(self, error: KafkaException) -> KworkerError:
+        reason = reason_of(error)
+        return self._unreachable(reason) if _is_absence(error) else Refused(reason)
+
+    def _unreachable(self, reason: str) -> Unreachable:
+        self._client.poll(0)  # serves the callback that may know better why
+        return Unreachable(
+            f"no broker of {self._brokers} answers within {self._timeout_s:g} s"
+            f" ({self._last_error or reason})"
+        )
+
+    def _on_error(self, error: KafkaError) -> None:
+        # "All brokers down" follows the reason, and says less.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = _WHERE_AND_WHEN.sub("", error.str())
+
+
+_ABSENT = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+
+
+def _is_absence(error: KafkaException) -> bool:
+    return cast(KafkaError, error.args[0]).code() in _ABSENT
+
+
+def reason_of(error: KafkaException) -> str:
+    """Kafka's own words."""
+    return str(cast(KafkaError, error.args[0]).str())
+
+
+def _code(error: Refused) -> int | None:
+    cause = error.__cause__
+    return cast(KafkaError, cause.args[0]).code() if isinstance(cause, KafkaException) else None
+
+
+def _is_set(position: TopicPartition) -> bool:
+    return position.offset >= 0 and position.error is None
+
+
+class Refusal(NamedTuple):
+    """What librdkafka has against a property; "" when it names none."""
+
+    name: str
+    reason: str
+
+
+def refusals(
+    kind: Literal["consumer", "producer"], properties: Mapping[str, Any]
+) -> Iterator[Refusal]:
+    """All that librdkafka says against these properties; asks no broker."""
+    left = dict(properties)
+    while reason := _refusal(kind, left):
+        name = _culprit(kind, left, reason)
+        yield Refusal(name, reason)
+        if not name:
+            return
+        del left[name]
+
+
+def _culprit(
+    kind: Literal["consumer", "producer"], properties: Mapping[str, Any], reason: str
+) -> str:
+    """The property without which librdkafka says something else, if it is about one."""
+    if named := [name for name in properties if name in reason]:
+        return max(named, key=len)
+    if "configuration property" not in reason:
+        return ""
+    # It has used another name for it: linger.ms is queue.buffering.max.ms, too.
+    for name in properties:
+        if _refusal(kind, {n: v for n, v in properties.items() if n != name}) != reason:
+            return name
+    return ""
+
+
+def _refusal(kind: Literal["consumer", "producer"], properties: Mapping[str, Any]) -> str:
+    try:
+        if kind == "consumer":
+            Consumer(dict(properties), logger=_SILENT).close()
+        else:
+            Producer(dict(properties), logger=_SILENT)
+    except KafkaException as error:
+        return reason_of(error)
+    return ""

@@ -1,0 +1,254 @@
+"""Kafka's consumer and producer as the worker uses them: the only such file."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, auto
+from typing import Any, Protocol, cast
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from kworker.core.message import RawMessage
+from kworker.core.outcome import Output
+
+At = tuple[str, int]
+"""A topic and a partition."""
+
+_LOG = logging.getLogger("librdkafka")
+
+
+class Trouble(Enum):
+    """What an event that is not a record means for the worker."""
+
+    END = auto()  # the end of a partition, at the event's offset
+    GAP = auto()  # the position is outside of what the partition holds
+    FENCED = auto()  # another process has taken this identity
+    MISSING = auto()  # topic or partition unknown, or not allowed
+    PASSING = auto()  # the client recovers by itself
+
+
+class Refused(Exception):
+    """Kafka did not take a request; the text says why. `passing`: the same may work later."""
+
+    def __init__(self, text: str, *, passing: bool) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
+class QueueFull(Exception):
+    """The producer's buffer is full: poll, and try again."""
+
+
+class Listener(Protocol):
+    """Told of the group's decisions, on the thread that polls, inside `take`."""
+
+    def assigned(self, partitions: list[At]) -> None: ...
+    def revoked(self, partitions: list[At]) -> None: ...
+    def lost(self, partitions: list[At]) -> None: ...
+    def committed(self, error: str | None) -> None: ...
+
+
+_TROUBLES = {
+    KafkaError._PARTITION_EOF: Trouble.END,
+    KafkaError._AUTO_OFFSET_RESET: Trouble.GAP,
+    KafkaError.OFFSET_OUT_OF_RANGE: Trouble.GAP,
+    KafkaError.FENCED_INSTANCE_ID: Trouble.FENCED,
+    KafkaError._FENCED: Trouble.FENCED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: Trouble.MISSING,
+    KafkaError._UNKNOWN_TOPIC: Trouble.MISSING,
+    KafkaError._UNKNOWN_PARTITION: Trouble.MISSING,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Trouble.MISSING,
+}
+
+
+def trouble_of(event: RawMessage) -> Trouble:
+    """What `event.error()`, which is not None, stands for."""
+    error = event.error()
+    if error.fatal():
+        return Trouble.FENCED
+    return _TROUBLES.get(error.code(), Trouble.PASSING)
+
+
+class KafkaConsumer:
+    """One member of a consumer group.
+
+    Used by one thread. The library swallows what a callback raises and loses a
+    record with it, so here callbacks never raise: `take` raises it afterwards.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], listener: Listener) -> None:
+        """Raises Refused for properties that the library does not take."""
+        self._listener = listener
+        self._raised: Exception | None = None
+        self._incremental = properties.get("group.protocol") == "consumer"
+        try:
+            self._consumer = Consumer({**properties, "on_commit": self._on_commit}, logger=_LOG)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=False) from None
+
+    def subscribe(self, topics: list[str]) -> None:
+        self._consumer.subscribe(
+            topics,
+            on_assign=self._guarded(self._listener.assigned),
+            on_revoke=self._guarded(self._listener.revoked),
+            on_lost=self._guarded(self._listener.lost),
+        )
+
+    def unsubscribe(self) -> None:
+        self._consumer.unsubscribe()
+
+    def take(self, most: int, timeout_s: float) -> list[RawMessage]:
+        """Records and events, at once if there are any; serves every callback."""
+        first = self._consumer.poll(timeout_s) if timeout_s else None
+        # With one message there, consume() would wait for the rest of its time; so it gets none.
+        rest = most if first is None else most - 1
+        batch = cast(list[RawMessage], self._consumer.consume(rest, 0) if rest else [])
+        if first is not None:
+            batch.insert(0, cast(RawMessage, first))
+        if self._raised is not None:
+            raise self._raised
+        return batch
+
+    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]:
+        """The group's committed positions, None where there is none. Raises Refused."""
+        asked = [TopicPartition(*at) for at in partitions]
+        try:
+            answer = self._consumer.committed(asked, timeout=timeout_s)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=True) from None
+        if failed := [tp for tp in answer if tp.error]:
+            raise Refused(str(failed[0].error), passing=True)
+        return {(tp.topic, tp.partition): tp.offset if tp.offset >= 0 else None for tp in answer}
+
+    def assign(self, positions: Mapping[At, int | None]) -> None:
+        """Takes up partitions at positions (None: the beginning), paused."""
+        partitions = [
+            TopicPartition(*at, OFFSET_BEGINNING if position is None else position)
+            for at, position in positions.items()
+        ]
+        if self._incremental:
+            self._consumer.incremental_assign(partitions)
+        else:
+            self._consumer.assign(partitions)
+        self._consumer.pause([TopicPartition(*at) for at in positions])
+
+    def unassign(self, partitions: Iterable[At]) -> None:
+        """Answers a revoke or a loss."""
+        if self._incremental:
+            self._consumer.incremental_unassign([TopicPartition(*at) for at in partitions])
+        else:
+            self._consumer.unassign()
+
+    def pause(self, partitions: Iterable[At]) -> None:
+        self._consumer.pause([TopicPartition(*at) for at in partitions])
+
+    def resume(self, partitions: Iterable[At]) -> None:
+        self._consumer.resume([TopicPartition(*at) for at in partitions])
+
+    def commit(self, positions: Mapping[At, int]) -> None:
+        """Sends positions; `Listener.committed` hears of the end. Raises Refused."""
+        try:
+            self._consumer.commit(offsets=_offsets(positions), asynchronous=True)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=True) from None
+
+    def commit_now(self, positions: Mapping[At, int]) -> None:
+        """The same, waiting for the answer: only where the group itself waits for us."""
+        try:
+            answer = self._consumer.commit(offsets=_offsets(positions), asynchronous=False)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=True) from None
+        if error_text := _first_error(answer):
+            raise Refused(error_text, passing=True)
+
+    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:
+        """The first offset that a partition holds and the one after its last. Raises Refused."""
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(*at), timeout=timeout_s)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=True) from None
+        return low, high
+
+    def close(self) -> None:
+        """Leaves, if dynamic; may hang: call it where a hang does no harm."""
+        self._consumer.close()
+
+    def _on_commit(self, error: Any, partitions: Any) -> None:
+        try:
+            self._listener.committed(_first_error(partitions) if error is None else str(error))
+        except Exception as raised:  # noqa: BLE001 - raised again by `take`
+            self._raised = raised
+
+    def _guarded(self, tell: Callable[[list[At]], None]) -> Callable[[object, Any], None]:
+        def callback(_consumer: object, partitions: Any) -> None:
+            try:
+                tell([(tp.topic, tp.partition) for tp in partitions])
+            except Exception as raised:  # noqa: BLE001 - raised again by `take`
+                self._raised = raised
+
+        return callback
+
+
+class KafkaProducer:
+    """One idempotent producer. Used by one thread; `poll` serves its callbacks."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        """Raises Refused for properties that the library does not take."""
+        self._fatal: str | None = None
+        try:
+            self._producer = Producer({**properties, "error_cb": self._on_error}, logger=_LOG)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=False) from None
+        self._produce: Any = self._producer.produce
+
+    @property
+    def fatal(self) -> str | None:
+        """Why this producer can never write again; None while it can."""
+        return self._fatal
+
+    def produce(self, output: Output, refused: Callable[[object, object], None]) -> None:
+        """Queues a record. `refused(error, message)` is called from `poll` if it fails.
+
+        Raises QueueFull, or Refused when the client knows already that it cannot.
+        """
+        try:
+            # By position: keywords cost as much again as the call.
+            self._produce(
+                output.topic, output.value, output.key, -1, refused, None, 0, output.headers
+            )
+        except BufferError:
+            raise QueueFull from None
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=True) from None
+
+    def poll(self) -> None:
+        """Serves callbacks, without waiting."""
+        self._producer.poll(0)
+
+    @property
+    def unfinished(self) -> int:
+        """Records without a delivery report, in whatever queue."""
+        return len(self._producer)
+
+    def purge(self) -> None:
+        """Gives up what is queued and in flight; its reports come as failures."""
+        self._producer.purge()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._FATAL or error.fatal():
+            self._fatal = str(error)
+
+
+def _offsets(positions: Mapping[At, int]) -> list[TopicPartition]:
+    return [TopicPartition(*at, position) for at, position in positions.items()]
+
+
+def _first_error(partitions: Any) -> str | None:
+    """A commit may fail for some partitions only."""
+    return next((str(tp.error) for tp in partitions or () if tp.error), None)

@@ -1,0 +1,348 @@
+"""Kafka in memory: what `clients/kafka.py` is to a real broker, for handlers' and kworker's tests.
+
+One thread uses all of it, so nothing ever waits: a call that would wait for the broker
+finds everything done that could be done. Time is an argument.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from kworker.clients.kafka import At, Listener, QueueFull, Refused
+from kworker.clients.memory_broker import MemoryKafka, Topic
+from kworker.clients.memory_group import Member
+from kworker.core.message import Fields, RawMessage
+from kworker.core.outcome import Output
+
+Reporting = Callable[[object, object], None]
+"""Called with the error and the record of an output that was refused."""
+
+__all__ = ["MemoryConsumer", "MemoryKafka", "MemoryProducer"]
+
+_CLIENT_MAX_BYTES = 1_000_000  # the client's own
+_QUEUE_RECORDS = 100_000
+_RECORD_BYTES = 70  # what a record costs beside its payload
+
+
+class Event(Fields):
+    """What a consumer is told beside records."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, at: At, offset: int, error: KafkaError) -> None:
+        super().__init__((*at, offset), -1, None, None, ())
+        self._error = error
+
+    def error(self) -> Any:
+        return self._error
+
+
+class _Fetch:
+    """Where a consumer reads on in one partition."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.paused = True
+        self.stopped = False  # for good, at a gap
+        self.told_end = -1
+
+
+class MemoryConsumer:
+    """One member of a consumer group: `KafkaConsumer` without a broker."""
+
+    def __init__(
+        self, kafka: MemoryKafka, properties: Mapping[str, Any], listener: Listener
+    ) -> None:
+        self._kafka = kafka
+        self._listener = listener
+        self._group = kafka.group(str(properties["group.id"]))
+        self._static = str(properties.get("group.instance.id", ""))
+        self._tells_end = bool(properties.get("enable.partition.eof", False))
+        self._member: Member | None = None
+        self._topics: list[str] = []
+        self._owned: list[At] = []
+        self._fetches: dict[At, _Fetch] = {}
+        self._sent: list[dict[At, int]] = []  # commits that the broker has not seen
+        self._answers: list[KafkaError | None] = []
+        self._events: list[RawMessage] = []
+        self._told_missing: set[str] = set()
+
+    def subscribe(self, topics: list[str]) -> None:
+        self._topics = list(topics)
+        self._join()
+
+    def unsubscribe(self) -> None:
+        """The next `take` revokes everything and leaves the group, as a static member too."""
+        self._topics = []
+
+    def take(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
+        """Records and events, if there are any; serves every callback."""
+        if not self._kafka.up:
+            return []
+        self._hear()
+        self._follow()
+        self._look_for_topics()
+        events, self._events = self._events[:most], self._events[most:]
+        return events + self._fetch(most - len(events))
+
+    def positions(
+        self,
+        partitions: Iterable[At],
+        timeout_s: float,  # noqa: ARG002
+    ) -> dict[At, int | None]:
+        """The group's committed positions, None where there is none. Raises Refused."""
+        self._reach()
+        return {at: self._group.committed.get(at) for at in partitions}
+
+    def assign(self, positions: Mapping[At, int | None]) -> None:
+        """Takes up partitions at positions (None: the beginning), paused."""
+        self._fetches = {
+            at: _Fetch(self._kafka.log(at).low if position is None else position)
+            for at, position in positions.items()
+        }
+
+    def unassign(self, partitions: Iterable[At]) -> None:  # noqa: ARG002 - all, as eager members do
+        """Answers a revoke or a loss."""
+        self._fetches = {}
+
+    def pause(self, partitions: Iterable[At]) -> None:
+        for fetch in self._of(partitions):
+            fetch.paused = True
+
+    def resume(self, partitions: Iterable[At]) -> None:
+        for fetch in self._of(partitions):
+            fetch.paused = False
+            fetch.told_end = -1
+
+    def commit(self, positions: Mapping[At, int]) -> None:
+        """Sends positions; `Listener.committed` hears of the end, inside `take`."""
+        self._sent.append(dict(positions))
+        self._deliver_commits()
+
+    def commit_now(self, positions: Mapping[At, int]) -> None:
+        """The same with the answer at once. Raises Refused."""
+        self._reach()
+        self._deliver_commits()
+        if (error := self._group.commit(self._member, positions)) is not None:
+            raise Refused(str(error), passing=True)
+
+    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:  # noqa: ARG002
+        """The first offset that a partition holds and the one after its last. Raises Refused."""
+        self._reach()
+        log = self._kafka.log(at)
+        return log.low, log.high
+
+    def close(self) -> None:
+        """Gives up what it has, and leaves if dynamic."""
+        self._give_up()
+        if not self._static:
+            self._leave()
+        self._member = None
+
+    def expire(self) -> None:
+        """The session is over, as if this consumer had not been heard of for too long."""
+        if self._member is not None:
+            self._group.expel(self._member)
+
+    def _reach(self) -> None:
+        if not self._kafka.up:
+            raise Refused("broker unreachable", passing=True)
+
+    def _join(self) -> None:
+        name = self._static or self._kafka.new_name()
+        self._member = self._group.join(name, self._topics)
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            self._group.leave(self._member)
+            self._member = None
+
+    def _give_up(self) -> None:
+        owned, self._owned = self._owned, []
+        if owned:
+            self._listener.revoked(owned)
+
+    def _deliver_commits(self) -> None:
+        while self._kafka.up and self._sent:
+            self._answers.append(self._group.commit(self._member, self._sent.pop(0)))
+
+    def _hear(self) -> None:
+        self._deliver_commits()
+        answers, self._answers = self._answers, []
+        for error in answers:
+            self._listener.committed(None if error is None else str(error))
+
+    def _follow(self) -> None:
+        """One step of what the group asks for: a loss, a revoke or an assignment."""
+        member = self._member
+        if member is None:
+            return
+        if not self._topics:
+            self._give_up()
+            self._leave()
+        elif member.fenced:
+            self._fenced()
+        elif member.expelled:
+            self._lose()
+        elif self._group.waits_for(member):
+            self._give_up()
+            self._group.rejoin(member)
+        elif (assignment := member.fetch_assignment()) is not None:
+            self._owned = assignment
+            self._listener.assigned(list(assignment))
+
+    def _fenced(self) -> None:
+        self._fetches = {}
+        error = KafkaError(KafkaError._FENCED, "static consumer fenced by another", True)
+        self._events.append(Event(("", -1), -1, error))
+
+    def _lose(self) -> None:
+        owned, self._owned = self._owned, []
+        if owned:
+            self._listener.lost(owned)
+        self._join()
+
+    def _look_for_topics(self) -> None:
+        """Tells once of each subscribed topic that does not exist."""
+        missing = set(self._kafka.missing(self._topics))
+        for topic in sorted(missing - self._told_missing):
+            error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            self._events.append(Event((topic, -1), -1, error))
+        self._told_missing = missing
+
+    def _of(self, partitions: Iterable[At]) -> list[_Fetch]:
+        return [self._fetches[at] for at in partitions if at in self._fetches]
+
+    def _fetch(self, most: int) -> list[RawMessage]:
+        """From each partition in turn, beginning with the one that has waited longest."""
+        taken: list[RawMessage] = []
+        for at in list(self._fetches):
+            if len(taken) >= most:
+                break
+            if found := self._fetch_one(at, self._fetches[at], most - len(taken)):
+                taken += found
+                self._fetches[at] = self._fetches.pop(at)
+        return taken
+
+    def _fetch_one(self, at: At, fetch: _Fetch, most: int) -> list[RawMessage]:
+        if fetch.paused or fetch.stopped:
+            return []
+        log = self._kafka.log(at)
+        if not log.low <= fetch.position <= log.high:
+            fetch.stopped = True
+            return [Event(at, fetch.position, KafkaError(KafkaError._AUTO_OFFSET_RESET))]
+        found: list[RawMessage] = [*log.read(fetch.position, most)]
+        if len(found) < most:
+            fetch.position = log.high
+            return found + self._end(at, fetch)
+        fetch.position = found[-1].offset() + 1
+        return found
+
+    def _end(self, at: At, fetch: _Fetch) -> list[RawMessage]:
+        if not self._tells_end or fetch.told_end == fetch.position:
+            return []
+        fetch.told_end = fetch.position
+        return [Event(at, fetch.position, KafkaError(KafkaError._PARTITION_EOF))]
+
+
+class MemoryProducer:
+    """`KafkaProducer` without a broker: what is produced is written by the next `poll`."""
+
+    def __init__(self, kafka: MemoryKafka, properties: Mapping[str, Any]) -> None:
+        self._kafka = kafka
+        self._most = int(properties.get("queue.buffering.max.messages", _QUEUE_RECORDS))
+        self._most_bytes = int(properties.get("message.max.bytes", _CLIENT_MAX_BYTES))
+        self._queue: list[tuple[Output, Reporting]] = []
+        self._unknown: set[str] = set()  # topics that the broker has said do not exist
+        self._spread = count()
+        self._fatal: str | None = None
+
+    @property
+    def fatal(self) -> str | None:
+        """Why this producer can never write again; None while it can."""
+        return self._fatal
+
+    def fail(self, reason: str) -> None:
+        """What an unrecoverable error does: nothing is written any more."""
+        self._fatal = reason
+
+    def produce(self, output: Output, refused: Reporting) -> None:
+        """Queues a record. `refused(error, message)` is called from `poll` if it fails.
+
+        Raises QueueFull, or Refused when the client knows already that it cannot.
+        """
+        if len(self._queue) >= self._most:
+            raise QueueFull
+        if self._fatal is not None:
+            raise Refused(self._fatal, passing=True)
+        if output.topic in self._unknown and self._kafka.topic(output.topic) is None:
+            raise Refused(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), passing=True)
+        if _size(output) > self._most_bytes:
+            raise Refused(str(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)), passing=True)
+        self._queue.append((output, refused))
+
+    def poll(self) -> None:
+        """Writes what is queued, unless the broker is away, and reports what was refused."""
+        if not self._kafka.up or self._fatal is not None:
+            return
+        batches: dict[At, list[tuple[Output, Reporting]]] = {}
+        queue, self._queue = self._queue, []
+        for output, refused in queue:
+            topic = self._kafka.topic(output.topic)
+            at = (output.topic, -1 if topic is None else self._partition(output.key, topic))
+            batches.setdefault(at, []).append((output, refused))
+        for at, batch in batches.items():
+            self._write(at, batch)
+
+    @property
+    def unfinished(self) -> int:
+        """Records without a delivery report."""
+        return len(self._queue)
+
+    def purge(self) -> None:
+        """Gives up what is queued; its reports come at once."""
+        queue, self._queue = self._queue, []
+        _report(queue, KafkaError._PURGE_QUEUE)
+
+    def _partition(self, key: bytes | None, topic: Topic) -> int:
+        chosen = next(self._spread) if key is None else murmur2(key) & 0x7FFFFFFF
+        return chosen % len(topic.logs)
+
+    def _write(self, at: At, batch: list[tuple[Output, Reporting]]) -> None:
+        """All of a batch or nothing: one record that is too large fails its neighbours."""
+        topic = self._kafka.topic(at[0])
+        if topic is None:
+            self._unknown.add(at[0])
+            _report(batch, KafkaError._UNKNOWN_TOPIC)
+        elif any(_size(output) > topic.max_message_bytes for output, _ in batch):
+            _report(batch, KafkaError.MSG_SIZE_TOO_LARGE)
+        else:
+            for output, _ in batch:
+                headers = tuple(output.headers)
+                self._kafka.append(*at, value=output.value, key=output.key, headers=headers)
+
+
+def _report(batch: list[tuple[Output, Reporting]], code: int) -> None:
+    for _, refused in batch:
+        refused(KafkaError(code), None)
+
+
+def _size(output: Output) -> int:
+    headers = sum(len(name.encode()) + len(value or b"") for name, value in output.headers)
+    return len(output.key or b"") + len(output.value or b"") + headers + _RECORD_BYTES
+
+
+def murmur2(data: bytes) -> int:
+    """The hash by which Java's producers, and kworker's, choose the partition of a key."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    if rest := data[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15

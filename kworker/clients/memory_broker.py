@@ -1,0 +1,131 @@
+"""The broker of the in-memory Kafka: topics, what they hold, and the groups that read them."""
+
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import count
+
+from kworker.clients.kafka import At
+from kworker.clients.memory_group import Commit, Group
+from kworker.core.message import Fields, Headers
+
+_MAX_MESSAGE_BYTES = 1_048_588  # the broker's default for a topic
+
+
+class Log:
+    """The records of one partition, ascending with gaps."""
+
+    def __init__(self) -> None:
+        self.low = 0  # the first offset that may be read
+        self.high = 0  # the next offset to write
+        self.records: list[Fields] = []
+
+    def read(self, position: int, most: int) -> list[Fields]:
+        begin = self._index(position)
+        return self.records[begin : begin + most]
+
+    def trim(self, before: int) -> None:
+        self.low = max(self.low, before)
+        del self.records[: self._index(self.low)]
+
+    def _index(self, position: int) -> int:
+        return bisect_left(self.records, position, key=Fields.offset)
+
+
+class Topic:
+    def __init__(self, partitions: int, max_message_bytes: int) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.logs = [Log() for _ in range(partitions)]
+
+
+class MemoryKafka:
+    """A broker: topics, groups, and what was committed when.
+
+    `up` set to False is a broker that nobody can reach.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.time) -> None:
+        self._now_s = now_s
+        self._topics: dict[str, Topic] = {}
+        self._groups: dict[str, Group] = {}
+        self._names = count(1)
+        self.up = True
+
+    def create(
+        self, topic: str, partitions: int = 1, *, max_message_bytes: int = _MAX_MESSAGE_BYTES
+    ) -> None:
+        """Makes a topic, or adds partitions to it; groups that read it rebalance."""
+        made = self._topics.setdefault(topic, Topic(0, max_message_bytes))
+        made.logs += [Log() for _ in range(partitions - len(made.logs))]
+        self._topics_changed(topic)
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def log(self, at: At) -> Log:
+        """KeyError or IndexError where there is none."""
+        return self._topics[at[0]].logs[at[1]]
+
+    def append(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Writes a record, as any producer would; returns its offset."""
+        log = self.log((topic, partition))
+        stamp = int(self._now_s() * 1000) if timestamp is None else timestamp
+        offset, log.high = log.high, log.high + 1
+        log.records.append(Fields((topic, partition, offset), stamp, key, value, headers))
+        return offset
+
+    def skip(self, topic: str, partition: int = 0, offsets: int = 1) -> None:
+        """Uses up offsets that no record will have, as markers of transactions do."""
+        self.log((topic, partition)).high += offsets
+
+    def trim(self, topic: str, partition: int, before: int) -> None:
+        """Deletes the records below an offset, as retention does."""
+        self.log((topic, partition)).trim(before)
+
+    def records(self, topic: str) -> list[Fields]:
+        """All that a topic holds, partition by partition."""
+        return [record for log in self._topics[topic].logs for record in log.records]
+
+    def group(self, name: str) -> Group:
+        if name not in self._groups:
+            self._groups[name] = Group(name, self._partitions)
+        return self._groups[name]
+
+    def committed(self, group: str) -> dict[At, int]:
+        return dict(self.group(group).committed)
+
+    def history(self, group: str) -> list[Commit]:
+        """Every commit that the group accepted, in order."""
+        return list(self.group(group).history)
+
+    def new_name(self) -> str:
+        """A member's name, as the coordinator makes one up."""
+        return f"member-{next(self._names):04}"
+
+    def missing(self, topics: list[str]) -> list[str]:
+        """Those of a subscription's plain names that do not exist."""
+        return [name for name in topics if not name.startswith("^") and name not in self._topics]
+
+    def _topics_changed(self, topic: str) -> None:
+        for group in self._groups.values():
+            if group.reads(topic):
+                group.rebalance()
+
+    def _partitions(self, topics: list[str]) -> list[At]:
+        """Those of the topics that exist, names and regular expressions alike."""
+        names = [name for name in sorted(self._topics) if _matches(name, topics)]
+        return [(name, i) for name in names for i in range(len(self._topics[name].logs))]
+
+
+def _matches(name: str, topics: list[str]) -> bool:
+    return any(re.search(t, name) if t.startswith("^") else t == name for t in topics)

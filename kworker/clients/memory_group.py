@@ -1,0 +1,161 @@
+"""The coordinator of the in-memory Kafka: members, generations, range assignment, commits."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError
+
+from kworker.clients.kafka import At
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One accepted commit of one position, for those who check histories."""
+
+    group: str
+    member: str
+    generation: int
+    at: At
+    position: int
+
+
+class Member:
+    """One consumer's place in its group, as the coordinator sees it."""
+
+    def __init__(self, name: str, topics: list[str]) -> None:
+        self.name = name
+        self.topics = topics
+        self.generation = 0
+        self.assignment: list[At] = []
+        self.answered = True  # the consumer has fetched its assignment
+        self.rejoined = False  # for the generation that comes next
+        self.fenced = False  # another consumer has taken its static name
+        self.expelled = False  # its session is over
+
+    def fetch_assignment(self) -> list[At] | None:
+        """The assignment, once in each generation."""
+        if self.answered:
+            return None
+        self.answered = True
+        return list(self.assignment)
+
+
+class Group:
+    """One consumer group of the classic protocol: everybody gives up all, then gets anew.
+
+    A rebalance ends when every member has come back; one that does not come holds the
+    others up until it is expelled, as a session time-out would.
+    """
+
+    def __init__(self, name: str, partitions: Callable[[list[str]], list[At]]) -> None:
+        self._name = name
+        self._partitions = partitions  # those of the topics that exist
+        self._members: dict[str, Member] = {}
+        self._rebalancing = False
+        self.generation = 0
+        self.committed: dict[At, int] = {}
+        self.history: list[Commit] = []
+
+    def join(self, name: str, topics: list[str]) -> Member:
+        """A consumer joins; under the name of a static member it takes over its place."""
+        member, old = Member(name, topics), self._members.get(name)
+        self._members[name] = member
+        if old is not None:
+            old.fenced = True
+        if old is not None and not self._rebalancing and old.topics == topics:
+            self._answer(member, old.assignment)
+        else:
+            self.rebalance()
+            self.rejoin(member)
+        return member
+
+    def leave(self, member: Member) -> None:
+        """The member is gone, by its own will or by the end of its session."""
+        if self._members.get(member.name) is member:
+            del self._members[member.name]
+            self.rebalance()
+            self._complete()
+
+    def expel(self, member: Member) -> None:
+        """Its session is over; it learns so when it next asks."""
+        member.expelled = True
+        self.leave(member)
+
+    def rebalance(self) -> None:
+        """From now on everybody has to come back before anybody goes on."""
+        if not self._rebalancing:
+            self._rebalancing = True
+            for member in self._members.values():
+                member.rejoined, member.answered = False, True
+
+    def waits_for(self, member: Member) -> bool:
+        return self._rebalancing and not member.rejoined
+
+    def rejoin(self, member: Member) -> None:
+        """The member has given up what it had."""
+        member.rejoined = True
+        self._complete()
+
+    def reads(self, topic: str) -> bool:
+        """Whether any member's subscription has partitions of the topic."""
+        topics = [name for member in self._members.values() for name in member.topics]
+        return any(at[0] == topic for at in self._partitions(topics))
+
+    def commit(self, member: Member | None, positions: Mapping[At, int]) -> KafkaError | None:
+        """Takes over positions, of whatever partition and also backwards, as the broker does."""
+        if (error := self._refusal(member)) is not None:
+            return error
+        assert member is not None
+        for at, position in positions.items():
+            self.committed[at] = position
+            self.history.append(Commit(self._name, member.name, member.generation, at, position))
+        return None
+
+    def _refusal(self, member: Member | None) -> KafkaError | None:
+        if member is None or member.expelled:
+            return KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+        if member.fenced:
+            return KafkaError(KafkaError.FENCED_INSTANCE_ID)
+        if member.generation != self.generation:
+            return KafkaError(KafkaError.ILLEGAL_GENERATION)
+        return None
+
+    def _complete(self) -> None:
+        members = self._members.values()
+        if not self._rebalancing or not all(member.rejoined for member in members):
+            return
+        self._rebalancing = False
+        self.generation += 1
+        shares = _range(self._members, self._partitions)
+        for member in members:
+            self._answer(member, shares[member.name])
+
+    def _answer(self, member: Member, assignment: list[At]) -> None:
+        member.generation = self.generation
+        member.assignment = assignment
+        member.answered = False
+
+
+def _range(
+    members: Mapping[str, Member], partitions: Callable[[list[str]], list[At]]
+) -> dict[str, list[At]]:
+    """Each topic in runs of neighbours, the longer ones first, in the order of names."""
+    shares: dict[str, list[At]] = {name: [] for name in members}
+    readers: dict[str, list[str]] = {}
+    for name in sorted(members):
+        for topic in dict.fromkeys(at[0] for at in partitions(members[name].topics)):
+            readers.setdefault(topic, []).append(name)
+    for topic in sorted(readers):
+        names = readers[topic]
+        for name, run in zip(names, _runs(partitions([topic]), len(names)), strict=True):
+            shares[name] += run
+    return shares
+
+
+def _runs(partitions: list[At], count: int) -> Iterable[list[At]]:
+    length, longer = divmod(len(partitions), count)
+    begin = 0
+    for index in range(count):
+        end = begin + length + (index < longer)
+        yield partitions[begin:end]
+        begin = end

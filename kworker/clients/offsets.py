@@ -1,0 +1,151 @@
+"""Where a topic ends and what a group has read of it, asked and told without ever blocking."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+REQUEST_TIMEOUT_S = 5.0
+_LOG_CRITICAL = 2  # of syslog's levels: what goes wrong is told by `problem`
+_SILENCE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+_Futures = Mapping[Any, "Future[Any]"]
+
+
+def connect(properties: Mapping[str, Any]) -> AdminClient:
+    """A client to share between a watch and any number of groups; does not wait for the broker."""
+    return AdminClient({**properties, "log_level": _LOG_CRITICAL})
+
+
+class TopicWatch:
+    """The ends of one topic's partitions, renewed by calling `turn` now and then.
+
+    Owned by one thread. Until the first answer, and while the broker or the topic is
+    away, `problem` says what is waited for; `ends` keeps the last answer. An end is
+    where a read_committed reader stops: what is in an open transaction is not there yet.
+    """
+
+    def __init__(self, client: AdminClient, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._asked: _Futures = {}
+        self._partitions: list[int] = []  # as just told: their ends are asked next
+        self.ends: dict[int, int] = {}
+        self.problem = "asking Kafka"
+
+    def turn(self) -> None:
+        """Takes the answer that came, if one did, and asks again; returns at once."""
+        self._client.poll(0)
+        if not all(future.done() for future in self._asked.values()):
+            return
+        try:
+            self._take({at: future.result() for at, future in self._asked.items()})
+        except KafkaException as error:
+            self.problem = self._say(error.args[0])
+            self._partitions = []
+        self._ask()
+
+    def _take(self, answers: Mapping[Any, Any]) -> None:
+        if self._partitions:
+            self.ends = {at.partition: answer.offset for at, answer in answers.items()}
+            self.problem = ""
+            self._partitions = []
+        elif answers:
+            self._partitions = [p.id for p in answers[self._topic].partitions]
+
+    def _ask(self) -> None:
+        """First for the partitions, which may have become more, then for their ends."""
+        if self._partitions:
+            self._asked = self._client.list_offsets(
+                {TopicPartition(self._topic, p): OffsetSpec.latest() for p in self._partitions},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+        else:
+            self._asked = self._client.describe_topics(
+                TopicCollection([self._topic]), request_timeout=REQUEST_TIMEOUT_S
+            )
+
+    def _say(self, error: KafkaError) -> str:
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return f"topic {self._topic} does not exist: kworker topics create"
+        if error.code() in _SILENCE:
+            return "Kafka does not answer"
+        return f"Kafka: {error.str()}"
+
+
+class GroupOffsets:
+    """The committed positions of a group without members, for tools that show lag.
+
+    Owned by one thread. They are a copy, for people: the reader's own state is the truth,
+    so what cannot be published is only noted in `problem`, and overtaken by the next.
+    """
+
+    def __init__(self, client: AdminClient, group: str, topic: str) -> None:
+        self._client = client
+        self._group = group
+        self._topic = topic
+        self._reading: Future[Any] | None = None
+        self._writing: Future[Any] | None = None
+        self._published: dict[int, int] = {}
+        self.problem = ""
+
+    def read(self) -> dict[int, int] | None:
+        """The positions committed before, once the broker has told them; returns at once."""
+        if self._reading is None:
+            request = ConsumerGroupTopicPartitions(self._group)
+            self._reading = self._client.list_consumer_group_offsets(
+                [request], request_timeout=REQUEST_TIMEOUT_S
+            )[self._group]
+        if not self._reading.done():
+            return None
+        try:
+            found = self._reading.result().topic_partitions
+        except KafkaException:
+            self._reading = None
+            return None
+        return {p.partition: p.offset for p in found if p.topic == self._topic and p.offset >= 0}
+
+    def publish(self, positions: Mapping[int, int]) -> None:
+        """Commits what has changed, unless the last commit is still under way; returns at once."""
+        if self._writing is not None and not self._finished(self._writing):
+            return
+        changed = {p: o for p, o in positions.items() if self._published.get(p) != o}
+        if changed:
+            at = [TopicPartition(self._topic, p, offset) for p, offset in changed.items()]
+            self._writing = self._client.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(self._group, at)],
+                request_timeout=REQUEST_TIMEOUT_S,
+            )[self._group]
+
+    def settle(self, positions: Mapping[int, int], timeout_s: float) -> None:
+        """Publishes for the last time: waits, at most `timeout_s`, until the broker has it."""
+        self.publish(positions)
+        if self._writing is not None:
+            try:
+                self._writing.result(timeout_s)
+            except (KafkaException, TimeoutError):
+                pass  # the next start publishes it
+            self.publish(positions)
+
+    def _finished(self, writing: "Future[Any]") -> bool:
+        if not writing.done():
+            return False
+        self._writing = None
+        try:
+            answers = writing.result().topic_partitions
+        except KafkaException as error:
+            self.problem = str(error.args[0].str())
+            return True
+        refused = [answer.error for answer in answers if answer.error is not None]
+        self.problem = str(refused[0].str()) if refused else ""
+        self._published.update({a.partition: a.offset for a in answers if a.error is None})
+        return True

@@ -1,0 +1,96 @@
+"""The librdkafka properties of each kind of client: what kworker sets, the user's, what it owns."""
+
+from collections.abc import Mapping
+
+from kworker.config import Config, Settings
+
+Properties = dict[str, str | int | float | bool]
+
+# Why these differ from the library's own defaults: prefetch is memory times the processes; the
+# default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
+# a killed worker should be missed for ten seconds, not 45.
+CONSUMER_DEFAULTS: Mapping[str, str | int | bool] = {
+    "queued.max.messages.kbytes": 16384,
+    "fetch.queue.backoff.ms": 10,
+    "session.timeout.ms": 10000,
+}
+PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "compression.type": "lz4",
+    "linger.ms": 5,
+    # As Java does, so that results stand beside other writers' records of the same key.
+    "partitioner": "murmur2_random",
+    "queue.buffering.max.kbytes": 65536,
+    # Bytes are the limit that counts.
+    "queue.buffering.max.messages": 1000000,
+}
+# With the newer protocol the broker sets the session's length, and refuses a client that does.
+_CLASSIC_ONLY = frozenset({"session.timeout.ms"})
+# What a regular expression must never read as a source: the topics of kworker services.
+OWN_TOPICS = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.requeue$", r"^.*\.dead(\.state)?$")
+
+
+def speaks_new_protocol(config: Settings) -> bool:
+    """Whether the group's members speak KIP-848's protocol."""
+    kafka = config.kafka
+    protocol = {**kafka.common, **kafka.consumer}.get("group.protocol", "classic")
+    return str(protocol).lower() == "consumer"
+
+
+def consumer_defaults(config: Settings) -> Properties:
+    """What a worker's consumer gets unless the file says otherwise."""
+    new = speaks_new_protocol(config)
+    return {k: v for k, v in CONSUMER_DEFAULTS.items() if not (new and k in _CLASSIC_ONLY)}
+
+
+def consumer_properties(config: Config, *, slot: int) -> Properties:
+    """For the consumer of the worker in `slot`, a member of the group `name`."""
+    kafka = config.kafka
+    return {
+        "client.id": _client_id(config, slot),
+        **consumer_defaults(config),
+        **kafka.common,
+        **kafka.consumer,
+        **_owned_by_consumer(config, slot),
+    }
+
+
+def _owned_by_consumer(config: Config, slot: int) -> Properties:
+    owned: Properties = {
+        "group.id": config.name,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+    }
+    if speaks_new_protocol(config):
+        owned["group.remote.assignor"] = "range"
+    else:
+        owned["partition.assignment.strategy"] = "range"
+    if config.source.pattern:
+        owned["topic.blacklist"] = ",".join(OWN_TOPICS)
+    if config.workers.membership == "static":
+        owned["group.instance.id"] = _client_id(config, slot)
+    return owned
+
+
+def producer_properties(config: Config, *, slot: int) -> Properties:
+    """For the producer of the worker in `slot`."""
+    return {
+        "client.id": _client_id(config, slot),
+        **PRODUCER_DEFAULTS,
+        **config.kafka.common,
+        **config.kafka.producer,
+        "delivery.report.only.error": True,
+    }
+
+
+def admin_properties(config: Config) -> Properties:
+    """For the short-lived clients of checks and commands."""
+    return {"client.id": f"{config.name}-{config.instance}-admin", **config.kafka.common}
+
+
+def _client_id(config: Config, slot: int) -> str:
+    return f"{config.name}-{config.instance}-{slot}"

@@ -1,0 +1,64 @@
+"""What the brokers know and a worker shows or needs: ends of partitions, limits of topics.
+
+Asked without waiting: the admin client answers in the background.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+
+from kworker.clients.kafka import At
+
+_TIMEOUT_S = 5.0
+# Kafka's limit is on the batch, which the producer's is on too.
+_LIMIT = "max.message.bytes"
+
+
+class KafkaWatch:
+    """One question of each kind at a time. Used by one thread."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._admin = AdminClient(dict(properties))
+        self._ends: dict[TopicPartition, Any] = {}
+        self._limits: dict[ConfigResource, Any] = {}
+
+    def ask_ends(self, partitions: Iterable[At]) -> None:
+        """Asks for the position after the last record of each partition."""
+        asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
+        self._ends = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S) if asked else {}
+
+    def ends(self) -> dict[At, int] | None:
+        """The answer, once, when all of it is there; what failed is left out."""
+        if not self._ends or not all(future.done() for future in self._ends.values()):
+            return None
+        asked, self._ends = self._ends, {}
+        return {
+            (tp.topic, tp.partition): answer.offset
+            for tp, future in asked.items()
+            if (answer := _result(future)) is not None
+        }
+
+    def ask_limits(self, topics: Iterable[str]) -> None:
+        """Asks for the largest batch that each topic takes."""
+        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        self._limits = self._admin.describe_configs(asked, request_timeout=_TIMEOUT_S)
+
+    def limits(self) -> dict[str, int] | None:
+        """The answer, once, in bytes; what failed is left out."""
+        if not self._limits or not all(future.done() for future in self._limits.values()):
+            return None
+        asked, self._limits = self._limits, {}
+        return {
+            resource.name: int(answer[_LIMIT].value)
+            for resource, future in asked.items()
+            if (answer := _result(future)) is not None
+        }
+
+
+def _result(future: Any) -> Any:
+    try:
+        return future.result()
+    except KafkaException:
+        return None

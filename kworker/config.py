@@ -1,0 +1,312 @@
+"""The configuration as a model: every key, its default, its bounds. Reading it is `config_file`."""
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)")
+_SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def parse_duration(text: object) -> float:
+    """`"200ms"`, `"5s"`, `"10m"`, `"24h"`, `"7d"` in seconds; ValueError otherwise."""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError('expected a duration such as "200ms", "5s", "10m" or "24h"')
+    milliseconds = round(float(match[1]) * _DURATION_MS[match[2]], 6)
+    if milliseconds % 1:
+        raise ValueError("expected a duration of whole milliseconds")
+    return milliseconds / 1000
+
+
+def format_duration(seconds: float) -> str:
+    """The one spelling of a duration (60 s is `1m`), which also names delay topics."""
+    milliseconds = round(seconds * 1000)
+    if not milliseconds:
+        return "0s"
+    unit = next(unit for unit in ("h", "m", "s", "ms") if milliseconds % _DURATION_MS[unit] == 0)
+    return f"{milliseconds // _DURATION_MS[unit]}{unit}"
+
+
+def parse_size(text: object) -> int:
+    """`"64MiB"` in bytes; ValueError otherwise."""
+    if match := _SIZE.fullmatch(text) if isinstance(text, str) else None:
+        return int(float(match[1]) * _SIZE_BYTES[match[2]])
+    raise ValueError('expected a size such as "16KiB", "64MiB" or "2GiB"')
+
+
+def format_size(size: int) -> str:
+    """Bytes in the largest unit that loses nothing."""
+    unit = next(unit for unit in reversed(_SIZE_BYTES) if size % _SIZE_BYTES[unit] == 0)
+    return f"{size // _SIZE_BYTES[unit]}{unit}" if size else "0B"
+
+
+def available_cpus() -> int:
+    """The CPUs that this process may use, which in a container are fewer than the machine's."""
+    return len(os.sched_getaffinity(0))
+
+
+def _whole(at_least: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= at_least:
+            return value
+        raise ValueError(f"expected a whole number of at least {at_least}")
+
+    return check
+
+
+def _positive_duration(text: object) -> float:
+    seconds = parse_duration(text)
+    if seconds > 0:
+        return seconds
+    raise ValueError("expected a duration of at least 1ms")
+
+
+def _duration_or_off(text: object) -> float | None:
+    return None if text in ("", None) else _positive_duration(text)
+
+
+def _property(value: object) -> object:
+    if isinstance(value, str | int | float):
+        return value
+    raise ValueError("expected a string, a number or true or false")
+
+
+def _as_text(value: object) -> object:
+    """Spark takes strings only; TOML invites `spark.x = 2` and `spark.y = true`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+_DURATION_JSON = {"type": "string", "pattern": r"^\d+(\.\d+)?(ms|s|m|h|d)$"}
+_SIZE_JSON = {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(B|KiB|MiB|GiB|TiB)$"}
+_SPELL_DURATION = PlainSerializer(format_duration, when_used="json")
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), _SPELL_DURATION, WithJsonSchema(_DURATION_JSON)
+]
+"""Seconds."""
+PositiveDuration = Annotated[
+    float, BeforeValidator(_positive_duration), _SPELL_DURATION, WithJsonSchema(_DURATION_JSON)
+]
+"""Seconds, and some."""
+DurationOrOff = Annotated[
+    float | None,
+    BeforeValidator(_duration_or_off),
+    PlainSerializer(lambda value: format_duration(value) if value else "", when_used="json"),
+    WithJsonSchema({"type": "string"}),
+]
+"""Seconds; `""` in the file is None."""
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(format_size, when_used="json"),
+    WithJsonSchema(_SIZE_JSON),
+]
+"""Bytes."""
+Positive = Annotated[
+    int, BeforeValidator(_whole(1)), WithJsonSchema({"type": "integer", "minimum": 1})
+]
+NotNegative = Annotated[
+    int, BeforeValidator(_whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})
+]
+Folder = Annotated[Path, Field(strict=False)]
+Property = Annotated[str | int | float | bool, BeforeValidator(_property)]
+SparkProperty = Annotated[str, BeforeValidator(_as_text)]
+
+
+class Section(BaseModel):
+    """A table of the file: frozen, unknown keys are errors, and nothing is guessed from a type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True)
+
+
+class Source(Section):
+    topics: list[str] = Field(min_length=1)
+    start: Literal["earliest", "latest", "fail"] = "earliest"
+    max_age: DurationOrOff = ""  # type: ignore[assignment]
+    format: Literal["json"] = "json"
+
+    @property
+    def pattern(self) -> str:
+        """The one regular expression that stands for the topics, or nothing."""
+        return self.topics[0] if self.topics[0].startswith("^") else ""
+
+
+class Kafka(Section):
+    """librdkafka properties, flat (`bootstrap.servers`): for every client, and for one kind.
+
+    Not shown by `repr`: passwords are among them.
+    """
+
+    common: dict[str, Property] = Field(repr=False)
+    consumer: dict[str, Property] = Field({}, repr=False)
+    producer: dict[str, Property] = Field({}, repr=False)
+
+
+class Workers(Section):
+    processes: Positive = Field(default_factory=available_cpus)
+    threads: Positive = 16
+    concurrency: Positive = 1000
+    ordering: Literal["key", "partition", "none"] = "key"
+    membership: Literal["static", "dynamic"] = "static"
+    in_flight: Positive = 2000
+    in_flight_bytes: Size = "64MiB"  # type: ignore[assignment]
+    memory: Size = "512MiB"  # type: ignore[assignment]
+    max_records: NotNegative = 0
+    handler_timeout: PositiveDuration = "5m"  # type: ignore[assignment]
+    revoke_timeout: Duration = "5s"  # type: ignore[assignment]
+    drain_timeout: Duration = "30s"  # type: ignore[assignment]
+
+
+class Delivery(Section):
+    guarantee: Literal["at-least-once", "exactly-once"] = "at-least-once"
+    results: str = ""  # filled in: <name>.results
+    topics: list[str] = []
+    commit_interval: PositiveDuration = "200ms"  # type: ignore[assignment]
+    commit_records: Positive = 10000
+
+
+class Retry(Section):
+    delays: list[PositiveDuration] = ["1s", "10s", "1m"]  # type: ignore[list-item]
+    mode: Literal["topic", "hold"] = "topic"
+    held: Positive = 5000
+    held_bytes: Size = "16MiB"  # type: ignore[assignment]
+    never: list[str] = []
+
+
+class DeadLetter(Section):
+    topic: str = ""  # filled in: <name>.dead
+    crash_limit: Positive = 2
+    breaker: str = "50% of 200"  # "" is off
+
+
+class Idempotency(Section):
+    redis: str = Field(repr=False)  # may hold a password
+    key: str
+    missing: Literal["process", "reject"] = "process"
+    prefix: str = ""  # filled in: kworker:<name>:
+    ttl: PositiveDuration = "24h"  # type: ignore[assignment]
+    lease: PositiveDuration = "30s"  # type: ignore[assignment]
+    unavailable: Literal["wait", "process"] = "wait"
+
+
+class Table(Section):
+    name: str
+    path: str = ""  # absolute once read
+    table: str = ""
+    select: str = ""
+    format: Literal["delta", "parquet", "iceberg"] = "delta"
+    schema_: StrictStr = Field("value STRING", alias="schema")
+    transform: str = ""
+    mode: Literal["append", "complete", "update"] = "append"
+    merge_on: list[str] = []
+    partition_by: list[str] = []
+    dedupe: bool = False
+    replays: bool = False
+
+
+class Spark(Section):
+    run: Literal["here", "elsewhere"] = "here"
+    master: str = "local[2]"
+    trigger: str = "5s"  # a duration, or "available-now"
+    checkpoints: str = "data/_checkpoints"  # absolute once read
+    conf: dict[str, SparkProperty] = Field({}, repr=False)
+    tables: list[Table] = Field(min_length=1)
+
+
+class Console(Section):
+    listen: str = "127.0.0.1:8321"  # "" is off
+
+
+class Log(Section):
+    format: Literal["auto", "console", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(Section):
+    """What may stand in `kworker.toml`, with the names filled in that derive from `name`."""
+
+    name: str
+    handler: str = ""
+    handlers: dict[str, str] = {}
+    state_dir: Folder = Path(".kworker")  # filled in: .kworker/<name>
+    instance: str = Field(default_factory=socket.gethostname)
+    source: Source
+    kafka: Kafka
+    workers: Workers = Workers()
+    delivery: Delivery = Delivery()
+    retry: Retry = Retry()
+    dead_letter: DeadLetter = DeadLetter()
+    idempotency: Idempotency | None = None
+    spark: Spark | None = None
+    console: Console = Console()
+    log: Log = Log()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_names(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or not isinstance(name := raw.get("name"), str):
+            return raw
+        filled = {
+            "delivery": _default(raw.get("delivery", {}), "results", f"{name}.results"),
+            "dead_letter": _default(raw.get("dead_letter", {}), "topic", f"{name}.dead"),
+        }
+        if "idempotency" in raw:
+            filled["idempotency"] = _default(raw["idempotency"], "prefix", f"kworker:{name}:")
+        return {**raw, **filled}
+
+
+def _default(section: object, key: str, value: str) -> object:
+    """`section` with `key`, unless it is there; what is no table is left for validation to tell."""
+    if isinstance(section, Section):
+        return section if getattr(section, key) else section.model_copy(update={key: value})
+    if isinstance(section, dict):
+        return {**section, key: section.get(key) or value}
+    return section
+
+
+class Config(Settings):
+    """All of `kworker.toml`, defaults filled in and paths absolute."""
+
+    file: Folder  # where it was read; its folder is on the import path
+    secret_keys: frozenset[str] = frozenset()  # of values that came from {file=} or {env=}
+
+    def route(self, topic: str) -> str:
+        """The handler of a source topic, as `module:name`."""
+        return self.handlers.get(topic, self.handler)
+
+    @property
+    def requeue_topic(self) -> str:
+        """Where records whose time has come are taken from, beside the source topics."""
+        return f"{self.name}.requeue"
+
+    @property
+    def dead_state_topic(self) -> str:
+        """Which dead letters are resolved."""
+        return f"{self.name}.dead.state"
+
+    def retry_topic(self, delay_s: float) -> str:
+        """Where a record waits `delay_s` seconds for its next run."""
+        return f"{self.name}.retry.{format_duration(delay_s)}"
+
+
+Raw = dict[str, Any]
+"""What a TOML file holds before it is judged."""

@@ -1,0 +1,231 @@
+"""Finds, reads and judges `kworker.toml`; every mistake in it is told at once."""
+
+import os
+import re
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kworker.config import Config, Raw, Settings, Table
+from kworker.config_env import Override, overrides
+from kworker.config_keys import KAFKA_TABLES, Key, dotted, flat, is_table, takes
+from kworker.config_problems import GOT, Problem, judge, overlaps
+from kworker.config_rules import RULES
+from kworker.config_tables import tables
+from kworker.errors import ConfigError
+
+SYSTEM_FILE = Path("/etc/kworker/kworker.toml")
+_URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
+# Properties that end as an indirection does, so that their nested spelling is none.
+_ENDS_IN_FILE = frozenset(
+    f"sasl.oauthbearer.assertion{part}" for part in ("", ".private.key", ".jwt.template")
+)
+
+
+def find(path: str | Path | None = None) -> Path:
+    """The file to read, absolute: `path`, $KWORKER_CONFIG, ./kworker.toml or the system's.
+
+    Raises `ConfigError` that says where was looked.
+    """
+    named = path or os.environ.get("KWORKER_CONFIG")
+    places = [Path(named)] if named else [Path("kworker.toml"), SYSTEM_FILE]
+    for place in places:
+        if place.is_file():
+            return place.absolute()
+    if not named:
+        looked = ", ".join(str(place.absolute()) for place in places)
+        raise ConfigError(
+            f"no configuration at {looked}: name one with --config or $KWORKER_CONFIG,"
+            " or write one with kworker init"
+        )
+    why = "is a folder; name the file in it" if places[0].is_dir() else "is not there"
+    source = "" if path else " ($KWORKER_CONFIG)"
+    raise ConfigError(f"{places[0].absolute()}{source} {why}; kworker init writes a first one")
+
+
+def load(path: str | Path | None = None) -> Config:
+    """The configuration; raises `ConfigError` with a line for each mistake."""
+    file = find(path)
+    reading = _Reading(file.parent)
+    raw = reading.shaped(_toml(file))
+    for override in overrides(os.environ):
+        if isinstance(override, Override):
+            reading.override(raw, override)
+        else:
+            reading.problems.append(f"${override.variable}: {override.text}")
+    raw.setdefault("state_dir", _state_dir(raw.get("name")))
+    settings = reading.judged(raw)
+    if settings is None or reading.problems:
+        raise ConfigError(reading.problems)
+    secrets = frozenset(dotted(key, raw) for key in reading.secrets)
+    return Config(**dict(_absolute(settings, file.parent)), file=file, secret_keys=secrets)
+
+
+def import_path(config: Config) -> None:
+    """Puts the file's folder on the import path, as the home of handlers."""
+    folder = str(config.file.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _toml(file: Path) -> Raw:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # neither TOML nor, at worst, UTF-8
+        raise ConfigError(f"{file} is not TOML: {error}") from error
+
+
+def _state_dir(name: object) -> str:
+    """systemd's folder for the service, else one beside the file."""
+    return os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or f".kworker/{name}"
+
+
+@dataclass
+class _Reading:
+    """One reading of a file: what is wrong so far, and which values are secret."""
+
+    folder: Path
+    problems: list[str] = field(default_factory=list)
+    secrets: set[Key] = field(default_factory=set)
+    unread: set[Key] = field(default_factory=set)
+    """Keys whose value was to come from elsewhere, and did not."""
+    variables: dict[Key, str] = field(default_factory=dict)
+    """Which environment variable a key's value came from."""
+
+    def shaped(self, raw: Raw) -> Raw:
+        """`raw` with indirections followed and nested properties written out flat."""
+        raw = self._followed(raw, ())
+        for table in (*KAFKA_TABLES, ("spark", "conf")):
+            self._flatten(raw, table)
+        return raw
+
+    def override(self, raw: Raw, override: Override) -> None:
+        """Puts a variable's value over the file's; a table's entries, over the table's."""
+        nested = override.value
+        for part in reversed(override.key):
+            nested = {part: nested}
+        _merge(raw, self.shaped(nested))
+        self.variables[override.key] = override.variable
+
+    def judged(self, raw: Raw) -> Settings | None:
+        """The settings, after telling what is wrong; None where nothing can be made of them."""
+        settings, found = judge(raw)
+        wrong = {*(problem.key for problem in found), *self.unread}
+        if settings is not None:
+            for rule in (*RULES, tables):
+                for problem in rule(settings):
+                    if not any(overlaps(key, wrong) for key in (problem.key, *problem.also)):
+                        found.append(problem)
+        self.problems += [self._line(p, raw) for p in found if p.key not in self.unread]
+        return settings
+
+    def _line(self, problem: Problem, raw: Raw) -> str:
+        text = problem.text
+        if overlaps(problem.key, self.secrets):
+            text = text.partition(GOT)[0]
+        origin = [var for key, var in self.variables.items() if problem.key[: len(key)] == key]
+        source = f" (from ${origin[-1]})" if origin else ""
+        return f"{dotted(problem.key, raw)}: {text}{source}"
+
+    def _followed(self, raw: Any, key: Key) -> Any:
+        if isinstance(raw, list):
+            return [self._followed(item, (*key, index)) for index, item in enumerate(raw)]
+        if not isinstance(raw, dict):
+            return raw
+        if _is_indirection(raw, key):
+            return self._fetched(raw, key)
+        return {name: self._followed(value, (*key, name)) for name, value in raw.items()}
+
+    def _fetched(self, indirection: Raw, key: Key) -> str:
+        """What stands in the file or variable; "" when it cannot be had, which is told."""
+        key = _flat_key(key)
+        self.secrets.add(key)
+        [(kind, where)] = indirection.items()
+        try:
+            if kind == "env":
+                return os.environ[where]
+            return Path(self.folder, where).read_text("utf-8").rstrip("\r\n")
+        except KeyError:
+            reason = f"the environment variable {where} is not set"
+        except (OSError, UnicodeDecodeError) as error:
+            reason = f"{self.folder / where} cannot be read: {getattr(error, 'strerror', error)}"
+        self.problems.append(f"{dotted(key)}: {reason}")
+        self.unread.add(key)
+        return ""
+
+    def _flatten(self, raw: Raw, table: Key) -> None:
+        *parents, last = table
+        for part in parents:
+            raw = raw.get(str(part), {}) if isinstance(raw, dict) else {}
+        if not isinstance(raw, dict) or not isinstance(raw.get(str(last)), dict):
+            return
+        inner = {k: raw[str(last)].pop(k) for k in _inner(table) if k in raw[str(last)]}
+        flattened: Raw = {}
+        for name, value in flat(raw[str(last)]):
+            if name in flattened:
+                self.problems.append(f"{dotted((*table, name))}: given twice; keep one")
+            flattened[name] = self._located(name, value)
+        raw[str(last)] = {**flattened, **inner}
+
+    def _located(self, name: str, value: Any) -> Any:
+        """Paths of certificates and keys are relative to the file, as all paths are."""
+        is_path = name.endswith(".location") or name.removesuffix(".file") in _ENDS_IN_FILE
+        return str(self.folder / value) if is_path and isinstance(value, str) and value else value
+
+
+def _inner(table: Key) -> tuple[str, ...]:
+    """The tables inside `table` that are no nested property."""
+    return tuple(str(key[1]) for key in KAFKA_TABLES if len(key) > 1 and key[:-1] == table)
+
+
+def _flat_key(key: Key) -> Key:
+    """Nested properties as one: `kafka.sasl.password` is `("kafka", "sasl.password")`."""
+    for table in (*KAFKA_TABLES, ("spark", "conf")):
+        if key[: len(table)] == table and len(key) > len(table):
+            return (*table, ".".join(str(part) for part in key[len(table) :]))
+    return key
+
+
+def _is_indirection(raw: Raw, key: Key) -> bool:
+    """Whether `raw` is `{ file = "…" }` or `{ env = "…" }` where a string is due."""
+    if len(raw) != 1 or is_table(takes(key)) or not key:
+        return False
+    [(kind, where)] = raw.items()
+    if kind == "file" and _flat_key(key)[-1] in _ENDS_IN_FILE:
+        return False
+    return kind in ("file", "env") and isinstance(where, str)
+
+
+def _merge(under: Raw, over: Raw) -> None:
+    for name, value in over.items():
+        below = under.get(name)
+        if isinstance(below, dict) and isinstance(value, dict):
+            _merge(below, value)
+        else:
+            under[name] = value
+
+
+def _absolute(settings: Settings, folder: Path) -> Settings:
+    """Every path made absolute, from the file's folder."""
+    changes: dict[str, Any] = {"state_dir": folder / settings.state_dir}
+    if spark := settings.spark:
+        changes["spark"] = spark.model_copy(
+            update={
+                "checkpoints": _place(spark.checkpoints, folder),
+                "tables": [_placed(table, folder) for table in spark.tables],
+            }
+        )
+    return settings.model_copy(update=changes)
+
+
+def _placed(table: Table, folder: Path) -> Table:
+    return table.model_copy(update={"path": _place(table.path, folder)})
+
+
+def _place(path: str, folder: Path) -> str:
+    """A local path made absolute; a URI stays, and so does none."""
+    return path if not path or _URI.match(path) else str(folder / path)

@@ -1,0 +1,119 @@
+"""The model seen as a tree of keys, spelled as in the file: what stands where and what fits."""
+
+import difflib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from kworker.config import Kafka, Section, Settings
+
+Key = tuple[str | int, ...]
+"""Where a value stands in the file: `("spark", "tables", 0, "mode")`."""
+
+CLIENT_SECTIONS = ("consumer", "producer")
+KAFKA_TABLES: tuple[Key, ...] = (("kafka", "consumer"), ("kafka", "producer"), ("kafka",))
+"""Tables of librdkafka's properties, the innermost first."""
+
+
+def dotted(key: Key, raw: object = None) -> str:
+    """`spark.tables[orders].mode`; a table is named by its `name` where `raw` has one."""
+    text = ""
+    for part in key:
+        raw = _item(raw, part)
+        if isinstance(part, int):
+            name = raw.get("name") if isinstance(raw, dict) else None
+            text += f"[{name if isinstance(name, str) else part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def _item(raw: object, part: str | int) -> object:
+    if isinstance(raw, dict):
+        return raw.get(part)
+    if isinstance(raw, list) and isinstance(part, int):
+        return raw[part]
+    return None
+
+
+def section_keys(section: type[Section]) -> dict[str, Any]:
+    """The keys of a table and what each takes."""
+    if section is Kafka:
+        return dict.fromkeys(CLIENT_SECTIONS, dict[str, str])
+    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+
+
+def takes(key: Key) -> Any:
+    """The type of what stands at `key` (a `Section`, dict, list, str …); None: no such key."""
+    found: Any = Settings
+    for part in key:
+        found = _child(found, part)
+    return found
+
+
+def _child(parent: Any, part: str | int) -> Any:
+    if section := section_of(parent):
+        return section_keys(section).get(str(part), str if section is Kafka else None)
+    if get_origin(parent) in (dict, list):
+        return get_args(parent)[-1]
+    return None
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """The table that an annotation such as `Spark | None` means."""
+    for choice in _choices(annotation):
+        if isinstance(choice, type) and issubclass(choice, Section):
+            return choice
+    return None
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Annotated:
+        return _choices(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return get_args(annotation)
+    return (annotation,)
+
+
+def is_table(annotation: Any) -> bool:
+    """Whether a value there is a TOML table."""
+    return section_of(annotation) is not None or get_origin(annotation) is dict
+
+
+def all_keys(section: type[Section] = Settings, at: Key = ()) -> Iterator[Key]:
+    """Every key of the file that has a fixed name, tables before what is in them."""
+    for name, annotation in section_keys(section).items():
+        yield (*at, name)
+        if inner := section_of(annotation):
+            yield from all_keys(inner, (*at, name))
+        elif get_origin(annotation) is list and (row := section_of(get_args(annotation)[0])):
+            yield from all_keys(row, (*at, name, 0))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean threads?`, or nothing when no known word is near."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def suggestion(key: Key) -> str:
+    """What the writer of an unknown key may have meant: its neighbours first, then any key."""
+    *parent, word = key
+    section = section_of(takes(tuple(parent)))
+    near = nearest(str(word), section_keys(section)) if section else ""
+    return near or _elsewhere(str(word))
+
+
+def _elsewhere(word: str) -> str:
+    homes: Mapping[str, str] = {str(key[-1]): dotted(key) for key in all_keys()}
+    found = difflib.get_close_matches(word, list(homes), n=1, cutoff=0.8)
+    return f"; did you mean {homes[found[0]].replace('[0]', '')}?" if found else ""
+
+
+def flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """The entries of a table of properties, nested dots written out."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{at}{name}.")
+        else:
+            yield f"{at}{name}", value

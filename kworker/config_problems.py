@@ -1,0 +1,162 @@
+"""Judges what a file holds: the settings, or a line for each mistake, all at once."""
+
+import json
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from kworker.config import Raw, Settings
+from kworker.config_keys import CLIENT_SECTIONS, Key, suggestion
+
+
+class Problem(NamedTuple):
+    """One mistake, at the key where it is mended."""
+
+    key: Key
+    text: str
+    also: tuple[Key, ...] = ()
+    """Other keys that it follows from: when one of them is wrong, this cannot be told."""
+
+
+GOT = ", got "
+"""Before a wrong value, at the end of a text: what follows is left out of a secret's."""
+
+_MISSING = {
+    ("name",): 'name = "orders"',
+    ("source",): 'a [source] table with topics = ["orders"]',
+    ("source", "topics"): 'topics = ["orders"]',
+    ("kafka",): 'a [kafka] table with "bootstrap.servers" = "127.0.0.1:9092"',
+    ("spark", "tables"): "at least one [[spark.tables]]",
+    ("idempotency", "redis"): 'redis = "redis://127.0.0.1:6379/0"',
+    ("idempotency", "key"): 'key = "json:order_id"',
+}
+_EXPECTED = {
+    "string_type": "expected a string",
+    "bool_type": "expected true or false",
+    "list_type": "expected a list",
+    "dict_type": "expected a table",
+    "model_type": "expected a table",
+    "too_short": "expected at least one",
+}
+_RESERVED_VALUES: Mapping[tuple[str, ...], frozenset[str]] = {
+    ("source", "format"): frozenset({"avro", "protobuf", "json-schema"}),
+    ("spark", "tables", "mode"): frozenset({"upsert"}),
+}
+_RESERVED_KEYS = frozenset({("source", "registry")})
+# Stand for what is missing, so that the rest can be judged too; never seen by anyone.
+_PLACEHOLDERS: Mapping[str, Any] = {
+    "name": "name",
+    "source": {"topics": ["topic"]},
+    "topics": ["topic"],
+    "kafka": {"bootstrap.servers": "host:9092"},
+    "tables": [{"name": "table", "path": "/"}],
+    "redis": "redis://host",
+    "key": "key",
+}
+
+
+def judge(raw: Raw) -> tuple[Settings | None, list[Problem]]:
+    """The settings, or a draft without what is wrong, for the rules to go on with; and what is.
+
+    No draft when `raw` cannot be mended.
+    """
+    problems: dict[Key, Problem] = {}
+    for _ in range(4):  # a table without its required keys takes two rounds to mend
+        try:
+            return Settings.model_validate(_as_model(raw)), list(problems.values())
+        except ValidationError as error:
+            # A key that this function itself took out is told once.
+            for details in error.errors():
+                key = _key(details)
+                if not overlaps(key, problems):
+                    problems[key] = Problem(key, _explain(key, details))
+            raw = _mended(raw, error.errors())
+    return None, list(problems.values())
+
+
+def overlaps(key: Key, others: Iterable[Key]) -> bool:
+    """Whether `key` is one of `others`, inside one, or around one."""
+    return any(key[: len(other)] == other or other[: len(key)] == key for other in others)
+
+
+def _as_model(raw: Raw) -> Raw:
+    kafka = raw.get("kafka")
+    if not isinstance(kafka, dict):
+        return raw
+    common = {name: value for name, value in kafka.items() if name not in CLIENT_SECTIONS}
+    clients = {name: kafka[name] for name in CLIENT_SECTIONS if name in kafka}
+    return {**raw, "kafka": {"common": common, **clients}}
+
+
+def _key(details: ErrorDetails) -> Key:
+    """In the file's spelling, which knows no `common`."""
+    loc = details["loc"]
+    return (loc[0], *loc[2:]) if loc[:2] == ("kafka", "common") else loc
+
+
+def _names(key: Key) -> tuple[str, ...]:
+    return tuple(part for part in key if isinstance(part, str))
+
+
+def _explain(key: Key, details: ErrorDetails) -> str:
+    names = _names(key)
+    kind = details["type"]
+    value = details["input"]
+    if kind == "missing":
+        return f"missing; give {_MISSING.get(names, f'{names[-1]} = …')}"
+    if kind == "extra_forbidden":
+        return _explain_unknown(key)
+    if isinstance(value, str) and value in _RESERVED_VALUES.get(names, ()):
+        return f'"{value}" is reserved for a later version; expected {_choices(details)}'
+    return f"{_expectation(details)}{GOT}{_shown(value)}"
+
+
+def _explain_unknown(key: Key) -> str:
+    if _names(key) in _RESERVED_KEYS:
+        return "reserved for a later version; leave it out"
+    return f"unknown key{suggestion(key)}"
+
+
+def _expectation(details: ErrorDetails) -> str:
+    if details["type"] == "value_error":
+        return str(details["ctx"]["error"])
+    if details["type"] == "literal_error":
+        return f"expected {_choices(details)}"
+    return _EXPECTED.get(details["type"], details["msg"])
+
+
+def _choices(details: ErrorDetails) -> str:
+    return str(details["ctx"]["expected"]).replace("'", '"')
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _mended(raw: Raw, errors: Iterable[ErrorDetails]) -> Raw:
+    mended = deepcopy(raw)
+    for details in errors:
+        key = _key(details)
+        # A wrong item takes its list along.
+        while isinstance(key[-1], int):
+            key = key[:-1]
+        _mend(mended, key, missing=details["type"] == "missing")
+    return mended
+
+
+def _mend(raw: Any, key: Key, *, missing: bool) -> None:
+    *parents, last = key
+    for part in parents:
+        raw = raw[part]
+    if missing:
+        raw[last] = deepcopy(_PLACEHOLDERS.get(str(last), ""))
+    else:
+        raw.pop(last, None)

@@ -1,0 +1,298 @@
+"""What one key cannot tell: rules over several keys, and over the text in one. Pure."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from kworker.clients.properties import (
+    CONSUMER_DEFAULTS,
+    PRODUCER_DEFAULTS,
+    speaks_new_protocol,
+)
+from kworker.config import Settings, format_size
+from kworker.config_keys import Key, nearest
+from kworker.config_problems import Problem
+
+Problems = Iterator[Problem]
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_HANDLER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_EXCEPTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_BREAKER = re.compile(r"(\d+)% of (\d+)")
+_LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
+_IDEMPOTENCY_KEY = re.compile(r"json:.+|header:.+|key|" + _HANDLER.pattern)
+_REDIS = re.compile(r"(redis|rediss|unix)://.+")
+# Leaves room for `.retry.<delay>` and `.spark.<table>`.
+_NAME_LENGTH = 150
+
+_OWNED = {
+    "group.id": "set name instead",
+    "group.instance.id": "set instance and workers.membership instead",
+    "enable.auto.commit": "set delivery.commit_interval instead",
+    "auto.commit.interval.ms": "set delivery.commit_interval instead",
+    "enable.auto.offset.store": "set delivery.commit_interval instead",
+    "auto.offset.reset": "set source.start instead",
+    "transactional.id": "set delivery.guarantee instead",
+    "isolation.level": "it is always read_committed",
+    "enable.partition.eof": "it is always true, since the ledger needs it",
+    "delivery.report.only.error": "it is always true",
+    "partition.assignment.strategy": "it is always range, which spreads each topic",
+    "group.remote.assignor": "it is always range, which spreads each topic",
+    "topic.blacklist": "set source.topics instead",
+    "on_delivery": "a callback cannot be configured",
+    "on_commit": "a callback cannot be configured",
+}
+_BROKER_DECIDES = ("session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type")
+
+
+def names(config: Settings) -> Problems:
+    """Names that become topics, groups and member ids must be fit for that."""
+    if not _is_topic(config.name) or len(config.name) > _NAME_LENGTH:
+        yield Problem(
+            ("name",),
+            f"expected letters, digits, dots, - or _, at most {_NAME_LENGTH}, since it names"
+            f' the group and topics, got "{config.name[:200]}"',
+        )
+    if not _is_topic(config.instance):
+        yield Problem(
+            ("instance",),
+            "expected letters, digits, dots, - or _, since it becomes part of group.instance.id,"
+            f' got "{config.instance}"',
+        )
+
+
+def source_topics(config: Settings) -> Problems:
+    """Names, or one regular expression."""
+    key: Key = ("source", "topics")
+    topics = config.source.topics
+    patterns = [topic for topic in topics if topic.startswith("^")]
+    if patterns and len(topics) > 1:
+        yield Problem(key, f'a regular expression stands alone; "{patterns[0]}" has company')
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield Problem(key, f'"{pattern}" is no regular expression: {error}')
+    yield from _bad_topics(key, [topic for topic in topics if topic not in patterns])
+    yield from _repeated(key, topics)
+
+
+def handlers(config: Settings) -> Problems:
+    """Every source topic has one, and every one a source topic."""
+    topics = config.source.topics
+    # With a pattern, topics may come that no table could name.
+    unserved = [topic for topic in topics if topic not in config.handlers]
+    if not config.handler and unserved:
+        yield Problem(
+            ("handler",),
+            f'missing for topic "{unserved[0]}"; give handler = "module:function"',
+            (("source", "topics"), ("handlers",)),
+        )
+    if config.handler and not _HANDLER.fullmatch(config.handler):
+        yield _not_a_handler(("handler",), config.handler)
+    for topic, handler in config.handlers.items():
+        if not _HANDLER.fullmatch(handler):
+            yield _not_a_handler(("handlers", topic), handler)
+        if not config.source.pattern and topic not in topics:
+            text = f"not one of source.topics{nearest(topic, topics)}"
+            yield Problem(("handlers", topic), text, (("source", "topics"),))
+
+
+def _not_a_handler(key: Key, got: str) -> Problem:
+    return Problem(key, f'expected "module:function" or "module:Class", got "{got}"')
+
+
+def outputs(config: Settings) -> Problems:
+    """What kworker writes is legal, and is never read as a source."""
+    source: Key = ("source", "topics")
+    written = {
+        ("delivery", "results"): [config.delivery.results],
+        ("delivery", "topics"): config.delivery.topics,
+        ("dead_letter", "topic"): [config.dead_letter.topic],
+    }
+    for key, topics in written.items():
+        yield from _bad_topics(key, topics)
+        for topic in topics:
+            if _is_source(config, topic):
+                text = f'"{topic}" is a source topic: the service would feed itself'
+                yield Problem(key, text, (source, ("name",)))
+    if config.delivery.results == config.dead_letter.topic:
+        yield Problem(("dead_letter", "topic"), "the same as delivery.results; give it its own")
+    yield from _repeated(("delivery", "topics"), config.delivery.topics)
+
+
+def _is_source(config: Settings, topic: str) -> bool:
+    pattern = config.source.pattern
+    if not pattern:
+        return topic in config.source.topics
+    if re.search(r"\.(results|retry\..*|requeue|dead|dead\.state)$", topic):
+        return False  # left out of what a pattern matches
+    try:
+        return re.match(pattern, topic) is not None
+    except re.error:
+        return False
+
+
+def properties(config: Settings) -> Problems:
+    """What kworker owns is refused, with the key to use instead."""
+    kafka = config.kafka
+    if not str(kafka.common.get("bootstrap.servers", "")).strip():
+        yield Problem(
+            ("kafka", "bootstrap.servers"), 'missing; give "bootstrap.servers" = "host:9092"'
+        )
+    for at, table in _property_tables(config):
+        for name, value in table.items():
+            if reason := _owned(name):
+                yield Problem((*at, name), f"kworker owns this property: {reason}")
+            elif name in ("acks", "request.required.acks") and str(value) == "0":
+                text = "0 would lose what no broker took; expected all, or leave it out"
+                yield Problem((*at, name), text)
+
+
+def _owned(name: str) -> str:
+    if name.endswith("_cb"):
+        return "a callback cannot be configured"
+    return _OWNED.get(name, "")
+
+
+def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | int | float | bool]]]:
+    yield ("kafka",), config.kafka.common
+    yield ("kafka", "consumer"), config.kafka.consumer
+    yield ("kafka", "producer"), config.kafka.producer
+
+
+def group_protocol(config: Settings) -> Problems:
+    """KIP-848 knows no static newcomers (they die of a fatal error) and sets its own times."""
+    tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
+    for at, table in tables:
+        protocol = table.get("group.protocol", "classic")
+        if str(protocol).lower() not in ("classic", "consumer"):
+            text = f'expected "classic" or "consumer", got "{protocol}"'
+            yield Problem((*at, "group.protocol"), text)
+    if not speaks_new_protocol(config):
+        return
+    if config.workers.membership == "static":
+        yield Problem(
+            ("workers", "membership"),
+            'group.protocol = "consumer" has no static members; set membership = "dynamic"',
+        )
+    for at, table in tables:
+        for name in _BROKER_DECIDES:
+            if name in table:
+                text = (
+                    'not with group.protocol = "consumer", where the broker decides; leave it out'
+                )
+                yield Problem((*at, name), text)
+
+
+def retries(config: Settings) -> Problems:
+    """Exception types are names."""
+    for name in config.retry.never:
+        if not _EXCEPTION.fullmatch(name):
+            text = f'expected an exception\'s name or dotted path, got "{name}"'
+            yield Problem(("retry", "never"), text)
+
+
+def breaker(config: Settings) -> Problems:
+    """A share of a number of outcomes."""
+    text = config.dead_letter.breaker
+    match = _BREAKER.fullmatch(text)
+    if text and not (match and 1 <= int(match[1]) <= 100 and int(match[2]) >= 1):
+        expected = f'expected "P% of N" such as "50% of 200", or "" for off, got "{text}"'
+        yield Problem(("dead_letter", "breaker"), expected)
+
+
+def idempotency(config: Settings) -> Problems:
+    """Where the marks are, and what is marked."""
+    if config.idempotency is None:
+        return
+    if not _REDIS.fullmatch(config.idempotency.redis):  # not shown: it may hold a password
+        text = "expected redis://host:port/db, rediss://… or unix://…"
+        yield Problem(("idempotency", "redis"), text)
+    if not _IDEMPOTENCY_KEY.fullmatch(config.idempotency.key):
+        expected = "expected json:PATH, header:NAME, key or module:function"
+        yield Problem(("idempotency", "key"), f'{expected}, got "{config.idempotency.key}"')
+
+
+def console(config: Settings) -> Problems:
+    """An address, or off."""
+    text = config.console.listen
+    match = _LISTEN.fullmatch(text)
+    if text and not (match and int(match[2]) <= 65535):
+        expected = f'expected host:port such as "127.0.0.1:8321", or "" for off, got "{text}"'
+        yield Problem(("console", "listen"), expected)
+
+
+class Ceiling(NamedTuple):
+    """The most memory that one worker takes, in bytes, and the sum that says why."""
+
+    total: int
+    parts: str
+
+
+def memory_ceiling(config: Settings) -> Ceiling | None:
+    """Of one worker; None when a property it rests on is no number, which the client will tell.
+
+    Held records count only where `retry.mode` is `hold`: nothing is held otherwise.
+    """
+    kafka = config.kafka
+    consumer = {**CONSUMER_DEFAULTS, **kafka.common, **kafka.consumer}
+    producer = {**PRODUCER_DEFAULTS, **kafka.common, **kafka.producer}
+    try:
+        prefetch = int(consumer["queued.max.messages.kbytes"]) * 1024
+        queue = int(producer["queue.buffering.max.kbytes"]) * 1024
+    except ValueError:
+        return None
+    held = config.retry.held_bytes if config.retry.mode == "hold" else 0
+    taken = config.workers.in_flight_bytes
+    total = 120_000_000 + 2 * (taken + held + prefetch) + queue
+    parts = [f"in_flight_bytes {format_size(taken)}", f"prefetch {format_size(prefetch)}"]
+    parts[1:1] = [f"held_bytes {format_size(held)}"] if held else []
+    queued = f"the producer's queue {format_size(queue)}"
+    return Ceiling(total, f"120 MB + 2 × ({' + '.join(parts)}) + {queued}")
+
+
+def memory(config: Settings) -> Problems:
+    """A worker that is full as configured must not be replaced for being so."""
+    ceiling = memory_ceiling(config)
+    if ceiling and ceiling.total > config.workers.memory:
+        yield Problem(
+            ("workers", "memory"),
+            f"{format_size(config.workers.memory)} is less than a worker's ceiling of"
+            f" {-(-ceiling.total // (1 << 20))}MiB = {ceiling.parts};"
+            " raise it, or lower workers.in_flight_bytes",
+            (("workers", "in_flight_bytes"), ("kafka",), ("retry",)),
+        )
+
+
+def _is_topic(name: str) -> bool:
+    return bool(_TOPIC.fullmatch(name)) and name not in (".", "..")
+
+
+def _bad_topics(key: Key, topics: list[str]) -> Problems:
+    for topic in topics:
+        if not _is_topic(topic):
+            expected = "expected a topic's name (letters, digits, dots, - or _)"
+            yield Problem(key, f'{expected}, got "{topic}"', (("name",),))
+
+
+def _repeated(key: Key, items: list[str]) -> Problems:
+    for item, count in Counter(items).items():
+        if count > 1:
+            yield Problem(key, f'"{item}" is there {count} times; once is enough')
+
+
+RULES: tuple[Callable[[Settings], Problems], ...] = (
+    names,
+    source_topics,
+    handlers,
+    outputs,
+    properties,
+    group_protocol,
+    retries,
+    breaker,
+    idempotency,
+    console,
+    memory,
+)

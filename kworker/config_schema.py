@@ -1,0 +1,50 @@
+"""A JSON schema of `kworker.toml`, for editors: the model as the file spells it."""
+
+from typing import Any
+
+from kworker.config import Settings
+
+_ELSEWHERE = {
+    "title": "A value that stands elsewhere",
+    "type": "object",
+    "properties": {"file": {"type": "string"}, "env": {"type": "string"}},
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+}
+
+
+def file_schema() -> dict[str, Any]:
+    """The schema; any string may also be `{ file = "…" }` or `{ env = "…" }`."""
+    schema = Settings.model_json_schema()
+    schema["title"] = "kworker.toml"
+    schema["$defs"]["Kafka"] = _kafka()
+    schema = {name: _with_indirections(part) for name, part in schema.items()}
+    schema["$defs"]["Elsewhere"] = _ELSEWHERE
+    return schema
+
+
+def _kafka() -> dict[str, Any]:
+    """Flat, in the file; nested dots are allowed everywhere."""
+    properties = {"type": "object", "additionalProperties": True}
+    return {
+        "title": "librdkafka's properties, for every client",
+        **properties,
+        "properties": {
+            "bootstrap.servers": {"type": "string"},
+            "consumer": properties,
+            "producer": properties,
+        },
+    }
+
+
+def _with_indirections(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_with_indirections(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: _with_indirections(value) for name, value in schema.items()}
+    if inner.get("type") != "string":
+        return inner
+    about = {k: inner.pop(k) for k in ("title", "description", "default") if k in inner}
+    return {**about, "anyOf": [inner, {"$ref": "#/$defs/Elsewhere"}]}

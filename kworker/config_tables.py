@@ -1,0 +1,142 @@
+"""Rules over `[spark]`: what each table is made of, and what does not go together. Pure."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from kworker.config import Settings, Spark, Table, parse_duration
+from kworker.config_keys import Key, nearest
+from kworker.config_problems import Problem
+
+Problems = Iterator[Problem]
+
+LEADING_COLUMNS = (
+    "source_topic",
+    "source_partition",
+    "source_offset",
+    "source_index",
+    "source_timestamp",
+    "key",
+)
+RESCUED_COLUMN = "_rescued"
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,80}")
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_TRANSACTIONAL = ("delta", "iceberg")
+
+
+def tables(config: Settings) -> Problems:
+    """The rules of all tables; nothing without `[spark]`."""
+    if config.spark is None:
+        return
+    yield from _trigger(config.spark)
+    yield from _shared(config.spark)
+    for index, table in enumerate(config.spark.tables):
+        key: Key = ("spark", "tables", index)
+        for rule in (_name, _place, _mode, _dedupe, _transform, _columns):
+            yield from rule(table, key)
+
+
+def _trigger(spark: Spark) -> Problems:
+    if spark.trigger == "available-now":
+        return
+    try:
+        parse_duration(spark.trigger)
+    except ValueError:
+        expected = f'expected a duration such as "5s", or "available-now", got "{spark.trigger}"'
+        yield Problem(("spark", "trigger"), expected)
+
+
+def _shared(spark: Spark) -> Problems:
+    """Names are groups and checkpoints, places are data: neither may be shared."""
+    for what in ("name", "path", "table"):
+        values = Counter(getattr(table, what) for table in spark.tables)
+        for value, count in values.items():
+            if value and count > 1:
+                text = f'{count} tables have {what} = "{value}"; each needs its own'
+                yield Problem(("spark", "tables"), text)
+
+
+def _name(table: Table, at: Key) -> Problems:
+    if not _NAME.fullmatch(table.name):
+        expected = "expected letters, digits, dots, - or _, since it names a consumer group"
+        yield Problem((*at, "name"), f'{expected}, got "{table.name[:80]}"')
+
+
+def _place(table: Table, at: Key) -> Problems:
+    if table.path and table.table:
+        yield Problem((*at, "path"), "not together with table; keep one")
+    if not table.path and not table.table:
+        text = 'missing; give path = "data/orders" or table = "catalog.schema.orders"'
+        yield Problem((*at, "path"), text, ((*at, "table"),))
+
+
+def _mode(table: Table, at: Key) -> Problems:
+    also = ((*at, "mode"), (*at, "format"), (*at, "merge_on"))
+    if table.mode == "complete" and table.format == "parquet":
+        text = 'parquet files cannot be rewritten as a whole; set format = "delta"'
+        yield Problem((*at, "mode"), text, also)
+    if table.mode == "update" and table.format not in _TRANSACTIONAL:
+        text = f'{table.format} takes no updates; set format = "delta" or "iceberg"'
+        yield Problem((*at, "mode"), text, also)
+    if table.mode == "update" and not table.merge_on:
+        text = 'missing for mode = "update"; give the columns that tell rows apart'
+        yield Problem((*at, "merge_on"), text, also)
+    if table.mode != "update" and table.merge_on:
+        text = f'means nothing in mode = "{table.mode}"; set mode = "update", or leave it out'
+        yield Problem((*at, "merge_on"), text, also)
+
+
+def _dedupe(table: Table, at: Key) -> Problems:
+    if table.dedupe and table.format not in _TRANSACTIONAL:
+        text = f'{table.format} cannot merge; set format = "delta" or "iceberg"'
+        yield Problem((*at, "dedupe"), text, ((*at, "format"),))
+    if table.dedupe and table.mode == "complete":
+        text = 'means nothing in mode = "complete", which writes the whole table each time'
+        yield Problem((*at, "dedupe"), text, ((*at, "mode"),))
+
+
+def _transform(table: Table, at: Key) -> Problems:
+    if table.transform and not _FUNCTION.fullmatch(table.transform):
+        text = f'expected "module:function", got "{table.transform}"'
+        yield Problem((*at, "transform"), text)
+
+
+def _columns(table: Table, at: Key) -> Problems:
+    own = [name.casefold() for name in column_names(table.schema_)]
+    if not own:
+        text = 'expected columns such as "order_id BIGINT, total DOUBLE"'
+        yield Problem((*at, "schema"), text)
+    for name, count in Counter(own).items():
+        if name in (*LEADING_COLUMNS, RESCUED_COLUMN):
+            text = f'column "{name}" is one that kworker adds to every row; name it differently'
+            yield Problem((*at, "schema"), text)
+        if count > 1:
+            yield Problem((*at, "schema"), f'column "{name}" is there {count} times')
+    if not table.transform:  # whose output has columns of its own
+        yield from _named_columns(table, at, [*LEADING_COLUMNS, *own, RESCUED_COLUMN])
+
+
+def _named_columns(table: Table, at: Key, known: list[str]) -> Problems:
+    for key, names in (("merge_on", table.merge_on), ("partition_by", table.partition_by)):
+        for name in names:
+            if name.casefold() not in known:
+                text = f'the table has no column "{name}"{nearest(name, known)}'
+                yield Problem((*at, key), text, ((*at, "schema"), (*at, "transform")))
+
+
+def column_names(ddl: str) -> list[str]:
+    """The columns of a DDL schema, without their types: commas inside a type part nothing."""
+    return [match[1] or match[2] for part in _top_level(ddl) if (match := _COLUMN.match(part))]
+
+
+_COLUMN = re.compile(r"\s*(?:`([^`]+)`|([^\s:`]+))")
+# Whatever holds commas of its own, from the inside out.
+_NESTED = re.compile(r"\([^()<>]*\)|<[^()<>]*>")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+def _top_level(ddl: str) -> list[str]:
+    text = _QUOTED.sub("", ddl)
+    while (shorter := _NESTED.sub("", text)) != text:
+        text = shorter
+    return text.split(",")

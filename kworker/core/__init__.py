@@ -1,0 +1,1 @@
+"""Pure decisions: no I/O, no threads, no clock, no logging."""

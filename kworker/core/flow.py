@@ -1,0 +1,127 @@
+"""Back-pressure: how much may be taken now, and which partitions must wait."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from kworker.core.record import Partition, Record
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPolicy:
+    """Bounds of what one worker holds without an outcome."""
+
+    records_max: int
+    bytes_max: int
+    beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
+    low: float = 0.5  # of its bound: where a paused partition goes on
+    patience_s: float = 0.5  # full for so long: pause, and poll on
+
+
+class Flow:
+    """Counts what is in flight and decides what to take and what to pause.
+
+    Owned by the poll thread. Not taking is cheaper than pausing, which throws away
+    what the client has prefetched; so a full worker first just takes nothing, and
+    pauses when it has been full for `patience_s`, because then it must poll on. A
+    partition has a credit, twice its even share, and is paused by the same patience.
+    """
+
+    def __init__(self, policy: FlowPolicy) -> None:
+        self._policy = policy
+        self.records = 0
+        self.bytes = 0
+        self._largest = 1  # bytes of the largest record seen lately
+        self._full_since: float | None = None
+        self._all_paused = False
+        self._over_since: dict[Partition, float] = {}
+        self.paused: set[Partition] = set()
+        self.stopped = False  # for good: draining
+        self.blocked = False  # for now: what is finished cannot be published
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is given up; what it still has in flight counts no more."""
+        self.records -= partition.in_flight
+        self.bytes -= partition.in_flight_bytes
+        partition.in_flight = partition.in_flight_bytes = 0
+        self.paused.discard(partition)
+        self._over_since.pop(partition, None)
+
+    def enter(self, partition: Partition, records: Collection[Record]) -> None:
+        """Records of one partition were taken."""
+        sizes = [record.size for record in records]
+        total = sum(sizes)
+        self.records += len(sizes)
+        self.bytes += total
+        partition.in_flight += len(sizes)
+        partition.in_flight_bytes += total
+        # Forgets slowly, so that one large record makes the next takes careful.
+        self._largest = max(max(sizes), self._largest - (self._largest >> 4))
+
+    def leave(self, records: Collection[Record]) -> None:
+        """Records got an outcome, or were dropped."""
+        total = 0
+        for record in records:
+            partition, size = record.partition, record.size
+            partition.in_flight -= 1
+            partition.in_flight_bytes -= size
+            total += size
+        self.records -= len(records)
+        self.bytes -= total
+
+    def room(self, most: int) -> int:
+        """How many records to take now: 0 when full; 1 at least when nothing is in flight."""
+        if self.stopped or self.blocked:
+            return 0
+        by_bytes = (self._policy.bytes_max - self.bytes) // self._largest
+        if self.records == 0:
+            by_bytes = max(1, by_bytes)
+        return max(0, min(most, self._policy.records_max - self.records, by_bytes))
+
+    def must_pause_all(self, now: float) -> bool:
+        """Full for longer than patience, and not yet well below; or stopped."""
+        if self.stopped:
+            return True
+        if self._all_paused and not self._low():
+            return True
+        if self.room(1):
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now
+        since = now if self._full_since is None else self._full_since
+        self._all_paused = now - since >= self._policy.patience_s
+        return self._all_paused
+
+    def _low(self) -> bool:
+        low = self._policy.low
+        return self.room(1) > 0 and (
+            self.records <= self._policy.records_max * low
+            and self.bytes <= self._policy.bytes_max * low
+        )
+
+    def to_pause(self, partitions: Iterable[Partition], now: float) -> set[Partition]:
+        """Those of the assigned partitions that shall be paused now, the others shall not be."""
+        assigned = list(partitions)
+        if self.must_pause_all(now):
+            return set(assigned)
+        share = min(1.0, 2 / (len(assigned) + 1))
+        return {p for p in assigned if self._must_pause(p, share, now)}
+
+    def _must_pause(self, partition: Partition, share: float, now: float) -> bool:
+        """Over its credit for longer than patience; paused, until well below it."""
+        if partition in self.paused:
+            return self._over(partition, share * self._policy.low)
+        if not self._over(partition, share):
+            self._over_since.pop(partition, None)
+            return False
+        since = self._over_since.setdefault(partition, now)
+        if now - since < self._policy.patience_s:
+            return False
+        del self._over_since[partition]
+        return True
+
+    def _over(self, partition: Partition, credit: float) -> bool:
+        return (
+            partition.in_flight >= max(1.0, self._policy.records_max * credit)
+            or partition.in_flight_bytes >= self._policy.bytes_max * credit
+            or partition.ledger.beyond >= self._policy.beyond_max
+        )

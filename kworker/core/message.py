@@ -1,0 +1,158 @@
+"""What a handler is given, and what the Kafka client gives us."""
+
+import json
+import time
+from typing import Any, Protocol
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class RawMessage(Protocol):
+    """A record as the Kafka client, or its twin, delivers it."""
+
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> list[tuple[str, bytes | None]] | None: ...
+    def error(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+
+class Fields:
+    """A record made of plain values: what tests and twins hand over as a `RawMessage`."""
+
+    __slots__ = ("_headers", "_key", "_position", "_timestamp", "_value")
+
+    def __init__(
+        self,
+        position: tuple[str, int, int],
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+    ) -> None:
+        self._position = position
+        self._timestamp = timestamp
+        self._key = key
+        self._value = value
+        self._headers = headers
+
+    def topic(self) -> str:
+        return self._position[0]
+
+    def partition(self) -> int:
+        return self._position[1]
+
+    def offset(self) -> int:
+        return self._position[2]
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1, self._timestamp)
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return list(self._headers) or None
+
+    def error(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self._value or b"")
+
+
+class Message:
+    """One record of a source topic. Frozen: its attributes have no setters.
+
+    Fields are read from the client's own record when asked for, because most
+    handlers use two of them and making all eight costs more than a cheap handler.
+    """
+
+    __slots__ = ("_attempt", "_deadline", "_last", "_raw")
+
+    _raw: RawMessage
+    _attempt: int
+    _last: bool
+    _deadline: float
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int = 0,
+        timestamp: int = 0,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Headers = (),
+        attempt: int = 1,
+        last: bool = False,
+    ) -> None:
+        self._raw = Fields((topic, partition, offset), timestamp, key, value, headers)
+        self._attempt = attempt
+        self._last = last
+        self._deadline = float("inf")
+
+    @property
+    def topic(self) -> str:
+        """The source topic."""
+        return self._raw.topic()
+
+    @property
+    def partition(self) -> int:
+        return self._raw.partition()
+
+    @property
+    def offset(self) -> int:
+        return self._raw.offset()
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970, as Kafka stored it."""
+        return self._raw.timestamp()[1]
+
+    @property
+    def key(self) -> bytes | None:
+        return self._raw.key()
+
+    @property
+    def value(self) -> bytes | None:
+        return self._raw.value()
+
+    @property
+    def headers(self) -> Headers:
+        """In order and with repeats, as they came."""
+        return tuple(self._raw.headers() or ())
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run of this record."""
+        return self._attempt
+
+    @property
+    def last(self) -> bool:
+        """No attempt comes after this one."""
+        return self._last
+
+    def remaining(self) -> float:
+        """Seconds until `workers.handler_timeout` ends this run; never below 0."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def json(self) -> Any:
+        """The value parsed as JSON; None for a null value. ValueError when it is not JSON."""
+        value = self.value
+        return None if value is None else json.loads(value)
+
+    def text(self) -> str | None:
+        """The value as UTF-8; None for a null value. UnicodeDecodeError when it is not."""
+        value = self.value
+        return None if value is None else value.decode()
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic}/{self.partition}/{self.offset}, attempt={self.attempt})"

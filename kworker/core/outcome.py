@@ -1,0 +1,92 @@
+"""How a run of a handler can end: what it returns, what it raises, what kworker makes of both."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kworker.core.message import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One result with a say in where it goes.
+
+    `value` is a dict, list, bytes, str, pydantic model or None (a tombstone). The key
+    is the source's unless given. `table` routes it to the Spark table that selects it;
+    `topic` sends it to one of `delivery.topics` instead of the results topic.
+    """
+
+    value: Any
+    key: bytes | str | None = None
+    headers: Headers | dict[str, bytes | str | None] = ()
+    table: str = ""
+    topic: str = ""
+
+
+class Retry(Exception):
+    """Raised by a handler: try this record again, `after` a duration such as "30s"."""
+
+    def __init__(self, reason: str = "", after: str | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Snooze(Exception):
+    """Raised by a handler: not now; again `after` a duration, and no attempt is counted."""
+
+    def __init__(self, after: str, reason: str = "") -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Unavailable(Exception):
+    """Raised by a handler: the dependency `name` is down, which is nobody's fault."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Reject(Exception):
+    """Raised by a handler: this record will never work."""
+
+
+class Unpublishable(Exception):
+    """A result that cannot be written: not serialisable, too large, or to an unknown topic."""
+
+
+HeaderList = list[tuple[str, bytes | None]]
+
+
+class Output:
+    """One record to produce, ready: bytes and a topic."""
+
+    __slots__ = ("headers", "key", "size", "topic", "value")
+
+    def __init__(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: HeaderList
+    ) -> None:
+        self.topic = topic
+        self.key = key
+        self.value = value
+        self.headers = headers
+        # An upper bound of its bytes in a record batch.
+        size = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+        for name, content in headers:
+            size += _HEADER_OVERHEAD + len(name) * _UTF8_MAX + (len(content) if content else 0)
+        self.size = size
+
+
+_RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version
+_HEADER_OVERHEAD = 10  # two varint lengths
+_UTF8_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run raised."""
+
+    error: BaseException
+
+
+Outcome = list[Output] | Failed | None
+"""Results to publish; a failure; or None: done, with nothing to publish."""

@@ -1,0 +1,68 @@
+"""A record on its way through a worker, and the partition that it came from."""
+
+from collections import deque
+
+from kworker.core.ledger import Ledger
+from kworker.core.message import RawMessage
+from kworker.core.outcome import Outcome
+
+
+class Partition:
+    """One source partition for one assignment.
+
+    Owned by the poll thread. `open` ends with the assignment: what completes
+    afterwards finds a closed partition and is dropped.
+    """
+
+    __slots__ = (
+        "busy",
+        "epoch",
+        "in_flight",
+        "in_flight_bytes",
+        "known",
+        "ledger",
+        "number",
+        "open",
+        "prefix",
+        "started_to",
+        "topic",
+    )
+
+    def __init__(self, topic: str, number: int, epoch: int, known: int, position: int | None):
+        self.topic = topic
+        self.number = number
+        self.prefix = f"{topic}/{number}/".encode()  # of a source position in a header
+        self.epoch = epoch
+        self.known = known  # its index in the scoreboard's text
+        self.ledger = Ledger(position)
+        self.open = True
+        self.in_flight = 0  # records without an outcome
+        self.in_flight_bytes = 0
+        self.started_to = -1  # the highest offset ever handed to the pool
+        # Lanes with a record out, and what waits behind it (None: nothing yet).
+        self.busy: dict[object, deque[Record] | None] = {}
+
+
+class Record:
+    """One record from its delivery to its outcome.
+
+    Handed from the poll thread to a handler thread and back; whoever holds it owns it.
+    """
+
+    __slots__ = ("attempt", "lane", "offset", "outcome", "partition", "raw", "refusal", "size")
+
+    def __init__(
+        self, partition: Partition, offset: int, lane: object, size: int, raw: RawMessage
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.lane = lane  # None: no order to keep
+        self.size = size
+        self.raw = raw
+        self.attempt = 1
+        self.outcome: Outcome = None
+        self.refusal: object = None  # why Kafka did not take one of its outputs
+
+    def refuse(self, error: object, _message: object) -> None:
+        """The delivery report of an output that failed."""
+        self.refusal = error

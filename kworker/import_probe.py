@@ -1,0 +1,62 @@
+"""Imports handlers in a process of its own, since an import may do anything, and says how it went.
+
+Run as `python -m kworker.import_probe DESCRIPTOR FOLDER REFERENCE…`: the words go to the open
+file descriptor, since handlers may print; nothing is said when all can be imported.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+
+from kworker.errors import ConfigError
+from kworker.worker.handler import find
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Writes `{reference: problem}`."""
+    descriptor, folder, *references = arguments
+    sys.path.insert(0, folder)
+    os.write(int(descriptor), json.dumps(problems(folder, references)).encode())
+    # A thread that a handler's module started must not keep this process.
+    os._exit(0)
+
+
+def problems(folder: str, references: Sequence[str]) -> Mapping[str, str]:
+    """What is wrong with each reference that cannot be used."""
+    return {reference: text for reference in references if (text := _problem(folder, reference))}
+
+
+def _problem(folder: str, reference: str) -> str:
+    try:
+        find(reference)
+    except ConfigError as error:
+        cause = error.__cause__
+        return f"does not import: {_last_words(cause, folder)}" if cause else str(error)
+    except BaseException as error:  # noqa: BLE001 - the user's module may even exit
+        return f"does not import: {_last_words(error, folder)}"
+    return ""
+
+
+def _last_words(error: BaseException, folder: str) -> str:
+    """The last line of a traceback, and where in the user's own files it points."""
+    words = traceback.format_exception_only(error)[-1].strip()
+    places = [*_places(error)]
+    own = [place for place in places if place[0].startswith(folder)]
+    for file, line in (own or places)[-1:]:
+        words += f" ({os.path.relpath(file, folder) if own else file} line {line})"
+    return words
+
+
+def _places(error: BaseException) -> Iterator[tuple[str, int]]:
+    for frame in traceback.extract_tb(error.__traceback__):
+        inside = frame.filename.startswith("<frozen") or frame.filename == find.__code__.co_filename
+        if not inside and not frame.filename.endswith("importlib/__init__.py"):
+            yield os.path.abspath(frame.filename), frame.lineno or 0
+    if isinstance(error, SyntaxError) and error.filename:
+        yield os.path.abspath(error.filename), error.lineno or 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,86 @@
+"""Log lines as events with fields: for a person on a terminal, as JSON everywhere else."""
+
+import logging
+import os
+import sys
+from typing import Any
+
+import orjson
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from kworker.config import Log
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_FIRST = ("timestamp", "level", "event")
+_identity: dict[str, Any] = {}
+
+
+def configure(log: Log) -> None:
+    """Called once in each process, and again at a reload; children inherit it over the fork."""
+    level = _LEVELS[log.level]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            _identify,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *_renderers(log),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=_Stderr,
+        cache_logger_on_first_use=False,  # a reload changes the level of loggers in use
+    )
+    logging.basicConfig(handlers=[_Forward()], level=max(level, logging.INFO), force=True)
+
+
+def identify(**fields: Any) -> None:
+    """What every line of this process bears from here on, whichever thread writes it."""
+    _identity.clear()
+    _identity.update(fields)
+
+
+class _Stderr:
+    """Writes each line with one call, so that the lines of many processes never mix."""
+
+    def __init__(self, *_args: object) -> None:
+        pass
+
+    def msg(self, line: str) -> None:
+        try:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+        except OSError:  # a full disk or a reader that went away must not stop the service
+            pass
+
+    debug = info = warning = error = critical = exception = msg
+
+
+class _Forward(logging.Handler):
+    """Lines that libraries and handlers write through `logging` join ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            max(record.levelno, logging.DEBUG),
+            record.getMessage(),
+            logger=record.name,
+            **({"exc_info": record.exc_info} if record.exc_info else {}),
+        )
+
+
+def _identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {**_identity, "pid": os.getpid(), **event}
+
+
+def _renderers(log: Log) -> list[structlog.typing.Processor]:
+    if log.format == "console" or (log.format == "auto" and sys.stderr.isatty()):
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    return [
+        structlog.processors.dict_tracebacks,
+        structlog.processors.JSONRenderer(serializer=_json),
+    ]
+
+
+def _json(event: EventDict, **_options: Any) -> str:
+    first = {name: event.pop(name) for name in _FIRST if name in event}
+    return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

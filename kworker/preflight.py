@@ -1,0 +1,346 @@
+"""Checks before a start: each returns what it found, and none changes anything but the last.
+
+Those that ask Kafka import its client, so the supervisor runs them in a child that ends.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from kworker.clients.properties import (
+    Properties,
+    admin_properties,
+    consumer_properties,
+    producer_properties,
+)
+from kworker.config import Config
+from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
+from kworker.jars import find_java
+from kworker.topics import (
+    BYTES_MAX,
+    SETTINGS,
+    TopicInfo,
+    differences,
+    own_topics,
+    plan,
+    source_topics,
+)
+
+if TYPE_CHECKING:
+    from kworker.clients.admin import Admin
+
+IMPORT_TIMEOUT_S = 40.0
+BROKER_TIMEOUT_S = 5.0
+# The first group of a new cluster waits until the brokers have made its topic of positions.
+GROUP_TIMEOUT_S = 30.0
+
+Kind = Literal["consumer", "producer"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something a check found, and what to do about it.
+
+    `CONFIG`: waiting will not help. `UNREACHABLE`: it may. `OK`: good to know, no more.
+    """
+
+    key: str
+    problem: str
+    next_step: str
+    exit_code: ExitCode = ExitCode.CONFIG
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.problem}; {self.next_step}"
+
+
+def exit_code(findings: Iterable[Finding]) -> ExitCode:
+    """The one that tells the worst of them."""
+    codes = {finding.exit_code for finding in findings}
+    return next((c for c in (ExitCode.CONFIG, ExitCode.UNREACHABLE) if c in codes), ExitCode.OK)
+
+
+def before_start(config: Config) -> list[Finding]:
+    """All that `start` needs to know; at the group's first start, its positions are committed."""
+    found = [*supported(config), *handlers(config), *clients(config)]
+    if exit_code(found) is ExitCode.OK:
+        found += online(config)
+    if exit_code(found) is ExitCode.OK:
+        found += ensure_start_offsets(config)
+    return found
+
+
+def supported(config: Config) -> list[Finding]:
+    """What is configured, and this version cannot do yet."""
+    asked = {
+        "delivery.guarantee": ('"exactly-once"', config.delivery.guarantee == "exactly-once"),
+        "idempotency": ("the section", config.idempotency is not None),
+        "retry.mode": ('"hold"', config.retry.mode == "hold"),
+        "source.max_age": ("an age", config.source.max_age is not None),
+    }
+    return [
+        Finding(key, f"{what} is not built yet in this version", "leave it out")
+        for key, (what, wanted) in asked.items()
+        if wanted
+    ]
+
+
+def handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Finding]:
+    """Whether every handler can be imported, tried in a process of its own."""
+    keys = {config.handler: "handler"} if config.handler else {}
+    for topic, reference in config.handlers.items():
+        keys.setdefault(reference, f"handlers.{topic}")
+    step = "correct it, or the module"
+    try:
+        problems = _probed(config.file.parent, list(keys), timeout_s)
+    except subprocess.TimeoutExpired:
+        # A loaded machine, perhaps: the next try may be in time.
+        text = f"{', '.join(keys)}: not imported within {timeout_s:g} s"
+        return [Finding("handler", text, "see what the module waits for", ExitCode.UNREACHABLE)]
+    return [Finding(keys[name], f"{name} {text}", step) for name, text in problems.items()]
+
+
+def _probed(folder: Path, references: Sequence[str], timeout_s: float) -> Mapping[str, str]:
+    """What is wrong with each reference; raises `TimeoutExpired`."""
+    receive, send = os.pipe()
+    with os.fdopen(receive, "rb") as answers:
+        # -P and our own path: what a worker can import, and nothing from the working directory.
+        command = [sys.executable, "-P", "-m", "kworker.import_probe", str(send), str(folder)]
+        try:
+            done = subprocess.run(
+                [*command, *references],
+                pass_fds=[send],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        finally:
+            os.close(send)
+        words = answers.read()
+    if not words:
+        return dict.fromkeys(references[:1], f"ends the process that imports it ({_end(done)})")
+    found: dict[str, str] = json.loads(words)
+    return found
+
+
+def _end(done: "subprocess.CompletedProcess[bytes]") -> str:
+    if done.returncode < 0:
+        return signal.Signals(-done.returncode).name
+    return f"exit code {done.returncode}"
+
+
+def clients(config: Config) -> list[Finding]:
+    """Whether librdkafka takes the properties of every client; asks no broker."""
+    from kworker.clients import admin
+
+    found: dict[str, Finding] = {}
+    properties_of: dict[Kind, Properties] = {
+        "consumer": consumer_properties(config, slot=0),
+        "producer": producer_properties(config, slot=0),
+    }
+    for kind, properties in properties_of.items():
+        for refusal in admin.refusals(kind, properties):
+            key = _property_key(config, kind, refusal.name)
+            found.setdefault(key, Finding(key, refusal.reason, "see librdkafka's CONFIGURATION.md"))
+    return list(found.values())
+
+
+def _property_key(config: Config, kind: Kind, name: str) -> str:
+    if not name:
+        return "kafka"
+    return f"kafka.{kind}.{name}" if name in getattr(config.kafka, kind) else f"kafka.{name}"
+
+
+def online(config: Config) -> list[Finding]:
+    """Whether brokers answer and the topics are there, and what about them is not as planned."""
+    try:
+        admin = _admin(config)
+        wanted = source_topics(config, admin.topic_names())
+        names = [*wanted, *own_topics(config), *config.delivery.topics]
+        topics = admin.topics(names, SETTINGS)
+    except KworkerError as error:
+        return [_unanswered(error)]
+    missing = [name for name in names if name not in topics]
+    if not wanted:
+        missing = [config.source.pattern, *missing]
+    if missing:
+        return [_missing_topics(config, missing)]
+    return _unlike_planned(config, topics, wanted)
+
+
+def _admin(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
+    from kworker.clients.admin import Admin
+
+    return Admin(admin_properties(config), timeout_s=timeout_s)
+
+
+def _unanswered(error: KworkerError) -> Finding:
+    step = "start the brokers (kworker sandbox up, for development) or correct it"
+    if not isinstance(error, Unreachable):
+        step = "ask who runs the brokers"
+    return Finding("kafka.bootstrap.servers", str(error), step, ExitCode.UNREACHABLE)
+
+
+def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
+    """Nothing to wait for at a group's first start; later somebody is at work on the cluster."""
+    are = "topic is" if len(missing) == 1 else "topics are"
+    return Finding(
+        "source.topics" if set(missing) & set(config.source.topics) else "name",
+        f"{are} missing: {', '.join(missing)}",
+        f"create with: kworker topics create --config {config.file}"
+        + _source_advice(config, missing),
+        ExitCode.UNREACHABLE if _note(config).exists() else ExitCode.CONFIG,
+    )
+
+
+def _source_advice(config: Config, missing: Sequence[str]) -> str:
+    sources = set(missing) & set(config.source.topics)
+    if not sources or config.source.pattern:
+        return ""
+    return " --partitions N --replication M"
+
+
+def _unlike_planned(
+    config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
+) -> list[Finding]:
+    found = [
+        Finding(spec.name, difference, "change the topic if that is not meant", ExitCode.OK)
+        for spec in plan(config, {name: topics[name] for name in sources})
+        for difference in differences(spec, topics[spec.name])
+    ]
+    return [*found, *_small_results(config, topics, sources), *_uneven(config, topics, sources)]
+
+
+def _small_results(
+    config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
+) -> list[Finding]:
+    results = int(topics[config.delivery.results].config[BYTES_MAX])
+    records = max(int(topics[name].config[BYTES_MAX]) for name in sources)
+    if results >= records:
+        return []
+    return [
+        Finding(
+            config.delivery.results,
+            f"{BYTES_MAX} {results}, and the source's is {records}",
+            "raise it, if a result may be as large as its record",
+            ExitCode.OK,
+        )
+    ]
+
+
+def _uneven(
+    config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
+) -> list[Finding]:
+    """Where partition p of requeue does not sit with partition p of the source."""
+    requeue = topics[config.requeue_topic].partitions
+    return [
+        Finding(
+            name,
+            f"{topics[name].partitions} partitions, and {config.requeue_topic} has {requeue}",
+            "a record that comes again may overtake others of its key",
+            ExitCode.OK,
+        )
+        for name in sources
+        if topics[name].partitions != requeue and config.workers.ordering == "key"
+    ]
+
+
+def redis(config: Config) -> list[Finding]:
+    """Whether Redis answers, where it is configured."""
+    if config.idempotency is None:
+        return []
+    from kworker.clients.redis import ping
+
+    key = "idempotency.redis"
+    try:
+        ping(config.idempotency.redis, timeout_s=BROKER_TIMEOUT_S)
+    except Unreachable as error:
+        return [Finding(key, str(error), "start Redis, or correct it", ExitCode.UNREACHABLE)]
+    except ValueError as error:
+        return [Finding(key, str(error), "correct it")]
+    return []
+
+
+def spark(config: Config) -> list[Finding]:
+    """Whether the Spark job could start here, where `start` launches it."""
+    if config.spark is None or config.spark.run == "elsewhere":
+        return []
+    found = []
+    try:
+        find_java()
+    except ConfigError as error:
+        found.append(Finding("spark", str(error), 'or set spark.run = "elsewhere"'))
+    if importlib.util.find_spec("pyspark") is None:
+        found.append(
+            Finding("spark", "pyspark is not installed", 'install it: pip install "kworker[spark]"')
+        )
+    return found
+
+
+def ensure_start_offsets(config: Config) -> list[Finding]:
+    """At the group's first start, commits where it begins, before the first record is taken.
+
+    So what `source.start` means is settled once, and no later loss of positions can silently
+    skip or repeat a topic: a group that is noted in `state_dir` and has none is an error.
+    """
+    try:
+        admin = _admin(config, GROUP_TIMEOUT_S)
+        sources = source_topics(config, admin.topic_names())
+        held = admin.group_offsets(config.name)
+        if any(topic in sources for topic, _ in held):
+            _write_note(config, admin)
+            return []
+        if _note(config).exists():
+            return [_lost_offsets(config)]
+        if config.source.start == "fail":
+            return [_must_not_choose(config)]
+        topics = admin.topics(sources)
+        partitions = [(name, n) for name, info in topics.items() for n in range(info.partitions)]
+        positions = admin.list_offsets(partitions, config.source.start)
+        admin.set_group_offsets(config.name, positions)
+        _write_note(config, admin)
+    except KworkerError as error:
+        return [_unanswered(error)]
+    return []
+
+
+def _lost_offsets(config: Config) -> Finding:
+    return Finding(
+        "source.start",
+        f"the group {config.name} ran before and has no positions now: they expired, or"
+        " somebody deleted them",
+        "choose where to go on with kworker offsets reset, or, to begin as at a first start,"
+        f" remove {_note(config)}",
+        ExitCode.UNREACHABLE,
+    )
+
+
+def _must_not_choose(config: Config) -> Finding:
+    return Finding(
+        "source.start",
+        f'the group {config.name} has no positions yet, and start = "fail"',
+        "set earliest or latest, or give the group its positions",
+    )
+
+
+def _note(config: Config) -> Path:
+    """Says that the group has run."""
+    return config.state_dir / "group.json"
+
+
+def _write_note(config: Config, admin: "Admin") -> None:
+    note = _note(config)
+    if note.exists():
+        return
+    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = note.with_suffix(".part")
+    draft.write_text(json.dumps({"group": config.name, "cluster": admin.cluster_id()}))
+    draft.replace(note)

@@ -1,0 +1,147 @@
+"""What a sandbox is made of: what was asked for, what the folder remembers, what it tells."""
+
+import base64
+import uuid
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kworker.errors import KworkerError, UsageError
+from kworker.sandbox.process import Process
+
+BROKERS_MAX = 5
+HEAP_OF_ONE, HEAP_OF_EACH = "512m", "320m"
+PORT_MAX = 65000  # The controllers' ports lie above the clients'.
+
+
+Part = Literal["kafka", "redis"]
+PARTS: dict[Part, tuple[str, ...]] = {
+    "kafka": ("kafka", "kafka_port", "brokers", "heap", "properties"),
+    "redis": ("redis", "redis_port"),
+}
+
+
+class Options(BaseModel):
+    """What somebody asked for; None is "as before", and on a new folder the default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kafka: bool | None = None
+    redis: bool | None = None
+    kafka_port: int | None = Field(default=None, ge=1, le=PORT_MAX)
+    redis_port: int | None = Field(default=None, ge=1, le=65535)
+    brokers: int | None = Field(default=None, ge=1, le=BROKERS_MAX)
+    heap: str | None = Field(default=None, pattern=r"^\d+[kmgKMG]$")
+    properties: dict[str, str] | None = None
+
+
+class Plan(BaseModel):
+    """What the folder holds: what the last `up` that succeeded made of it."""
+
+    model_config = ConfigDict(frozen=True)
+    kafka: bool = True
+    redis: bool = True
+    kafka_port: int = 9092
+    redis_port: int = 6379
+    brokers: int = 1
+    heap: str = HEAP_OF_ONE
+    properties: dict[str, str] = {}
+
+    def changed(self, options: Options) -> "Plan":
+        """What is not given stays, but for the heap, which follows the number of brokers."""
+        given = options.model_dump(exclude_none=True)
+        if "brokers" in given and "heap" not in given and given["brokers"] != self.brokers:
+            given["heap"] = _heap(given["brokers"])
+        return self.model_copy(update=given)
+
+    def untuned(self) -> "Plan":
+        """Without what may be the reason why a server does not start."""
+        return self.model_copy(update={"heap": _heap(self.brokers), "properties": {}})
+
+    def differences(self, other: "Plan", part: Part) -> list[str]:
+        """The options that would change a running part."""
+        return [name for name in PARTS[part] if getattr(self, name) != getattr(other, name)]
+
+    @property
+    def kafka_ports(self) -> list[int]:
+        return list(range(self.kafka_port, self.kafka_port + self.brokers))
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.kafka_ports)
+
+    @property
+    def redis_url(self) -> str:
+        return f"redis://127.0.0.1:{self.redis_port}/0"
+
+
+def new_cluster_id() -> str:
+    """As Kafka writes its own: 16 bytes in URL-safe base64; never like an option."""
+    while True:
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not identity.startswith("-"):
+            return identity
+
+
+def _heap(brokers: int) -> str:
+    return HEAP_OF_ONE if brokers == 1 else HEAP_OF_EACH
+
+
+class State(BaseModel):
+    """The folder's memory. Whoever writes it holds the folder's lock."""
+
+    plan: Plan = Plan()
+    cluster: str = Field(default_factory=new_cluster_id)
+    controllers: list[int] = []
+    processes: dict[str, Process] = {}
+
+    def alive(self, name: str) -> bool:
+        return name in self.processes and self.processes[name].alive()
+
+    def running(self, part: Part) -> bool:
+        names = [name for name in self.processes if (name == "redis") == (part == "redis")]
+        return any(self.alive(name) for name in names)
+
+    def save(self, path: Path) -> None:
+        draft = path.with_suffix(".part")
+        draft.write_text(self.model_dump_json(indent=1))
+        draft.replace(path)
+
+
+def load(path: Path) -> State | None:
+    """None when nothing was started here yet."""
+    try:
+        return State.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise KworkerError(f"{path} is not the state of a sandbox: remove it") from error
+
+
+def options(**given: Any) -> Options:
+    """`Options`, or a `UsageError` that names the option as it is typed."""
+    try:
+        return Options(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "--" + str(first["loc"][0]).replace("_", "-")
+        raise UsageError(f"{name} {first['input']}: {first['msg']}") from error
+
+
+class ServerStatus(BaseModel):
+    """One broker, or Redis, as `status` tells it."""
+
+    name: str
+    port: int
+    pid: int | None  # None when it does not run
+    log: str
+
+
+class Status(BaseModel):
+    """What `status` tells; fields are added, never renamed."""
+
+    folder: str
+    running: bool
+    bootstrap: str | None
+    redis: str | None
+    servers: list[ServerStatus]

@@ -1,0 +1,112 @@
+"""Processes that outlive the command that starts them: start, recognise, stop."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+POLL_S = 0.05
+
+
+class Process(BaseModel):
+    """A process as it can be recognised later: its number may be given to another."""
+
+    model_config = ConfigDict(frozen=True)
+    pid: int
+    started: int  # clock ticks since boot
+
+    def alive(self) -> bool:
+        """False too for one that ended and was not yet waited for, and reaps it if it is ours."""
+        if _started(self.pid) == self.started:
+            return True
+        try:
+            os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            pass  # Not ours: the command that started it is gone.
+        return False
+
+    def signal(self, number: int) -> None:
+        if self.alive():
+            os.kill(self.pid, number)
+
+
+def _started(pid: int) -> int | None:
+    """When the process began, or None when there is none, or only a zombie."""
+    try:
+        # The name, in brackets, may hold anything, also blanks and brackets.
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else int(fields[18])
+
+
+def start(command: list[str], output: Path) -> Process:
+    """In a session of its own, without input, so that it outlives us and our terminal."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    pid = os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), write, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE),
+    )
+    return Process(pid=pid, started=_started(pid) or 0)
+
+
+def stop(processes: Iterable[Process], timeout_s: float) -> None:
+    """Asks all at once to end, and kills those that have not after `timeout_s`."""
+    left = [process for process in processes if process.alive()]
+    for process in left:
+        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGCONT)  # A stopped one hears nothing else.
+    if not all_gone(left, timeout_s):
+        kill(left)
+
+
+def kill(processes: Iterable[Process]) -> None:
+    left = list(processes)
+    for process in left:
+        process.signal(signal.SIGKILL)
+    all_gone(left, timeout_s=10.0)
+
+
+def all_gone(processes: Iterable[Process], timeout_s: float) -> bool:
+    left = list(processes)
+    deadline = time.monotonic() + timeout_s
+    while left := [process for process in left if process.alive()]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: what a closed connection leaves behind takes no port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def listener(port: int) -> str:
+    """Who has the port, as far as we may know."""
+    for connection in psutil.net_connections("tcp"):
+        here = connection.laddr
+        if connection.status == psutil.CONN_LISTEN and here and here.port == port:
+            return f"process {connection.pid}" if connection.pid else "a process of another user"
+    return "another process"

@@ -1,0 +1,93 @@
+"""The stream of results, and from it the rows of each table, as data frames."""
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from kworker.config import Config, Table
+from kworker.config_tables import LEADING_COLUMNS, RESCUED_COLUMN
+from kworker.spark.kafka_options import source_options
+from kworker.spark.reasons import reason
+from kworker.spark.sinks import missing_columns
+from kworker.spark.tables import (
+    ENVELOPE,
+    IS_RESULT,
+    LEADING,
+    RESULT,
+    TEXT_COLUMNS,
+    has_schema,
+    misfit_column,
+    parsed_columns,
+    wanted,
+)
+from kworker.spark.transforms import apply, load_transform
+
+# What one batch may take: bounds its memory, and what a crash repeats.
+BATCH_RECORDS_MAX = 500_000
+READ = "read"
+TAKEN = "taken"
+"""The names under which a query's progress holds what it counted."""
+
+
+def results(session: SparkSession, config: Config) -> DataFrame:
+    """The records of the results topic, as Kafka has them; nothing is read yet."""
+    options = source_options(config.kafka.common, config.delivery.results)
+    options["maxOffsetsPerTrigger"] = str(BATCH_RECORDS_MAX)
+    return session.readStream.format("kafka").options(**options).load()
+
+
+def table_frame(stream: DataFrame, table: Table, config: Config) -> DataFrame:
+    """A table's rows, transformed where it says so; ValueError, `key: problem`, if that fails."""
+    rows = rows_of(stream, table)
+    if table.transform:
+        rows = _transformed(rows, table, config)
+    missing = missing_columns(table, rows.columns)
+    if missing:
+        raise ValueError(missing[0])
+    return rows
+
+
+def rows_of(stream: DataFrame, table: Table) -> DataFrame:
+    """What a transform is given: source position and key, the columns, and `_rescued`."""
+    records = stream.selectExpr(*ENVELOPE).selectExpr(*RESULT)
+    foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")
+    taken = records.observe(READ, foreign).where(IS_RESULT).where(wanted(table))
+    texts = taken.selectExpr(*LEADING, "text", "is_text")
+    rows = _parsed(texts, table) if has_schema(table) else texts.selectExpr(*TEXT_COLUMNS)
+    rescued = f.count(RESCUED_COLUMN).alias("rescued")
+    return rows.observe(TAKEN, f.count(f.lit(1)).alias("rows"), rescued)
+
+
+def _parsed(texts: DataFrame, table: Table) -> DataFrame:
+    schema = parse_schema(table.schema_)
+    misfit = misfit_column(schema)
+    fields = StructType([*schema.fields, StructField(misfit, StringType())])
+    # Permissive: a field that does not fit is NULL, the others keep their values.
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": misfit}
+    parsed = f.from_json("text", fields, options).alias("parsed")
+    try:
+        return texts.select(*LEADING_COLUMNS, "text", "is_text", parsed).selectExpr(
+            *parsed_columns(schema)
+        )
+    except AnalysisException as error:
+        raise ValueError(f"schema: {reason(error)}") from error
+
+
+def parse_schema(ddl: str) -> StructType:
+    """The columns that a DDL text means; ValueError, `schema: problem`."""
+    try:
+        schema = StructType.fromDDL(ddl)
+    except ParseException as error:
+        raise ValueError(f"schema: {reason(error)}") from error
+    if not isinstance(schema, StructType) or not schema.fields:
+        raise ValueError('schema: expected columns such as "order_id BIGINT, total DOUBLE"')
+    return schema
+
+
+def _transformed(rows: DataFrame, table: Table, config: Config) -> DataFrame:
+    try:
+        transform = load_transform(table.transform, config.file.parent)
+        return apply(transform, table.transform, rows)
+    except ValueError as error:
+        raise ValueError(f"transform: {error}") from error

@@ -1,0 +1,196 @@
+"""The job: one lease, one session, one query a table, and a progress file that tells of them."""
+
+import time
+from functools import partial
+
+import structlog
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kworker.clients.offsets import GroupOffsets, TopicWatch, connect
+from kworker.clients.properties import admin_properties
+from kworker.config import Config, Table
+from kworker.errors import ConfigError, KworkerError
+from kworker.spark.frames import results, table_frame
+from kworker.spark.lease import Lease
+from kworker.spark.progress import (
+    ProgressFile,
+    State,
+    TableProgress,
+    job_state,
+    read_progress,
+    summary,
+)
+from kworker.spark.query import TableQuery
+from kworker.spark.reasons import reason
+from kworker.spark.session import (
+    CALL_FAILED,
+    archives,
+    await_jvm_end,
+    check_jvm,
+    close_session,
+    open_session,
+)
+from kworker.spark.sinks import Sink, prepare, start, trigger_of
+from kworker.spark.stop import StopRequest
+
+_log = structlog.get_logger()
+
+TURN_S = 0.5
+STANDBY_S = 1.0
+GRACE_S = 5.0  # for the batches in hand, when the job shall end
+SETTLE_S = 2.0
+FAILURES_ONCE_MAX = 5  # in a row: then a job that shall end by itself gives up
+
+
+class Job:
+    """Runs until it is told to stop; with `once`, until the tables hold what is there now.
+
+    Owned by the main thread. Raises ConfigError for what only a change of the file can mend,
+    other errors for what a new process may mend.
+    """
+
+    def __init__(self, config: Config, stop: StopRequest, *, once: bool) -> None:
+        if config.spark is None:
+            raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
+        self._config = config
+        self._spark = config.spark
+        self._stop = stop
+        self._trigger = trigger_of(config.spark, once)
+        self._once = self._trigger == "available-now"
+        self._file = ProgressFile(config.state_dir)
+        self._client = connect(admin_properties(config))
+        self._watch = TopicWatch(self._client, config.delivery.results)
+        self._queries: list[TableQuery] = []
+
+    def run(self) -> None:
+        """Everything; blocks until the end. The lease lasts as long as the process."""
+        lease = Lease(self._spark.checkpoints)
+        if not self._await_lease(lease):
+            return
+        try:
+            self._run_session()
+        except KworkerError as error:
+            self._tell(State.FAILED, str(error))
+            raise
+        self._tell(State.STOPPED)
+
+    def _await_lease(self, lease: Lease) -> bool:
+        """False when the job was stopped before it got the lease."""
+        told = False
+        while not self._take(lease):
+            if not told:
+                _log.info("standby: another job has the checkpoints", **lease.holder())
+                told = True
+            self._tell_standby(lease)
+            if self._stop.wait(STANDBY_S):
+                return False
+        return True
+
+    def _take(self, lease: Lease) -> bool:
+        try:
+            return lease.take()
+        except OSError as error:
+            raise KworkerError(f"spark.checkpoints: {self._spark.checkpoints}: {error}") from error
+
+    def _tell_standby(self, lease: Lease) -> None:
+        """Unless the holder tells its own progress in the same file."""
+        told = read_progress(self._config.state_dir) or {}
+        holder = lease.holder().get("pid")
+        if told.get("pid") != holder:
+            self._tell(State.STANDBY, f"process {holder} holds {self._spark.checkpoints}")
+
+    def _run_session(self) -> None:
+        self._tell(State.STARTING, "starting Spark")
+        session = self._open()
+        self._stop.listen()  # pyspark has taken INT
+        try:
+            self._queries = self._plan(session)
+            while not self._stop.made and not self._finished:
+                self.turn(time.monotonic())
+                self._stop.wait(TURN_S)
+            self._end()
+        except CALL_FAILED as error:
+            await_jvm_end()
+            raise KworkerError(f"Spark: {reason(error)}") from error
+        finally:
+            close_session(session, self._config)
+
+    def _open(self) -> SparkSession:
+        found = archives(self._spark.tables, progress=lambda text: _log.info(text))
+        try:
+            return open_session(self._config, found)
+        except CALL_FAILED as error:
+            raise KworkerError(f"Spark does not start: {reason(error)}") from error
+
+    @property
+    def _finished(self) -> bool:
+        return all(query.finished for query in self._queries)
+
+    def turn(self, now: float) -> None:
+        """Looks after everything once; blocks for seconds only while a query starts."""
+        check_jvm()
+        self._watch.turn()
+        for query in self._queries:
+            query.turn(now, self._watch.problem)
+            if self._once and query.failures >= FAILURES_ONCE_MAX:
+                raise KworkerError(f"table {query.progress.name}: {query.progress.reason}")
+        self._tell(job_state([query.progress for query in self._queries]), self._watch.problem)
+
+    def _tell(self, state: State, why: str = "") -> None:
+        tables = [query.progress for query in self._queries]
+        reasons = [f"{table.name}: {table.reason}" for table in tables if table.reason]
+        told = [summary(table, self._watch.ends) for table in tables]
+        self._file.write(state, why or "; ".join(reasons), told)
+
+    def _plan(self, session: SparkSession) -> list[TableQuery]:
+        """The queries, not started yet; ConfigError with the problems of all tables."""
+        stream = results(session, self._config)
+        planned, problems = [], []
+        for index, table in enumerate(self._spark.tables):
+            try:
+                rows = table_frame(stream, table, self._config)
+            except ValueError as error:
+                problems.append(f"spark.tables[{table.name}].{error}")
+            else:
+                planned.append(self._query(session, self._sink(index, table), rows))
+        if problems:
+            raise ConfigError(problems)
+        return planned
+
+    def _sink(self, index: int, table: Table) -> Sink:
+        return Sink(table, index, f"{self._spark.checkpoints.rstrip('/')}/{table.name}")
+
+    def _query(self, session: SparkSession, sink: Sink, rows: DataFrame) -> TableQuery:
+        name = sink.table.name
+        topic = self._config.delivery.results
+        group = GroupOffsets(self._client, f"{self._config.name}.spark.{name}", topic)
+        launch = partial(_launch, session, sink, rows, self._trigger)
+        return TableQuery(TableProgress(name), launch, group)
+
+    def _end(self) -> None:
+        """Lets the batches in hand finish, within the time of grace; the rest comes again."""
+        deadline = time.monotonic() + GRACE_S
+        running = list(self._queries)
+        while running:
+            late = time.monotonic() >= deadline
+            for query in [query for query in running if late or not query.busy]:
+                query.stop()
+                running.remove(query)
+            time.sleep(0.1 if running else 0)
+        for query in self._queries:
+            query.settle(SETTLE_S)
+
+
+def _launch(session: SparkSession, sink: Sink, rows: DataFrame, trigger: str) -> StreamingQuery:
+    """Starts a table's query, and makes its table first."""
+    key = f"spark.tables[{sink.table.name}]"
+    try:
+        prepare(session, sink, rows.schema)
+        return start(rows, sink, trigger)
+    except AnalysisException as error:
+        raise ConfigError(f"{key}: {reason(error)}") from error
+    except ValueError as error:
+        part = "transform" if sink.table.transform else "schema"
+        raise ConfigError(f"{key}.{part}: {error}: name another path, or change it back") from error

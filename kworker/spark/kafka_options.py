@@ -1,0 +1,124 @@
+"""Translates `[kafka]`, which librdkafka reads, into what Spark's Java client understands."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kworker.errors import ConfigError
+
+Value = str | int | float | bool
+
+# Spelled alike and meaning the same on both sides.
+_SAME = (
+    "bootstrap.servers",
+    "client.rack",
+    "metadata.max.age.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "socket.connection.setup.timeout.ms",
+    "ssl.key.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+)
+_RENAMED = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanisms": "sasl.mechanism"}
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def source_options(common: Mapping[str, Value], topic: str) -> dict[str, str]:
+    """The options of the stream over `topic`.
+
+    Reads certificate files; ConfigError when one cannot be read or a SASL mechanism has no
+    counterpart. Holds secrets: for the session only, never for a command line.
+    """
+    client = client_properties(common)
+    return {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+        **{f"kafka.{name}": value for name, value in client.items()},
+        "kafka.isolation.level": "read_committed",
+    }
+
+
+def client_properties(common: Mapping[str, Value]) -> dict[str, str]:
+    """The Java client's properties that say the same; librdkafka's own tuning has none."""
+    given = {_RENAMED.get(name, name): _text(value) for name, value in common.items()}
+    same = {name: given[name] for name in _SAME if name in given}
+    return {**same, **_security(given), **_tls(given)}
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _security(given: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    if "security.protocol" in given:
+        found["security.protocol"] = given["security.protocol"].upper()
+    if "sasl.mechanism" in given or "sasl.username" in given:
+        mechanism = given.get("sasl.mechanism", "PLAIN").upper()
+        found["sasl.mechanism"] = mechanism
+        found["sasl.jaas.config"] = _jaas(mechanism, given)
+    return found
+
+
+def _jaas(mechanism: str, given: Mapping[str, str]) -> str:
+    module = _LOGIN_MODULES.get(mechanism)
+    if module is None:
+        known = ", ".join(_LOGIN_MODULES)
+        raise ConfigError(f"kafka.sasl.mechanism: the Spark job knows {known}, not {mechanism}")
+    user = _quoted(given.get("sasl.username", ""))
+    password = _quoted(given.get("sasl.password", ""))
+    return f"{module} required username={user} password={password};"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _tls(given: Mapping[str, str]) -> dict[str, str]:
+    """PEM everywhere: a truststore by path or text, a client's certificate and key as text."""
+    found = {}
+    if "ssl.ca.location" in given:
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.location"] = given["ssl.ca.location"]
+    elif "ssl.ca.pem" in given:
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.certificates"] = given["ssl.ca.pem"]
+    certificate = _pem(given, "ssl.certificate")
+    if certificate:
+        found["ssl.keystore.type"] = "PEM"
+        found["ssl.keystore.certificate.chain"] = certificate
+        found["ssl.keystore.key"] = _pem(given, "ssl.key")
+    if given.get("ssl.endpoint.identification.algorithm") == "none":
+        found["ssl.endpoint.identification.algorithm"] = ""  # so does Java spell it
+    elif given.get("enable.ssl.certificate.verification") == "false":
+        raise ConfigError(
+            "kafka.enable.ssl.certificate.verification: Spark's client always verifies;"
+            ' give "ssl.ca.location"'
+        )
+    return found
+
+
+def _pem(given: Mapping[str, str], name: str) -> str:
+    """The text of `<name>.pem`, or of the file at `<name>.location`."""
+    readers: dict[str, Callable[[str], str]] = {
+        f"{name}.pem": str,
+        f"{name}.location": lambda path: _read(f"{name}.location", path),
+    }
+    for key, reader in readers.items():
+        if key in given:
+            return reader(given[key])
+    return ""
+
+
+def _read(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise ConfigError(f"kafka.{name}: cannot read {path}: {error.strerror}") from error

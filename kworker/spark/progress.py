@@ -1,0 +1,129 @@
+"""What the job tells of itself: the arithmetic of progress, and the file that holds it."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+class State(StrEnum):
+    """Of the job, and of each of its queries."""
+
+    STARTING = "starting"  # or waiting for what it needs to start: the reason says for what
+    RUNNING = "running"
+    STANDBY = "standby"  # another job holds the checkpoints
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class TableProgress:
+    """How far one table has come. Rows are counted from the start of the job."""
+
+    name: str
+    state: State = State.STARTING
+    reason: str = ""
+    batch: int | None = None
+    rows: int = 0
+    rescued: int = 0
+    foreign: int = 0
+    positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
+
+    def took(self, told: Mapping[str, Any]) -> bool:
+        """Adds what a query told of one batch, in Spark's words; False if it is known already."""
+        batch = int(told["batchId"])
+        if self.batch is not None and batch <= self.batch:
+            return False
+        positions = _positions(told, "endOffset")
+        if not told.get("numInputRows") and positions == _positions(told, "startOffset"):
+            return False  # the query found nothing to do: this batch is still to come
+        counted = told.get("observedMetrics") or {}
+        self.batch = batch
+        self.rows += _counted(counted, "taken", "rows")
+        self.rescued += _counted(counted, "taken", "rescued")
+        self.foreign += _counted(counted, "read", "foreign")
+        self.positions.update(positions)
+        return True
+
+    def behind(self, ends: Mapping[int, int]) -> int | None:
+        """Records of the topic not in the table yet, markers included; None before it is known."""
+        if not ends:
+            return None
+        return sum(max(0, end - self.positions.get(part, 0)) for part, end in ends.items())
+
+
+def _counted(metrics: Mapping[str, Any], observation: str, name: str) -> int:
+    return int((metrics.get(observation) or {}).get(name) or 0)
+
+
+def _positions(told: Mapping[str, Any], which: str) -> dict[int, int]:
+    """Where the batch began or ended, from the one source of the query and its one topic."""
+    found = [source.get(which) for source in told.get("sources") or ()]
+    topics = (topic for topic in found if isinstance(topic, dict))
+    return {int(p): int(o) for topic in topics for at in topic.values() for p, o in at.items()}
+
+
+def job_state(tables: list[TableProgress]) -> State:
+    """The worst that one of the queries is in."""
+    states = {table.state for table in tables}
+    for state in (State.FAILED, State.RESTARTING, State.STARTING, State.RUNNING):
+        if state in states:
+            return state
+    return State.STOPPED
+
+
+def summary(table: TableProgress, ends: Mapping[int, int]) -> dict[str, object]:
+    """One entry of `tables` in the file and in `status`."""
+    return {
+        "name": table.name,
+        "batch": table.batch,
+        "rows": table.rows,
+        "behind": table.behind(ends),
+        "rescued": table.rescued,
+        "foreign": table.foreign,
+        "state": table.state.value,
+        "reason": table.reason,
+    }
+
+
+class ProgressFile:
+    """`<state_dir>/spark/progress.json`, replaced as a whole. Owned by the job's main thread."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = progress_path(state_dir)
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def write(self, state: State, reason: str, tables: list[dict[str, object]]) -> None:
+        """What `status` shows until the next write."""
+        told = {
+            "state": state.value,
+            "pid": os.getpid(),
+            "updated": time.time_ns() // 1_000_000,
+            "reason": reason,
+            "tables": tables,
+        }
+        draft = self._path.with_name(f"progress.{os.getpid()}.part")
+        draft.write_text(json.dumps(told, indent=1))
+        draft.replace(self._path)
+
+
+def progress_path(state_dir: Path) -> Path:
+    return state_dir / "spark" / "progress.json"
+
+
+def read_progress(state_dir: Path) -> dict[str, Any] | None:
+    """What the job told last, `stopped` when it is gone without a word; None before it ever did."""
+    try:
+        found: dict[str, Any] = json.loads(progress_path(state_dir).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    if found["state"] not in (State.FAILED, State.STOPPED) and not psutil.pid_exists(found["pid"]):
+        found |= {"state": State.STOPPED.value, "reason": f"process {found['pid']} is gone"}
+    return found

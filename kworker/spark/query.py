@@ -1,0 +1,141 @@
+"""One table's streaming query: started, watched, and started again after a passing error."""
+
+import json
+from collections.abc import Callable
+
+import structlog
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kworker.clients.offsets import GroupOffsets
+from kworker.core.restart import Backoff
+from kworker.errors import ConfigError
+from kworker.spark.progress import State, TableProgress
+from kworker.spark.reasons import reason, shortened
+from kworker.spark.session import CALL_FAILED, check_jvm
+
+_log = structlog.get_logger()
+
+FIRST_DELAY_S = 1.0
+LONGEST_DELAY_S = 30.0
+CALM_S = 60.0
+
+
+class TableQuery:
+    """Keeps one table's query running.
+
+    Owned by the job's main thread, which calls `turn` every second or so; the query
+    itself runs in the JVM. `launch` builds the query: it raises ConfigError for what
+    only a change of the file can mend, and Spark's errors for what may pass.
+    """
+
+    def __init__(
+        self, progress: TableProgress, launch: Callable[[], StreamingQuery], group: GroupOffsets
+    ) -> None:
+        self.progress = progress
+        self.failures = 0  # in a row, without a batch between them
+        self._launch = launch
+        self._group = group
+        self._query: StreamingQuery | None = None
+        self._backoff = Backoff(FIRST_DELAY_S, LONGEST_DELAY_S, CALM_S)
+        self._started = 0.0
+        self._due = 0.0
+        self._ran = False
+        self._foreign_told = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether an available-now query has read all that there was."""
+        return self.progress.state is State.STOPPED
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is being written right now."""
+        return self._query is not None and bool(self._query.status["isTriggerActive"])
+
+    def turn(self, now: float, obstacle: str) -> None:
+        """Starts the query when it is time, or looks after it. `obstacle`: what start waits for."""
+        if self.finished:
+            return
+        if self._query is not None:
+            self._watch(self._query, now)
+        elif obstacle:
+            self.progress.reason = f"waiting: {obstacle}"
+        elif now >= self._due:
+            self._start(now)
+
+    def stop(self) -> None:
+        """Ends the query; a batch that is not finished is written at the next start."""
+        if self._query is not None:
+            self._query.stop()
+            self._note_batches(self._query)
+            self._query = None
+        self.progress.state = State.STOPPED
+        self.progress.reason = ""
+
+    def settle(self, timeout_s: float) -> None:
+        """Commits what the group does not know yet."""
+        self._group.settle(self.progress.positions, timeout_s)
+
+    def _start(self, now: float) -> None:
+        self._started = now
+        try:
+            self._query = self._launch()
+        except ConfigError as error:
+            if not self._ran:
+                raise
+            # The file was right before: something else has changed, and may change back.
+            self._failed(str(error), now)
+            return
+        except CALL_FAILED as error:
+            check_jvm()
+            self._failed(reason(error), now)
+            return
+        self._ran = True
+        self.progress.state = State.RUNNING
+        self.progress.reason = ""
+
+    def _watch(self, query: StreamingQuery, now: float) -> None:
+        active = query.isActive
+        self._note_batches(query)
+        self._publish()
+        if active:
+            return
+        self._query = None
+        error = query.exception()
+        if error is None:
+            self.progress.state = State.STOPPED
+        else:
+            self._failed(shortened(str(error)), now)
+
+    def _failed(self, why: str, now: float) -> None:
+        delay_s = self._backoff.failed(now - self._started)
+        self._due = now + delay_s
+        self.failures += 1
+        self.progress.state = State.RESTARTING
+        self.progress.reason = why
+        _log.warning("query failed", table=self.progress.name, reason=why, next_start_s=delay_s)
+
+    def _note_batches(self, query: StreamingQuery) -> None:
+        last = query._jsq.lastProgress()
+        if last is None or last.batchId() == self.progress.batch:
+            return
+        for told in query._jsq.recentProgress():
+            if self.progress.took(json.loads(told.json())):
+                self.failures = 0
+        self._tell_foreign()
+
+    def _tell_foreign(self) -> None:
+        foreign = self.progress.foreign
+        if foreign > self._foreign_told:
+            _log.warning(
+                "records without a kworker-source header are left out",
+                table=self.progress.name,
+                records=foreign - self._foreign_told,
+            )
+            self._foreign_told = foreign
+
+    def _publish(self) -> None:
+        if not self.progress.positions:
+            self.progress.positions.update(self._group.read() or {})
+            return
+        self._group.publish(self.progress.positions)

@@ -1,0 +1,287 @@
+"""One Spark session in a JVM of its own: what it is told, how it starts, how it ends."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import psutil
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from kworker import jars
+from kworker.config import Config, Spark, Table
+from kworker.errors import KworkerError
+from kworker.spark.tables import identifier
+
+STOP_TIMEOUT_S = 5.0
+
+CALL_FAILED = (PySparkException, Py4JError, OSError)
+"""What a call into the JVM may raise: Spark's own errors, and the connection's."""
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_VERSION = re.compile(r"-\d[^/]*$")
+# They warn at each start, or each stop, of what is in order.
+_QUIET = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.kafka.clients",
+    "org.apache.spark.rdd.MapPartitionsRDD",
+    "org.apache.spark.scheduler.DAGScheduler",
+    "org.apache.spark.sql.catalyst.util.SparkStringUtils",
+    "org.apache.spark.sql.execution.streaming.ProcessingTimeExecutor",
+    "org.apache.spark.sql.execution.streaming.ResolveWriteToStream",
+    "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "org.apache.spark.sql.kafka010",
+    "org.apache.spark.util.Utils",
+)
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} spark %p %c{1}: %m%n%ex{8}
+"""
+
+
+class JvmGone(KworkerError):
+    """The JVM ended by itself, or by another's hand: only a new process can have a new one."""
+
+
+def is_local(master: str) -> bool:
+    """Whether the whole of Spark runs inside this process's one JVM."""
+    return master.startswith("local")
+
+
+def properties(config: Config, archives: Iterable[Path], folder: Path) -> dict[str, str]:
+    """All that Spark is told; what `[spark.conf]` says goes before what is usual here."""
+    spark = config.spark
+    assert spark is not None
+    usual = {
+        "spark.master": spark.master,
+        "spark.app.name": f"kworker {config.name}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.log.structuredLogging.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S:.0f}s",
+        # Read every second: what is older has been seen.
+        "spark.sql.streaming.numRecentProgressUpdates": "16",
+        **(_LOCAL if is_local(spark.master) else {}),
+        **_place(spark, archives),
+        **_catalogs(spark.tables),
+    }
+    told = {**usual, **spark.conf}
+    told["spark.sql.extensions"] = ",".join(_extensions(spark))
+    told["spark.driver.extraJavaOptions"] = _java_options(folder, spark.conf)
+    return told
+
+
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The default of 50 tasks for each read of a table's log takes seconds on few cores.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:
+    """How the archives reach Spark.
+
+    On the class path of the one JVM, where there is but one: Spark would copy the others, for
+    each start anew, to a temporary folder that a kill leaves behind.
+    """
+    paths = [str(path) for path in archives]
+    if not is_local(spark.master):
+        return {"spark.jars": ",".join(paths)}
+    own = spark.conf.get("spark.driver.extraClassPath")
+    return {"spark.driver.extraClassPath": os.pathsep.join([*paths, *([own] if own else [])])}
+
+
+def _extensions(spark: Spark) -> Iterator[str]:
+    formats = {table.format for table in spark.tables}
+    if "delta" in formats:
+        yield _DELTA_EXTENSION
+    if "iceberg" in formats:
+        yield _ICEBERG_EXTENSION
+    if own := spark.conf.get("spark.sql.extensions"):
+        yield own
+
+
+def _catalogs(tables: Iterable[Table]) -> dict[str, str]:
+    """Delta's is the session's own; an Iceberg table by path gets one for its parent folder."""
+    found = {}
+    for index, table in enumerate(tables):
+        if table.format == "delta":
+            found["spark.sql.catalog.spark_catalog"] = (
+                "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+            )
+        if table.format == "iceberg" and table.path:
+            catalog = f"spark.sql.catalog.{iceberg_catalog(index)}"
+            found[catalog] = _ICEBERG_CATALOG
+            found[f"{catalog}.type"] = "hadoop"
+            found[f"{catalog}.warehouse"] = table.path.rstrip("/").rpartition("/")[0] or "/"
+    return found
+
+
+def iceberg_catalog(index: int) -> str:
+    """The catalog that holds nothing but the parent folder of the table at `index`."""
+    return f"kworker_{index}"
+
+
+def iceberg_table(index: int, path: str) -> str:
+    """How SQL names an Iceberg table at a path."""
+    return f"{iceberg_catalog(index)}.{identifier(path.rstrip('/').rpartition('/')[2])}"
+
+
+def _java_options(folder: Path, conf: dict[str, str]) -> str:
+    own = conf.get("spark.driver.extraJavaOptions", "")
+    log4j = f'"-Dlog4j2.configurationFile={folder / "log4j2.properties"}"'
+    places = f'"-Dderby.system.home={folder}" "-Djava.io.tmpdir={scratch(folder)}"'
+    return f"{log4j} {places} {own}".strip()
+
+
+def scratch(folder: Path) -> Path:
+    """Where this process's JVM keeps what it needs while it runs."""
+    return folder / "tmp" / str(os.getpid())
+
+
+def _clear_scratch(folder: Path) -> None:
+    """Makes ours, and removes what killed JVMs have left in theirs."""
+    mine = scratch(folder)
+    mine.mkdir(parents=True, exist_ok=True)
+    for other in mine.parent.iterdir():
+        if not psutil.pid_exists(int(other.name)):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def archives(tables: Iterable[Table], *, progress: Callable[[str], None]) -> list[Path]:
+    """What the tables need and pyspark does not bring: from the cache, at first from the network.
+
+    Raises `Unreachable` when they can be had from neither.
+    """
+    formats = {table.format for table in tables}
+    wanted = [jars.SPARK_KAFKA]
+    wanted += [jars.DELTA] if "delta" in formats else []
+    wanted += [jars.ICEBERG] if "iceberg" in formats else []
+    found = [path for coordinate in wanted for path in jars.fetch(coordinate, progress=progress)]
+    return missing_from(_spark_home() / "jars", found)
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def missing_from(folder: Path, archives: Iterable[Path]) -> list[Path]:
+    """Those whose artefact, of whatever version, is not in `folder`."""
+    shipped = {_artefact(path) for path in folder.glob("*.jar")}
+    return list({path.name: path for path in archives if _artefact(path) not in shipped}.values())
+
+
+def _artefact(path: Path) -> str:
+    return _VERSION.sub("", path.name)
+
+
+def open_session(config: Config, archives: Iterable[Path]) -> SparkSession:
+    """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up."""
+    folder = config.state_dir / "spark"
+    _clear_scratch(folder)
+    (folder / "log4j2.properties").write_text(_log4j())
+    told = properties(config, archives, folder)
+    # Found by name: a function of the user's in a Python worker is imported like here.
+    paths = [str(config.file.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # By file, which is gone when the JVM runs: what it holds may be secret, and a
+    # command line is not.
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix="conf-") as file:
+        file.write(properties_text(told))
+        file.flush()
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{file.name}" pyspark-shell'
+        return SparkSession.builder.getOrCreate()
+
+
+def properties_text(told: dict[str, str]) -> str:
+    """As java.util.Properties reads it."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in told.items())
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"[\\:=#! ]", r"\\\g<0>", text)
+    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _log4j() -> str:
+    quiet = [
+        f"logger.q{number}.name = {name}\nlogger.q{number}.level = error\n"
+        for number, name in enumerate(_QUIET)
+    ]
+    return _LOG4J + "".join(quiet)
+
+
+def check_jvm() -> None:
+    """Raises `JvmGone` when the JVM has ended."""
+    jvm = _jvm()
+    if jvm is not None and jvm.poll() is not None:
+        raise JvmGone(f"Spark's JVM has ended ({_how(jvm.returncode)})")
+
+
+def await_jvm_end() -> None:
+    """After a call that failed: `JvmGone`, if the reason is that the JVM is ending."""
+    jvm = _jvm()
+    if jvm is not None:
+        try:
+            jvm.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return
+    check_jvm()
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def close_session(session: SparkSession, config: Config) -> None:
+    """Stops Spark, and returns when its JVM and what it kept are gone."""
+    jvm = _jvm()
+    try:
+        if jvm is None or jvm.poll() is None:
+            session.stop()
+    except CALL_FAILED:
+        pass  # it is ending already
+    finally:
+        _end_jvm()
+        shutil.rmtree(scratch(config.state_dir / "spark"), ignore_errors=True)
+
+
+def _end_jvm() -> None:
+    """The JVM ends when its standard input does; one that does not is killed."""
+    jvm = _jvm()
+    if jvm is None:
+        return
+    if jvm.stdin is not None:
+        jvm.stdin.close()
+    try:
+        jvm.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+
+
+def _jvm() -> "subprocess.Popen[bytes] | None":
+    # The only place where pyspark keeps the process that it started.
+    return getattr(SparkContext._gateway, "proc", None)

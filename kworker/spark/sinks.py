@@ -1,0 +1,150 @@
+"""Where a table's rows go: Delta, Parquet or Iceberg; appended, rewritten or merged."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructField, StructType
+
+from kworker.config import Spark, Table, parse_duration
+from kworker.spark.session import iceberg_table
+from kworker.spark.tables import (
+    SOURCE_COLUMNS,
+    added_columns,
+    identifier,
+    merge_statement,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """One table as a place to write to; `index` is its place in the configuration."""
+
+    table: Table
+    index: int
+    checkpoint: str
+
+    @property
+    def name(self) -> str:
+        """How SQL names the table; Parquet by path has no such name."""
+        if self.table.table:
+            return self.table.table
+        if self.table.format == "iceberg":
+            return iceberg_table(self.index, self.table.path)
+        return f"{self.table.format}.{identifier(self.table.path)}"
+
+    @property
+    def merge_keys(self) -> tuple[str, ...]:
+        """The columns that tell rows apart where batches are merged; else none."""
+        if self.table.mode == "update":
+            return tuple(self.table.merge_on)
+        return SOURCE_COLUMNS if self.table.dedupe else ()
+
+
+def missing_columns(table: Table, columns: list[str]) -> list[str]:
+    """A problem, after its key, for each column that the configuration names in vain."""
+    known = {name.casefold() for name in columns}
+    dedupe = SOURCE_COLUMNS if table.dedupe else ()
+    named = {"merge_on": table.merge_on, "partition_by": table.partition_by, "dedupe": dedupe}
+    return [
+        f"{key}: the rows have no column {name}; they have {', '.join(columns)}"
+        for key, names in named.items()
+        for name in names
+        if name.casefold() not in known
+    ]
+
+
+def prepare(session: SparkSession, sink: Sink, rows: StructType) -> None:
+    """Makes the table if it is not there, and adds the columns that are new.
+
+    ValueError when it is there and differs otherwise; AnalysisException for a place or names
+    that the format refuses.
+    """
+    if sink.table.format == "parquet":
+        return
+    # As nullable: a later change of the transform could not loosen it.
+    columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
+    session.sql(_create_statement(sink, columns))
+    for added in added_columns(session.table(sink.name).schema, columns):
+        place = f"AFTER {identifier(added.after)}" if added.after else "FIRST"
+        column = StructType([added.field]).toDDL()
+        session.sql(f"ALTER TABLE {sink.name} ADD COLUMNS ({column} {place})")
+
+
+def _create_statement(sink: Sink, columns: StructType) -> str:
+    parts = ", ".join(identifier(name) for name in sink.table.partition_by)
+    partitioned = f" PARTITIONED BY ({parts})" if parts else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {sink.name} ({columns.toDDL()})"
+        f" USING {sink.table.format}{partitioned}"
+    )
+
+
+def start(rows: DataFrame, sink: Sink, trigger: str) -> StreamingQuery:
+    """Starts the query that writes the rows; AnalysisException for what the mode cannot do."""
+    table = sink.table
+    writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
+    writer = _triggered(writer, trigger).outputMode(table.mode)
+    if sink.merge_keys:
+        return writer.foreachBatch(_merger(sink)).start()
+    writer = writer.format(table.format)
+    if table.format == "iceberg":
+        return writer.option("fanout-enabled", "true").toTable(sink.name)
+    # An existing table knows how it is partitioned; here it may be Parquet's first file.
+    writer = writer.partitionBy(*table.partition_by)
+    return writer.toTable(table.table) if table.table else writer.start(table.path)
+
+
+AVAILABLE_NOW = "available-now"
+
+
+def trigger_of(spark: Spark, once: bool) -> str:
+    """`available-now`, or the interval as Spark spells it."""
+    if once or spark.trigger == AVAILABLE_NOW:
+        return AVAILABLE_NOW
+    return f"{round(parse_duration(spark.trigger) * 1000)} milliseconds"
+
+
+def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
+    if trigger == AVAILABLE_NOW:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=trigger)
+
+
+def _merger(sink: Sink) -> Callable[[DataFrame, int], None]:
+    """Writes a batch by its keys, so that a batch which comes again changes nothing."""
+    view = f"kworker_rows_{sink.index}"
+    update = sink.table.mode == "update"
+
+    def merge(batch: DataFrame, _batch_id: int) -> None:
+        # Once read, twice used: the merge joins first, and then writes.
+        rows = (_latest(batch, sink.merge_keys) if update else _distinct(batch)).persist()
+        try:
+            if not rows.isEmpty():
+                rows.createOrReplaceTempView(view)
+                columns, keys = rows.columns, sink.merge_keys
+                statement = merge_statement(sink.name, view, columns, keys, update=update)
+                rows.sparkSession.sql(statement)
+        finally:
+            rows.unpersist()
+
+    return merge
+
+
+def _distinct(batch: DataFrame) -> DataFrame:
+    return batch.dropDuplicates(list(SOURCE_COLUMNS))
+
+
+def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """One row for each key, as a merge demands: the latest by the time of its source.
+
+    Rows of an aggregate, which have no source position, are one for each key already.
+    """
+    if not set(SOURCE_COLUMNS) <= set(batch.columns):
+        return batch.dropDuplicates(list(keys))
+    order = f.struct("source_timestamp", *SOURCE_COLUMNS[:-1])
+    row = f.max_by(f.struct("*"), order).alias("row")
+    return batch.groupBy(*keys).agg(row).select("row.*")

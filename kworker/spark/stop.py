@@ -1,0 +1,57 @@
+"""How the job learns that it shall end: by a signal, or by the death of its supervisor."""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+from collections.abc import MutableMapping
+
+PARENT_VARIABLE = "KWORKER_PARENT_PID"
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+
+
+class StopRequest:
+    """TERM and INT, recorded. Owned by the main thread, which asks and waits."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self.made = False
+
+    def listen(self) -> None:
+        """Takes over both signals; again after pyspark, which takes INT for itself."""
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._record)
+
+    def _record(self, _number: int, _frame: object) -> None:
+        self.made = True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the request was made, at once or within the time."""
+        if not self.made:
+            select.select([self._receiver], [], [], timeout_s)
+            self._drain()
+        return self.made
+
+    def _drain(self) -> None:
+        try:
+            self._receiver.recv(64)
+        except BlockingIOError:
+            pass  # the time has passed
+
+
+def end_with_parent(environment: MutableMapping[str, str]) -> bool:
+    """Asks for TERM at the death of the supervisor that the environment names, if it names one.
+
+    False when that has happened already. The kernel follows the thread that started this
+    process: the supervisor has but one.
+    """
+    # Taken out, because it is no setting, and not meant for this process's children.
+    parent = environment.pop(PARENT_VARIABLE, None)
+    if not parent:
+        return True
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    return str(os.getppid()) == parent

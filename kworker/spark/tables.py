@@ -1,0 +1,213 @@
+"""What a table's rows are, as Spark SQL text and schemas: built, and tested, without a JVM."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from kworker.config import Table
+from kworker.config_tables import LEADING_COLUMNS, RESCUED_COLUMN
+
+SOURCE_COLUMNS = LEADING_COLUMNS[:-1]  # all but the key: they tell any two results apart
+_LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's calendar ends there
+
+
+def identifier(name: str) -> str:
+    """A column or table name as SQL spells it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A string as SQL spells it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def header(name: str) -> str:
+    """The text of a header of a Kafka record; NULL without it."""
+    return f"CAST(get(filter(headers, h -> h.key = {literal(name)}), 0).value AS STRING)"
+
+
+ENVELOPE = (
+    "key",
+    "value",
+    f"split({header('kworker-source')}, '/') AS position",
+    f"{header('kworker-index')} AS number",
+    f"{header('kworker-table')} AS routed",
+    "coalesce(exists(headers, h -> h.key = 'kworker-replay'), false) AS replayed",
+)
+"""From Kafka's columns: the record and its headers. A topic's name has no slash."""
+
+RESULT = (
+    "get(position, 0) AS source_topic",
+    "try_cast(get(position, 1) AS INT) AS source_partition",
+    "try_cast(get(position, 2) AS BIGINT) AS source_offset",
+    "CASE WHEN number IS NULL THEN 0 ELSE try_cast(number AS INT) END AS source_index",
+    "try_cast(get(position, 3) AS BIGINT) AS millis",
+    "make_valid_utf8(CAST(key AS STRING)) AS key",
+    "make_valid_utf8(CAST(value AS STRING)) AS text",
+    "is_valid_utf8(CAST(value AS STRING)) AS is_text",
+    "size(position) AS parts",
+    "routed",
+    "replayed",
+)
+"""From the envelope: a position that is well-formed or NULL."""
+
+IS_RESULT = (
+    "coalesce(parts = 4 AND source_topic <> '' AND source_partition >= 0"
+    " AND source_offset >= 0 AND source_index >= 0"
+    f" AND millis BETWEEN -1 AND {_LATEST_STAMP_MS}, false)"
+)
+"""Whether kworker wrote the record: others on the topic are counted and left out."""
+
+LEADING = (
+    *SOURCE_COLUMNS[:-1],
+    # A record without a timestamp has -1 there.
+    "CASE WHEN millis >= 0 THEN timestamp_millis(millis) END AS source_timestamp",
+    "key",
+)
+"""The columns that every row begins with."""
+
+
+def wanted(table: Table) -> str:
+    """Which results are this table's."""
+    routed = f"routed = {literal(table.select)}" if table.select else "routed IS NULL"
+    return routed if table.replays else f"{routed} AND NOT replayed"
+
+
+def has_schema(table: Table) -> bool:
+    """Whether results are parsed; without a schema the row holds their text."""
+    return "schema_" in table.model_fields_set
+
+
+def misfit_column(schema: StructType) -> str:
+    """A name, for the parser's own use, that no column of the schema has."""
+    taken = {name.casefold() for name in schema.names}
+    name = "_misfit"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def parsed_columns(schema: StructType) -> list[str]:
+    """From the leading columns, `text`, `is_text` and `parsed`: the table's row.
+
+    `_rescued` holds the whole text of a result unless all of it stands in the columns: that
+    is one JSON object, each field of it named by the schema, once, and fitting its type.
+    """
+    misfit = f"parsed.{identifier(misfit_column(schema))}"
+    fits = f"is_text AND parsed IS NOT NULL AND {misfit} IS NULL AND {_one('text')}"
+    rescued = (
+        f"CASE WHEN text IS NOT NULL AND NOT coalesce({fits} AND {_named('text', schema)}, false)"
+        f" THEN text END AS {RESCUED_COLUMN}"
+    )
+    columns = (f"parsed.{identifier(name)}" for name in schema.names)
+    return [*LEADING_COLUMNS, *columns, rescued]
+
+
+TEXT_COLUMNS = (
+    *LEADING_COLUMNS,
+    "text AS value",
+    f"CASE WHEN NOT is_text THEN text END AS {RESCUED_COLUMN}",
+)
+"""The row of a table without a schema; what is not UTF-8 was mended, and is marked."""
+
+
+def _one(text: str) -> str:
+    """Whether a text that begins with an object holds nothing after it, which the parser skips.
+
+    A first closing brace at the very end shows it at a glance; anything else is counted.
+    """
+    at_a_glance = f"instr({text}, '}}') = length({text})"
+    return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
+
+
+def _named(text: str, schema: StructType, depth: int = 0) -> str:
+    """Whether the schema names every field of an object, inner objects included, just once.
+
+    The intersection holds no repeats, so a repeated field is missing from it, too.
+    """
+    keys = f"json_object_keys({text})"
+    known = f"array({', '.join(literal(name) for name in schema.names)})"
+    named = f"size({keys}) = size(array_intersect({keys}, {known}))"
+    return " AND ".join((named, *_inner_named(text, schema, depth)))
+
+
+def _inner_named(text: str, schema: StructType, depth: int) -> Iterator[str]:
+    for field in schema.fields:
+        if _holds_objects(field.dataType):
+            fields = f"from_json({text}, 'MAP<STRING, STRING>')"
+            member = f"array(try_element_at({fields}, {literal(field.name)}))"
+            yield _all_named(member, field.dataType, depth + 1)
+
+
+def _all_named(texts: str, type_: DataType, depth: int) -> str:
+    """The same for each of an array of texts that hold values of one type."""
+    text = f"t{depth}"
+    if isinstance(type_, StructType):
+        named = _named(text, type_, depth)
+    elif isinstance(type_, ArrayType):
+        items = f"from_json({text}, 'ARRAY<STRING>')"
+        named = _all_named(items, type_.elementType, depth + 1)
+    else:
+        assert isinstance(type_, MapType)
+        values = f"map_values(from_json({text}, 'MAP<STRING, STRING>'))"
+        named = _all_named(values, type_.valueType, depth + 1)
+    return f"forall({texts}, {text} -> {text} IS NULL OR ({named}))"
+
+
+def _holds_objects(type_: DataType) -> bool:
+    if isinstance(type_, ArrayType):
+        return _holds_objects(type_.elementType)
+    if isinstance(type_, MapType):
+        return _holds_objects(type_.valueType)
+    return isinstance(type_, StructType)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A column that the table does not have yet, and the one that it shall follow."""
+
+    field: StructField
+    after: str | None
+
+
+def added_columns(have: StructType, want: StructType) -> list[Added]:
+    """The columns to add to a table; ValueError for any other difference."""
+    of_table = {field.name.casefold(): field for field in have.fields}
+    of_rows = {field.name.casefold(): field for field in want.fields}
+    for name, field in of_table.items():
+        if name not in of_rows:
+            raise ValueError(f"the table has a column {field.name}, which is not there any more")
+        if not _same(field.dataType, of_rows[name].dataType):
+            is_, was = of_rows[name].dataType.simpleString(), field.dataType.simpleString()
+            raise ValueError(f"column {field.name} is {was} in the table, and {is_} here")
+    previous = [None, *want.names]
+    return [
+        Added(field, after)
+        for field, after in zip(want.fields, previous, strict=False)
+        if field.name.casefold() not in of_table
+    ]
+
+
+# Iceberg knows no shorter whole numbers.
+_WIDENED = {"tinyint": "int", "smallint": "int"}
+
+
+def _same(have: DataType, want: DataType) -> bool:
+    of_table, of_rows = have.simpleString(), want.simpleString()
+    return of_table in (of_rows, _WIDENED.get(of_rows))
+
+
+def merge_statement(
+    target: str, rows: str, columns: Iterable[str], keys: Iterable[str], *, update: bool
+) -> str:
+    """Inserts the rows whose keys the table lacks; with `update`, replaces those it has."""
+    on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
+    matched = " WHEN MATCHED THEN UPDATE SET *" if update else ""
+    names = [identifier(column) for column in columns]
+    values = ", ".join(f"r.{name}" for name in names)
+    return (
+        f"MERGE INTO {target} t USING {rows} r ON {on}{matched}"
+        f" WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
+    )

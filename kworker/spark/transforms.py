@@ -1,0 +1,43 @@
+"""The user's `transform` functions: found by name, applied, and their mistakes told in a line."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from kworker.spark.reasons import reason
+
+
+def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
+    """The function called `module:function`; ValueError, in one line, when there is none.
+
+    The folder of the configuration is searched first.
+    """
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    # The user's module: whatever it raises is a mistake to be told.
+    except Exception as error:
+        raise ValueError(f"cannot import {module_name}: {reason(error)}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ValueError(f"{module_name} has no function {function_name}")
+    return function  # type: ignore[no-any-return]
+
+
+def apply(transform: Callable[[DataFrame], object], name: str, rows: DataFrame) -> DataFrame:
+    """The table, from its rows; ValueError, in one line, when the function cannot make it."""
+    try:
+        made = transform(rows)
+    # The user's function: whatever it raises is a mistake to be told.
+    except Exception as error:
+        raise ValueError(f"{name} raised {reason(error)}") from error
+    if not isinstance(made, DataFrame):
+        raise ValueError(f"{name} returned {type(made).__name__}, not a DataFrame")
+    if not made.isStreaming:
+        raise ValueError(f"{name} returned a table that does not come from the rows it was given")
+    return made

@@ -1,0 +1,63 @@
+"""Tells whoever waits outside: systemd by datagram, `start --daemon` by a pipe."""
+
+import os
+import time
+
+from kworker.supervisor.daemon import say
+from kworker.supervisor.limits import Limits
+from kworker.supervisor.notify import Notifier
+
+_EXTENSION_S = 15.0
+
+
+class Announcer:
+    """What has been told and what is due. Owned by the supervisor."""
+
+    def __init__(
+        self, notifier: Notifier, ready_fd: int | None, limits: Limits, now: float
+    ) -> None:
+        self._notifier = notifier
+        self._ready_fd = ready_fd
+        self._limits = limits
+        self._ready_at_latest = now + limits.ready_s
+        self._ready = False
+        self._status_at = 0.0
+        self._watchdog_at = 0.0
+        self._left = -1
+
+    def turn(self, now: float, *, joined: bool, fresh: bool) -> None:
+        """Readiness once, and a sign of life for as long as the workers show theirs."""
+        if joined and self._ready_fd is not None:
+            say(self._ready_fd, f"ready {os.getpid()}")
+            self._ready_fd = None
+        if not self._ready and (joined or now >= self._ready_at_latest):
+            self._ready = True
+            self._notifier.ready()
+        every_s = self._notifier.watchdog_every_s
+        if every_s is not None and fresh and now >= self._watchdog_at:
+            self._watchdog_at = now + every_s
+            self._notifier.watchdog()
+
+    def status_due(self, now: float) -> bool:
+        """Whether it is time to make a new line for `status`."""
+        return now >= self._status_at
+
+    def status(self, line: str, now: float) -> None:
+        self._status_at = now + self._limits.status_every_s
+        self._notifier.status(line)
+
+    def reloading(self) -> None:
+        self._notifier.reloading(time.monotonic_ns() // 1000)
+
+    def reloaded(self) -> None:
+        """Done or refused: either way the service goes on."""
+        self._notifier.ready()
+
+    def stopping(self) -> None:
+        self._notifier.stopping()
+
+    def draining(self, left: int) -> None:
+        """`left` is what is still to be done: systemd gives us more time while it shrinks."""
+        if left != self._left:
+            self._left = left
+            self._notifier.extend(_EXTENSION_S)

@@ -1,0 +1,136 @@
+"""Making child processes: by fork for a Python body, by fork and exec for a program."""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+_FDS_MAX = 1 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fork(body: Callable[[], int], keep: Sequence[int] = ()) -> int:
+    """The pid of a child that runs `body` and exits with what it returns. Never blocks.
+
+    The child has no descriptor above 2 but those in `keep`, default signal
+    handling (SIGINT and its like ignored), and dies of SIGTERM when the
+    supervisor's thread ends. OSError when the machine has no room for it.
+    """
+    return _fork(lambda: _run(body), keep)
+
+
+def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The pid of a child that executes `argv` in a session of its own."""
+
+    def execute() -> int:
+        # A terminal's Ctrl-C goes to every process of the group; this one ends after the workers.
+        os.setsid()
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(signum, signal.SIG_DFL)
+        os.execve(argv[0], list(argv), environment)
+
+    return _fork(execute, ())
+
+
+def ended(code: int) -> str:
+    """How a process ended, for a person: `SIGSEGV`, or `exit code 3`."""
+    if code >= 0:
+        return f"exit code {code}"
+    return signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+
+
+def reap() -> list[tuple[int, int]]:
+    """(pid, code) of every child that has ended, ours or inherited; code < 0 is a signal."""
+    gone: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return gone
+        if pid == 0:
+            return gone
+        gone.append((pid, os.waitstatus_to_exitcode(status)))
+
+
+def send(pid: int, signum: int) -> None:
+    """Signals a child that has not been reaped, so the number cannot be another's."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+
+
+def _fork(act: Callable[[], int], keep: Sequence[int]) -> int:
+    _flush()
+    parent = os.getpid()
+    # A signal between the fork and the child's own handlers would be recorded in a
+    # copy of the supervisor's list that nobody reads.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _be_child(act, parent, keep)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
+
+
+def _be_child(act: Callable[[], int], parent: int, keep: Sequence[int]) -> None:
+    code = 1
+    try:
+        _reset_signals()
+        _close_all_but(keep)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        # It may have died before the line above, and then nobody tells us.
+        if os.getppid() == parent:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            code = act()
+    except BaseException:  # noqa: BLE001 - the top of a process
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _run(body: Callable[[], int]) -> int:
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    return body()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # nobody reads it any more, or the disk is full
+            pass
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGCHLD):
+        signal.signal(signum, signal.SIG_DFL)
+    # Not SIG_IGN, which the programs that a handler starts would inherit.
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, _ignore)
+    # But these, handled, would make a write to a terminal from the background loop for ever.
+    for signum in (signal.SIGTTIN, signal.SIGTTOU):
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def _ignore(_signum: int, _frame: FrameType | None) -> None:
+    pass
+
+
+def _close_all_but(keep: Sequence[int]) -> None:
+    """The lock, the control socket and the lifeline's other end are the supervisor's alone."""
+    low = 3
+    for fd in sorted(keep):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, _FDS_MAX)

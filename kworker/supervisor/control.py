@@ -1,0 +1,216 @@
+"""The control socket: one request line in, reply lines out, and supervision never waits for it."""
+
+import json
+import os
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kworker.supervisor.instance import short_address
+
+LINE_BYTES_MAX = 64 << 10
+CONNECTIONS_MAX = 64
+REQUEST_TIMEOUT_S = 2.0
+REPLY_TIMEOUT_S = 10.0  # for a peer that does not read what it asked for
+REPLY_BYTES_MAX = 8 << 20
+_ACCEPTS_A_TURN = 32
+
+Request = dict[str, Any]
+Reply = dict[str, Any]
+
+
+class Connection:
+    """One peer. A verb answers it with `send`, now or later, and ends it with `finish`."""
+
+    def __init__(self, peer: socket.socket, now: float) -> None:
+        self.peer = peer
+        self.asked = False
+        self.gone = False
+        self._moved_at = now  # when bytes last moved, either way
+        self._received = bytearray()
+        self._to_send = bytearray()
+        self._last = False
+
+    def send(self, reply: Reply) -> None:
+        """Queues a line; a peer that lets too many pile up is dropped."""
+        self._to_send += json.dumps(reply).encode() + b"\n"
+        self.gone = self.gone or len(self._to_send) > REPLY_BYTES_MAX
+
+    def finish(self, reply: Reply) -> None:
+        """Queues the last line."""
+        self.send(reply)
+        self._last = True
+
+    def refuse(self, why: str, exit_code: int) -> None:
+        """The last line, for a request that cannot be met."""
+        self.finish({"error": why, "exit_code": exit_code})
+
+    def receive(self) -> bytes | None:
+        """The request line once it is whole; reads no more than that."""
+        try:
+            data = self.peer.recv(LINE_BYTES_MAX)
+        except BlockingIOError:
+            return None
+        except OSError:
+            self.gone = True
+            return None
+        self._received += data
+        line, newline, _ = self._received.partition(b"\n")
+        self.gone = not data and not newline
+        self.asked = bool(newline) or len(self._received) >= LINE_BYTES_MAX
+        return bytes(line[:LINE_BYTES_MAX]) if self.asked else None
+
+    def flush(self, now: float) -> None:
+        """Sends what the peer takes without waiting."""
+        try:
+            while self._to_send:
+                del self._to_send[: self.peer.send(self._to_send)]
+                self._moved_at = now
+        except BlockingIOError:
+            return
+        except OSError:
+            self.gone = True
+        self.gone = self.gone or self._last
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._to_send)
+
+    def late(self, now: float) -> bool:
+        """Whether the peer has had its time: for its request, or to take our reply."""
+        if not self.asked:
+            return now - self._moved_at > REQUEST_TIMEOUT_S
+        return self.pending and now - self._moved_at > REPLY_TIMEOUT_S
+
+
+class ControlServer:
+    """Listens in the state folder. Owned by the supervisor, whose selector wakes it.
+
+    `verbs` maps a request's verb to what is called with it. Every read, line,
+    queue and number of peers is bounded.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        selector: selectors.BaseSelector,
+        verbs: Mapping[str, Callable[[Request, Connection], None]],
+    ) -> None:
+        self._path = path
+        self._selector = selector
+        self._verbs = verbs
+        self._connections: dict[int, Connection] = {}
+        self._now = 0.0
+        self._listener = _listen(path)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def turn(self, now: float) -> None:
+        """Sends what can be sent and drops who is done, gone or late."""
+        self._now = now
+        for connection in list(self._connections.values()):
+            connection.flush(now)
+            if connection.gone or connection.late(now):
+                self._drop(connection)
+            elif connection.asked:
+                self._watch(connection)
+
+    def close(self) -> None:
+        """No new peers; those connected have got what their buffers took."""
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        for connection in list(self._connections.values()):
+            connection.flush(self._now)
+            self._drop(connection)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_A_TURN):
+            try:
+                peer, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # out of descriptors: an idle peer's will do
+                self._drop_one()
+                return
+            if _uid(peer) in (0, os.geteuid()):
+                self._welcome(peer)
+            else:
+                peer.close()
+
+    def _welcome(self, peer: socket.socket) -> None:
+        if len(self._connections) >= CONNECTIONS_MAX:
+            self._drop_one()
+        peer.setblocking(False)
+        connection = Connection(peer, self._now)
+        self._connections[peer.fileno()] = connection
+        self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(connection))
+
+    def _read(self, connection: Connection) -> None:
+        line = None if connection.asked or connection.gone else connection.receive()
+        if line is None:
+            return
+        try:
+            request = _parse(line)
+            act = self._verbs[request["verb"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            connection.refuse(f"not a request; verbs are {', '.join(self._verbs)}", 2)
+        else:
+            act(request, connection)
+
+    def _watch(self, connection: Connection) -> None:
+        """After its request nothing is read of a peer; it wakes us only to take more."""
+        registered = connection.peer in self._selector.get_map()
+        if connection.pending and registered:
+            self._selector.modify(connection.peer, selectors.EVENT_WRITE, _nothing)
+        elif connection.pending:
+            self._selector.register(connection.peer, selectors.EVENT_WRITE, _nothing)
+        elif registered:
+            self._selector.unregister(connection.peer)
+
+    def _drop_one(self) -> None:
+        """Makes room: the oldest peer that has not asked yet, else the oldest."""
+        waiting = [c for c in self._connections.values() if not c.asked]
+        for connection in (waiting or list(self._connections.values()))[:1]:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        connection.gone = True
+        if connection.peer in self._selector.get_map():
+            self._selector.unregister(connection.peer)
+        del self._connections[connection.peer.fileno()]
+        connection.peer.close()
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket that only its owner can reach; with the lock, an old one is ours."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    with short_address(path) as address:
+        before = os.umask(0o177)
+        try:
+            listener.bind(address)
+        finally:
+            os.umask(before)
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+def _uid(peer: socket.socket) -> int:
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _parse(line: bytes) -> Request:
+    request = json.loads(line)
+    if not isinstance(request, dict):
+        raise ValueError("not an object")
+    return request
+
+
+def _nothing() -> None:
+    """`turn` sends what waits."""

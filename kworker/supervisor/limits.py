@@ -1,0 +1,28 @@
+"""How long the supervisor waits for what; tests make the waits short."""
+
+from dataclasses import dataclass, field
+
+from kworker.core.restart import RestartPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds, all of them."""
+
+    turn_s: float = 0.25  # the longest sleep of the loop
+    gap_s: float = 5.0  # a turn that took longer means that the supervisor was stopped
+    heartbeat_s: float = 60.0  # a poll thread that is silent for longer is stuck
+    boot_s: float = 300.0  # a slow import of a handler is no reason to kill it sooner
+    abort_s: float = 5.0  # between SIGABRT, which dumps stacks, and SIGKILL
+    drain_margin_s: float = 10.0  # over drain_timeout, in which workers leave the group and close
+    quit_s: float = 2.0  # between SIGQUIT and SIGKILL
+    check_every_s: float = 3.0  # between preflight checks while something is unreachable
+    check_s: float = 300.0  # a preflight check that takes longer is ended and tried again
+    ready_s: float = 30.0  # systemd hears READY by then, joined or not
+    status_every_s: float = 2.0  # at most so often does systemd hear a new STATUS
+    progress_every_s: float = 0.5  # lines to `stop` and `restart`
+    sample_every_s: float = 1.0  # of the counters, for rates
+    rate_over_s: float = 5.0
+    memory_every_s: float = 5.0
+    spark_stop_s: float = 15.0  # between SIGTERM and SIGKILL
+    restart: RestartPolicy = field(default_factory=RestartPolicy)

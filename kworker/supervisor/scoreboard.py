@@ -1,0 +1,204 @@
+"""What workers tell the supervisor: shared memory, written without a system call, never torn."""
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, auto
+
+from kworker.core.phase import Phase
+
+SLOTS_MIN = 16
+_TEXT_BYTES = 64 << 10
+_HAND_WORDS = 8  # a sequence, a spare, and two buffers of three
+_NOBODY = -1
+_pack = struct.Struct("qqq").pack_into
+
+
+class Field(IntEnum):
+    """One word of a slot. Times are monotonic nanoseconds, which all processes share."""
+
+    PID = 0
+    PHASE = auto()
+    STARTED_NS = auto()
+    HEARTBEAT_NS = auto()  # the poll thread's last turn
+    POLLED = auto()  # 1 after the first poll: from here a death is no failed start
+    IN_HAND = auto()  # records taken and not settled
+    IN_FLIGHT = auto()  # of those, without an outcome
+    IN_FLIGHT_BYTES = auto()
+    PARTITIONS = auto()
+    LAG_RECORDS = auto()  # beyond what was taken
+    UNFINISHED = auto()  # at or beyond the committed position
+    AGE_MS = auto()  # of the oldest unfinished record, by its timestamp
+    RED = auto()  # 1 while a reason stands in the text
+    LEAVE = auto()  # the supervisor's, set before SIGTERM: 1 when nobody takes this slot's place
+    # Counters, folded into the totals when the worker is reaped.
+    CONSUMED = auto()
+    DONE = auto()
+    FAILED = auto()  # runs of a handler that raised
+    RETRIED = auto()
+    DEAD = auto()
+    DUPLICATES = auto()
+    DROPPED = auto()
+    PUBLISHED = auto()
+    COMMITS = auto()
+    REBALANCES = auto()
+    TEXT_SEQ = auto()  # how often the text was written; its parity tells the buffer
+
+
+COUNTERS = tuple(Field)[Field.CONSUMED : Field.TEXT_SEQ]
+_HEAD_WORDS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A record in a handler's hand, by its source position, and since when."""
+
+    topic: str
+    partition: int
+    offset: int
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The part of a slot that is words: what the worker owns, and what is wrong."""
+
+    partitions: tuple[tuple[str, int], ...] = ()
+    reasons: tuple[str, ...] = ()
+    # Every partition that this process ever had: a hand names one by its index.
+    known: tuple[tuple[str, int], ...] = ()
+
+
+class Hand:
+    """What one handler thread holds. Written by that thread alone, read by the supervisor.
+
+    Two buffers, and a sequence written last: a reader takes the buffer that the
+    sequence names, which nobody is writing.
+    """
+
+    def __init__(self, words: memoryview, base: int) -> None:
+        self._words = words
+        self._base = base
+        self._bytes = words.cast("B")
+        self._odd, self._even = (base + 2) * 8, (base + 5) * 8
+        self._seq = words[base]
+
+    def take(self, known: int, offset: int, now_ns: int) -> None:
+        """The thread begins with a record of the `known`-th partition."""
+        self._seq = seq = self._seq + 1
+        _pack(self._bytes, self._odd if seq & 1 else self._even, known, offset, now_ns)
+        self._words[self._base] = seq
+
+    def clear(self) -> None:
+        """The thread holds nothing."""
+        self.take(_NOBODY, 0, 0)
+
+    def read(self) -> tuple[int, int, int] | None:
+        """(known, offset, since_ns), or None when empty."""
+        words, base = self._words, self._base
+        while True:
+            seq = words[base]
+            at = base + (2 if seq & 1 else 5)
+            held = (words[at], words[at + 1], words[at + 2])
+            if words[base] - seq < 2:
+                return None if seq == 0 or held[0] == _NOBODY else held
+
+
+class Slot:
+    """One worker's place. Its worker writes it while it lives, the supervisor between lives."""
+
+    def __init__(self, number: int, words: memoryview, text: memoryview, hands: int) -> None:
+        self.number = number
+        self.words = words  # the poll thread stores counters here by Field, without a call
+        self._text = text
+        self._hands = [Hand(words, _HEAD_WORDS + i * _HAND_WORDS) for i in range(hands)]
+
+    def begin(self, pid: int, now_ns: int) -> None:
+        """Called by the supervisor right after the fork: everything of the last life is gone."""
+        for word in range(_HEAD_WORDS):
+            self.words[word] = 0
+        for hand in self._hands:
+            hand.clear()
+        self.words[Field.STARTED_NS] = self.words[Field.HEARTBEAT_NS] = now_ns
+        self.words[Field.PID] = pid
+
+    @property
+    def phase(self) -> Phase:
+        return Phase(self.words[Field.PHASE])
+
+    def hand(self, index: int) -> Hand:
+        return self._hands[index]
+
+    def write_text(self, text: Text) -> None:
+        """Replaces the words; `known` is cut where the room ends, `partitions` with it."""
+        data = json.dumps([text.partitions, text.reasons, text.known]).encode()
+        if len(data) > _TEXT_BYTES - 8:
+            cut = len(text.known) * (_TEXT_BYTES // 2) // len(data)
+            self.write_text(Text(text.partitions[:cut], text.reasons[:8], text.known[:cut]))
+            return
+        seq = self.words[Field.TEXT_SEQ] + 1
+        at = (seq & 1) * _TEXT_BYTES
+        self._text[at : at + 8] = len(data).to_bytes(8, "little")
+        self._text[at + 8 : at + 8 + len(data)] = data
+        self.words[Field.TEXT_SEQ] = seq
+
+    def read_text(self) -> Text:
+        """The words as last written whole."""
+        while True:
+            seq = self.words[Field.TEXT_SEQ]
+            if seq == 0:
+                return Text()
+            at = (seq & 1) * _TEXT_BYTES
+            length = int.from_bytes(self._text[at : at + 8], "little")
+            data = bytes(self._text[at + 8 : at + 8 + length])
+            if self.words[Field.TEXT_SEQ] - seq < 2:
+                break
+        partitions, reasons, known = json.loads(data)
+        return Text(_pairs(partitions), tuple(reasons), _pairs(known))
+
+    def held(self) -> list[Held]:
+        """The records in the hands of this worker's handlers, dead or alive."""
+        known = self.read_text().known
+        found = [held for hand in self._hands if (held := hand.read())]
+        return [Held(*known[k], offset, since) for k, offset, since in found if k < len(known)]
+
+    def oldest_since_ns(self) -> int | None:
+        """When the longest-running handler began; None when all are idle."""
+        return min((held[2] for hand in self._hands if (held := hand.read())), default=None)
+
+    def counters(self) -> dict[str, int]:
+        return {field.name.lower(): self.words[field] for field in COUNTERS}
+
+
+class Scoreboard:
+    """The whole board: a memfd made before the first fork, so every worker inherits it."""
+
+    def __init__(self, slots: int, hands: int) -> None:
+        words = -(-(_HEAD_WORDS + hands * _HAND_WORDS) // 512) * 512  # whole pages
+        stride = words * 8 + 2 * _TEXT_BYTES
+        fd = os.memfd_create("kworker-scoreboard", os.MFD_CLOEXEC)
+        os.ftruncate(fd, slots * stride)
+        self._map = mmap.mmap(fd, slots * stride)
+        os.close(fd)
+        view = memoryview(self._map)
+        self.slots: Sequence[Slot] = [
+            Slot(
+                number,
+                view[number * stride : number * stride + words * 8].cast("q"),
+                view[number * stride + words * 8 : (number + 1) * stride],
+                hands,
+            )
+            for number in range(slots)
+        ]
+
+    @classmethod
+    def for_workers(cls, processes: int, hands: int) -> "Scoreboard":
+        """Room for four times the configured processes, so that `scale` needs no new board."""
+        return cls(max(SLOTS_MIN, 4 * processes), hands)
+
+
+def _pairs(rows: list[list[object]]) -> tuple[tuple[str, int], ...]:
+    return tuple((str(topic), int(str(partition))) for topic, partition in rows)

@@ -1,0 +1,288 @@
+"""The life of a service: from waiting over serving to draining, and what is asked of it."""
+
+import faulthandler
+import os
+import selectors
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import structlog
+
+from kworker import log
+from kworker.config import Config
+from kworker.errors import ExitCode
+from kworker.supervisor import status
+from kworker.supervisor.announcer import Announcer
+from kworker.supervisor.check import Preflight
+from kworker.supervisor.control import Connection
+from kworker.supervisor.fleet import Body, Fleet
+from kworker.supervisor.followers import Followers
+from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.limits import Limits
+from kworker.supervisor.opening import Opening
+from kworker.supervisor.renewal import Renewals
+from kworker.supervisor.spark_job import COMMAND, SparkJob
+from kworker.supervisor.watch import Watch
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a service is made of; tests put their own in.
+
+    `body` is what a worker does, `preflight` runs in a child before the first
+    fork, `reread` reads the configuration again.
+    """
+
+    body: Body
+    preflight: Preflight
+    reread: Callable[[], Config]
+    limits: Limits = field(default_factory=Limits)
+    spark_command: Sequence[str] = COMMAND
+
+
+class Mode(Enum):
+    """Where the service is; it only ever moves forward."""
+
+    OPENING = auto()  # waits for leftovers and for the preflight check
+    SERVING = auto()
+    DRAINING = auto()  # the workers
+    CLOSING = auto()  # they are gone, Spark is not
+    GONE = auto()
+
+
+class Service:
+    """Acts on signals, requests, deaths and time. Owned by the supervisor's one thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        parts: Parts,
+        folder: StateFolder,
+        selector: selectors.BaseSelector,
+        announcer: Announcer,
+        now: float,
+    ) -> None:
+        limits = parts.limits
+        self.config = config
+        self.mode = Mode.OPENING
+        self.problems: list[str] = []  # for which it does not start
+        self.fleet = Fleet(config, folder, parts.body, limits)
+        self._parts = parts
+        self._announcer = announcer
+        self._started = now
+        self._joined = False
+        self._interrupts = 0
+        self._verdict = ExitCode.OK
+        self._watch = Watch(self.fleet, limits)
+        self._spark = SparkJob(config, parts.spark_command, folder, limits)
+        self._opening = Opening(config, folder, parts.preflight, limits, selector, now)
+        self._renewals = Renewals(
+            self.fleet, parts.preflight, self._adopt, announcer, selector, limits
+        )
+        self._followers = Followers(limits.progress_every_s)  # of the drain
+
+    # What time and children bring.
+
+    def turn(self, now: float) -> None:
+        """Does what is due, and tells whoever listens."""
+        match self.mode:
+            case Mode.OPENING:
+                self._open(now)
+            case Mode.SERVING:
+                self._serve(now)
+            case Mode.DRAINING:
+                self._drain_on(now)
+            case Mode.CLOSING:
+                self._close_on(now)
+            case Mode.GONE:
+                pass
+        self._announce(now)
+
+    def died(self, pid: int, code: int, now: float) -> None:
+        """A child was reaped; it belongs to one of us, or is a stranger's orphan."""
+        verdict = self.fleet.died(pid, code, now)
+        self._opening.died(pid, code)
+        self._renewals.died(pid, code)
+        self._spark.died(pid, code, now)
+        if verdict is not None:
+            self.drain(now, verdict)
+
+    def excuse(self, now: float) -> None:
+        """We were stopped or starved: nobody is judged by the time before."""
+        self._watch.excuse(now)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """How it ends, as far as is known."""
+        if self._verdict is ExitCode.OK and self.fleet.unfinished:
+            return ExitCode.DRAIN_TIMED_OUT
+        return self._verdict
+
+    # What people and systemd ask for.
+
+    def drain(self, now: float, verdict: ExitCode = ExitCode.OK) -> None:
+        """All finish what is in hand and end; a second call changes nothing."""
+        if self.mode not in (Mode.OPENING, Mode.SERVING):
+            return
+        _log.info("draining", exit_code=int(verdict), in_hand=self.fleet.in_hand())
+        self.mode = Mode.DRAINING
+        self._verdict = verdict
+        self._announcer.stopping()
+        self._opening.cancel()
+        self._renewals.abandon("the service is draining")
+        # Who stops leaves the partitions to others; who failed will be started again.
+        self.fleet.drain(now, leave=verdict is ExitCode.OK)
+
+    def interrupt(self, now: float) -> None:
+        """Ctrl-C: drains, and when asked again ends at once."""
+        self._interrupts += 1
+        if self._interrupts > 1:
+            self.quit(now)
+        else:
+            self.drain(now)
+
+    def quit(self, now: float) -> None:
+        """Everything ends at once."""
+        self.drain(now)
+        _log.warning("ending at once: what is in hand is delivered again")
+        self.fleet.quit(now)
+        self._spark.quit()
+
+    def reload(self, now: float, asked_by: Connection | None = None) -> None:
+        """Reads the configuration again and replaces the workers one by one."""
+        if self._can_renew("reload", asked_by):
+            self._renewals.reload(self.config, self._parts.reread, now, asked_by)
+
+    def restart(self, now: float, asked_by: Connection | None = None) -> None:
+        """Replaces the workers one by one."""
+        if self._can_renew("restart", asked_by):
+            self._renewals.restart(self.config, now, asked_by)
+
+    def scale(self, size: int, now: float) -> int:
+        """Brings the workers to `size`, from 1 to the board's room; the size that it is now."""
+        if not 1 <= size <= self.fleet.room:
+            _log.warning(f"no fewer than 1 and no more than {self.fleet.room} workers: not scaled")
+        elif self.mode is Mode.SERVING:
+            _log.info("scaling", workers=size, before=self.fleet.size)
+            self.fleet.resize(size, now)
+        return self.fleet.size
+
+    def dump(self) -> list[int]:
+        """Every process writes its stacks to standard error; the pids of the workers."""
+        faulthandler.dump_traceback(all_threads=True)
+        return self.fleet.signal(signal.SIGUSR1)
+
+    def follow(self, connection: Connection) -> None:
+        """This peer sees the drain through to its end."""
+        self._followers.add(connection)
+
+    def finish(self) -> None:
+        """Tells those who saw the drain through how it ended."""
+        self._followers.finish({"done": True, "exit_code": int(self.exit_code)})
+
+    def status(self, now: float) -> dict[str, Any]:
+        """The document of `status --json`."""
+        reasons = self._reasons(now)
+        return {
+            "name": self.config.name,
+            "instance": self.config.instance,
+            "version": status.package_version(),
+            "state": self._state(reasons),
+            "reasons": reasons,
+            "pid": os.getpid(),
+            "uptime_s": round(now - self._started, 1),
+            **status.fleet_part(self.fleet, now),
+            "spark": self._spark.status(),
+        }
+
+    # One step in each mode.
+
+    def _open(self, now: float) -> None:
+        report = self._opening.turn(now)
+        if report is None:
+            return
+        for warning in report.warnings:
+            _log.warning(f"{warning}; starting all the same")
+        self.problems = report.problems
+        if self.problems:
+            self.drain(now, ExitCode.CONFIG)
+        else:
+            self._opening.reasons = []
+            self.mode = Mode.SERVING
+            self.fleet.resize(self.fleet.size, now)
+            self._spark.begin(now)
+
+    def _serve(self, now: float) -> None:
+        self._watch.turn(now)
+        self._renewals.roll.add(self._watch.worn_out(self.config, now))
+        self._renewals.turn(now, lambda: self._progress(now))
+        self.fleet.turn(now)
+        self._spark.turn(now)
+        self._joined = self._joined or self.fleet.joined
+
+    def _drain_on(self, now: float) -> None:
+        self._watch.turn(now)
+        self.fleet.turn(now)
+        self._announcer.draining(self.fleet.in_hand() + len(self.fleet.members))
+        if not self.fleet.members:
+            self.mode = Mode.CLOSING
+            self._spark.stop(now)
+            self._close_on(now)
+
+    def _close_on(self, now: float) -> None:
+        self._spark.turn(now)
+        if not self._spark.alive:
+            self.mode = Mode.GONE
+
+    def _announce(self, now: float) -> None:
+        serving = self.mode is Mode.SERVING
+        joined = serving and self.fleet.joined
+        self._announcer.turn(now, joined=joined, fresh=self._watch.fresh(now))
+        if self._announcer.status_due(now):
+            reasons = self._reasons(now)
+            line = status.sentence(self.fleet, self._state(reasons), reasons)
+            self._announcer.status(line, now)
+        if not serving:
+            self._followers.turn(now, lambda: self._progress(now))
+
+    def _adopt(self, config: Config, now: float) -> None:
+        before, self.config = self.config, config
+        log.configure(config.log)
+        self.fleet.use(config)
+        if config.workers.processes != before.workers.processes:
+            self.fleet.resize(config.workers.processes, now)
+        self._spark.use(config, now)
+
+    def _can_renew(self, what: str, asked_by: Connection | None) -> bool:
+        if self.mode is Mode.SERVING:
+            return True
+        state = self._state(self._opening.reasons)
+        _log.warning(f"{what} ignored while {state}: nothing is changed")
+        if asked_by:
+            asked_by.refuse(f"{what}: not while {state}: nothing is changed", ExitCode.FAILURE)
+        return False
+
+    def _progress(self, now: float) -> dict[str, Any]:
+        return status.progress(self.fleet, self._state(self._reasons(now)), now)
+
+    def _state(self, reasons: list[str]) -> str:
+        match self.mode:
+            case Mode.OPENING:
+                return "waiting" if reasons else "starting"
+            case Mode.SERVING if reasons:
+                return "red"
+            case Mode.SERVING:
+                return "running" if self._joined else "starting"
+        return "draining"
+
+    def _reasons(self, now: float) -> list[str]:
+        return [
+            *self._opening.reasons,
+            *status.fleet_reasons(self.fleet, now),
+            *self._spark.reasons,
+        ]

@@ -1,0 +1,50 @@
+"""Signals as the loop wants them: a handler records, a descriptor wakes, the loop acts."""
+
+import signal
+import socket
+from collections import deque
+from types import FrameType
+
+HEARD = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+)
+
+
+class Signals:
+    """What arrived since the last turn, in order. Owned by the supervisor's one thread."""
+
+    def __init__(self) -> None:
+        self._seen: deque[int] = deque()
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+
+    def install(self) -> None:
+        """From here nothing but SIGKILL and SIGSTOP acts by itself."""
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        for signum in HEARD:
+            signal.signal(signum, self._record)
+
+    def fileno(self) -> int:
+        """Readable when there is something to take."""
+        return self._woken.fileno()
+
+    def take(self) -> list[int]:
+        """What arrived, oldest first; empties the record."""
+        try:
+            while self._woken.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+        return [self._seen.popleft() for _ in range(len(self._seen))]
+
+    def _record(self, signum: int, _frame: FrameType | None) -> None:
+        self._seen.append(signum)

@@ -1,0 +1,179 @@
+"""The Spark job as a child: started by exec, again whatever it dies of, never waited for."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from kworker.config import Config
+from kworker.core.restart import Backoff
+from kworker.errors import ExitCode
+from kworker.supervisor.child import ended, send, spawn
+from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.limits import Limits
+
+COMMAND = (sys.executable, "-m", "kworker.spark")
+_log = structlog.get_logger()
+_PROGRESS_BYTES_MAX = 1 << 20
+
+
+class SparkJob:
+    """Keeps `command` running, which is `python -m kworker.spark`. Owned by the supervisor.
+
+    Workers do not depend on it: what it lands waits in the results topic. So its
+    deaths cost a back-off and a red reason, and nothing else.
+    """
+
+    def __init__(
+        self, config: Config, command: Sequence[str], folder: StateFolder, limits: Limits
+    ) -> None:
+        self._config = config
+        self._command = command
+        self._folder = folder
+        self._limits = limits
+        self._pid: int | None = None
+        self._started = 0.0
+        self._start_at: float | None = None
+        self._kill_at: float | None = None
+        self._backoff = self._new_backoff()
+        self._state = "off"
+        self._reason = ""
+
+    @property
+    def alive(self) -> bool:
+        return self._pid is not None
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the service is red because of it."""
+        if self._reason:
+            return [f"spark: {self._reason}"]
+        progress = self._progress()
+        told = [progress.get("reason"), *(_table_reason(t) for t in _tables(progress))]
+        return [f"spark: {reason}" for reason in told if reason]
+
+    def begin(self, now: float) -> None:
+        """The service runs, so the job may."""
+        spark = self._config.spark
+        if spark and spark.run == "here":
+            self._start_at = now
+            self._state = "starting"
+        elif spark:
+            self._state = "elsewhere"
+
+    def use(self, config: Config, now: float) -> None:
+        """After a reload: the job starts again when what makes it has changed, or it failed."""
+        before, self._config = self._config, config
+        if _made_of(before) == _made_of(config) and self._state != "failed":
+            return
+        self._backoff = self._new_backoff()
+        self._reason, self._state, self._start_at = "", "off", None
+        self.begin(now)
+        self._terminate(now)
+
+    def turn(self, now: float) -> None:
+        """Starts the job when it is due, kills it when it did not end in its time."""
+        if self._start_at is not None and now >= self._start_at and not self.alive:
+            self._start(now)
+        if self._kill_at is not None and now >= self._kill_at and self._pid:
+            _log.warning("spark did not end in time: killed")
+            self._kill_at = now + self._limits.spark_stop_s
+            self._kill(self._pid)
+
+    def stop(self, now: float) -> None:
+        """For ever; it is not waited for to catch up."""
+        self._start_at = None
+        self._state = "stopped" if self.alive else self._state
+        self._terminate(now)
+
+    def quit(self) -> None:
+        """At once."""
+        self._start_at = None
+        if self._pid:
+            self._kill(self._pid)
+
+    def died(self, pid: int, code: int, now: float) -> None:
+        """A child was reaped, ours or another's."""
+        if pid != self._pid:
+            return
+        self._pid = None
+        asked, self._kill_at = self._kill_at is not None, None
+        if asked or self._state == "stopped":
+            return
+        if code == ExitCode.CONFIG:
+            self._state, self._start_at = "failed", None
+            self._reason = "the job refused its configuration, see the log: fix it, then reload"
+            _log.error(f"{self._reason}; the workers go on")
+            return
+        if code == ExitCode.OK:  # `available-now`: done with what was there, for now
+            self._start_at = now + self._limits.restart.longest_delay_s
+            return
+        delay_s = self._backoff.failed(now - self._started)
+        self._state, self._start_at = "restarting", now + delay_s
+        self._reason = f"the job exited ({ended(code)})"
+        _log.warning(f"spark: {self._reason}; next start in {delay_s:g} s, the workers go on")
+
+    def status(self) -> dict[str, Any]:
+        """For `status --json`: what the job last wrote, unless we know better."""
+        progress = self._progress()
+        state = progress.get("state") or self._state
+        tables = [dict(table) for table in _tables(progress)]
+        return {"state": state, "pid": self._pid, "reason": self._reason, "tables": tables}
+
+    def _start(self, now: float) -> None:
+        environment = {**os.environ, "KWORKER_PARENT_PID": str(os.getpid())}
+        argv = [*self._command, "--config", str(self._config.file)]
+        try:
+            self._pid = spawn(argv, environment)
+        except OSError as error:
+            self._start_at = now + self._backoff.failed(0)
+            _log.warning(f"spark cannot be forked ({error.strerror}); tried again")
+            return
+        self._started = now
+        self._start_at = None
+        self._state, self._reason = "starting", ""
+        _log.info("spark started", spark_pid=self._pid)
+
+    def _terminate(self, now: float) -> None:
+        if self._pid and self._kill_at is None:
+            self._kill_at = now + self._limits.spark_stop_s
+            send(self._pid, signal.SIGTERM)
+
+    def _kill(self, pid: int) -> None:
+        """With its JVM and its Python workers, which are in its session."""
+        send(-pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
+
+    def _progress(self) -> dict[str, Any]:
+        """What the job wrote in this life of it; {} before it has."""
+        if self._state in ("off", "failed", "restarting"):
+            return {}
+        try:
+            with self._folder.spark_progress.open("rb") as file:
+                progress = json.loads(file.read(_PROGRESS_BYTES_MAX))
+        except (OSError, ValueError):
+            return {}
+        mine = isinstance(progress, dict) and (progress.get("pid") == self._pid or not self.alive)
+        return progress if mine else {}
+
+    def _new_backoff(self) -> Backoff:
+        policy = self._limits.restart
+        return Backoff(policy.first_delay_s, policy.longest_delay_s, calm_s=60.0)
+
+
+def _made_of(config: Config) -> tuple[object, ...]:
+    return config.spark, config.kafka, config.delivery, config.file
+
+
+def _tables(progress: dict[str, Any]) -> list[dict[str, Any]]:
+    tables = progress.get("tables")
+    return [table for table in tables if isinstance(table, dict)] if tables else []
+
+
+def _table_reason(table: dict[str, Any]) -> str:
+    reason = table.get("reason")
+    return f"table {table.get('name')}: {reason}" if reason else ""

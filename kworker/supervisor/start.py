@@ -1,0 +1,38 @@
+"""Puts a service together: the real worker body, the real preflight, the file it was read from."""
+
+from pathlib import Path
+
+from kworker import config_file, log
+from kworker.config import Config
+from kworker.errors import ExitCode
+from kworker.supervisor.check import Report
+from kworker.supervisor.scoreboard import Slot
+from kworker.supervisor.service import Parts
+from kworker.supervisor.supervisor import Supervisor
+
+
+def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> int:
+    """Is the supervisor of this service until it ends; the exit code. `named` is --config."""
+    log.configure(config.log)
+    parts = Parts(body=_work, preflight=_preflight, reread=lambda: config_file.load(named))
+    return Supervisor(config, parts, ready_fd).run()
+
+
+def _work(config: Config, slot: Slot, lifeline_fd: int) -> int:
+    # In the child: what has a client of anything must not be imported before the fork.
+    from kworker.worker.worker import run
+
+    return run(config, slot, lifeline_fd)
+
+
+def _preflight(config: Config) -> Report:
+    from kworker.preflight import before_start
+
+    sorted_by: dict[ExitCode, list[str]] = {}
+    for finding in before_start(config):
+        sorted_by.setdefault(finding.exit_code, []).append(str(finding))
+    return Report(
+        problems=sorted_by.get(ExitCode.CONFIG, []),
+        unreachable=sorted_by.get(ExitCode.UNREACHABLE, []),
+        warnings=sorted_by.get(ExitCode.OK, []),
+    )

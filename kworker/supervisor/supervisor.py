@@ -1,0 +1,105 @@
+"""The supervisor's loop: one process, one thread for life, woken by signals, peers and time."""
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+import structlog
+from setproctitle import setproctitle
+
+from kworker.config import Config
+from kworker.errors import ConfigError
+from kworker.supervisor.announcer import Announcer
+from kworker.supervisor.child import reap
+from kworker.supervisor.control import ControlServer
+from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.notify import Notifier
+from kworker.supervisor.service import Mode, Parts, Service
+from kworker.supervisor.signals import Signals
+from kworker.supervisor.verbs import verbs
+
+_log = structlog.get_logger()
+_SHORT_S = 0.05  # while every moment may be the last, a turn is short
+
+
+class Supervisor:
+    """Takes the instance, then turns events into calls of the service.
+
+    Made in the process that will be the supervisor, for it installs its signals
+    and takes its lock. Raises AlreadyRunning when another has it, ConfigError
+    when the state folder cannot be used. `ready_fd` hears when all have joined.
+    """
+
+    def __init__(self, config: Config, parts: Parts, ready_fd: int | None = None) -> None:
+        folder = StateFolder(config.state_dir)
+        folder.make()
+        self._lock = folder.lock()  # until this process ends
+        now = time.monotonic()
+        self._gap_s = parts.limits.gap_s
+        self._turn_s = parts.limits.turn_s
+        self._turned = now
+        self._signals = Signals()
+        self._signals.install()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._signals, selectors.EVENT_READ, _nothing)
+        announcer = Announcer(Notifier(os.environ), ready_fd, parts.limits, now)
+        self._service = Service(config, parts, folder, self._selector, announcer, now)
+        self._control = ControlServer(folder.socket, self._selector, verbs(self._service))
+        self._actions = _actions(self._service)
+        setproctitle(f"kworker: supervisor [{config.name}]")
+        _log.info("supervisor started", service=config.name, instance=config.instance)
+
+    def run(self) -> int:
+        """Until everything has ended; the exit code of DESIGN 5.
+
+        Raises ConfigError with what the preflight check found wrong, if that ended it.
+        """
+        while self._service.mode is not Mode.GONE:
+            self.turn()
+        code = self._service.exit_code
+        self._service.finish()
+        self._control.close()
+        _log.info("supervisor ends", exit_code=int(code))
+        if self._service.problems:
+            raise ConfigError(self._service.problems)
+        return code
+
+    def turn(self) -> None:
+        """Waits for an event, or for the time to look around, and acts on what it finds."""
+        self._sleep()
+        now = time.monotonic()
+        if now - self._turned > self._gap_s:
+            self._service.excuse(now)
+        self._turned = now
+        for signum in self._signals.take():
+            self._actions[signum](now)
+        for pid, code in reap():
+            self._service.died(pid, code, now)
+        self._service.turn(now)
+        self._control.turn(now)
+
+    def _sleep(self) -> None:
+        closing = self._service.mode in (Mode.DRAINING, Mode.CLOSING)
+        for key, _ in self._selector.select(_SHORT_S if closing else self._turn_s):
+            key.data()
+
+
+def _actions(service: Service) -> dict[int, Callable[[float], object]]:
+    """What each signal means (DESIGN 5)."""
+    return {
+        signal.SIGTERM: service.drain,
+        signal.SIGINT: service.interrupt,
+        signal.SIGQUIT: service.quit,
+        signal.SIGHUP: service.reload,
+        signal.SIGUSR2: service.restart,
+        signal.SIGUSR1: lambda _now: service.dump(),
+        signal.SIGTTIN: lambda now: service.scale(service.fleet.size + 1, now),
+        signal.SIGTTOU: lambda now: service.scale(service.fleet.size - 1, now),
+        signal.SIGCHLD: _nothing,  # every turn reaps
+    }
+
+
+def _nothing(_now: float = 0.0) -> None:
+    """Waking up was the point."""

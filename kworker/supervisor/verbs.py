@@ -1,0 +1,56 @@
+"""What can be asked for over the control socket, and how each request is met."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from kworker.errors import ExitCode
+from kworker.supervisor.control import Connection, Request
+from kworker.supervisor.service import Service
+
+_SIZE = re.compile(r"([+-]?)(\d{1,4})")
+
+
+def verbs(service: Service) -> Mapping[str, Callable[[Request, Connection], None]]:
+    """The table that the control server looks requests up in."""
+
+    def status(_request: Request, peer: Connection) -> None:
+        peer.finish(service.status(time.monotonic()))
+
+    def stop(request: Request, peer: Connection) -> None:
+        act = service.quit if request.get("now") is True else service.drain
+        service.follow(peer)
+        act(time.monotonic())
+
+    def reload(_request: Request, peer: Connection) -> None:
+        service.reload(time.monotonic(), peer)
+
+    def restart(_request: Request, peer: Connection) -> None:
+        service.restart(time.monotonic(), peer)
+
+    def scale(request: Request, peer: Connection) -> None:
+        _scale(service, str(request.get("to")), peer)
+
+    def dump(_request: Request, peer: Connection) -> None:
+        peer.finish({"dumped": service.dump()})
+
+    table = (status, stop, reload, restart, scale, dump)
+    return {act.__name__: act for act in table}
+
+
+def _scale(service: Service, to: str, peer: Connection) -> None:
+    wanted = _SIZE.fullmatch(to)
+    if not wanted:
+        peer.refuse(f'scale: "{to}" is not a number, +1 or -1', ExitCode.USAGE)
+        return
+    sign, number = wanted[1], int(wanted[2])
+    size = number if not sign else service.fleet.size + int(sign + wanted[2])
+    if not 1 <= size <= service.fleet.room:
+        room = service.fleet.room
+        peer.refuse(f"scale: {size} is not between 1 and {room} workers", ExitCode.USAGE)
+        return
+    got = service.scale(size, time.monotonic())
+    if got == size:
+        peer.finish({"processes": got})
+    else:
+        peer.refuse("scale: not while the service is not running", ExitCode.FAILURE)

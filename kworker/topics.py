@@ -1,0 +1,94 @@
+"""kworker's own topics: what they are called, and how they are to be created. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kworker.config import Config
+
+# A record that waits or is dead carries more headers than the one it was.
+HEADROOM_BYTES = 64 * 1024
+BYTES_MAX = "max.message.bytes"
+IN_SYNC = "min.insync.replicas"
+SETTINGS = (
+    BYTES_MAX,
+    IN_SYNC,
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+)
+"""The topic settings that kworker looks at."""
+_OWN = re.compile(r".*\.(results|retry\..*|requeue|dead|dead\.state)")
+
+
+class TopicInfo(NamedTuple):
+    """A topic as it is; `config` holds what was asked for."""
+
+    partitions: int
+    replication: int
+    config: Mapping[str, str]
+
+
+class TopicSpec(NamedTuple):
+    """A topic as it is to be."""
+
+    name: str
+    partitions: int
+    replication: int
+    config: Mapping[str, str]
+
+
+def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
+    """The topics that the service reads: those named, or those of `existing` that match."""
+    if not config.source.pattern:
+        return config.source.topics
+    pattern = re.compile(config.source.pattern)
+    # As librdkafka does: the pattern need not reach to the name's end.
+    return [name for name in existing if pattern.match(name) and not _OWN.fullmatch(name)]
+
+
+def own_topics(config: Config) -> list[str]:
+    """The topics that the service writes for itself."""
+    waiting = dict.fromkeys(config.retry_topic(delay) for delay in config.retry.delays)
+    return [config.delivery.results, *waiting, *_lasting(config), config.dead_state_topic]
+
+
+def _lasting(config: Config) -> list[str]:
+    return [config.requeue_topic, config.dead_letter.topic]
+
+
+def plan(config: Config, sources: Mapping[str, TopicInfo]) -> list[TopicSpec]:
+    """How kworker's own topics are to be, given those it reads (at least one).
+
+    They take the most of several sources' partitions, replicas and record sizes. What waits
+    or is dead must not expire while the service is down, so its retention is unlimited.
+    """
+    partitions = max(info.partitions for info in sources.values())
+    replication = max(info.replication for info in sources.values())
+    in_sync = {IN_SYNC: str(_most(sources, IN_SYNC, 1))}
+    lasting = {
+        **in_sync,
+        BYTES_MAX: str(_most(sources, BYTES_MAX, 1048588) + HEADROOM_BYTES),
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }
+    settings = dict.fromkeys(own_topics(config), lasting)
+    settings[config.delivery.results] = in_sync
+    settings[config.dead_state_topic] = {**in_sync, "cleanup.policy": "compact"}
+    return [TopicSpec(name, partitions, replication, of) for name, of in settings.items()]
+
+
+def _most(sources: Mapping[str, TopicInfo], setting: str, default: int) -> int:
+    return max(int(info.config.get(setting, default)) for info in sources.values())
+
+
+def differences(spec: TopicSpec, info: TopicInfo) -> list[str]:
+    """In what a topic is not as planned: `partitions 1, planned 4`."""
+    found = {"partitions": info.partitions, "replication": info.replication, **info.config}
+    planned = {"partitions": spec.partitions, "replication": spec.replication, **spec.config}
+    return [
+        f"{what} {found.get(what, 'unknown')}, planned {value}"
+        for what, value in planned.items()
+        if str(found.get(what)) != str(value)
+    ]

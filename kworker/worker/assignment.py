@@ -1,0 +1,113 @@
+"""What the group has given this worker: partitions, each with an epoch and a ledger."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import structlog
+
+from kworker.clients.kafka import At, Refused
+from kworker.core.record import Partition
+from kworker.worker.committer import Committer
+
+_LOG = structlog.get_logger()
+_ASK_S = 5.0
+_ASK_AGAIN_S = 0.5
+_GIVE_UP_S = 60.0  # well before the group would give up on us
+
+
+class Assigning(Protocol):
+    """What the assignment needs of `KafkaConsumer` or its twin."""
+
+    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]: ...
+    def assign(self, positions: Mapping[At, int | None]) -> None: ...
+    def unassign(self, partitions: Iterable[At]) -> None: ...
+
+
+class Assignment:
+    """The partitions that this member owns now; the consumer's `Listener`.
+
+    Owned by the poll thread: every callback comes from inside `take`. An epoch is one
+    answer of the group. A partition is new in `fresh` until the poller has resumed it:
+    what the client returns of it in the same call was fetched for an earlier epoch.
+    """
+
+    def __init__(
+        self, finish: Callable[[list[Partition]], None], drop: Callable[[Partition], None]
+    ) -> None:
+        self._finish = finish  # lets what is in hand end, publishes and commits
+        self._drop = drop  # takes what is left out of every count
+        self.partitions: dict[At, Partition] = {}
+        self.known: list[At] = []
+        self.fresh: set[Partition] = set()
+        self.rebalances = 0
+        self.joined = False
+        self.changed = False
+
+    def bind(self, consumer: Assigning, committer: Committer) -> None:
+        """The consumer is made with this listener, so it is told afterwards."""
+        self._consumer = consumer
+        self._committer = committer
+
+    def assigned(self, partitions: list[At]) -> None:
+        """Reads positions back and begins paused; nothing of it is delivered in this call."""
+        self.rebalances += 1
+        positions = self._positions(partitions) if partitions else {}
+        for at, position in positions.items():
+            partition = Partition(*at, self.rebalances, self._index(at), position)
+            self.partitions[at] = partition
+            self.fresh.add(partition)
+            self._committer.know(at, position)
+        self._consumer.assign(positions)
+        self.joined = self.changed = True
+        _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
+
+    def revoked(self, partitions: list[At]) -> None:
+        """What is in hand may finish; the group waits for us as long as this takes."""
+        going = [self.partitions[at] for at in partitions if at in self.partitions]
+        self._finish(going)
+        self._close(partitions)
+        _LOG.info("revoked", partitions=_names(partitions))
+
+    def lost(self, partitions: list[At]) -> None:
+        """Others may own them already: drop everything, commit nothing."""
+        self._close(partitions)
+        _LOG.warning(
+            "partitions lost; others have them, what was in hand is done again",
+            partitions=_names(partitions),
+        )
+
+    def committed(self, error: str | None) -> None:
+        self._committer.answered(error)
+
+    def _close(self, partitions: list[At]) -> None:
+        for at in partitions:
+            if partition := self.partitions.pop(at, None):
+                partition.open = False
+                self.fresh.discard(partition)
+                self._drop(partition)
+            self._committer.forget(at)
+        self._consumer.unassign(partitions)
+        self.changed = True
+
+    def _positions(self, partitions: list[At]) -> dict[At, int | None]:
+        """Asks until answered: without positions there is nothing to begin with."""
+        deadline = time.monotonic() + _GIVE_UP_S
+        while True:
+            try:
+                return self._consumer.positions(partitions, _ASK_S)
+            except Refused as refused:
+                if time.monotonic() >= deadline:
+                    raise
+                _LOG.warning("committed positions unknown; asking again", error=str(refused))
+                time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
+
+    def _index(self, at: At) -> int:
+        """The place of a partition in the scoreboard's list, which only grows."""
+        if at not in self.known:
+            self.known.append(at)
+        return self.known.index(at)
+
+
+def _names(partitions: list[At]) -> list[str]:
+    return [f"{topic}/{number}" for topic, number in sorted(partitions)]

@@ -1,0 +1,121 @@
+"""Commits: what is settled and owned, at most one under way."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kworker.clients.kafka import At, Refused
+from kworker.core.record import Partition
+
+
+class Committing(Protocol):
+    """What the committer needs of `KafkaConsumer` or its twin."""
+
+    def commit(self, positions: dict[At, int]) -> None: ...
+    def commit_now(self, positions: dict[At, int]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPolicy:
+    """How often, or after how many records with an outcome."""
+
+    interval_s: float
+    records: int
+    answer_s: float = 30.0  # without an answer for so long, another commit may go
+
+
+class Committer:
+    """Which positions the group has, and when it is told the next.
+
+    Owned by the poll thread. Positions are forgotten with the assignment: what another
+    member may have committed since is not ours to know.
+    """
+
+    def __init__(self, consumer: Committing, policy: CommitPolicy) -> None:
+        self._consumer = consumer
+        self._policy = policy
+        self._told: dict[At, int] = {}
+        self._sent: dict[At, int] | None = None
+        self._sent_at = 0.0
+        self._last = 0.0
+        self.commits = 0
+        self.trouble: str | None = None
+
+    def due(self, now: float, outcomes: int) -> bool:
+        """Whether it is time to settle and commit, with `outcomes` since the last time."""
+        return outcomes >= self._policy.records or now >= self.next_at
+
+    def mark(self, now: float) -> None:
+        """A settling began: the interval starts again."""
+        self._last = now
+
+    @property
+    def next_at(self) -> float:
+        """When the present interval ends."""
+        return self._last + self._policy.interval_s
+
+    @property
+    def under_way(self) -> bool:
+        return self._sent is not None
+
+    def know(self, at: At, position: int | None) -> None:
+        """The committed position with which an assignment begins."""
+        if position is None:
+            self._told.pop(at, None)
+        else:
+            self._told[at] = position
+
+    def forget(self, at: At) -> None:
+        self._told.pop(at, None)
+
+    def told(self, at: At) -> int | None:
+        return self._told.get(at)
+
+    def news(self, partitions: Iterable[Partition]) -> dict[At, int]:
+        """Positions of open partitions that the group does not have yet."""
+        news: dict[At, int] = {}
+        for partition in partitions:
+            position = partition.ledger.position
+            at = (partition.topic, partition.number)
+            if partition.open and position is not None and position > self._told.get(at, -1):
+                news[at] = position
+        return news
+
+    def commit(self, partitions: Iterable[Partition], now: float) -> None:
+        """Sends what is new, unless an answer is awaited."""
+        if self._sent is not None and now - self._sent_at < self._policy.answer_s:
+            return
+        if not (news := self.news(partitions)):
+            return
+        try:
+            self._consumer.commit(news)
+        except Refused as refused:
+            self.trouble = str(refused)
+            return
+        self._sent, self._sent_at = news, now
+
+    def commit_now(self, partitions: Iterable[Partition]) -> None:
+        """Before a partition is given up: waits for the answer, and does not fail."""
+        if not (news := self.news(partitions)):
+            return
+        try:
+            self._consumer.commit_now(news)
+        except Refused as refused:
+            # Uncommitted is delivered again, to whoever owns it next.
+            self.trouble = str(refused)
+            return
+        self._accept(news)
+
+    def answered(self, error: str | None) -> None:
+        """The answer to the commit under way. After an error the next interval tries again."""
+        sent, self._sent = self._sent, None
+        if error is not None:
+            self.trouble = error
+        elif sent is not None:
+            self._accept(sent)
+
+    def _accept(self, positions: dict[At, int]) -> None:
+        self.trouble = None
+        self.commits += 1
+        for at, position in positions.items():
+            self._told[at] = max(position, self._told.get(at, position))

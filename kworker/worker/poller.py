@@ -1,0 +1,398 @@
+"""The poll thread of a worker: takes records, hands them over, settles, publishes, commits."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+import structlog
+
+from kworker.clients.kafka import At, Refused, Trouble, trouble_of
+from kworker.core.flow import Flow
+from kworker.core.lanes import Lanes
+from kworker.core.message import RawMessage
+from kworker.core.outcome import Failed
+from kworker.core.record import Partition, Record
+from kworker.core.retry import InPlaceRetry
+from kworker.worker.assignment import Assigning, Assignment
+from kworker.worker.committer import Committer, Committing
+from kworker.worker.failures import FailureLog, FailureLogPolicy
+from kworker.worker.pool import drain
+from kworker.worker.publisher import Publisher
+
+_LOG = structlog.get_logger()
+
+TAKE_MOST = 1_000  # records a turn
+IDLE_S = 0.1  # nothing in hand: wait in the client
+BUSY_S = 0.002  # handlers at work: wait for one of them, and look after new records meanwhile
+FLOW_EVERY_S = 0.02
+_ASK_S = 5.0
+_OBJECT_BYTES = 400  # what a record costs beside its payload
+
+
+class Consumer(Assigning, Committing, Protocol):
+    """What the poller needs of `KafkaConsumer` or its twin."""
+
+    def take(self, most: int, timeout_s: float) -> list[RawMessage]: ...
+    def pause(self, partitions: Iterable[At]) -> None: ...
+    def resume(self, partitions: Iterable[At]) -> None: ...
+    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
+
+
+class Pool(Protocol):
+    """Threads or a loop that run handlers."""
+
+    ended: SimpleQueue[Record]
+
+    def wanted(self) -> int: ...
+    def hand(self, run: deque[Record]) -> None: ...
+    def reclaim(self, now: float) -> list[Record]: ...
+
+
+class Fenced(Exception):
+    """Another process has taken this worker's identity in the group."""
+
+
+class OutOfOrder(Exception):
+    """The client delivered an offset again: its position is not what it should be."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a worker has done since it began."""
+
+    consumed: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+class Poller:
+    """Owns the consumer, the producer, ledgers, lanes, flow and commits of one worker.
+
+    One thread runs it. `turn` never waits for longer than IDLE_S, whatever happens:
+    not while paused, not while draining.
+    """
+
+    def __init__(
+        self,
+        *,
+        consumer: Callable[[Assignment], Consumer],
+        committer: Callable[[Consumer], Committer],
+        publisher: Publisher,
+        pool: Pool,
+        lanes: Lanes,
+        flow: Flow,
+        retry: InPlaceRetry,
+        revoke_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.assignment = Assignment(self._finish, self._discount)
+        self._consumer = consumer(self.assignment)
+        self.committer = committer(self._consumer)
+        self.assignment.bind(self._consumer, self.committer)
+        self.publisher = publisher
+        self._pool = pool
+        self.lanes = lanes
+        self.flow = flow
+        self._retry = retry
+        self._revoke_timeout_s = revoke_timeout_s
+        self._clock = clock
+        self._failures = FailureLog(FailureLogPolicy())
+        self.counters = Counters()
+        self.reasons: dict[str, str] = {}
+        self._out = 0  # records in the pool
+        self._outcomes = 0  # since the last settling
+        self._shedding: list[Partition] = []  # what may end but not begin anew
+        self._flow_at = 0.0
+        self._took = 0
+        self._full = False
+
+    # -- one turn ---------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """One round of everything."""
+        self._take(self._clock())
+        self._work(self._waiting_s())
+        self._publish(self._clock())
+        self._adjust_flow(self._clock())
+
+    @property
+    def in_hand(self) -> int:
+        """Records taken and not settled."""
+        return sum(p.ledger.unsettled for p in self.assignment.partitions.values())
+
+    @property
+    def idle(self) -> bool:
+        """Nothing in flight, and all of it settled."""
+        return self.flow.records == 0 and self.settled
+
+    @property
+    def settled(self) -> bool:
+        """Nothing to publish, nothing to commit: only handlers may be at work."""
+        return (
+            self.publisher.idle
+            and not self.committer.under_way
+            and not self.committer.news(self.assignment.partitions.values())
+        )
+
+    def stop_taking(self) -> None:
+        """From now on what is in hand ends, and nothing new begins."""
+        self.flow.stopped = True
+        self._shedding = list(self.assignment.partitions.values())
+        self._shed()
+
+    # -- taking -----------------------------------------------------------------------
+
+    def _take(self, now: float) -> None:
+        self.flow.blocked = self.publisher.full
+        room = self.flow.room(TAKE_MOST)
+        self._took = 0
+        self._full = room == 0
+        if self._full and len(self.flow.paused) < len(self.assignment.partitions):
+            return  # cheaper than pausing; flow will pause if this lasts
+        batch = self._consumer.take(max(room, 1), self._idle_s(now))
+        self._took = len(batch)
+        if batch:
+            self._deliver(batch)
+        if self.assignment.fresh or self.assignment.changed:
+            self._begin_fresh()
+
+    def _idle_s(self, now: float) -> float:
+        """How long to wait in the client: only when nothing else can happen."""
+        if self._out or self.lanes.ready:
+            return 0.0
+        if not self.publisher.idle:
+            return BUSY_S
+        due = min(self.lanes.next_due() or now + IDLE_S, now + IDLE_S)
+        if self._outcomes:
+            due = min(due, self.committer.next_at)
+        return max(0.0, due - now)
+
+    def _deliver(self, batch: list[RawMessage]) -> None:
+        """Into ledger and lanes, a run of one partition at a time."""
+        run: list[RawMessage] = []
+        topic, number = "", -1
+        for raw in batch:
+            if raw.error() is not None:
+                self._deliver_run(run)
+                run = []
+                self._event(raw)
+            elif raw.partition() == number and raw.topic() == topic:
+                run.append(raw)
+            else:
+                self._deliver_run(run)
+                run = [raw]
+                topic, number = raw.topic(), raw.partition()
+        self._deliver_run(run)
+
+    def _deliver_run(self, raws: list[RawMessage]) -> None:
+        if not raws:
+            return
+        first = raws[0]
+        partition = self.assignment.partitions.get((first.topic(), first.partition()))
+        # What came for an earlier epoch, or after the drain began, comes again.
+        if partition is None or partition in self.assignment.fresh or self.flow.stopped:
+            return
+        offsets = [raw.offset() for raw in raws]
+        if not partition.ledger.deliver_run(offsets):
+            raise OutOfOrder(f"{partition.topic}/{partition.number}: {offsets[0]} came again")
+        partition.ledger.mark(offsets[0], first.timestamp()[1])
+        lane_of = self.lanes.lane_of
+        records = [
+            Record(partition, offset, lane_of(key := raw.key()), _size(raw, key), raw)
+            for raw, offset in zip(raws, offsets, strict=True)
+        ]
+        self.lanes.add(partition, records)
+        self.flow.enter(partition, records)
+        self.counters.consumed += len(records)
+
+    def _event(self, event: RawMessage) -> None:
+        at = (event.topic(), event.partition())
+        match trouble_of(event):
+            case Trouble.END:
+                if (partition := self.assignment.partitions.get(at)) and (
+                    partition not in self.assignment.fresh
+                ):
+                    partition.ledger.reach(event.offset())
+            case Trouble.GAP:
+                self._gap(at)
+            case Trouble.FENCED:
+                raise Fenced(str(event.error()))
+            case Trouble.MISSING:
+                self.reasons[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
+            case Trouble.PASSING:
+                _LOG.warning("kafka reports; the client goes on", error=event.error().str())
+
+    def _gap(self, at: At) -> None:
+        """The partition stops, by itself: the client fetches nothing more of it."""
+        name = f"{at[0]}/{at[1]}"
+        partition = self.assignment.partitions.get(at)
+        wanted = partition.ledger.end if partition else None
+        try:
+            low, high = self._consumer.watermarks(at, _ASK_S)
+            holds = f"the partition now holds {low} to {high}"
+        except Refused as refused:
+            holds = f"what the partition holds is not known ({refused})"
+        text = f"{name} stopped: its next record would be {wanted}, but {holds}"
+        self.reasons[f"gap {name}"] = f"{text}; `kworker offsets reset` decides where to go on"
+        _LOG.error(text)
+
+    def _begin_fresh(self) -> None:
+        """The call that brought the assignment is over: what comes now is of its epoch."""
+        assignment = self.assignment
+        self.flow.paused = {p for p in self.flow.paused if p.open} | assignment.fresh
+        assignment.fresh.clear()
+        assignment.changed = False
+        topics = {topic for topic, _ in assignment.partitions}
+        back = {f"source {topic}" for topic in topics}
+        self.reasons = {
+            name: text
+            for name, text in self.reasons.items()
+            if not name.startswith("gap ") and name not in back
+        }
+        if self.flow.stopped:
+            self._shedding = list(assignment.partitions.values())
+        self._flow_at = 0.0
+
+    # -- handing over and settling ----------------------------------------------------
+
+    def _waiting_s(self) -> float:
+        """How long to wait for an outcome: not while records keep coming."""
+        return BUSY_S if (self._out or self._full) and not self._took else 0.0
+
+    def _work(self, wait_s: float) -> None:
+        if ended := drain(self._pool.ended, wait_s):
+            self._settle(ended)
+        now = self._clock()
+        if self.lanes.parked:
+            self.lanes.wake(now)
+        if back := self._pool.reclaim(now):
+            self._out -= len(back)
+            self.lanes.put_back(back)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        lanes, pool = self.lanes, self._pool
+        while lanes.ready and (wanted := pool.wanted()) > 0:
+            run = lanes.take(wanted)
+            for record in run:
+                partition = record.partition
+                if record.offset > partition.started_to:
+                    partition.started_to = record.offset
+            self._out += len(run)
+            pool.hand(run)
+
+    def _settle(self, ended: list[Record]) -> None:
+        self._out -= len(ended)
+        # Another epoch's are its new owner's to do again.
+        done = [record for record in ended if record.partition.open]
+        if failed := [record for record in done if type(record.outcome) is Failed]:
+            done = [record for record in done if type(record.outcome) is not Failed]
+            self._fail(failed)
+        self.lanes.finish(done)
+        self.flow.leave(done)
+        self._outcomes += len(done)
+        if results := [record for record in done if record.outcome is not None]:
+            self.publisher.add(results)
+            done = [record for record in done if record.outcome is None]
+        self._settled(done)
+
+    def _settled(self, records: list[Record]) -> None:
+        """All that they led to is durable."""
+        for record in records:
+            record.partition.ledger.settle(record.offset)
+        self.counters.done += len(records)
+
+    def _fail(self, records: list[Record]) -> None:
+        """They stay unsettled, keep their lanes and run again; unless all is to end."""
+        now = self._clock()
+        for record in records:
+            assert isinstance(record.outcome, Failed)
+            delay_s = self._retry.delay_s(record.attempt)
+            self._failures.tell(record, record.outcome, delay_s, now)
+            record.attempt += 1
+            record.outcome = None
+            self.lanes.park(record, now + delay_s)
+        self.counters.failed += len(records)
+        self._shed()
+
+    # -- publishing and committing ----------------------------------------------------
+
+    def _publish(self, now: float) -> None:
+        settled = self.publisher.turn(now)
+        self._settled(settled)
+        due = self.committer.due(now, self._outcomes)
+        if due:
+            self.committer.mark(now)
+            self._outcomes = 0
+            self.publisher.close_batch()
+        if due or settled:
+            self.committer.commit(self.assignment.partitions.values(), now)
+        self._tell_trouble()
+
+    def _tell_trouble(self) -> None:
+        for name, trouble in (
+            ("results", self.publisher.trouble),
+            ("commit", self.committer.trouble),
+        ):
+            if trouble is None:
+                self.reasons.pop(name, None)
+            else:
+                self.reasons[name] = f"{name}: {trouble}; what is not acknowledged waits"
+
+    # -- flow -------------------------------------------------------------------------
+
+    def _adjust_flow(self, now: float) -> None:
+        if now < self._flow_at:
+            return
+        self._flow_at = now + FLOW_EVERY_S
+        wanted = self.flow.to_pause(self.assignment.partitions.values(), now)
+        paused = self.flow.paused
+        if pause := wanted - paused:
+            self._consumer.pause(_ats(pause))
+        if resume := paused - wanted:
+            self._consumer.resume(_ats(resume))
+        self.flow.paused = wanted
+
+    # -- giving up partitions ---------------------------------------------------------
+
+    def _finish(self, going: list[Partition]) -> None:
+        """Within `revoke_timeout`: what has begun ends, is published and committed.
+
+        Called from inside `take`, so nothing here polls; the group waits.
+        """
+        deadline = self._clock() + self._revoke_timeout_s
+        before, self._shedding = self._shedding, going
+        self._shed()
+        while any(p.in_flight for p in going) and self._clock() < deadline:
+            self._work(BUSY_S)
+            self._publish(self._clock())
+        while not self.publisher.idle and self._clock() < deadline:
+            self.publisher.close_batch()
+            self._publish(self._clock())
+            self._work(BUSY_S)
+        self.committer.commit_now(going)
+        self._shedding = before
+
+    def _shed(self) -> None:
+        """Drops what has not begun, unless something beyond it has."""
+        for partition in self._shedding:
+            self.flow.leave(self.lanes.drop(partition, partition.started_to))
+
+    def _discount(self, partition: Partition) -> None:
+        """A partition is closed: its records in the pool no longer count."""
+        self.lanes.drop(partition, -1)
+        self.flow.forget(partition)
+
+
+def _size(raw: RawMessage, key: bytes | None) -> int:
+    size = _OBJECT_BYTES + len(raw) + (len(key) if key else 0)
+    if headers := raw.headers():
+        size += sum(len(name) + len(value or b"") + 100 for name, value in headers)
+    return size
+
+
+def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[At]:
+    return [(p.topic, p.number) for p in partitions]

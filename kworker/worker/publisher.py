@@ -1,0 +1,160 @@
+"""Publishing: outcomes in batches, each settled when Kafka has acknowledged all of it."""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from kworker.clients.kafka import QueueFull, Refused
+from kworker.core.outcome import Output
+from kworker.core.record import Record
+
+PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
+
+
+class Producer(Protocol):
+    """What the publisher needs of `KafkaProducer` or its twin."""
+
+    @property
+    def fatal(self) -> str | None: ...
+    @property
+    def unfinished(self) -> int: ...
+    def produce(self, output: Output, refused: Callable[[object, object], None]) -> None: ...
+    def poll(self) -> None: ...
+    def purge(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublishPolicy:
+    """How much may be under way, and how soon a refusal is tried again."""
+
+    backlog_bytes_max: int
+    backlog_records_max: int = 100_000
+    retry_s: float = 1.0
+
+
+class Publisher:
+    """The outputs of finished records, on their way to Kafka.
+
+    Owned by the poll thread. A batch is open while outputs are produced into it;
+    closing, it takes nothing more until every delivery report is there; then its
+    records are settled, but for those that Kafka refused, which go into the next.
+    """
+
+    def __init__(self, make: Callable[[], Producer], policy: PublishPolicy) -> None:
+        self._make = make
+        self._policy = policy
+        self._producer = make()
+        self._waiting: deque[Record] = deque()
+        self._sent = 0  # outputs of the first waiting record that are out already
+        self._batch: list[Record] = []
+        self._closing = False
+        self._not_before = 0.0
+        self._backlog_bytes = 0
+        self.published = 0
+        self.trouble: str | None = None
+
+    def add(self, records: Collection[Record]) -> None:
+        """Takes over records whose outcomes are lists of outputs."""
+        self._waiting.extend(records)
+        self._backlog_bytes += _bytes(records)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is under way."""
+        return not self._waiting and not self._batch
+
+    @property
+    def pending(self) -> int:
+        """Records handed over and not settled."""
+        return len(self._waiting) + len(self._batch)
+
+    @property
+    def full(self) -> bool:
+        """So much is pending that no more records should be taken."""
+        return (
+            self._backlog_bytes >= self._policy.backlog_bytes_max
+            or self.pending >= self._policy.backlog_records_max
+        )
+
+    @property
+    def open(self) -> int:
+        """Records in the open batch; 0 while it is closing."""
+        return 0 if self._closing else len(self._batch)
+
+    def close_batch(self) -> None:
+        """From now on the batch only waits for its acknowledgements."""
+        self._closing = bool(self._batch)
+
+    def turn(self, now: float) -> list[Record]:
+        """Produces what it may, hears what was acknowledged. Never waits.
+
+        Returns the records all of whose outputs are in Kafka.
+        """
+        self._producer.poll()
+        if self._producer.fatal:
+            self._replace(now)
+        if not self._closing and now >= self._not_before:
+            self._produce(now)
+        if self._closing and not self._producer.unfinished:
+            return self._finish(now)
+        return []
+
+    def _produce(self, now: float) -> None:
+        waiting, batch, producer = self._waiting, self._batch, self._producer
+        produce = producer.produce
+        for _ in range(min(PRODUCE_MOST, len(waiting))):
+            record = waiting[0]
+            try:
+                for output in _outputs(record)[self._sent :]:
+                    produce(output, record.refuse)
+                    self._sent += 1
+            except QueueFull:
+                return
+            except Refused as refused:
+                self._hold(str(refused), now)
+                return
+            batch.append(waiting.popleft())
+            self._sent = 0
+
+    def _finish(self, now: float) -> list[Record]:
+        settled = [record for record in self._batch if record.refusal is None]
+        refused = [record for record in self._batch if record.refusal is not None]
+        self._batch = []
+        self._closing = False
+        if refused:
+            self._hold(str(refused[0].refusal), now)
+            for record in refused:
+                record.refusal = None
+            self._waiting.extendleft(reversed(refused))
+        elif settled:
+            self.trouble = None
+        self._backlog_bytes -= _bytes(settled)
+        self.published += sum([len(_outputs(record)) for record in settled])
+        return settled
+
+    def _hold(self, trouble: str, now: float) -> None:
+        self.trouble = trouble
+        self._not_before = now + self._policy.retry_s
+        self._closing = bool(self._batch)
+
+    def _replace(self, now: float) -> None:
+        """A producer that can write no more: all that it had is written again by another."""
+        self._hold(f"producer replaced: {self._producer.fatal}", now)
+        self._producer.purge()
+        self._producer.poll()
+        self._waiting.extendleft(reversed(self._batch))
+        for record in self._batch:
+            record.refusal = None
+        self._batch = []
+        self._sent = 0
+        self._closing = False
+        self._producer = self._make()
+
+
+def _outputs(record: Record) -> list[Output]:
+    return cast(list[Output], record.outcome)
+
+
+def _bytes(records: Collection[Record]) -> int:
+    return sum([output.size for record in records for output in _outputs(record)])

@@ -1,0 +1,157 @@
+"""What a handler returned, as records to produce: serialised, addressed, measured."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
+from kworker.core.message import RawMessage
+from kworker.core.outcome import HeaderList, Output, Result, Unpublishable
+from kworker.core.record import Record
+
+SOURCE = "kworker-source"
+INDEX = "kworker-index"
+ATTEMPT = "kworker-attempt"
+TABLE = "kworker-table"
+TRACE = "traceparent"  # the one user header that is copied
+
+
+class Limits:
+    """The largest record that each topic takes. Written by one thread, read by all."""
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self.topics = list(topics)
+        self._of: dict[str, int] = {}
+
+    def learn(self, of: Mapping[str, int]) -> None:
+        """Bytes by topic, as the brokers tell; what they do not tell stays."""
+        self._of = {**self._of, **of}
+
+    @property
+    def missing(self) -> str:
+        """The topics of which nothing is known."""
+        return ", ".join(topic for topic in self.topics if topic not in self._of)
+
+    @property
+    def known(self) -> bool:
+        return not self.missing
+
+    @property
+    def largest(self) -> int:
+        """Bytes; ValueError before anything is known."""
+        return max(self._of.values())
+
+    @property
+    def smallest(self) -> int:
+        """Bytes; ValueError before anything is known."""
+        return min(self._of.values())
+
+    def of(self, topic: str) -> int:
+        """Bytes; KeyError for a topic that is not among `topics`."""
+        return self._of[topic]
+
+
+class Results:
+    """Turns what handlers return into outputs. Stateless: any thread may use it."""
+
+    def __init__(self, topic: str, further: Collection[str], limits: Limits) -> None:
+        self._topic = topic
+        self._further = frozenset(further)
+        self._limits = limits
+
+    def outputs(self, record: Record, returned: Any) -> list[Output] | None:
+        """Raises Unpublishable for what could not be written or would be refused."""
+        if returned is None:
+            return None
+        if isinstance(returned, list):
+            several = [item for item in returned if item is not None]
+            return [self._output(record, item, i) for i, item in enumerate(several)] or None
+        return [self._output(record, returned, 0)]
+
+    def _output(self, record: Record, item: Any, index: int) -> Output:
+        raw = record.raw
+        headers = own_headers(record, index)
+        if type(item) is dict:
+            output = Output(self._topic, raw.key(), _json(item), headers)
+        elif type(item) is Result:
+            output = self._addressed(raw, item, headers)
+        else:
+            output = Output(self._topic, raw.key(), serialise(item), headers)
+        if output.size > (most := self._limits.of(output.topic)):
+            raise Unpublishable(
+                f"a result of up to {output.size} bytes; {output.topic} takes {most}"
+            )
+        return output
+
+    def _addressed(self, raw: RawMessage, result: Result, headers: HeaderList) -> Output:
+        topic = result.topic or self._topic
+        if topic != self._topic and topic not in self._further:
+            raise Unpublishable(f"topic {topic!r} is not among delivery.topics")
+        if result.table:
+            headers.append((TABLE, result.table.encode()))
+        headers += _users(result.headers)
+        key = raw.key() if result.key is None else _bytes(result.key)
+        value = None if result.value is None else serialise(result.value)
+        return Output(topic, key, value, headers)
+
+
+def own_headers(record: Record, index: int) -> HeaderList:
+    """Where a result comes from; index and attempt only where they tell something."""
+    raw = record.raw
+    source = b"%b%d/%d" % (record.partition.prefix, record.offset, raw.timestamp()[1])
+    headers: HeaderList = [(SOURCE, source)]
+    if index:
+        headers.append((INDEX, b"%d" % index))
+    if record.attempt > 1:
+        headers.append((ATTEMPT, b"%d" % record.attempt))
+    if given := raw.headers():
+        headers += [header for header in given if header[0] == TRACE]
+    return headers
+
+
+def serialise(value: Any) -> bytes:
+    """Bytes and text as they are, all else as JSON. Raises Unpublishable."""
+    match value:
+        case bytes():
+            return value
+        case str():
+            return _encoded(value)
+        case BaseModel():
+            return _encoded(_dumped(value))
+    return _json(value)
+
+
+def _dumped(model: BaseModel) -> str:
+    try:
+        return model.model_dump_json()
+    except PydanticSerializationError as error:
+        raise Unpublishable(f"{type(model).__name__}: {error}") from None
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:  # orjson's own error is one
+        raise Unpublishable(f"{type(value).__name__}: {error}") from None
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Unpublishable(str(error)) from None
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return _encoded(value) if isinstance(value, str) else value
+
+
+def _users(headers: Any) -> HeaderList:
+    """The user's headers of a Result; kworker's own names are not theirs to set."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    own = [(name, None if value is None else _bytes(value)) for name, value in pairs]
+    if forged := [name for name, _ in own if name.lower().startswith("kworker-")]:
+        raise Unpublishable(f"header {forged[0]!r} is kworker's own")
+    return own

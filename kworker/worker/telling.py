@@ -1,0 +1,120 @@
+"""What the worker tells: scoreboard, lag, process title."""
+
+import time
+from collections.abc import Mapping
+
+from kworker.clients.kafka import At
+from kworker.clients.watch import KafkaWatch
+from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.worker.poller import Poller
+from kworker.worker.results import Limits
+
+_TELL_EVERY_S = 0.05
+_LAG_EVERY_S = 2.0
+_LIMITS_EVERY_S = 60.0
+
+
+class Telling:
+    """Copies the poller's state into the slot, and asks the brokers what it cannot know.
+
+    Used by the poll thread.
+    """
+
+    def __init__(self, slot: Slot, poller: Poller, watch: KafkaWatch, limits: Limits) -> None:
+        self._slot = slot
+        self._poller = poller
+        self._watch = watch
+        self._limits = limits
+        self._text = Text()
+        self._ends: Mapping[At, int] = {}
+        self._tell_at = self._lag_at = 0.0
+        self._limits_at = time.monotonic() + _LIMITS_EVERY_S
+
+    def turn(self) -> None:
+        """Called each turn of the poller; most of the work only now and then."""
+        now_ns = time.monotonic_ns()
+        self._slot.words[Field.HEARTBEAT_NS] = now_ns
+        now = now_ns / 1e9
+        if now >= self._tell_at:
+            self._tell_at = now + _TELL_EVERY_S
+            self.tell()
+            self._ask(now)
+
+    def tell(self) -> None:
+        """Everything, now."""
+        poller, words = self._poller, self._slot.words
+        words[Field.POLLED] = 1
+        words[Field.IN_HAND] = poller.in_hand + poller.publisher.pending
+        words[Field.IN_FLIGHT] = poller.flow.records
+        words[Field.IN_FLIGHT_BYTES] = poller.flow.bytes
+        words[Field.CONSUMED] = poller.counters.consumed
+        words[Field.DONE] = poller.counters.done
+        words[Field.FAILED] = poller.counters.failed
+        words[Field.PUBLISHED] = poller.publisher.published
+        words[Field.COMMITS] = poller.committer.commits
+        words[Field.REBALANCES] = poller.assignment.rebalances
+        self._tell_lag()
+        self._tell_text()
+
+    def _tell_text(self) -> None:
+        assignment = self._poller.assignment
+        text = Text(
+            tuple(sorted(assignment.partitions)),
+            tuple(self._poller.reasons.values()),
+            tuple(assignment.known),
+        )
+        if text != self._text:
+            self._text = text
+            self._slot.words[Field.PARTITIONS] = len(text.partitions)
+            self._slot.words[Field.RED] = bool(text.reasons)
+            self._slot.write_text(text)
+
+    def _tell_lag(self) -> None:
+        lag = unfinished = 0
+        oldest_ms: int | None = None
+        for at, partition in self._poller.assignment.partitions.items():
+            ledger = partition.ledger
+            end = self._ends.get(at)
+            # An empty position means that nothing was read yet, so nothing is known.
+            if end is not None and ledger.end is not None:
+                lag += max(0, end - ledger.end)
+            unfinished += ledger.unsettled
+            if (written := ledger.oldest_ms()) is not None:
+                oldest_ms = written if oldest_ms is None else min(oldest_ms, written)
+        age_ms = 0 if oldest_ms is None else max(0, int(time.time() * 1000) - oldest_ms)
+        words = self._slot.words
+        words[Field.LAG_RECORDS], words[Field.UNFINISHED] = lag, unfinished + lag
+        words[Field.AGE_MS] = age_ms
+
+    def _ask(self, now: float) -> None:
+        if (ends := self._watch.ends()) is not None:
+            self._ends = ends
+        if (limits := self._watch.limits()) is not None:
+            self._limits.learn(limits)
+        if now >= self._lag_at:
+            self._lag_at = now + _LAG_EVERY_S
+            self._watch.ask_ends(self._poller.assignment.partitions)
+        if now >= self._limits_at:
+            self._limits_at = now + _LIMITS_EVERY_S
+            self._watch.ask_limits(self._limits.topics)
+
+
+class Title:
+    """The process title: "kworker: worker 2 [orders] 3 partitions, 412/s"."""
+
+    def __init__(self, slot: Slot, name: str) -> None:
+        self._slot = slot
+        self._name = name
+        self._done = 0
+        self._at = time.monotonic()
+
+    def text(self, now: float) -> str:
+        """With the rate since the last call."""
+        words = self._slot.words
+        done, seconds = words[Field.DONE], max(now - self._at, 1e-3)
+        rate = (done - self._done) / seconds
+        self._done, self._at = done, now
+        count = words[Field.PARTITIONS]
+        noun = "partition" if count == 1 else "partitions"
+        what = f"{count} {noun}, {rate:.0f}/s" if words[Field.POLLED] else "starting"
+        return f"kworker: worker {self._slot.number} [{self._name}] {what}"

@@ -1,0 +1,345 @@
+"""One worker process, put together: its threads, its signals, its way out."""
+
+import faulthandler
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import setproctitle
+import structlog
+
+from kworker.clients.kafka import KafkaConsumer, KafkaProducer
+from kworker.clients.properties import (
+    admin_properties,
+    consumer_properties,
+    producer_properties,
+)
+from kworker.clients.watch import KafkaWatch
+from kworker.config import Config
+from kworker.core.flow import Flow, FlowPolicy
+from kworker.core.lanes import Lanes
+from kworker.core.outcome import Outcome
+from kworker.core.phase import Phase
+from kworker.core.record import Record
+from kworker.core.retry import InPlaceRetry
+from kworker.errors import ConfigError, ExitCode
+from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.worker import handler
+from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.handler import Delivered, Handlers
+from kworker.worker.loop_pool import AsyncWork, LoopPool
+from kworker.worker.poller import Fenced, Poller
+from kworker.worker.pool import ThreadPool, Work
+from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.results import Limits, Results
+from kworker.worker.telling import Telling, Title
+
+_LOG = structlog.get_logger()
+
+_TITLE_EVERY_S = 1.0
+_GC_THRESHOLDS = (10_000, 20, 100)
+_BUILD_AGAIN_S = (1.0, 30.0)  # a handler's __init__ that raised: first wait, longest wait
+_ASK_EVERY_S = 2.0
+_TURN_S = 0.02
+_BATCH_BYTES = 1_000_000  # the library's own default
+_SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
+_SETTLE_MOST_S = 5.0
+_LEAVE_S = 1.5  # unsubscribed and polling, so that a static member's leaving is heard
+_CLOSE_S = 5.0
+
+
+def run(config: Config, slot: Slot, lifeline_fd: int) -> int:
+    """The life of a worker after the fork; returns its exit code.
+
+    `lifeline_fd` reads end-of-file when the supervisor is gone: then this drains too.
+    """
+    return Worker(config, slot, lifeline_fd).run()
+
+
+class Worker:
+    """The main thread: signals, phases, start and end of the others."""
+
+    def __init__(self, config: Config, slot: Slot, lifeline_fd: int) -> None:
+        self._config = config
+        self._slot = slot
+        self._lifeline_fd = lifeline_fd
+        self._signals: list[int] = []
+        self._phase = Phase.BOOTING
+        self._leaving = False  # give the static place in the group back
+        self._drain_by = float("inf")
+        self._failure: BaseException | None = None
+        self._unfinished = 0
+
+    def run(self) -> int:
+        self._install_signals()
+        title = Title(self._slot, self._config.name)
+        setproctitle.setproctitle(title.text(time.monotonic()))
+        try:
+            handlers = self._build_handlers()
+        except ConfigError as error:
+            _LOG.error("worker cannot start", problem=str(error))
+            return ExitCode.CONFIG
+        if handlers is None:
+            return ExitCode.OK
+        # What is imported by now stays; and thousands of records in flight are no garbage.
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        thread = threading.Thread(target=self._poll_thread, args=(handlers,), name="poll")
+        thread.daemon = True
+        thread.start()
+        self._watch(thread, title)
+        return self._exit_code(handlers)
+
+    # -- main thread ------------------------------------------------------------------
+
+    def _install_signals(self) -> None:
+        self._wakeup_fd, write_fd = os.pipe()
+        os.set_blocking(self._wakeup_fd, False)
+        os.set_blocking(write_fd, False)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, self._record_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        faulthandler.enable(sys.stderr)
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+
+    def _record_signal(self, number: int, _frame: Any) -> None:
+        self._signals.append(number)
+
+    def _build_handlers(self) -> Handlers | None:
+        """Tries again with back-off while a class cannot be made; None when told to stop."""
+        wait_s, most_s = _BUILD_AGAIN_S
+        while True:
+            try:
+                return handler.load(self._config)
+            except ConfigError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
+                reason = f"the handler cannot be made: {type(error).__name__}: {error}"
+            _LOG.warning(f"{reason}; again in {wait_s:g} s")
+            self._say((reason,))
+            if self._pause(wait_s):
+                return None
+            wait_s = min(most_s, wait_s * 2)
+
+    def _pause(self, seconds: float) -> bool:
+        """Waits, as alive; True when it is time to stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+            if self._wait(min(left, _TITLE_EVERY_S)):
+                return True
+        return False
+
+    def _wait(self, seconds: float) -> bool:
+        """Until a signal, the supervisor's end, or the time; True when it is time to drain."""
+        fds = [self._wakeup_fd, self._lifeline_fd]
+        readable, _, _ = select.select(fds, [], [], seconds)
+        if self._wakeup_fd in readable:
+            os.read(self._wakeup_fd, 4096)
+        while self._signals:
+            if self._signals.pop(0) == signal.SIGTERM:
+                self._begin_drain("told to")
+        if self._lifeline_fd in readable:
+            self._begin_drain("the supervisor is gone")
+        return self._phase >= Phase.DRAINING
+
+    def _begin_drain(self, why: str) -> None:
+        if self._phase < Phase.DRAINING:
+            self._leaving = bool(self._slot.words[Field.LEAVE])
+            self._drain_by = time.monotonic() + self._config.workers.drain_timeout
+            self._enter(Phase.DRAINING)
+            _LOG.info("worker drains", why=why, in_hand=self._slot.words[Field.IN_HAND])
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase = phase
+        self._slot.words[Field.PHASE] = phase
+
+    def _watch(self, thread: threading.Thread, title: Title) -> None:
+        """Until the poll thread has ended, or has had its time to."""
+        while thread.is_alive() and time.monotonic() < self._drain_by + _LEAVE_S + _CLOSE_S:
+            setproctitle.setproctitle(title.text(time.monotonic()))
+            if self._wait(_TITLE_EVERY_S):
+                # The lifeline stays readable once it is cut: wait for the thread instead.
+                thread.join(0.2)
+
+    def _exit_code(self, handlers: Handlers) -> int:
+        self._enter(Phase.GONE)
+        if isinstance(self._failure, Fenced):
+            _LOG.error("fenced: another process has this identity", error=str(self._failure))
+            return ExitCode.ALREADY_RUNNING
+        if self._failure is not None:
+            return ExitCode.FAILURE
+        if self._unfinished:
+            _LOG.warning("drain timed out; the rest is delivered again", left=self._unfinished)
+            return ExitCode.DRAIN_TIMED_OUT
+        try:
+            handlers.close()
+        except Exception as error:  # noqa: BLE001 - the user's code; the drain is done
+            _LOG.warning("the handler's close() raised", error=f"{type(error).__name__}: {error}")
+        return ExitCode.OK
+
+    # -- poll thread ------------------------------------------------------------------
+
+    def _poll_thread(self, handlers: Handlers) -> None:
+        """Converts whatever ends it into the worker's end."""
+        try:
+            self._poll(handlers)
+        except Exception as error:  # noqa: BLE001 - the top of a thread
+            self._failure = error
+            if not isinstance(error, Fenced):
+                _LOG.exception("the poll thread ended; the worker exits, what is in hand is redone")
+        finally:
+            os.kill(os.getpid(), signal.SIGUSR2)  # wakes the main thread
+
+    def _poll(self, handlers: Handlers) -> None:
+        config, slot = self._config, self._slot
+        watch = KafkaWatch(admin_properties(config))
+        limits = Limits([config.delivery.results, *config.delivery.topics])
+        if not self._learn(limits, watch):
+            return
+        pool = make_pool(config, slot, handlers, limits)
+        poller, consumer = make_poller(config, slot.number, pool, limits)
+        telling = Telling(slot, poller, watch, limits)
+        pool.start()
+        consumer.subscribe(config.source.topics)
+        if self._phase < Phase.DRAINING:
+            self._enter(Phase.JOINING)
+        self._serve(poller, telling)
+        self._drain(poller, telling)
+        pool.stop()
+        self._leave(consumer, telling)
+
+    def _learn(self, limits: Limits, watch: KafkaWatch) -> bool:
+        """Waits, red, until the brokers tell what the topics take; False: told to stop."""
+        ask_at = 0.0
+        while self._phase < Phase.DRAINING:
+            self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+            if (answer := watch.limits()) is not None:
+                limits.learn(answer)
+            if limits.known:
+                self._say(())
+                return True
+            if (now := time.monotonic()) >= ask_at:
+                ask_at = now + _ASK_EVERY_S
+                watch.ask_limits(limits.topics)
+            if answer is not None:
+                self._say((f"waiting for {limits.missing}: not there, or no broker answers",))
+            time.sleep(_TURN_S)
+        return False
+
+    def _say(self, reasons: tuple[str, ...]) -> None:
+        self._slot.words[Field.RED] = bool(reasons)
+        self._slot.write_text(Text(reasons=reasons))
+
+    def _serve(self, poller: Poller, telling: Telling) -> None:
+        while self._phase.taking:
+            poller.turn()
+            telling.turn()
+            if self._phase is Phase.JOINING and poller.assignment.joined:
+                self._enter(Phase.RUNNING)
+
+    def _drain(self, poller: Poller, telling: Telling) -> None:
+        """What has begun ends and is committed; handlers get most of the time, Kafka the rest."""
+        kept_s = min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
+        poller.stop_taking()
+        while not poller.idle and time.monotonic() < self._drain_by - kept_s:
+            poller.turn()
+            telling.turn()
+        self._unfinished = poller.flow.records
+        while not poller.settled and time.monotonic() < self._drain_by:
+            poller.turn()
+            telling.turn()
+        self._unfinished += poller.publisher.pending
+        telling.tell()
+
+    def _leave(self, consumer: KafkaConsumer, telling: Telling) -> None:
+        """Gives the place in the group back, unless a successor takes it over."""
+        if self._phase < Phase.LEAVING:
+            self._enter(Phase.LEAVING)
+        static = self._config.workers.membership == "static"
+        if self._leaving and static:
+            # close() alone does not send a static member's leaving; this does.
+            consumer.unsubscribe()
+            until = time.monotonic() + _LEAVE_S
+            while time.monotonic() < until:
+                consumer.take(1, 0.1)
+                telling.turn()
+        closing = threading.Thread(target=consumer.close, name="close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+
+
+def make_pool(
+    config: Config, slot: Slot, handlers: Handlers, limits: Limits
+) -> ThreadPool | LoopPool:
+    """The pool that the handlers' kind asks for."""
+    results = Results(config.delivery.results, config.delivery.topics, limits)
+    timeout_s = config.workers.handler_timeout
+    if handlers.is_async:
+        hands = [slot.hand(i) for i in range(config.workers.concurrency)]
+        return LoopPool(async_work(handlers, results, timeout_s), hands)
+    hands = [slot.hand(i) for i in range(config.workers.threads)]
+    return ThreadPool(work(handlers, results, timeout_s), hands)
+
+
+def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
+    """Runs a record's handler on the calling thread."""
+    only, of, outputs = handlers.only, handlers.of, results.outputs
+
+    def run_one(record: Record, began: float) -> Outcome:
+        call = only or of(record.partition.topic)
+        returned = call(Delivered(record.raw, record.attempt, began + timeout_s))
+        return None if returned is None else outputs(record, returned)
+
+    return run_one
+
+
+def async_work(handlers: Handlers, results: Results, timeout_s: float) -> AsyncWork:
+    """Runs a record's handler on the loop."""
+    only, of, outputs = handlers.only, handlers.of, results.outputs
+
+    async def run_one(record: Record, began: float) -> Outcome:
+        call = only or of(record.partition.topic)
+        returned = await call(Delivered(record.raw, record.attempt, began + timeout_s))
+        return None if returned is None else outputs(record, returned)
+
+    return run_one
+
+
+def make_poller(
+    config: Config, slot: int, pool: ThreadPool | LoopPool, limits: Limits
+) -> tuple[Poller, KafkaConsumer]:
+    """The poller and the consumer inside it."""
+    workers, delivery = config.workers, config.delivery
+    # One record over a topic's limit would fail the whole batch that it is in.
+    producer = producer_properties(config, slot=slot)
+    producer["message.max.bytes"] = limits.largest
+    producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), limits.smallest)
+    made: list[KafkaConsumer] = []
+
+    def consumer(listener: Any) -> KafkaConsumer:
+        made.append(KafkaConsumer(consumer_properties(config, slot=slot), listener))
+        return made[0]
+
+    commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
+    poller = Poller(
+        consumer=consumer,
+        committer=lambda client: Committer(client, commits),
+        publisher=Publisher(
+            lambda: KafkaProducer(producer), PublishPolicy(workers.in_flight_bytes)
+        ),
+        pool=pool,
+        lanes=Lanes(workers.ordering),
+        flow=Flow(FlowPolicy(workers.in_flight, workers.in_flight_bytes)),
+        retry=InPlaceRetry(),
+        revoke_timeout_s=workers.revoke_timeout,
+    )
+    return poller, made[0]

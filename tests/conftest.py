@@ -1,0 +1,129 @@
+"""What every test may ask for: one real Kafka and one real Redis for the whole session."""
+
+import random
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kworker.sandbox import Options, Sandbox
+from kworker.sandbox.process import port_is_free
+from tests.waiting import eventually
+
+PORTS_TOGETHER = 10
+STOP_TIMEOUT_S = 60.0
+
+# Stops the sandbox when its standard input ends: at the session's end, and also when pytest
+# is interrupted or killed, which no fixture survives.
+_GUARD = """
+import sys
+from kworker.sandbox import Sandbox
+sys.stdin.read()
+Sandbox(sys.argv[1]).down(wipe=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Gives a port that is free, as are the nine above it; below those of outgoing connections."""
+    candidates = list(range(20000, 32000, PORTS_TOGETHER))
+    random.shuffle(candidates)
+
+    def take() -> int:
+        while True:
+            port = candidates.pop()
+            if all(port_is_free(port + above) for above in range(PORTS_TOGETHER)):
+                return port
+
+    return take
+
+
+@pytest.fixture(scope="session")
+def guarded() -> Iterator[Callable[[Path], None]]:
+    """Has the sandboxes of the folders it is told of stopped, however the session ends."""
+    guards: list[subprocess.Popen[bytes]] = []
+
+    def guard(folder: Path) -> None:
+        command = [sys.executable, "-c", _GUARD, str(folder)]
+        # In a session of its own: an interrupt from the terminal is not for it.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        guards.append(process)
+
+    yield guard
+    for process in guards:
+        assert process.stdin
+        process.stdin.close()
+    assert [process.wait(STOP_TIMEOUT_S) for process in guards] == [0] * len(guards)
+
+
+@pytest.fixture(scope="session")
+def sandbox(
+    tmp_path_factory: pytest.TempPathFactory,
+    free_port: Callable[[], int],
+    guarded: Callable[[Path], None],
+) -> Sandbox:
+    """One broker and Redis. Shared: a test that breaks servers takes an `own_sandbox`."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    guarded(folder)
+    sandbox = Sandbox(folder, Options(kafka_port=free_port(), redis_port=free_port()))
+    sandbox.up()
+    return sandbox
+
+
+@pytest.fixture
+def sandbox_folder(tmp_path: Path, guarded: Callable[[Path], None]) -> Iterator[Path]:
+    """For a sandbox of the test's own, which is gone when the test ends."""
+    folder = tmp_path / "sandbox"
+    guarded(folder)
+    yield folder
+    Sandbox(folder).down(wipe=True)
+
+
+@pytest.fixture
+def own_sandbox(sandbox_folder: Path, free_port: Callable[[], int]) -> Callable[..., Sandbox]:
+    """Starts the test's own: `own_sandbox(brokers=3, redis=False)`, with any of `Options`."""
+
+    def start(**options: Any) -> Sandbox:
+        ports = {"kafka_port": free_port(), "redis_port": free_port()}
+        sandbox = Sandbox(sandbox_folder, Options(**{**ports, **options}))
+        sandbox.up()
+        return sandbox
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def bootstrap(sandbox: Sandbox) -> str:
+    return sandbox.bootstrap
+
+
+@pytest.fixture(scope="session")
+def redis_url(sandbox: Sandbox) -> str:
+    return sandbox.redis_url
+
+
+@pytest.fixture(scope="session")
+def topic(bootstrap: str) -> Callable[..., str]:
+    """Creates topics: `topic("orders", partitions=4, **config)` gives the unique name of one."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(prefix: str = "topic", *, partitions: int = 4, **config: str) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:10]}"
+        dotted = {key.replace("_", "."): value for key, value in config.items()}
+        created = admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])
+        created[name].result(30)
+        eventually(lambda: _led(admin, name) == partitions, what=f"leaders of {name}")
+        return name
+
+    return create
+
+
+def _led(admin: AdminClient, name: str) -> int:
+    """How many partitions of a topic have a leader, as far as clients are told."""
+    found = admin.list_topics(name, timeout=10).topics[name].partitions
+    return sum(1 for partition in found.values() if partition.leader >= 0)

@@ -1,0 +1,99 @@
+"""What each Kafka client is given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kworker.clients.admin import refusals
+from kworker.clients.properties import (
+    admin_properties,
+    consumer_properties,
+    producer_properties,
+)
+from kworker.config import Config
+
+
+def config(*, membership: str = "static", topic: str = "orders", **kafka: Any) -> Config:
+    return Config.model_validate(
+        {
+            "name": "orders",
+            "handler": "h:f",
+            "instance": "host-1",
+            "file": Path("kworker.toml"),
+            "source": {"topics": [topic]},
+            "kafka": {"common": {"bootstrap.servers": "127.0.0.1:9"}, **kafka},
+            "workers": {"membership": membership},
+        }
+    )
+
+
+def test_a_consumer_never_commits_or_chooses_by_itself() -> None:
+    """The ledger alone knows what is settled; a position that is lost must not be guessed."""
+    properties = consumer_properties(config(), slot=3)
+    assert properties["group.id"] == "orders"
+    assert properties["group.instance.id"] == "orders-host-1-3"
+    assert properties["enable.auto.commit"] is False
+    assert properties["enable.auto.offset.store"] is False
+    assert properties["auto.offset.reset"] == "error"
+    assert properties["enable.partition.eof"] is True
+    assert properties["isolation.level"] == "read_committed"
+    assert properties["partition.assignment.strategy"] == "range"
+    assert properties["session.timeout.ms"] == 10000
+    assert properties["queued.max.messages.kbytes"] == 16384
+    assert properties["fetch.queue.backoff.ms"] == 10
+
+
+def test_dynamic_members_have_no_name_of_their_own() -> None:
+    """With one, they would be static."""
+    assert "group.instance.id" not in consumer_properties(config(membership="dynamic"), slot=0)
+
+
+@pytest.mark.parametrize("section", ["common", "consumer"])
+def test_the_newer_protocol_gets_its_own_assignor_and_no_times(section: str) -> None:
+    """The client refuses those of the other protocol."""
+    new: dict[str, Any] = {section: {"group.protocol": "consumer", "bootstrap.servers": "h:9"}}
+    properties = consumer_properties(config(membership="dynamic", **new), slot=0)
+    assert properties["group.remote.assignor"] == "range"
+    assert not {"partition.assignment.strategy", "session.timeout.ms"} & set(properties)
+    assert list(refusals("consumer", properties)) == []
+
+
+def test_the_users_properties_win_over_defaults_and_the_clients_over_the_common() -> None:
+    """Defaults are a proposal."""
+    given = config(
+        common={"bootstrap.servers": "h:9", "linger.ms": 1, "client.id": "mine"},
+        consumer={"session.timeout.ms": 6000},
+        producer={"linger.ms": 2},
+    )
+    assert consumer_properties(given, slot=0)["session.timeout.ms"] == 6000
+    assert producer_properties(given, slot=0)["linger.ms"] == 2
+    assert producer_properties(given, slot=0)["compression.type"] == "lz4"
+    assert admin_properties(given)["client.id"] == "mine"
+
+
+def test_a_producer_writes_once_where_java_would() -> None:
+    """Results must stand beside other writers' records of the same key."""
+    properties = producer_properties(config(), slot=0)
+    assert properties["enable.idempotence"] is True
+    assert properties["acks"] == "all"
+    assert properties["partitioner"] == "murmur2_random"
+
+
+def test_a_pattern_leaves_the_topics_of_kworker_services_out() -> None:
+    """Else a service would be fed with results, or with what is dead."""
+    assert "topic.blacklist" in consumer_properties(config(topic="^.*"), slot=0)
+    assert "topic.blacklist" not in consumer_properties(config(), slot=0)
+
+
+def test_librdkafka_takes_the_defaults() -> None:
+    """For both kinds of client, without a broker."""
+    assert list(refusals("consumer", consumer_properties(config(topic="^.*"), slot=0))) == []
+    assert list(refusals("producer", producer_properties(config(), slot=0))) == []
+
+
+def test_every_property_that_librdkafka_refuses_is_told() -> None:
+    """All at once, as with every other mistake."""
+    wrong = config(consumer={"sesion.timeout.ms": 1, "fetch.min.byte": 1, "fetch.min.bytes": "x"})
+    found = {refusal.name for refusal in refusals("consumer", consumer_properties(wrong, slot=0))}
+    assert found == {"sesion.timeout.ms", "fetch.min.byte", "fetch.min.bytes"}

@@ -1,0 +1,66 @@
+"""The scoreboard: what a worker wrote is what the supervisor reads, over a fork too."""
+
+import os
+
+from kworker.core.phase import Phase
+from kworker.supervisor.scoreboard import Field, Held, Scoreboard, Text
+
+
+def board() -> Scoreboard:
+    return Scoreboard.for_workers(processes=2, hands=3)
+
+
+def test_a_child_writes_and_the_parent_reads():
+    """The board is made before the fork and must be the same memory after it."""
+    slot = board().slots[5]
+    pid = os.fork()
+    if pid == 0:
+        slot.words[Field.PHASE] = Phase.RUNNING
+        slot.words[Field.DONE] = 41
+        slot.write_text(Text((("a", 0),), ("red",), (("a", 0), ("b", 7))))
+        slot.hand(1).take(1, 99, 1234)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert slot.phase is Phase.RUNNING
+    assert slot.counters()["done"] == 41
+    assert slot.read_text() == Text((("a", 0),), ("red",), (("a", 0), ("b", 7)))
+    assert slot.held() == [Held("b", 7, 99, 1234)]
+
+
+def test_a_slot_does_not_reach_into_its_neighbour():
+    slots = board().slots
+    slots[1].write_text(Text(known=tuple((f"topic-{i}", i) for i in range(1000))))
+    slots[1].hand(2).take(1, 2, 3)
+    assert slots[0].held() == slots[2].held() == []
+    assert slots[2].read_text() == Text()
+
+
+def test_a_new_life_begins_empty():
+    """A respawned worker must not inherit the suspects of the dead one."""
+    slot = board().slots[0]
+    slot.write_text(Text(known=(("a", 0),)))
+    slot.hand(0).take(0, 5, 6)
+    slot.words[Field.DONE] = 7
+    slot.begin(pid=77, now_ns=8)
+    assert slot.held() == []
+    assert slot.oldest_since_ns() is None
+    assert slot.counters()["done"] == 0
+    assert slot.words[Field.PID] == 77
+
+
+def test_the_oldest_record_in_hand_is_told_and_forgotten_when_it_ends():
+    slot = board().slots[0]
+    slot.hand(0).take(0, 1, 500)
+    slot.hand(1).take(0, 2, 300)
+    assert slot.oldest_since_ns() == 300
+    slot.hand(1).clear()
+    assert slot.oldest_since_ns() == 500
+
+
+def test_more_partitions_than_there_is_room_for_are_cut_not_overrun():
+    slot = board().slots[0]
+    many = tuple(("a-rather-long-topic-name-" + str(i), i) for i in range(5000))
+    slot.write_text(Text(many, (), many))
+    text = slot.read_text()
+    assert 300 < len(text.known) < 5000
+    assert text.known == many[: len(text.known)]

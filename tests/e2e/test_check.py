@@ -1,0 +1,344 @@
+"""Bad input of every kind: one clear line with the next step, the right exit code, no traceback."""
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kworker import config_file, preflight
+from kworker.config import Config
+from kworker.errors import ExitCode
+from tests.e2e.conftest import Kworker
+
+Configured = Callable[..., Path]
+
+HANDLER = "def handle(message):\n    return None\n"
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Configured:
+    """Writes a service's file and its handlers; brokers at a port that nobody serves."""
+
+    def write(
+        extra: str = "",
+        *,
+        servers: str = "127.0.0.1:1",
+        topic: str = "cfg-nowhere",
+        handlers: str = HANDLER,
+        source: str = "",
+    ) -> Path:
+        file = tmp_path / "kworker.toml"
+        file.write_text(
+            f'name = "cfg-{uuid.uuid4().hex[:8]}"\nhandler = "handlers:handle"\n'
+            f'[source]\ntopics = ["{topic}"]\n{source}\n'
+            f'[kafka]\nbootstrap.servers = "{servers}"\n{extra}\n'
+        )
+        (tmp_path / "handlers.py").write_text(handlers)
+        return file
+
+    return write
+
+
+def test_a_sound_configuration_is_told_so_with_its_ceiling_and_worst_case(
+    kworker: Kworker, configured: Configured
+) -> None:
+    """Without --online no broker is asked."""
+    done = kworker("check", "--config", configured())
+    assert done.returncode == 0, done.stderr
+    assert "✗" not in done.stdout
+    assert "✓ handlers import" in done.stdout
+    assert "a worker takes at most 339MiB = 120 MB + 2 ×" in done.stdout
+    assert "delays the later records of its own key in its partition" in done.stdout
+
+
+def test_mistakes_in_the_file_are_a_line_each(kworker: Kworker, configured: Configured) -> None:
+    """For a person, and for a program."""
+    file = configured('[workers]\nthread = 3\nthreads = "many"')
+    lines = [
+        'workers.threads: expected a whole number of at least 1, got "many"',
+        "workers.thread: unknown key; did you mean threads?",
+    ]
+    done = kworker("check", "--config", file)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr.splitlines() == [f"kworker: {line}" for line in lines]
+    told = kworker("check", "--config", file, "--json")
+    assert json.loads(told.stdout) == {"ok": False, "exit_code": 78, "problems": lines}
+    assert told.returncode == 78
+
+
+@pytest.mark.parametrize("verb", [["check"], ["config", "show"], ["start"], ["status"], ["stop"]])
+def test_a_missing_file_is_one_line_for_every_verb(
+    kworker: Kworker, tmp_path: Path, verb: list[str]
+) -> None:
+    """It says where was looked, and what writes a first one."""
+    done = kworker(*verb, "--config", tmp_path / "none.toml")
+    assert done.returncode == 78
+    assert done.stderr == (
+        f"kworker: {tmp_path}/none.toml is not there; kworker init writes a first one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("handlers", "words"),
+    [
+        ("import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("\n\nraise KeyError('x')\n", "KeyError: 'x' (handlers.py line 3)"),
+        ("def handle(:\n", "SyntaxError: invalid syntax (handlers.py line 1)"),
+        ("import sys\nsys.exit('no')\n", "SystemExit: no (handlers.py line 2)"),
+        ("import os\nos._exit(3)\n", "ends the process that imports it (exit code 3)"),
+        ("import os\nos.kill(os.getpid(), 11)\n", "ends the process that imports it (SIGSEGV)"),
+        ("", "nothing callable named 'handle'"),
+        ("print('noise')\nhandle = 3\n", "nothing callable named 'handle'"),
+    ],
+)
+def test_a_handler_that_will_not_import_is_told_with_its_last_words(
+    configured: Configured, handlers: str, words: str
+) -> None:
+    """Whatever its import does, the check survives and says where it was."""
+    [found] = preflight.handlers(config_file.load(configured(handlers=handlers)))
+    assert (found.key, found.exit_code) == ("handler", ExitCode.CONFIG)
+    assert words in found.problem
+
+
+def test_a_check_shows_the_handlers_trouble_without_a_traceback(
+    kworker: Kworker, configured: Configured
+) -> None:
+    """The whole way through the command."""
+    done = kworker("check", "--config", configured(handlers="import no_such_module\n"))
+    assert done.returncode == 78
+    assert "✗ handlers import" in done.stdout
+    assert "(handlers.py line 1)" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_import_that_never_ends_is_given_up(configured: Configured) -> None:
+    """It may be the machine, so this alone is no reason to refuse a start for ever."""
+    config = config_file.load(configured(handlers="import threading\nthreading.Event().wait()\n"))
+    [found] = preflight.handlers(config, timeout_s=2)
+    assert found.exit_code is ExitCode.UNREACHABLE
+    assert "not imported within 2 s" in found.problem
+
+
+def test_a_handler_of_one_topic_is_named_by_its_own_key(configured: Configured) -> None:
+    """With several, the reader must know which."""
+    file = configured('[handlers]\n"cfg-nowhere" = "elsewhere:handle"')
+    [found] = preflight.handlers(config_file.load(file))
+    assert found.key == "handlers.cfg-nowhere"
+
+
+def test_a_misspelt_property_is_told_where_it_stands(
+    kworker: Kworker, configured: Configured
+) -> None:
+    """librdkafka alone knows its properties."""
+    file = configured('sesion.timeout.ms = 1\n[kafka.producer]\nlingerms = 5\n"acks" = "some"')
+    done = kworker("check", "--config", file, "--json")
+    assert done.returncode == 78
+    found = {
+        f["key"]: f["problem"] for c in json.loads(done.stdout)["checks"] for f in c["findings"]
+    }
+    assert found["kafka.sesion.timeout.ms"] == (
+        'No such configuration property: "sesion.timeout.ms"'
+    )
+    assert "lingerms" in found["kafka.producer.lingerms"]
+    assert found["kafka.producer.acks"].startswith("Invalid value for configuration property")
+
+
+@pytest.mark.parametrize(
+    ("extra", "key"),
+    [
+        ('[delivery]\nguarantee = "exactly-once"', "delivery.guarantee"),
+        ('[idempotency]\nredis = "redis://127.0.0.1:1"\nkey = "key"', "idempotency"),
+        ('[retry]\nmode = "hold"', "retry.mode"),
+    ],
+)
+def test_what_is_not_built_yet_is_refused_not_ignored(
+    kworker: Kworker, configured: Configured, extra: str, key: str
+) -> None:
+    """A promise that is silently not kept is worse than none; looking at it still works."""
+    file = configured(extra)
+    done = kworker("check", "--config", file)
+    assert done.returncode == 78
+    assert f"{key}: " in done.stdout
+    assert "is not built yet in this version" in done.stdout
+    assert kworker("config", "show", "--config", file).returncode == 0
+
+
+def test_an_unreachable_broker_is_exit_69(
+    kworker: Kworker, configured: Configured, free_port: Callable[[], int]
+) -> None:
+    """Waiting may help, unlike with the file."""
+    servers = f"127.0.0.1:{free_port()}"
+    done = kworker("check", "--online", "--config", configured(servers=servers))
+    assert done.returncode == 69
+    assert f"no broker of {servers} answers within 5 s" in done.stdout
+    assert "Connection refused" in done.stdout
+    assert done.stderr == ""
+
+
+def test_missing_topics_are_told_with_the_command_to_type(
+    kworker: Kworker, configured: Configured, bootstrap: str, topic: Callable[..., str]
+) -> None:
+    """And once it has been typed, all is well."""
+    file = configured(servers=bootstrap, topic=topic("cfg-source"))
+    done = kworker("check", "--online", "--config", file)
+    assert done.returncode == 78
+    assert f"→ create with: kworker topics create --config {file}\n" in done.stdout
+    assert kworker("topics", "create", "--config", file).returncode == 0
+    done = kworker("check", "--online", "--config", file)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_a_source_with_other_partitions_than_requeue_is_named(
+    kworker: Kworker, configured: Configured, bootstrap: str, topic: Callable[..., str]
+) -> None:
+    """There a record that comes again may not meet its lane; it is no reason not to start."""
+    small, large = topic("cfg-small", partitions=2), topic("cfg-large", partitions=3)
+    file = configured(servers=bootstrap, topic=f'{small}", "{large}')
+    assert kworker("topics", "create", "--config", file).returncode == 0
+    done = kworker("check", "--online", "--config", file)
+    assert done.returncode == 0
+    assert f"{small}: 2 partitions, and " in done.stdout
+    assert f"{large}: 3 partitions" not in done.stdout
+
+
+def test_redis_that_does_not_answer_is_told_without_its_password(
+    configured: Configured, redis_url: str, free_port: Callable[[], int]
+) -> None:
+    """The same check is content with one that does."""
+    idempotency = '[idempotency]\nkey = "key"\nredis = '
+    address = f"redis://:s3cret@127.0.0.1:{free_port()}/0"
+    [found] = preflight.redis(config_file.load(configured(f'{idempotency}"{address}"')))
+    assert found.exit_code is ExitCode.UNREACHABLE
+    assert "s3cret" not in str(found)
+    assert preflight.redis(config_file.load(configured(f'{idempotency}"{redis_url}"'))) == []
+
+
+def offsets(bootstrap: str, group: str) -> dict[int, int]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    found = asked[group].result(30).topic_partitions or ()
+    return {tp.partition: tp.offset for tp in found}
+
+
+@pytest.fixture
+def service(
+    kworker: Kworker, configured: Configured, bootstrap: str, topic: Callable[..., str]
+) -> Callable[..., Config]:
+    """A service whose topics exist, with three records in partition 0 of its source."""
+
+    def make(**settings: Any) -> Config:
+        source = topic("cfg-source", partitions=2)
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for number in range(3):
+            producer.produce(source, str(number), partition=0)
+        assert producer.flush(30) == 0
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+        file = configured(servers=bootstrap, topic=source, source=lines)
+        assert kworker("topics", "create", "--config", file).returncode == 0
+        return config_file.load(file)
+
+    return make
+
+
+@pytest.mark.parametrize(("start", "first"), [("earliest", {0: 0, 1: 0}), ("latest", {0: 3, 1: 0})])
+def test_the_first_start_commits_where_the_group_begins(
+    service: Callable[..., Config], bootstrap: str, start: str, first: dict[int, int]
+) -> None:
+    """So that what `source.start` means is settled once; the second start changes nothing."""
+    config = service(start=start)
+    assert preflight.before_start(config) == []
+    assert offsets(bootstrap, config.name) == first
+    note = json.loads((config.state_dir / "group.json").read_text())
+    assert note["group"] == config.name
+    assert (config.state_dir.stat().st_mode & 0o777) == 0o700
+    assert preflight.before_start(config) == []
+    assert offsets(bootstrap, config.name) == first
+
+
+def test_a_first_start_that_must_not_choose_fails(service: Callable[..., Config]) -> None:
+    """`fail` is for groups whose positions somebody brings along."""
+    [found] = preflight.before_start(service(start="fail"))
+    assert (found.key, found.exit_code) == ("source.start", ExitCode.CONFIG)
+
+
+def test_a_group_that_brings_its_positions_keeps_them(
+    service: Callable[..., Config], bootstrap: str
+) -> None:
+    """Another consumer's group may be taken over, whatever `start` says."""
+    config = service(start="fail")
+    position = TopicPartition(config.source.topics[0], 0, 2)
+    brought = ConsumerGroupTopicPartitions(config.name, [position])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.alter_consumer_group_offsets([brought])[config.name].result(30)
+    assert preflight.before_start(config) == []
+    assert offsets(bootstrap, config.name) == {0: 2}
+
+
+def test_a_group_that_ran_and_lost_its_positions_waits_for_a_decision(
+    service: Callable[..., Config], bootstrap: str
+) -> None:
+    """Neither beginning is right: one repeats everything, the other skips it."""
+    config = service()
+    assert preflight.before_start(config) == []
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_consumer_groups([config.name])[config.name].result(30)
+    [found] = preflight.before_start(config)
+    assert found.exit_code is ExitCode.UNREACHABLE
+    assert "ran before and has no positions now" in found.problem
+    assert "kworker offsets reset" in found.next_step
+    assert offsets(bootstrap, config.name) == {}
+
+
+def test_a_topic_that_goes_missing_later_is_waited_for(
+    service: Callable[..., Config], bootstrap: str
+) -> None:
+    """At the first start it is a mistake; once the group has run, somebody is at work there."""
+    config = service()
+    assert preflight.before_start(config) == []
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([config.requeue_topic])[config.requeue_topic].result(30)
+    [found] = preflight.before_start(config)
+    assert found.exit_code is ExitCode.UNREACHABLE
+    assert config.requeue_topic in found.problem
+
+
+def test_usage_errors_are_one_line(kworker: Kworker) -> None:
+    """With the word that was not understood."""
+    done = kworker("check", "--on-line")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("kworker: No such option: --on-line")
+
+
+def test_help_teaches_the_first_steps_without_loading_clients(kworker: Kworker) -> None:
+    """A command that takes seconds to say how it is used is not asked."""
+    done = kworker("--help")
+    assert done.returncode == 0
+    steps = (
+        "kworker init",
+        "kworker sandbox up",
+        "kworker topics create",
+        "kworker check --online",
+    )
+    places = [done.stdout.find(step) for step in steps]
+    assert -1 < places[0] < places[1] < places[2] < places[3]
+
+
+def test_init_writes_what_check_accepts_and_never_twice(
+    kworker: Kworker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thing that a new user sees must work."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.chdir(tmp_path)
+    assert kworker("init").returncode == 0
+    assert kworker("check").returncode == 0
+    again = kworker("init")
+    assert again.returncode == 2
+    assert (
+        again.stderr == f"kworker: {tmp_path}/kworker.toml is there already; nothing was written\n"
+    )

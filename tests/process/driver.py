@@ -1,0 +1,176 @@
+"""A real supervisor over a worker that needs no Kafka: what the process tests run and torment.
+
+`python -m tests.process.driver FOLDER`. FOLDER holds what the test wants, and what happened:
+
+- `settings.json`: `processes`, `drain_timeout` and the like, read at the start and at a reload;
+- `limits.json`: the supervisor's waits, shortened;
+- `preflight.json`: the report of the preflight check; fine when it is not there;
+- `behaviour.json`: what a worker does, by slot or `*`, read when it is born;
+- `births`: a line for each life of a worker: slot, pid, monotonic time.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from kworker import config_file, log
+from kworker.config import Config, Kafka, Log, Source, Spark, Table, Workers
+from kworker.core.phase import Phase
+from kworker.core.restart import RestartPolicy
+from kworker.errors import ConfigError, KworkerError
+from kworker.supervisor.check import Report
+from kworker.supervisor.limits import Limits
+from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.supervisor.service import Parts
+from kworker.supervisor.supervisor import Supervisor
+
+assert config_file  # as in the real start, where it is imported before the first fork
+
+
+def main(folder: Path, ready_fd: int | None = None) -> int:
+    """The exit code of the supervisor."""
+    log.configure(Log(format="json"))
+    config = read_config(folder)
+    parts = Parts(
+        body=work,
+        preflight=lambda _: preflight(folder),
+        reread=lambda: read_config(folder),
+        limits=read_limits(folder),
+        spark_command=(sys.executable, "-m", "tests.process.fake_spark"),
+    )
+    try:
+        return Supervisor(config, parts, ready_fd).run()
+    except KworkerError as error:
+        print(f"kworker: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def preflight(folder: Path) -> Report:
+    """The report that the test wants, or none."""
+    wanted = _read(folder / "preflight.json")
+    if "crash" in wanted:
+        os.kill(os.getpid(), wanted["crash"])
+    if "hang" in wanted:
+        select.select([], [], [])
+    return Report(**wanted)
+
+
+def read_config(folder: Path) -> Config:
+    """As `config_file.load`, from what the test wrote."""
+    settings = _read(folder / "settings.json")
+    if "mistake" in settings:
+        raise ConfigError(settings["mistake"])
+    spark = settings.pop("spark", False)
+    workers = {"processes": 2, "threads": 2, "concurrency": 2, "drain_timeout": "5s"}
+    return Config(
+        name=settings.pop("name", "orders"),
+        state_dir=folder,
+        instance="test",
+        source=Source(topics=["orders"]),
+        kafka=Kafka(common={"bootstrap.servers": "127.0.0.1:1"}),
+        spark=Spark(tables=[Table(name="t", path=str(folder / "t"))]) if spark else None,
+        workers=Workers(**{**workers, **settings}),
+        handler="handlers:notify",
+        file=folder / "kworker.toml",
+    )
+
+
+def read_limits(folder: Path) -> Limits:
+    """Short ones, and what the test wrote."""
+    limits = {"check_every_s": 0.2, "turn_s": 0.1, **_read(folder / "limits.json")}
+    return Limits(**{**limits, "restart": RestartPolicy(**limits.get("restart", {}))})
+
+
+def work(config: Config, slot: Slot, lifeline_fd: int) -> int:
+    """The body of a worker: what `worker.run` promises, without a record."""
+    behaviours = _read(config.state_dir / "behaviour.json")
+    behaviour = {**behaviours.get("*", {}), **behaviours.get(str(slot.number), {})}
+    with (config.state_dir / "births").open("a") as births:
+        births.write(f"{slot.number} {os.getpid()} {time.monotonic()}\n")
+    if behaviour.get("tell_environment"):
+        (config.state_dir / "environment").write_text("\n".join(os.environ))
+    return FakeWorker(slot, lifeline_fd, behaviour).run()
+
+
+class FakeWorker:
+    """Polls, joins, works and drains, in numbers only."""
+
+    def __init__(self, slot: Slot, lifeline_fd: int, behaviour: dict[str, Any]) -> None:
+        self.slot = slot
+        self.lifeline_fd = lifeline_fd
+        self.behaviour = behaviour
+        self.told = False
+        self.memory = b""
+
+    def run(self) -> int:
+        if self.behaviour.get("deaf"):
+            signal.signal(signal.SIGABRT, signal.SIG_IGN)
+        deaf = self.behaviour.get("ignore_term")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else self._record)
+        if "die_at_boot" in self.behaviour:
+            self._die(self.behaviour["die_at_boot"])
+        if self.behaviour.get("hang_at_boot"):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            select.select([self.lifeline_fd], [], [])
+        self._join()
+        while not self._told_to_drain():
+            self._work()
+        return self._drain()
+
+    def _record(self, _signum: int, _frame: FrameType | None) -> None:
+        self.told = True
+
+    def _told_to_drain(self) -> bool:
+        return self.told or bool(select.select([self.lifeline_fd], [], [], 0.02)[0])
+
+    def _die(self, how: int) -> None:
+        """As an exit code, or below zero as a signal."""
+        if how >= 0:
+            os._exit(how)
+        signal.signal(-how, signal.SIG_DFL) if how != -signal.SIGKILL else None
+        os.kill(os.getpid(), -how)
+
+    def _join(self) -> None:
+        words = self.slot.words
+        words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+        words[Field.POLLED] = 1
+        words[Field.PHASE] = Phase.JOINING if self.behaviour.get("never_joins") else Phase.RUNNING
+        words[Field.IN_HAND] = self.behaviour.get("in_hand", 0)
+        reasons = tuple(self.behaviour.get("reasons", ()))
+        mine = (("orders", self.slot.number),)
+        self.slot.write_text(Text(mine, reasons, mine))
+        words[Field.RED] = bool(reasons)
+        self.memory = b"x" * self.behaviour.get("bytes", 0)
+
+    def _work(self) -> None:
+        if not self.behaviour.get("silent"):
+            self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+        self.slot.words[Field.CONSUMED] += 1
+        self.slot.words[Field.DONE] += 1
+        if "die_later" in self.behaviour:
+            self._die(self.behaviour["die_later"])
+
+    def _drain(self) -> int:
+        self.slot.words[Field.PHASE] = Phase.DRAINING
+        steps = self.behaviour.get("drain_steps", 0)  # of a tenth of a second
+        for step in range(steps, 0, -1):
+            self.slot.words[Field.IN_HAND] = step
+            self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+            select.select([], [], [], 0.1)
+        self.slot.words[Field.IN_HAND] = 0
+        self.slot.words[Field.PHASE] = Phase.GONE
+        return int(self.behaviour.get("drain_exit", 0))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,163 @@
+"""The verbs as a person types them, against a service that runs, and the daemon."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.process.service import ROOT, Service
+from tests.waiting import eventually
+
+CONFIG = """
+name = "orders"
+handler = "handlers:notify"
+state_dir = "."
+[source]
+topics = ["orders"]
+[kafka]
+"bootstrap.servers" = "127.0.0.1:1"
+"""
+
+
+def kworker(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    main = "import sys; from kworker.cli.main import main; main()"
+    (folder / "kworker.toml").write_text(CONFIG)
+    (folder / "handlers.py").write_text("def notify(message): pass\n")
+    return subprocess.run(
+        [sys.executable, "-c", main, *arguments, "--config", str(folder / "kworker.toml")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_status_and_scale_and_stop_read_well(service: Service):
+    service.write(behaviour={"*": {"drain_steps": 6}})
+    service.serve()
+    shown = kworker(service.folder, "status")
+    assert f"orders on test is running  pid {service.pid}" in shown.stdout
+    assert shown.returncode == 0
+    assert kworker(service.folder, "scale", "-1").stdout == "1 workers\n"
+    stopped = kworker(service.folder, "stop")
+    assert stopped.stdout == "orders is stopped\n"
+    assert "draining: 1 workers" in stopped.stderr
+    assert stopped.returncode == 0
+    assert service.exit_code(1) == 0
+
+
+def test_status_json_is_the_document(service: Service):
+    service.serve()
+    shown = kworker(service.folder, "status", "--json")
+    assert json.loads(shown.stdout)["workers"][1]["phase"] == "running"
+
+
+def test_restart_and_reload_see_it_through(service: Service):
+    service.serve()
+    before = service.running()
+    assert kworker(service.folder, "restart").stdout == "orders: restart done\n"
+    assert not set(service.running().values()) & set(before.values())
+    service.write(settings={"name": "invoices"})
+    refused = kworker(service.folder, "reload")
+    assert refused.returncode == 78
+    assert refused.stderr.startswith('kworker: name: is "orders" and cannot become "invoices"')
+
+
+def test_a_stop_that_takes_too_long_says_what_to_do_and_now_does_it(service: Service):
+    service.write(behaviour={"*": {"drain_steps": 300, "in_hand": 1}})
+    service.serve()
+    late = kworker(service.folder, "stop", "--timeout", "500ms")
+    assert late.returncode == 1
+    assert "still draining after 500ms; `kworker stop --now` ends it at once" in late.stderr
+    assert kworker(service.folder, "stop", "--now").returncode == 75
+
+
+def test_a_drain_that_timed_out_is_75_for_stop_too(service: Service):
+    service.write(behaviour={"0": {"drain_exit": 75}})
+    service.serve()
+    assert kworker(service.folder, "stop").returncode == 75
+
+
+def test_stop_works_without_a_socket(service: Service):
+    service.serve()
+    (service.folder / "control.sock").unlink()
+    stopped = kworker(service.folder, "stop")
+    assert stopped.returncode == 0
+    assert "told by signal" in stopped.stderr
+    assert service.exit_code(1) == 0
+
+
+@pytest.mark.parametrize("verb", [["status"], ["stop"], ["scale", "2"], ["restart"]])
+def test_without_a_service_each_verb_exits_3_with_a_line(tmp_path: Path, verb: list[str]):
+    refused = kworker(tmp_path, *verb)
+    assert refused.returncode == 3
+    assert refused.stderr == "kworker: orders is not running: `kworker start` starts it\n"
+
+
+def launched(service: Service, timeout_s: float) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.process.daemon_driver", str(service.folder), str(timeout_s)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_a_daemon_is_launched_when_it_is_ready_and_has_no_terminal(service: Service):
+    assert launched(service, 20) == f"Ready(pid={service.status()['pid']})"
+    daemon = psutil.Process(service.status()["pid"])
+    assert daemon.terminal() is None
+    assert os.getsid(daemon.pid) != daemon.pid  # no leader, so it can never get one
+    assert len(service.running()) == 2
+    assert '"supervisor started"' in (service.folder / "kworker.log").read_text()
+    assert list(service.client.follow("stop"))[-1]["exit_code"] == 0
+    daemon.wait(5)
+
+
+def test_a_daemon_that_waits_is_left_waiting(service: Service):
+    service.write(preflight={"unreachable": ["kafka: no broker answers"]})
+    assert launched(service, 1.5) == "Waiting()"
+    assert service.status()["state"] == "waiting"
+    service.write(preflight={})
+    eventually(lambda: len(service.running()) == 2)  # nobody listens for readiness any more
+    assert list(service.client.follow("stop"))[-1]["exit_code"] == 0
+
+
+def test_a_daemon_that_ends_early_leaves_its_last_words_and_its_code(service: Service):
+    service.write(preflight={"problems": ["handler: no module named nope"]})
+    result = launched(service, 20)
+    assert result.startswith("Ended(exit_code=78")
+    assert "handler: no module named nope" in result
+
+
+def test_start_says_what_is_wrong_without_a_traceback(tmp_path: Path):
+    """A handler that will not import: 78 and a line, and no loop."""
+    main = "from kworker.cli.main import main; main()"
+    (tmp_path / "kworker.toml").write_text(CONFIG.replace("handlers:", "nope:"))
+    failed = subprocess.run(
+        [sys.executable, "-c", main, "start", "--config", str(tmp_path / "kworker.toml")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert failed.returncode == 78, failed.stderr
+    assert "nope" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_the_log_is_json_with_time_level_and_worker(service: Service):
+    service.serve()
+    lines = [json.loads(line) for line in service.said().splitlines()]
+    assert {"timestamp", "level", "event", "pid"} <= set(lines[0])
+    assert lines[0]["timestamp"].endswith("Z")
+    assert lines[0]["event"] == "supervisor started"

@@ -1,0 +1,219 @@
+"""The control socket answers whoever may ask, and nobody can make supervision wait (FAULTS 34)."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from kworker.errors import NotRunning
+from kworker.supervisor.client import Client, Refused
+from kworker.supervisor.instance import StateFolder, connect
+from tests.process.service import Service
+from tests.waiting import eventually
+
+_WORKER = {"slot", "pid", "phase", "partitions", "in_hand", "in_flight", "oldest_s"} | {
+    "heartbeat_age_s",
+    "rate",
+    "rss_bytes",
+    "restarts",
+}
+
+
+def peer(service: Service) -> socket.socket:
+    return connect(service.folder / "control.sock", 10)
+
+
+def sent_until_refused(connection: socket.socket) -> int:
+    sent = 0
+    try:
+        while sent < 1 << 30:
+            sent += connection.send(b"x" * 65536)
+    except ConnectionError:
+        pass
+    return sent
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the end of the connection."""
+    received = b""
+    try:
+        while data := connection.recv(65536):
+            received += data
+    except ConnectionError:  # it had more to say than we would read
+        pass
+    return received
+
+
+def test_the_status_has_every_field_of_the_contract(service: Service):
+    """Names are never changed: dashboards depend on them."""
+    service.write(behaviour={"1": {"reasons": ["no broker answers"]}})
+    service.serve()
+    eventually(lambda: service.status()["workers"][0]["rate"] > 0)
+    status = service.status()
+    assert {
+        "name": "orders",
+        "instance": "test",
+        "state": "red",
+        "reasons": ["no broker answers"],
+        "pid": service.pid,
+        "delays": [],
+        "held": 0,
+        "suspects": 0,
+    }.items() <= status.items()
+    assert {"version", "uptime_s"} <= set(status)
+    assert set(status["workers"][0]) >= _WORKER
+    assert status["workers"][1]["partitions"] == [["orders", 1]]
+    assert status["workers"][1]["rss_bytes"] > 1 << 20
+    assert set(status["counters"]) >= {"consumed", "done", "retried", "dead", "duplicates"}
+    assert set(status["counters"]) >= {"dropped"}
+    assert set(status["lag"]) == {"records", "unfinished", "age_s"}
+    assert set(status["spark"]) >= {"state", "tables"}
+
+
+def test_stop_shows_the_drain_and_how_it_ended(service: Service):
+    service.write(behaviour={"*": {"drain_steps": 12}})
+    service.serve()
+    lines = list(service.client.follow("stop"))
+    assert lines[-1] == {"done": True, "exit_code": 0}
+    in_hand = [line["in_hand"] for line in lines[:-1]]
+    assert len(in_hand) >= 2
+    assert in_hand[-1] < max(in_hand)
+    assert service.exit_code(3) == 0
+
+
+def test_stop_now_ends_at_once(service: Service):
+    service.write(behaviour={"*": {"drain_steps": 100, "in_hand": 1}})
+    service.serve()
+    assert list(service.client.follow("stop", now=True))[-1] == {"done": True, "exit_code": 75}
+    assert service.exit_code(3) == 75
+
+
+def test_scale_takes_a_number_or_a_difference(service: Service):
+    service.serve()
+    assert service.client.ask("scale", to="3") == {"processes": 3}
+    eventually(lambda: sorted(service.running()) == [0, 1, 2])
+    assert service.client.ask("scale", to="-2") == {"processes": 1}
+    eventually(lambda: sorted(service.running()) == [0])
+    for wrong in ("0", "-1", "99", "some"):
+        with pytest.raises(Refused, match="scale"):
+            service.client.ask("scale", to=wrong)
+
+
+def test_restart_tells_when_all_are_replaced(service: Service):
+    service.serve()
+    before = service.running()
+    lines = list(service.client.follow("restart"))
+    assert lines[0]["left"] == 2
+    assert lines[-1] == {"done": True, "exit_code": 0}
+    assert not set(service.running().values()) & set(before.values())
+
+
+def test_a_refused_reload_is_78_with_its_lines(service: Service):
+    service.serve()
+    service.write(settings={"name": "invoices"})
+    with pytest.raises(Refused, match='name: is "orders"') as refused:
+        service.client.ask("reload")
+    assert refused.value.exit_code == 78
+
+
+def test_dump_names_the_processes_whose_stacks_it_asked_for(service: Service):
+    service.serve()
+    dumped = service.client.ask("dump")["dumped"]
+    assert set(dumped) == set(service.running().values())
+
+
+def test_nobody_there_is_not_running(tmp_path: Path):
+    with pytest.raises(NotRunning, match="is not running"):
+        Client("orders", StateFolder(tmp_path)).ask("status")
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"{}\n", b"[]\n", b'{"verb": ["stop"]}\n', b"\xff\xfe\n", b"[" * 60000 + b"\n"]
+)
+def test_what_is_not_a_request_is_refused(shared: Service, line: bytes):
+    with peer(shared) as connection:
+        connection.sendall(line)
+        assert json.loads(answer(connection))["exit_code"] == 2
+    assert shared.status()["state"] == "running"
+
+
+def test_a_line_without_end_is_cut_off(shared: Service):
+    """A gigabyte, if it were let in; it is refused after 64 KiB."""
+    with peer(shared) as connection:
+        assert sent_until_refused(connection) < 4 << 20
+    assert shared.status()["state"] == "running"
+
+
+def test_half_a_request_is_dropped_after_a_time_and_delays_nobody(shared: Service):
+    with peer(shared) as half:
+        half.sendall(b'{"verb": "sta')
+        began = time.monotonic()
+        assert shared.status()["state"] == "running"
+        assert time.monotonic() - began < 1
+        assert answer(half) == b""  # closed by the other side
+        assert time.monotonic() - began > 1.5
+
+
+def test_a_thousand_idle_connections_do_not_lock_anybody_out(shared: Service):
+    crowd = []
+    try:
+        for _ in range(1000):
+            crowd.append(peer(shared))
+        assert shared.status()["state"] == "running"
+        assert len(os.listdir(f"/proc/{shared.pid}/fd")) < 90
+    finally:
+        for connection in crowd:
+            connection.close()
+
+
+def test_a_peer_that_does_not_read_its_answers_stops_nothing(shared: Service):
+    """A `status` in a stopped terminal must not hold the supervisor in a write."""
+    deaf = [peer(shared) for _ in range(20)]
+    for connection in deaf:
+        connection.sendall(b'{"verb": "status"}\n')
+    shared.kill(0)
+    eventually(lambda: 0 in shared.running(), timeout_s=5)
+    for connection in deaf:
+        connection.close()
+
+
+def test_another_user_is_turned_away(shared: Service):
+    """The folder keeps others out; so does the socket, should somebody open the folder."""
+    shared.folder.parent.chmod(0o755)
+    shared.folder.chmod(0o755)
+    (shared.folder / "control.sock").chmod(0o777)
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        os.write(send, b"answer: " + _ask_as_stranger(str(shared.folder / "control.sock")))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(receive, 65536) == b"answer: "
+    os.close(receive)
+    os.close(send)
+
+
+def _ask_as_stranger(path: str) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+            connection.sendall(b'{"verb": "status"}\n')
+        except OSError:
+            return b""
+        return answer(connection)
+
+
+def test_a_dead_socket_is_no_obstacle_to_a_signal(service: Service):
+    """`stop` finds the supervisor by its lock when its socket was removed."""
+    service.serve()
+    (service.folder / "control.sock").unlink()
+    supervisor = service.client.supervisor()
+    assert supervisor.pid == service.pid
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.wait(10)
+    assert service.exit_code() == 0

@@ -1,0 +1,180 @@
+"""Workers die, and the supervisor answers: at once, later, or no more (FAULTS 1, 4, 6, 7, 8)."""
+
+import os
+import signal
+import time
+
+import psutil
+
+from tests.process.service import Service
+from tests.waiting import eventually
+
+
+def test_a_killed_worker_is_back_within_a_second_and_nobody_else_notices(service: Service):
+    """Its partitions wait for it: each second is a second of delay for a customer."""
+    service.serve()
+    before = service.running()
+    os.kill(before[0], signal.SIGKILL)
+    killed = time.monotonic()
+    eventually(lambda: service.running().get(0) not in (None, before[0]), timeout_s=5)
+    assert service.births(0)[-1] - killed < 1
+    assert service.running()[1] == before[1]
+    assert [row["restarts"] for row in service.workers()] == [1, 0]
+    assert "worker 0 exited (SIGKILL) after" in service.said()
+    assert "next start at once" in service.said()
+
+
+def test_from_the_third_death_within_ten_seconds_it_waits_and_the_service_is_red(
+    service: Service,
+):
+    """A worker that dies again and again must not burn the machine; a status must tell it."""
+    service.write(limits={"restart": {"first_delay_s": 1.5}})
+    service.serve()
+    for _ in range(3):
+        service.kill(0)
+    red = service.status()
+    assert red["state"] == "red"
+    assert "worker 0 exited (SIGKILL); next start in" in red["reasons"][0]
+    assert red["workers"][0]["pid"] is None
+    eventually(lambda: service.status()["state"] == "running", timeout_s=5)
+    births = service.births(0)
+    assert len(births) == 4
+    assert births[3] - births[2] > 1.5
+    assert births[2] - births[1] < 1.5
+
+
+def test_totals_keep_what_a_dead_worker_had_counted(service: Service):
+    """Counters that fall when a process dies make every rate a lie."""
+    service.serve(1 + 1)
+    eventually(lambda: service.status()["counters"]["done"] > 20)
+    before = service.status()["counters"]["done"]
+    for pid in service.running().values():
+        os.kill(pid, signal.SIGKILL)
+    assert service.status()["counters"]["done"] >= before
+
+
+def test_five_failed_starts_of_one_slot_end_the_service_with_70(service: Service):
+    """A loop that cannot help must end where somebody sees it; the others drain."""
+    service.write(
+        limits={"restart": {"first_delay_s": 0.1, "longest_delay_s": 0.2}},
+        behaviour={"1": {"die_at_boot": -int(signal.SIGSEGV)}},
+    )
+    service.start()
+    assert service.exit_code() == 70
+    assert len(service.births(1)) == 5
+    assert "worker 1 exited (SIGSEGV) after" in service.said()
+    assert "3 of 5" in service.said()
+    assert "5 starts in a row failed: giving up" in service.said()
+    assert service.alive() == []
+
+
+def test_kills_before_the_first_poll_are_never_given_up(service: Service):
+    """Out of memory passes; a service that gave up would stay down."""
+    service.write(
+        limits={"restart": {"first_delay_s": 0.02, "longest_delay_s": 0.05}},
+        behaviour={"1": {"die_at_boot": -int(signal.SIGKILL)}},
+    )
+    service.start()
+    eventually(lambda: len(service.births(1)) > 8)
+    service.write(behaviour={})
+    eventually(lambda: len(service.running()) == 2)
+
+
+def test_a_worker_that_finds_the_configuration_wrong_ends_the_service_with_78(service: Service):
+    service.write(behaviour={"0": {"die_at_boot": 78}})
+    service.start()
+    assert service.exit_code() == 78
+    assert len(service.births(0)) == 1
+    assert "cannot run with this configuration" in service.said()
+
+
+def test_a_fenced_worker_ends_the_service_with_73(service: Service):
+    """Two twins that fence each other in turn would never process anything."""
+    service.write(behaviour={"0": {"die_at_boot": 73}})
+    service.start()
+    assert service.exit_code() == 73
+    assert "fenced by a twin" in service.said()
+
+
+def test_a_silent_poll_thread_is_dumped_killed_and_replaced(service: Service):
+    """A worker that holds the GIL for ever keeps its partitions from everybody."""
+    service.write(limits={"heartbeat_s": 0.6, "abort_s": 0.5}, behaviour={"0": {"silent": True}})
+    service.serve()
+    service.write(behaviour={})
+    service.says("has not polled for")
+    service.says("Fatal Python error: Aborted")
+    eventually(lambda: service.status()["workers"][0]["restarts"] == 1)
+    eventually(lambda: len(service.running()) == 2)
+    assert "in _told_to_drain" in service.said()  # the stack says where
+    assert service.workers()[1]["restarts"] == 0
+
+
+def test_a_worker_that_never_finishes_its_boot_is_replaced(service: Service):
+    service.write(limits={"boot_s": 0.5, "abort_s": 0.3}, behaviour={"0": {"hang_at_boot": True}})
+    service.start()
+    service.says("is starting for")
+    service.write(behaviour={})
+    eventually(lambda: len(service.running()) == 2)
+
+
+def test_waking_a_stopped_supervisor_kills_nobody(service: Service):
+    """FAULTS 4. The heartbeats are stale only because nobody looked: workers stopped with us."""
+    service.write(limits={"heartbeat_s": 1.0, "gap_s": 0.5})
+    service.serve()
+    before = service.running()
+    everyone = [service.pid, *before.values()]
+    for pid in everyone:
+        os.kill(pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    eventually(lambda: time.monotonic() - stopped > 1.5)
+    for pid in everyone:
+        os.kill(pid, signal.SIGCONT)
+    beats = eventually(lambda: service.status()["counters"]["done"])
+    eventually(lambda: service.status()["counters"]["done"] > beats + 20)
+    assert service.running() == before
+
+
+def test_a_worker_over_its_memory_is_drained_and_replaced_one_at_a_time(service: Service):
+    """A leak must cost a drain, not an outage."""
+    service.write(
+        limits={"memory_every_s": 0.2},
+        settings={"memory": "128MiB"},
+        behaviour={"*": {"bytes": 150 << 20, "drain_steps": 4}},
+    )
+    service.serve()
+    service.write(behaviour={})
+    fewest = 2
+    while sum(row["restarts"] for row in service.workers()) < 2 or len(service.running()) < 2:
+        fewest = min(fewest, sum(row["pid"] is not None for row in service.workers() or [{}, {}]))
+        eventually(service.workers)
+    assert fewest >= 1
+    assert "over workers.memory = 128 MiB" in service.said()
+    assert service.status()["state"] == "running"
+
+
+def test_a_worker_that_has_taken_max_records_is_replaced(service: Service):
+    service.write(limits={"memory_every_s": 0.2}, settings={"max_records": 50})
+    service.serve()
+    eventually(lambda: sum(row["restarts"] for row in service.workers()) >= 2)
+    assert "workers.max_records = 50" in service.said()
+
+
+def test_the_dead_leave_no_zombies(service: Service):
+    service.serve()
+    for slot in (0, 1, 0, 1):
+        service.kill(slot)
+    eventually(lambda: len(service.running()) == 2)
+    children = psutil.Process(service.pid).children()
+    assert psutil.STATUS_ZOMBIE not in {child.status() for child in children}
+    assert {child.pid for child in children} == set(service.running().values())
+
+
+def test_a_worker_has_nothing_of_the_supervisors(service: Service):
+    """A lock, a socket or a lifeline in a child outlives the supervisor with it."""
+    service.serve()
+    for pid in service.running().values():
+        open_files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        assert not [name for name in open_files if name.endswith(("/lock", "control.sock"))]
+        assert not [name for name in open_files if name.startswith(("socket:", "anon_inode"))]
+        assert len([name for name in open_files if name.startswith("pipe:")]) <= 1
+        assert [name for name in open_files if name.endswith("/workers.lock")]

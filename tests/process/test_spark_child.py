@@ -1,0 +1,124 @@
+"""The Spark job under the supervisor: it may die as it likes, the workers do not care."""
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.process.service import Service
+from tests.waiting import eventually
+
+
+class Sparked:
+    """A service with a Spark job that does what the test wants."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        service.write(settings={"spark": True})
+
+    def will(self, **wanted: Any) -> None:
+        (self.service.folder / "spark.json").write_text(json.dumps(wanted))
+
+    def births(self) -> list[list[int]]:
+        path = self.service.folder / "spark.births"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [[int(pid) for pid in line.split()] for line in lines]
+
+    def told(self) -> dict[str, Any]:
+        return self.service.status().get("spark", {})
+
+
+@pytest.fixture
+def spark(service: Service) -> Sparked:
+    return Sparked(service)
+
+
+def test_it_is_started_and_its_progress_is_in_the_status(service: Service, spark: Sparked):
+    spark.will()
+    service.serve()
+    told = eventually(lambda: (told := spark.told()).get("state") == "running" and told)
+    assert told["tables"] == [
+        {"name": "t", "batch": 3, "rows": 12, "behind": 0, "state": "running", "reason": ""}
+    ]
+    assert service.status()["state"] == "running"
+    assert spark.births()[0][1] == service.pid
+
+
+def test_killed_it_starts_again_and_the_workers_do_not_notice(service: Service, spark: Sparked):
+    """Workers do not depend on it: the results topic is the buffer."""
+    spark.will()
+    service.write(limits={"restart": {"first_delay_s": 0.3}})
+    service.serve()
+    before = service.running()
+    eventually(spark.births)
+    os.kill(spark.births()[0][0], signal.SIGKILL)
+    service.says("spark: the job exited (SIGKILL); next start in 0.3 s, the workers go on")
+    eventually(lambda: len(spark.births()) == 2)
+    eventually(lambda: spark.told()["state"] == "running")
+    assert service.running() == before
+    assert service.status()["reasons"] == []
+
+
+def test_one_that_fails_backs_off_and_is_red(service: Service, spark: Sparked):
+    spark.will(exit=1)
+    service.write(limits={"restart": {"first_delay_s": 0.3, "longest_delay_s": 30}})
+    service.serve()
+    service.says("next start in 1.2 s")
+    red = service.status()
+    assert red["state"] == "red"
+    assert red["reasons"] == ["spark: the job exited (exit code 1)"]
+    assert red["spark"]["state"] == "restarting"
+
+
+def test_one_that_refuses_its_configuration_stays_down_until_a_reload(
+    service: Service, spark: Sparked
+):
+    spark.will(exit=78)
+    service.serve()
+    eventually(lambda: spark.told()["state"] == "failed")
+    assert "fix it, then reload" in service.status()["reasons"][0]
+    assert len(spark.births()) == 1
+    assert len(service.running()) == 2
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+
+
+def test_a_reason_of_a_table_makes_the_service_red(service: Service, spark: Sparked):
+    spark.will(reason="the schema changed")
+    service.serve()
+    eventually(lambda: service.status()["reasons"] == ["spark: the schema changed"])
+
+
+def test_a_drain_ends_it_after_the_workers_and_kills_it_if_it_must(
+    service: Service, spark: Sparked
+):
+    """It is not waited for to catch up, and never left behind."""
+    spark.will(deaf=True)
+    service.write(limits={"spark_stop_s": 0.5}, behaviour={"*": {"drain_steps": 3}})
+    service.serve()
+    eventually(lambda: spark.told()["state"] == "running")
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    said = service.said()
+    assert said.index("worker 1 ended") < said.index("spark did not end in time: killed")
+    with pytest.raises(ProcessLookupError):
+        os.kill(spark.births()[0][0], 0)
+
+
+def test_it_does_not_outlive_a_killed_supervisor(service: Service, spark: Sparked):
+    spark.will()
+    service.serve()
+    eventually(lambda: spark.told()["state"] == "running")
+    service.send(signal.SIGKILL)
+    service.exit_code()
+    eventually(lambda: not _lives(spark.births()[0][0]), timeout_s=5)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
