@@ -10,7 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 _STYLE = {"running": "green", "red": "red", "waiting": "red", "draining": "yellow"}
-_COLUMNS = ("worker", "pid", "phase", "parts", "in hand", "oldest", "beat", "rate", "rss", "deaths")
+_COLUMNS = (
+    "worker",
+    "pid",
+    "phase",
+    "parts",
+    "in hand",
+    "oldest",
+    "beat",
+    "rate",
+    "rss",
+    "restarts",
+)
 
 
 def show(document: dict[str, Any]) -> None:

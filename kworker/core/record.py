@@ -3,7 +3,7 @@
 from collections import deque
 
 from kworker.core.ledger import Ledger
-from kworker.core.message import RawMessage
+from kworker.core.message import Fields, RawMessage
 from kworker.core.outcome import Outcome
 
 
@@ -41,6 +41,10 @@ class Partition:
         self.started_to = -1  # the highest offset ever handed to the pool
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}
+
+
+SPENT: RawMessage = Fields(("", -1, -1), 0, None, None, ())
+"""Stands in for the client's record once there is an outcome."""
 
 
 class Record:

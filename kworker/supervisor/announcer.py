@@ -8,6 +8,7 @@ from kworker.supervisor.limits import Limits
 from kworker.supervisor.notify import Notifier
 
 _EXTENSION_S = 15.0
+_EXTEND_EVERY_S = 0.2
 
 
 class Announcer:
@@ -23,6 +24,7 @@ class Announcer:
         self._ready = False
         self._status_at = 0.0
         self._watchdog_at = 0.0
+        self._extend_at = 0.0
         self._left = -1
 
     def turn(self, now: float, *, joined: bool, fresh: bool) -> None:
@@ -56,8 +58,9 @@ class Announcer:
     def stopping(self) -> None:
         self._notifier.stopping()
 
-    def draining(self, left: int) -> None:
+    def draining(self, left: int, now: float) -> None:
         """`left` is what is still to be done: systemd gives us more time while it shrinks."""
-        if left != self._left:
+        if left != self._left and now >= self._extend_at:
             self._left = left
+            self._extend_at = now + _EXTEND_EVERY_S
             self._notifier.extend(_EXTENSION_S)

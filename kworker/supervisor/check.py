@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from setproctitle import setproctitle
 
 from kworker.config import Config
-from kworker.supervisor.child import ended, fork, send
+from kworker.supervisor.child import ended, fork, kill_group
 
 _REPORT_BYTES_MAX = 1 << 20
 
@@ -63,7 +63,7 @@ class Check:
         """The report once there is one; ends a child whose time is over."""
         if now >= self._end_at and self.pid:
             self._late = True
-            send(self.pid, signal.SIGKILL)
+            kill_group(self.pid)
         return self.report
 
     def died(self, pid: int, code: int) -> None:
@@ -76,7 +76,7 @@ class Check:
     def cancel(self) -> None:
         """Nobody wants the report any more."""
         if self.pid:
-            send(self.pid, signal.SIGKILL)
+            kill_group(self.pid)
             self._close()
 
     def _close(self) -> None:
@@ -110,6 +110,7 @@ class Check:
 
 def _tell(preflight: Preflight, config: Config, fd: int) -> int:
     """In the child."""
+    os.setsid()  # it starts processes of its own, which end with it
     setproctitle(f"kworker: preflight [{config.name}]")
     data = json.dumps(asdict(preflight(config))).encode()
     with open(fd, "wb") as pipe:

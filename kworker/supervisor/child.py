@@ -65,6 +65,12 @@ def send(pid: int, signum: int) -> None:
         pass
 
 
+def kill_group(pid: int) -> None:
+    """Kills a child that leads a session, with whatever it started."""
+    send(-pid, signal.SIGKILL)
+    send(pid, signal.SIGKILL)  # before its setsid there is no group yet
+
+
 def _fork(act: Callable[[], int], keep: Sequence[int]) -> int:
     _flush()
     parent = os.getpid()

@@ -99,12 +99,13 @@ class ControlServer:
         path: Path,
         selector: selectors.BaseSelector,
         verbs: Mapping[str, Callable[[Request, Connection], None]],
+        now: float,
     ) -> None:
         self._path = path
         self._selector = selector
         self._verbs = verbs
         self._connections: dict[int, Connection] = {}
-        self._now = 0.0
+        self._now = now
         self._listener = _listen(path)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 

@@ -46,7 +46,7 @@ class Fleet:
         """Lives that begin from here on have this configuration, and a board that fits it."""
         self._config = config
         hands = max(config.workers.threads, config.workers.concurrency)
-        self._board = Scoreboard.for_workers(config.workers.processes, hands)
+        self._board = Scoreboard.for_workers(max(config.workers.processes, self.size), hands)
 
     @property
     def room(self) -> int:
@@ -167,7 +167,9 @@ class Fleet:
             return None
         if wanted:
             member.start_afresh(now)
-            _log.info(f"worker {member.number} ended ({ended(death.code)}); it starts again")
+            tell = _log.warning if death.code else _log.info
+            how = f"worker {member.number} ended ({ended(death.code)}); it starts again"
+            tell(how, in_hand=death.in_hand)
             return None
         if death.code in (ExitCode.CONFIG, ExitCode.ALREADY_RUNNING):
             _log.error(_LAST_WORDS[ExitCode(death.code)].format(member.number))

@@ -138,12 +138,8 @@ class Member:
             self.start_at = now
 
     def silent_s(self, now: float, since: float) -> float:
-        """How long its poll thread has been silent, counted from `since` at the earliest."""
-        return now - max(self.slot.words[Field.HEARTBEAT_NS] / 1e9, since)
-
-    def booting_s(self, now: float, since: float) -> float:
-        """How long it has been starting, counted from `since` at the earliest."""
-        return now - max(self._started, since)
+        """How long since its last sign of life, counted from `since` at the earliest."""
+        return max(0.0, now - max(self.slot.words[Field.HEARTBEAT_NS] / 1e9, since))
 
     def sample(self, now: float, over_s: float) -> None:
         """Notes the counter that `rate` is made of."""

@@ -1,6 +1,5 @@
 """What must be so before the first worker is forked: no leftovers, and a preflight that is fine."""
 
-import os
 import selectors
 import signal
 
@@ -8,6 +7,7 @@ import structlog
 
 from kworker.config import Config
 from kworker.supervisor.check import Check, Preflight, Report
+from kworker.supervisor.child import send
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 
@@ -88,7 +88,7 @@ class Opening:
         """They had their drain_timeout, and with the same identity as ours they would fence us."""
         for pid in self._folder.leftover_workers():
             _log.warning("a worker of an earlier supervisor did not end: killed", leftover=pid)
-            os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
 
     def _wait_for(self, reasons: list[str]) -> None:
         if reasons != self.reasons:

@@ -219,16 +219,19 @@ class Service:
 
     def _serve(self, now: float) -> None:
         self._watch.turn(now)
-        self._renewals.roll.add(self._watch.worn_out(self.config, now))
+        if not self._renewals.roll.left:
+            self._renewals.roll.add(self._watch.worn_out(self.config, now))
         self._renewals.turn(now, lambda: self._progress(now))
         self.fleet.turn(now)
         self._spark.turn(now)
-        self._joined = self._joined or self.fleet.joined
+        if not self._joined and self.fleet.joined:
+            self._joined = True
+            _log.info("every worker has joined: running", workers=self.fleet.size)
 
     def _drain_on(self, now: float) -> None:
         self._watch.turn(now)
         self.fleet.turn(now)
-        self._announcer.draining(self.fleet.in_hand() + len(self.fleet.members))
+        self._announcer.draining(self.fleet.in_hand() + len(self.fleet.members), now)
         if not self.fleet.members:
             self.mode = Mode.CLOSING
             self._spark.stop(now)

@@ -12,7 +12,7 @@ import structlog
 from kworker.config import Config
 from kworker.core.restart import Backoff
 from kworker.errors import ExitCode
-from kworker.supervisor.child import ended, send, spawn
+from kworker.supervisor.child import ended, kill_group, send, spawn
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 
@@ -82,7 +82,7 @@ class SparkJob:
         if self._kill_at is not None and now >= self._kill_at and self._pid:
             _log.warning("spark did not end in time: killed")
             self._kill_at = now + self._limits.spark_stop_s
-            self._kill(self._pid)
+            kill_group(self._pid)  # with its JVM and its Python workers
 
     def stop(self, now: float) -> None:
         """For ever; it is not waited for to catch up."""
@@ -94,7 +94,7 @@ class SparkJob:
         """At once."""
         self._start_at = None
         if self._pid:
-            self._kill(self._pid)
+            kill_group(self._pid)
 
     def died(self, pid: int, code: int, now: float) -> None:
         """A child was reaped, ours or another's."""
@@ -142,11 +142,6 @@ class SparkJob:
         if self._pid and self._kill_at is None:
             self._kill_at = now + self._limits.spark_stop_s
             send(self._pid, signal.SIGTERM)
-
-    def _kill(self, pid: int) -> None:
-        """With its JVM and its Python workers, which are in its session."""
-        send(-pid, signal.SIGKILL)
-        send(pid, signal.SIGKILL)
 
     def _progress(self) -> dict[str, Any]:
         """What the job wrote in this life of it; {} before it has."""

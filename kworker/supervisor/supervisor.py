@@ -46,7 +46,7 @@ class Supervisor:
         self._selector.register(self._signals, selectors.EVENT_READ, _nothing)
         announcer = Announcer(Notifier(os.environ), ready_fd, parts.limits, now)
         self._service = Service(config, parts, folder, self._selector, announcer, now)
-        self._control = ControlServer(folder.socket, self._selector, verbs(self._service))
+        self._control = ControlServer(folder.socket, self._selector, verbs(self._service), now)
         self._actions = _actions(self._service)
         setproctitle(f"kworker: supervisor [{config.name}]")
         _log.info("supervisor started", service=config.name, instance=config.instance)

@@ -64,11 +64,13 @@ class Watch:
     def _stuck(self, member: Member, now: float) -> str:
         if not member.alive:
             return ""
-        if member.polled:
-            silent_s = member.silent_s(now, self._since)
-            return f"has not polled for {silent_s:.0f} s" * (silent_s > self._limits.heartbeat_s)
-        booting_s = member.booting_s(now, self._since)
-        return f"is starting for {booting_s:.0f} s" * (booting_s > self._limits.boot_s)
+        silent_s = member.silent_s(now, self._since)
+        if member.polled and silent_s > self._limits.heartbeat_s:
+            return f"has not polled for {silent_s:.0f} s"
+        # One that waits for what its handler needs at boot beats, too.
+        if not member.polled and silent_s > self._limits.boot_s:
+            return f"is starting for {silent_s:.0f} s"
+        return ""
 
     def _wear(self, member: Member, config: Config) -> str:
         size = rss_bytes(member.pid)

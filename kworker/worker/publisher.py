@@ -7,8 +7,9 @@ from typing import Protocol, cast
 
 from kworker.clients.kafka import QueueFull, Refused
 from kworker.core.outcome import Output
-from kworker.core.record import Record
+from kworker.core.record import SPENT, Record
 
+_OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
 
 
@@ -29,7 +30,7 @@ class PublishPolicy:
     """How much may be under way, and how soon a refusal is tried again."""
 
     backlog_bytes_max: int
-    backlog_records_max: int = 100_000
+    backlog_records_max: int
     retry_s: float = 1.0
 
 
@@ -56,6 +57,8 @@ class Publisher:
 
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are lists of outputs."""
+        for record in records:
+            record.raw = SPENT  # its payload is not needed any more
         self._waiting.extend(records)
         self._backlog_bytes += _bytes(records)
 
@@ -157,4 +160,4 @@ def _outputs(record: Record) -> list[Output]:
 
 
 def _bytes(records: Collection[Record]) -> int:
-    return sum([output.size for record in records for output in _outputs(record)])
+    return sum([_OBJECT_BYTES + output.size for record in records for output in _outputs(record)])

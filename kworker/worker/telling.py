@@ -44,7 +44,7 @@ class Telling:
         """Everything, now."""
         poller, words = self._poller, self._slot.words
         words[Field.POLLED] = 1
-        words[Field.IN_HAND] = poller.in_hand + poller.publisher.pending
+        words[Field.IN_HAND] = poller.in_hand
         words[Field.IN_FLIGHT] = poller.flow.records
         words[Field.IN_FLIGHT_BYTES] = poller.flow.bytes
         words[Field.CONSUMED] = poller.counters.consumed

@@ -1,0 +1,133 @@
+"""Two ways to the same face: a real broker and its twin in memory, as the contract needs them."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kworker.clients.kafka import At, KafkaConsumer, KafkaProducer, Listener
+from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
+from kworker.core.message import Headers
+
+CONSUMER = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "partition.assignment.strategy": "range",
+    "session.timeout.ms": 6000,
+    "fetch.wait.max.ms": 50,
+    "topic.metadata.refresh.interval.ms": 1000,
+}
+PRODUCER = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "partitioner": "murmur2_random",
+    "delivery.report.only.error": True,
+}
+
+
+class Cluster(Protocol):
+    """What one contract test asks of Kafka."""
+
+    wait_s: float  # how long a `take` may wait for what is under way
+
+    def create(self, partitions: int = 1, **config: str) -> str: ...
+    def write(self, topic: str, partition: int = 0, **record: Any) -> None: ...
+    def trim(self, topic: str, partition: int, before: int) -> None: ...
+    def consumer(self, listener: Listener, group: str, **properties: Any) -> Any: ...
+    def producer(self, **properties: Any) -> Any: ...
+
+
+class Twin:
+    """In memory: nothing is ever under way."""
+
+    wait_s = 0.0
+
+    def __init__(self) -> None:
+        self.kafka = MemoryKafka()
+        self._names = itertools.count()
+
+    def create(self, partitions: int = 1, **config: str) -> str:
+        name = f"topic-{next(self._names)}"
+        size = int(config.get("max_message_bytes", 1_048_588))
+        self.kafka.create(name, partitions, max_message_bytes=size)
+        return name
+
+    def write(self, topic: str, partition: int = 0, **record: Any) -> None:
+        self.kafka.append(topic, partition, **record)
+
+    def trim(self, topic: str, partition: int, before: int) -> None:
+        self.kafka.trim(topic, partition, before)
+
+    def consumer(self, listener: Listener, group: str, **properties: Any) -> MemoryConsumer:
+        return MemoryConsumer(
+            self.kafka, {**CONSUMER, "group.id": group, **_dotted(properties)}, listener
+        )
+
+    def producer(self, **properties: Any) -> MemoryProducer:
+        return MemoryProducer(self.kafka, {**PRODUCER, **_dotted(properties)})
+
+
+class Real:
+    """The broker of this test session."""
+
+    wait_s = 0.05
+
+    def __init__(self, bootstrap: str, topic: Callable[..., str]) -> None:
+        self._common = {"bootstrap.servers": bootstrap}
+        self._topic = topic
+        self._writer = Producer({**self._common, "linger.ms": 0})
+        self._admin = AdminClient(self._common)
+        self._consumers: list[KafkaConsumer] = []
+
+    def create(self, partitions: int = 1, **config: str) -> str:
+        return self._topic("contract", partitions=partitions, **config)
+
+    def write(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> None:
+        stamp = int(time.time() * 1000) if timestamp is None else timestamp
+        self._writer.produce(
+            topic, value, key, partition, headers=list(headers) or None, timestamp=stamp
+        )
+        assert self._writer.flush(30) == 0
+
+    def trim(self, topic: str, partition: int, before: int) -> None:
+        at = TopicPartition(topic, partition, before)
+        for future in self._admin.delete_records([at]).values():
+            future.result(30)
+
+    def consumer(self, listener: Listener, group: str, **properties: Any) -> KafkaConsumer:
+        client = KafkaConsumer(
+            {**CONSUMER, **self._common, "group.id": group, **_dotted(properties)}, listener
+        )
+        self._consumers.append(client)
+        return client
+
+    def producer(self, **properties: Any) -> KafkaProducer:
+        return KafkaProducer({**PRODUCER, **self._common, **_dotted(properties)})
+
+
+def _dotted(properties: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "."): value for name, value in properties.items()}
+
+
+def sized(partitions: Iterable[At]) -> dict[str, int]:
+    """How many partitions of each topic."""
+    counts: dict[str, int] = {}
+    for topic, _ in partitions:
+        counts[topic] = counts.get(topic, 0) + 1
+    return counts

@@ -1,0 +1,338 @@
+"""The consumer's contract: `KafkaConsumer` on a real broker and `MemoryConsumer` alike."""
+
+import time
+
+import pytest
+
+from kworker.clients.kafka import Refused, Trouble
+from tests.contract.clusters import Cluster, sized
+from tests.contract.member import Member, for_a_while, new_group, until
+
+
+def fill(kafka: Cluster, topic: str, *values: bytes, partition: int = 0) -> None:
+    for value in values:
+        kafka.write(topic, partition, value=value)
+
+
+def test_a_record_arrives_as_it_was_written(kafka: Cluster) -> None:
+    """Dead letters promise key, value and headers byte for byte, in order, with repeats."""
+    topic = kafka.create()
+    headers = (("a", b"1"), ("b", None), ("a", b"\xff"), ("é", b""))
+    stamp = int(time.time() * 1000) - 5000
+    kafka.write(topic, value=b"\x00\xff", key=b"k", headers=headers, timestamp=stamp)
+    member = Member(kafka, [topic])
+    until(lambda: member.records, member)
+    [raw] = member.records
+    assert (raw.topic(), raw.partition(), raw.offset()) == (topic, 0, 0)
+    assert (raw.key(), raw.value(), tuple(raw.headers() or ())) == (b"k", b"\x00\xff", headers)
+    assert raw.timestamp()[1] == stamp
+    assert (raw.error(), len(raw)) == (None, 2)
+
+
+def test_a_null_and_an_empty_one_are_not_the_same(kafka: Cluster) -> None:
+    """A null value is a tombstone, a null key has no order."""
+    topic = kafka.create()
+    kafka.write(topic)
+    kafka.write(topic, value=b"", key=b"")
+    member = Member(kafka, [topic])
+    until(lambda: len(member.records) == 2, member)
+    assert [(r.key(), r.value(), r.headers()) for r in member.records] == [
+        (None, None, None),
+        (b"", b"", None),
+    ]
+
+
+def test_take_without_a_timeout_returns_at_once(kafka: Cluster) -> None:
+    """The poll thread asks so while handlers are at work."""
+    member = Member(kafka, [kafka.create()])
+    until(lambda: member.heard("assigned"), member)
+    began = time.monotonic()
+    for _ in range(50):
+        member.consumer.take(100, 0)
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.5])
+def test_take_returns_no_more_than_was_asked_for(kafka: Cluster, timeout_s: float) -> None:
+    """Flow has room for so many and no more."""
+    topic = kafka.create()
+    fill(kafka, topic, *[b"%d" % i for i in range(50)])
+    member = Member(kafka, [topic], enable_partition_eof=False)
+    until(lambda: member.owned, member)
+    sizes = []
+    taken = len(member.records)
+
+    def take_seven() -> bool:
+        nonlocal taken
+        sizes.append(len(member.consumer.take(7, timeout_s)))
+        taken += sizes[-1]
+        return taken == 50
+
+    until(take_seven)
+    assert max(sizes) == 7
+
+
+def test_what_is_assigned_begins_paused(kafka: Cluster) -> None:
+    """What is returned by the call that brought the assignment belongs to an earlier epoch."""
+    topic = kafka.create()
+    fill(kafka, topic, b"alpha")
+    member = Member(kafka, [topic], reads=False)
+    until(lambda: member.owned, member)
+    for_a_while(member)
+    assert (member.records, member.ends) == ([], [])
+    member.consumer.resume(member.owned)
+    until(lambda: member.records, member)
+    assert member.values() == [b"alpha"]
+
+
+def test_a_paused_partition_gives_nothing_and_others_go_on(kafka: Cluster) -> None:
+    topic = kafka.create(2)
+    member = Member(kafka, [topic])
+    until(lambda: len(member.ends) == 2, member)
+    member.consumer.pause([(topic, 0)])
+    fill(kafka, topic, b"held", partition=0)
+    fill(kafka, topic, b"free", partition=1)
+    until(lambda: member.records, member)
+    for_a_while(member)
+    assert member.values() == [b"free"]
+    member.consumer.resume([(topic, 0)])
+    until(lambda: len(member.records) == 2, member)
+    assert member.values() == [b"free", b"held"]
+
+
+def test_pausing_and_resuming_neither_loses_nor_repeats(kafka: Cluster) -> None:
+    """Pausing throws the client's prefetch away; what was not handed over must come again."""
+    topic = kafka.create()
+    fill(kafka, topic, *[b"%d" % i for i in range(300)])
+    member = Member(kafka, [topic])
+    until(lambda: member.owned, member)
+
+    def stutter() -> bool:
+        member.consumer.pause([(topic, 0)])
+        member.consumer.resume([(topic, 0)])
+        return len(member.records) >= 300
+
+    until(stutter, member)
+    assert [r.offset() for r in member.records] == list(range(300))
+
+
+def test_what_is_not_owned_may_be_paused_and_resumed_in_vain(kafka: Cluster) -> None:
+    """A pause may cross with a revoke."""
+    member = Member(kafka, [kafka.create()])
+    until(lambda: member.owned, member)
+    member.consumer.pause([("elsewhere", 3)])
+    member.consumer.resume([("elsewhere", 3)])
+    for_a_while(member, turns=2)
+
+
+def test_without_a_commit_a_group_has_no_position(kafka: Cluster) -> None:
+    topic = kafka.create()
+    member = Member(kafka, [topic])
+    until(lambda: member.owned, member)
+    assert member.consumer.positions([(topic, 0)], 10) == {(topic, 0): None}
+
+
+def test_a_commit_is_answered_inside_take_and_can_be_read_back(kafka: Cluster) -> None:
+    topic = kafka.create(2)
+    member = Member(kafka, [topic])
+    until(lambda: member.owned, member)
+    member.consumer.commit({(topic, 0): 3, (topic, 1): 0})
+    assert member.heard("committed") == []
+    until(lambda: member.heard("committed"), member)
+    assert member.heard("committed") == [None]
+    assert member.consumer.positions(member.owned, 10) == {(topic, 0): 3, (topic, 1): 0}
+
+
+def test_a_commit_that_waits_is_not_answered_a_second_time(kafka: Cluster) -> None:
+    """The answer to another commit would be taken for it."""
+    topic = kafka.create()
+    member = Member(kafka, [topic])
+    until(lambda: member.owned, member)
+    member.consumer.commit_now({(topic, 0): 3})
+    assert member.consumer.positions(member.owned, 10) == {(topic, 0): 3}
+    for_a_while(member)
+    assert member.heard("committed") == []
+
+
+def test_commits_take_effect_in_the_order_in_which_they_were_sent(kafka: Cluster) -> None:
+    """One under way when a revoke comes must not overtake the one that waits."""
+    topic = kafka.create()
+    member = Member(kafka, [topic])
+    until(lambda: member.owned, member)
+    member.consumer.commit({(topic, 0): 3})
+    member.consumer.commit_now({(topic, 0): 5})
+    until(lambda: member.heard("committed"), member)
+    assert member.consumer.positions(member.owned, 10) == {(topic, 0): 5}
+
+
+def test_a_new_member_begins_at_the_committed_position(kafka: Cluster) -> None:
+    topic, group = kafka.create(), new_group()
+    fill(kafka, topic, b"alpha", b"bravo", b"charlie")
+    first = Member(kafka, [topic], group=group)
+    until(lambda: len(first.records) == 3, first)
+    first.consumer.commit_now({(topic, 0): 1})
+    first.consumer.close()
+    second = Member(kafka, [topic], group=group)
+    until(lambda: len(second.records) == 2, second)
+    assert second.values() == [b"bravo", b"charlie"]
+
+
+def test_the_end_of_a_partition_is_told_with_its_position(kafka: Cluster) -> None:
+    """A drain waits for it; an empty partition has an end too."""
+    topic = kafka.create(2)
+    fill(kafka, topic, b"alpha", b"bravo")
+    member = Member(kafka, [topic])
+    until(lambda: len(member.ends) == 2, member)
+    assert sorted(member.ends) == [((topic, 0), 2), ((topic, 1), 0)]
+    fill(kafka, topic, b"charlie")
+    until(lambda: len(member.ends) == 3, member)
+    assert member.ends[-1] == ((topic, 0), 3)
+    for_a_while(member)
+    assert len(member.ends) == 3
+
+
+def test_two_members_share_each_topic_and_a_leaver_gives_its_share_back(kafka: Cluster) -> None:
+    topics, group = [kafka.create(4), kafka.create(2)], new_group()
+    one = Member(kafka, topics, group=group)
+    until(lambda: len(one.owned) == 6, one)
+    two = Member(kafka, topics, group=group)
+    until(lambda: len(one.owned) == len(two.owned) == 3, one, two)
+    assert sized(one.owned) == sized(two.owned) == {topics[0]: 2, topics[1]: 1}
+    assert not set(one.owned) & set(two.owned)
+    two.consumer.close()
+    until(lambda: len(one.owned) == 6, one)
+
+
+def test_a_range_is_a_run_of_neighbours_and_the_first_gets_the_rest(kafka: Cluster) -> None:
+    topic, group = kafka.create(5), new_group()
+    members = [
+        Member(kafka, [topic], group=group, group_instance_id=f"{group}-{i}") for i in (0, 1)
+    ]
+    until(lambda: sorted(len(m.owned) for m in members) == [2, 3], *members)
+    assert members[0].owned == [(topic, 0), (topic, 1), (topic, 2)]
+    assert members[1].owned == [(topic, 3), (topic, 4)]
+
+
+def test_all_is_revoked_before_anything_is_assigned_anew(kafka: Cluster) -> None:
+    topic, group = kafka.create(2), new_group()
+    one = Member(kafka, [topic], group=group)
+    until(lambda: len(one.owned) == 2, one)
+    two = Member(kafka, [topic], group=group)
+    until(lambda: len(one.owned) == len(two.owned) == 1, one, two)
+    both = [(topic, 0), (topic, 1)]
+    told = [entry for entry in one.told if entry[0] != "committed"]
+    assert told == [("assigned", both), ("revoked", both), ("assigned", one.owned)]
+    assert two.heard("revoked") == []
+
+
+def test_a_commit_while_being_revoked_reaches_the_next_owner(kafka: Cluster) -> None:
+    """What was in hand ends, is committed, and is not done again."""
+    topic, group = kafka.create(2), new_group()
+    for partition in (0, 1):
+        fill(kafka, topic, b"alpha", b"bravo", partition=partition)
+    one = Member(kafka, [topic], group=group)
+    one.commit_on_revoke = {(topic, 0): 1, (topic, 1): 1}
+    until(lambda: len(one.records) == 4, one)
+    one.records.clear()
+    two = Member(kafka, [topic], group=group)
+    until(lambda: len(one.records) == len(two.records) == 1, one, two)
+    for_a_while(one, two)
+    assert one.values() == two.values() == [b"bravo"]
+
+
+def test_a_third_member_of_two_partitions_is_assigned_nothing(kafka: Cluster) -> None:
+    """An empty assignment counts as having joined."""
+    topic, group = kafka.create(2), new_group()
+    members = [Member(kafka, [topic], group=group) for _ in range(3)]
+    until(lambda: sorted(len(m.owned) for m in members) == [0, 1, 1], *members)
+    until(lambda: all(m.heard("assigned") for m in members), *members)
+    idle = next(m for m in members if not m.owned)
+    assert idle.heard("assigned")[-1] == []
+
+
+def test_closing_revokes_and_lets_the_others_have_it(kafka: Cluster) -> None:
+    topic, group = kafka.create(), new_group()
+    one = Member(kafka, [topic], group=group)
+    until(lambda: one.owned, one)
+    one.commit_on_revoke = {(topic, 0): 7}
+    one.consumer.close()
+    assert one.heard("revoked") == [[(topic, 0)]]
+    two = Member(kafka, [topic], group=group)
+    until(lambda: two.owned, two)
+    assert two.consumer.positions(two.owned, 10) == {(topic, 0): 7}
+
+
+def test_a_static_member_that_closes_keeps_its_place(kafka: Cluster) -> None:
+    """So a respawned worker goes on where it was, and nobody else is disturbed."""
+    topic, group = kafka.create(2), new_group()
+    names = [f"{group}-0", f"{group}-1"]
+    zero, one = (Member(kafka, [topic], group=group, group_instance_id=n) for n in names)
+    until(lambda: len(zero.owned) == len(one.owned) == 1, zero, one)
+    owned, told = one.owned, len(zero.told)
+    one.consumer.close()
+    again = Member(kafka, [topic], group=group, group_instance_id=names[1])
+    until(lambda: again.owned, zero, again)
+    assert again.owned == owned
+    assert len(zero.told) == told
+
+
+def test_a_static_member_that_unsubscribes_leaves(kafka: Cluster) -> None:
+    """`stop` and scaling down give the partitions back at once."""
+    topic, group = kafka.create(2), new_group()
+    names = [f"{group}-0", f"{group}-1"]
+    zero, one = (Member(kafka, [topic], group=group, group_instance_id=n) for n in names)
+    until(lambda: len(zero.owned) == len(one.owned) == 1, zero, one)
+    one.consumer.unsubscribe()
+    until(lambda: len(zero.owned) == 2, zero, one)
+    assert one.owned == []
+
+
+def test_a_namesake_of_a_static_member_fences_the_older_one(kafka: Cluster) -> None:
+    """P9: who lost its identity is told so, and can commit nothing any more."""
+    topic, group = kafka.create(), new_group()
+    older = Member(kafka, [topic], group=group, group_instance_id=f"{group}-0")
+    until(lambda: older.owned, older)
+    newer = Member(kafka, [topic], group=group, group_instance_id=f"{group}-0")
+    until(lambda: newer.owned, newer)
+    with pytest.raises(Refused):
+        older.consumer.commit_now({(topic, 0): 5})
+    until(lambda: Trouble.FENCED in [trouble for trouble, _ in older.troubles], older, newer)
+    assert newer.consumer.positions([(topic, 0)], 10) == {(topic, 0): None}
+
+
+def test_a_position_that_the_partition_lost_stops_it_and_is_told_once(kafka: Cluster) -> None:
+    """Nothing is skipped: somebody has to decide."""
+    topic, group = kafka.create(2), new_group()
+    for partition in (0, 1):
+        fill(kafka, topic, b"alpha", b"bravo", b"charlie", partition=partition)
+    first = Member(kafka, [topic], group=group)
+    until(lambda: len(first.owned) == 2, first)
+    first.consumer.commit_now({(topic, 0): 1, (topic, 1): 1})
+    first.consumer.close()
+    kafka.trim(topic, 0, 2)
+    second = Member(kafka, [topic], group=group)
+    until(lambda: second.troubles and len(second.records) == 2, second)
+    for_a_while(second)
+    assert second.troubles == [(Trouble.GAP, topic)]
+    assert [(r.partition(), r.value()) for r in second.records] == [(1, b"bravo"), (1, b"charlie")]
+    assert second.consumer.watermarks((topic, 0), 10) == (2, 3)
+
+
+def test_without_a_position_reading_begins_at_what_is_left(kafka: Cluster) -> None:
+    topic = kafka.create()
+    fill(kafka, topic, b"alpha", b"bravo", b"charlie")
+    kafka.trim(topic, 0, 2)
+    member = Member(kafka, [topic])
+    until(lambda: member.records, member)
+    assert [r.offset() for r in member.records] == [2]
+    assert member.troubles == []
+
+
+def test_a_topic_that_does_not_exist_is_told_and_the_others_are_read(kafka: Cluster) -> None:
+    """It is waited for, and status says why."""
+    topic = kafka.create()
+    fill(kafka, topic, b"alpha")
+    member = Member(kafka, [topic, "contract-missing"])
+    until(lambda: member.troubles and member.records, member)
+    assert member.troubles[0] == (Trouble.MISSING, "contract-missing")
+    assert member.owned == [(topic, 0)]

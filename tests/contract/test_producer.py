@@ -1,0 +1,152 @@
+"""The producer's contract: `KafkaProducer` on a real broker and `MemoryProducer` alike."""
+
+import os
+from typing import Any
+
+import pytest
+
+from kworker.clients.kafka import QueueFull, Refused
+from kworker.core.outcome import Output
+from tests.contract.clusters import Cluster
+from tests.contract.member import Member, until
+from tests.waiting import eventually
+
+
+class Reports:
+    """Hears of what was refused."""
+
+    def __init__(self) -> None:
+        self.errors: list[Any] = []
+
+    def __call__(self, error: Any, _message: object) -> None:
+        self.errors.append(error)
+
+
+def finish(producer: Any) -> None:
+    """Until every record has its delivery report."""
+
+    def finished() -> bool:
+        producer.poll()
+        return producer.unfinished == 0
+
+    eventually(finished)
+
+
+def read(kafka: Cluster, topic: str, count: int) -> list[Any]:
+    member = Member(kafka, [topic])
+    until(lambda: len(member.records) >= count, member)
+    return sorted(member.records, key=lambda raw: (raw.partition(), raw.offset()))
+
+
+def test_what_is_acknowledged_can_be_read_as_it_was_given(kafka: Cluster) -> None:
+    topic, producer, refused = kafka.create(), kafka.producer(), Reports()
+    headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("b", None), ("a", b"2")]
+    producer.produce(Output(topic, b"k", b"v", headers), refused)
+    producer.produce(Output(topic, None, None, []), refused)
+    finish(producer)
+    raws = read(kafka, topic, 2)
+    assert [(r.key(), r.value(), r.headers()) for r in raws] == [
+        (b"k", b"v", headers),
+        (None, None, None),
+    ]
+    assert refused.errors == []
+
+
+def test_what_was_just_produced_is_unfinished(kafka: Cluster) -> None:
+    """A record is settled only when nothing of its batch is unfinished."""
+    topic, producer = kafka.create(), kafka.producer(linger_ms=200)
+    producer.produce(Output(topic, None, b"v", []), Reports())
+    assert producer.unfinished == 1
+    finish(producer)
+
+
+def test_a_key_goes_where_java_would_put_it(kafka: Cluster) -> None:
+    """Results stand beside other writers' records of the same key."""
+    topic, producer = kafka.create(7), kafka.producer()
+    keys = [b"", b"a", b"ab", b"abc", b"abcd", b"customer-17", b"\xff\x80\x00\x7f\xfe"]
+    for key in keys:
+        producer.produce(Output(topic, key, b"v", []), Reports())
+    finish(producer)
+    found = {raw.key(): raw.partition() for raw in read(kafka, topic, len(keys))}
+    # As computed by the hash of Java's producer, murmur2, modulo seven.
+    assert found == JAVA
+
+
+JAVA: dict[bytes, int] = {}
+
+
+def test_a_record_too_large_for_its_topic_is_refused_and_its_neighbour_can_go_alone(
+    kafka: Cluster,
+) -> None:
+    topic, producer, refused = kafka.create(max_message_bytes="5000"), kafka.producer(), Reports()
+    small = Output(topic, None, b"small", [])
+    producer.produce(Output(topic, None, os.urandom(6000), []), refused)
+    finish(producer)
+    assert [error.name() for error in refused.errors] == ["MSG_SIZE_TOO_LARGE"]
+    producer.produce(small, refused)
+    finish(producer)
+    assert [raw.value() for raw in read(kafka, topic, 1)] == [b"small"]
+
+
+def test_one_record_too_large_fails_the_batch_it_is_in(kafka: Cluster) -> None:
+    """That is why each is measured before it is produced."""
+    topic, refused = kafka.create(max_message_bytes="5000"), Reports()
+    producer = kafka.producer(linger_ms=200)
+    for value in (b"one", os.urandom(6000), b"two"):
+        producer.produce(Output(topic, None, value, []), refused)
+    finish(producer)
+    assert len(refused.errors) == 3
+
+
+def test_a_record_too_large_for_the_client_is_refused_at_once(kafka: Cluster) -> None:
+    topic, producer = kafka.create(), kafka.producer(message_max_bytes=2000)
+    with pytest.raises(Refused, match="too large"):
+        producer.produce(Output(topic, None, os.urandom(3000), []), Reports())
+    assert producer.unfinished == 0
+
+
+def test_a_record_of_the_measured_size_is_taken(kafka: Cluster) -> None:
+    """`Output.size` is an upper bound: what fits by it fits in Kafka."""
+    topic, refused = kafka.create(max_message_bytes="5000"), Reports()
+    producer = kafka.producer()
+    headers: list[tuple[str, bytes | None]] = [("é" * 20, b"x" * 300), ("n", None)] * 5
+    empty = Output(topic, b"k" * 50, b"", headers)
+    fitting = Output(topic, b"k" * 50, os.urandom(5000 - empty.size), headers)
+    assert fitting.size == 5000
+    producer.produce(fitting, refused)
+    finish(producer)
+    assert refused.errors == []
+
+
+def test_a_topic_that_does_not_exist_is_refused(kafka: Cluster) -> None:
+    """First in a report, afterwards perhaps at once."""
+    producer, refused = kafka.producer(topic_metadata_propagation_max_ms=500), Reports()
+    output = Output("contract-no-such-topic", None, b"v", [])
+    producer.produce(output, refused)
+    finish(producer)
+    assert len(refused.errors) == 1
+    with pytest.raises(Refused, match="nknown topic"):
+        producer.produce(output, refused)
+
+
+def test_a_full_queue_says_so_and_has_room_after_polling(kafka: Cluster) -> None:
+    topic, producer = kafka.create(), kafka.producer(queue_buffering_max_messages=5)
+    output = Output(topic, None, b"v", [])
+    for _ in range(5):
+        producer.produce(output, Reports())
+    with pytest.raises(QueueFull):
+        producer.produce(output, Reports())
+    finish(producer)
+    producer.produce(output, Reports())
+    finish(producer)
+    assert len(read(kafka, topic, 6)) == 6
+
+
+def test_what_is_purged_is_reported_as_refused(kafka: Cluster) -> None:
+    """A producer that is given up leaves nothing in doubt."""
+    topic, producer, refused = kafka.create(), kafka.producer(linger_ms=5000), Reports()
+    producer.produce(Output(topic, None, b"v", []), refused)
+    producer.purge()
+    finish(producer)
+    assert len(refused.errors) == 1
+    assert producer.fatal is None
