@@ -1,4 +1,8 @@
-"""Environment variables that override the file: `KWORKER_WORKERS__THREADS=32`."""
+"""Environment variables that override the file: `KWORKER_WORKERS__THREADS=32`.
+
+Not by pydantic-settings, which stops at the first value that is no JSON, overlooks names that
+stand for no key, and knows no dotted properties.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,8 +11,11 @@ from typing import Any, NamedTuple, get_origin
 from kworker.config_keys import KAFKA_TABLES, Key, all_keys, is_table, nearest, takes
 
 PREFIX = "KWORKER_"
-# Not keys of the file: where it is, where fetched archives go, where a test build crashes.
-NOT_KEYS = frozenset({"KWORKER_CONFIG", "KWORKER_CACHE", "KWORKER_CRASHPOINT"})
+# Not keys of the file: where it is, where fetched archives go, where a test build crashes, and
+# which supervisor the Spark job belongs to.
+NOT_KEYS = frozenset(
+    {"KWORKER_CONFIG", "KWORKER_CACHE", "KWORKER_CRASHPOINT", "KWORKER_PARENT_PID"}
+)
 
 
 class Override(NamedTuple):

@@ -13,6 +13,7 @@ from kworker.clients.properties import (
 from kworker.config import Settings, format_size
 from kworker.config_keys import Key, nearest
 from kworker.config_problems import Problem
+from kworker.topics import of_a_service
 
 Problems = Iterator[Problem]
 
@@ -126,8 +127,8 @@ def _is_source(config: Settings, topic: str) -> bool:
     pattern = config.source.pattern
     if not pattern:
         return topic in config.source.topics
-    if re.search(r"\.(results|retry\..*|requeue|dead|dead\.state)$", topic):
-        return False  # left out of what a pattern matches
+    if of_a_service(topic):
+        return False
     try:
         return re.match(pattern, topic) is not None
     except re.error:

@@ -33,7 +33,9 @@ def _problem(folder: str, reference: str) -> str:
         find(reference)
     except ConfigError as error:
         cause = error.__cause__
-        return f"does not import: {_last_words(cause, folder)}" if cause else str(error)
+        if cause:
+            return f"does not import: {_last_words(cause, folder)}"
+        return f"cannot be used: {str(error).removeprefix('handler: ')}"
     except BaseException as error:  # noqa: BLE001 - the user's module may even exit
         return f"does not import: {_last_words(error, folder)}"
     return ""

@@ -96,13 +96,19 @@ def handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Fin
     keys = {config.handler: "handler"} if config.handler else {}
     for topic, reference in config.handlers.items():
         keys.setdefault(reference, f"handlers.{topic}")
+    return _imports(config, keys, timeout_s)
+
+
+def _imports(config: Config, keys: Mapping[str, str], timeout_s: float) -> list[Finding]:
+    """What is wrong with references to Python, each told at its key."""
     step = "correct it, or the module"
     try:
         problems = _probed(config.file.parent, list(keys), timeout_s)
     except subprocess.TimeoutExpired:
         # A loaded machine, perhaps: the next try may be in time.
-        text = f"{', '.join(keys)}: not imported within {timeout_s:g} s"
-        return [Finding("handler", text, "see what the module waits for", ExitCode.UNREACHABLE)]
+        text = f"{', '.join(keys)} not imported within {timeout_s:g} s"
+        step = "see what the module waits for"
+        return [Finding(next(iter(keys.values())), text, step, ExitCode.UNREACHABLE)]
     return [Finding(keys[name], f"{name} {text}", step) for name, text in problems.items()]
 
 
@@ -170,7 +176,7 @@ def online(config: Config) -> list[Finding]:
         return [_unanswered(error)]
     missing = [name for name in names if name not in topics]
     if not wanted:
-        missing = [config.source.pattern, *missing]
+        return [_no_match(config)]
     if missing:
         return [_missing_topics(config, missing)]
     return _unlike_planned(config, topics, wanted)
@@ -201,9 +207,18 @@ def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
     )
 
 
+def _no_match(config: Config) -> Finding:
+    return Finding(
+        "source.topics",
+        f"no topic matches {config.source.pattern}",
+        "create the source topics, or correct it",
+        ExitCode.UNREACHABLE if _note(config).exists() else ExitCode.CONFIG,
+    )
+
+
 def _source_advice(config: Config, missing: Sequence[str]) -> str:
     sources = set(missing) & set(config.source.topics)
-    if not sources or config.source.pattern:
+    if not sources:
         return ""
     return " --partitions N --replication M"
 
@@ -282,7 +297,13 @@ def spark(config: Config) -> list[Finding]:
         found.append(
             Finding("spark", "pyspark is not installed", 'install it: pip install "kworker[spark]"')
         )
-    return found
+        return found
+    transforms = {
+        table.transform: f"spark.tables[{table.name}].transform"
+        for table in config.spark.tables
+        if table.transform
+    }
+    return found + (_imports(config, transforms, IMPORT_TIMEOUT_S) if transforms else [])
 
 
 def ensure_start_offsets(config: Config) -> list[Finding]:
@@ -293,19 +314,15 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
     """
     try:
         admin = _admin(config, GROUP_TIMEOUT_S)
-        sources = source_topics(config, admin.topic_names())
-        held = admin.group_offsets(config.name)
-        if any(topic in sources for topic, _ in held):
-            _write_note(config, admin)
-            return []
-        if _note(config).exists():
-            return [_lost_offsets(config)]
-        if config.source.start == "fail":
-            return [_must_not_choose(config)]
-        topics = admin.topics(sources)
+        topics = admin.topics(source_topics(config, admin.topic_names()))
         partitions = [(name, n) for name, info in topics.items() for n in range(info.partitions)]
-        positions = admin.list_offsets(partitions, config.source.start)
-        admin.set_group_offsets(config.name, positions)
+        if not admin.group_offsets(config.name, partitions):
+            if _note(config).exists():
+                return [_lost_offsets(config)]
+            if config.source.start == "fail":
+                return [_must_not_choose(config)]
+            positions = admin.list_offsets(partitions, config.source.start)
+            admin.set_group_offsets(config.name, positions)
         _write_note(config, admin)
     except KworkerError as error:
         return [_unanswered(error)]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from kworker.clients.properties import OWN_TOPICS
 from kworker.config import Config
 
 # A record that waits or is dead carries more headers than the one it was.
@@ -18,7 +19,7 @@ SETTINGS = (
     "retention.bytes",
 )
 """The topic settings that kworker looks at."""
-_OWN = re.compile(r".*\.(results|retry\..*|requeue|dead|dead\.state)")
+_OF_A_SERVICE = re.compile("|".join(OWN_TOPICS))
 
 
 class TopicInfo(NamedTuple):
@@ -44,7 +45,12 @@ def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
         return config.source.topics
     pattern = re.compile(config.source.pattern)
     # As librdkafka does: the pattern need not reach to the name's end.
-    return [name for name in existing if pattern.match(name) and not _OWN.fullmatch(name)]
+    return [name for name in existing if pattern.match(name) and not of_a_service(name)]
+
+
+def of_a_service(name: str) -> bool:
+    """Whether a topic is called as kworker services call their own, which no pattern matches."""
+    return _OF_A_SERVICE.match(name) is not None
 
 
 def own_topics(config: Config) -> list[str]:

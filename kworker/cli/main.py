@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kworker.cli import check, config, init, sandbox, service, spark, topics
+from kworker.cli import check, config, init, sandbox, service, spark, systemd, topics
 from kworker.cli.options import PREPARE_PANEL
 from kworker.errors import ExitCode, KworkerError
 
@@ -59,7 +59,12 @@ def options(
 # The service first: it is what a user comes for.
 for verbs in (service, init, check):
     app.add_typer(verbs.app)
-for name, group in (("config", config), ("topics", topics), ("sandbox", sandbox)):
+for name, group in (
+    ("config", config),
+    ("topics", topics),
+    ("sandbox", sandbox),
+    ("systemd", systemd),
+):
     app.add_typer(group.app, name=name, rich_help_panel=PREPARE_PANEL)
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 
@@ -91,5 +96,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _told(text: str, code: ExitCode) -> int:
     for line in text.splitlines():
-        typer.echo(f"kworker: {line}", err=True)
+        # A program's own last words are quoted below what is said of them.
+        typer.echo(line if line.startswith(" ") else f"kworker: {line}", err=True)
     return code

@@ -2,13 +2,14 @@
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Producer,
@@ -30,6 +31,8 @@ T = TypeVar("T")
 At = tuple[str, int]
 """A topic and a partition."""
 
+RETRY_S = 0.2
+
 # What people need of it stands in the errors raised; librdkafka's own lines go nowhere.
 _SILENT = logging.getLogger("kworker.librdkafka.admin")
 _SILENT.addHandler(logging.NullHandler())
@@ -49,6 +52,7 @@ class Admin:
     """
 
     def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:
+        self._properties = properties
         self._brokers = str(properties.get("bootstrap.servers", ""))
         self._timeout_s = timeout_s
         self._last_error = ""
@@ -99,28 +103,34 @@ class Admin:
                 failures[name] = str(error)
         return failures
 
-    def group_offsets(self, group: str) -> dict[At, int]:
-        """The positions that a group has committed; none for a group that is not there."""
-        request = [ConsumerGroupTopicPartitions(group)]
-        futures = self._client.list_consumer_group_offsets(request, request_timeout=self._timeout_s)
-        try:
-            found = self._result(futures[group])
-        except Refused as error:
-            if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
-                return {}
-            raise
-        return {(tp.topic, tp.partition): tp.offset for tp in found.topic_partitions if _is_set(tp)}
+    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, int]:
+        """The positions that a group has committed, without the partitions where it has none."""
+        asked = [TopicPartition(*at) for at in partitions]
+        with self._beside(group) as consumer:
+            found = self._coordinated(lambda: consumer.committed(asked, timeout=self._timeout_s))
+        _raise_first_error(found)
+        return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     def set_group_offsets(self, group: str, positions: Mapping[At, int]) -> None:
-        """Commits positions for a group without members."""
+        """Commits positions for a group without members; `Refused` when it has some."""
         offsets = [TopicPartition(*at, position) for at, position in positions.items()]
-        request = [ConsumerGroupTopicPartitions(group, offsets)]
-        futures = self._client.alter_consumer_group_offsets(
-            request, request_timeout=self._timeout_s
-        )
-        for tp in self._result(futures[group]).topic_partitions or ():
-            if tp.error:
-                raise Refused(f"{tp.topic}/{tp.partition}: {tp.error.str()}")
+        with self._beside(group) as consumer:
+            done = self._coordinated(lambda: consumer.commit(offsets=offsets, asynchronous=False))
+        _raise_first_error(done or ())
+
+    @contextmanager
+    def _beside(self, group: str) -> Iterator[Consumer]:
+        """A consumer that speaks of the group without joining it.
+
+        The administrator's own calls would do, but the library's (2.16) crashes the process
+        when the coordinator is not there yet, as for the first group of a new cluster.
+        """
+        own = {"group.id": group, "enable.auto.commit": False, "group.protocol": "classic"}
+        consumer = Consumer({**self._properties, **own}, logger=_SILENT)
+        try:
+            yield consumer
+        finally:
+            consumer.close()
 
     def list_offsets(
         self, partitions: Iterable[At], which: Literal["earliest", "latest"]
@@ -159,6 +169,22 @@ class Admin:
         except KafkaException as error:
             raise self._told(error) from None
 
+    def _coordinated(self, call: Callable[[], T]) -> T:
+        """Asks a group's coordinator, again and again while none has been made."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                if _code(error) not in _NO_COORDINATOR:
+                    raise self._told(error) from None
+                if time.monotonic() > deadline:
+                    raise Unreachable(
+                        f"{self._brokers} answers, but has no coordinator for the group after"
+                        f" {self._timeout_s:g} s ({reason_of(error)})"
+                    ) from None
+            time.sleep(RETRY_S)
+
     def _result(self, future: "Future[Any]") -> Any:
         # The client resolves it within the request's own time; the margin is for its thread.
         if not wait([future], self._timeout_s + 5).done:
@@ -166,11 +192,11 @@ class Admin:
         try:
             return future.result()
         except KafkaException as error:
-            raise self._told(error) from error
+            raise self._told(error) from None
 
     def _told(self, error: KafkaException) -> KworkerError:
         reason = reason_of(error)
-        return self._unreachable(reason) if _is_absence(error) else Refused(reason)
+        return self._unreachable(reason) if _code(error) in _ABSENT else Refused(reason)
 
     def _unreachable(self, reason: str) -> Unreachable:
         self._client.poll(0)  # serves the callback that may know better why
@@ -191,16 +217,20 @@ _ABSENT = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+_NO_COORDINATOR = frozenset(
+    {
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.NOT_COORDINATOR,
-        KafkaError.REQUEST_TIMED_OUT,
     }
 )
 
 
-def _is_absence(error: KafkaException) -> bool:
-    return cast(KafkaError, error.args[0]).code() in _ABSENT
+def _code(error: KafkaException) -> int:
+    return int(cast(KafkaError, error.args[0]).code())
 
 
 def reason_of(error: KafkaException) -> str:
@@ -208,13 +238,10 @@ def reason_of(error: KafkaException) -> str:
     return str(cast(KafkaError, error.args[0]).str())
 
 
-def _code(error: Refused) -> int | None:
-    cause = error.__cause__
-    return cast(KafkaError, cause.args[0]).code() if isinstance(cause, KafkaException) else None
-
-
-def _is_set(position: TopicPartition) -> bool:
-    return position.offset >= 0 and position.error is None
+def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
+    for tp in answers:
+        if tp.error:
+            raise Refused(f"{tp.topic}/{tp.partition}: {tp.error.str()}")
 
 
 class Refusal(NamedTuple):

@@ -195,7 +195,7 @@ class MemoryConsumer:
 
     def _fenced(self) -> None:
         self._fetches = {}
-        error = KafkaError(KafkaError._FENCED, "static consumer fenced by another", True)
+        error = KafkaError(KafkaError._FATAL, "static consumer fenced by another")
         self._events.append(Event(("", -1), -1, error))
 
     def _lose(self) -> None:

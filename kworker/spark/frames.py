@@ -6,12 +6,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kworker.config import Config, Table
-from kworker.config_tables import LEADING_COLUMNS, RESCUED_COLUMN
+from kworker.config_tables import RESCUED_COLUMN
 from kworker.spark.kafka_options import source_options
 from kworker.spark.reasons import reason
 from kworker.spark.sinks import missing_columns
 from kworker.spark.tables import (
     ENVELOPE,
+    FIELDS,
     IS_RESULT,
     LEADING,
     RESULT,
@@ -67,9 +68,8 @@ def _parsed(texts: DataFrame, table: Table) -> DataFrame:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": misfit}
     parsed = f.from_json("text", fields, options).alias("parsed")
     try:
-        return texts.select(*LEADING_COLUMNS, "text", "is_text", parsed).selectExpr(
-            *parsed_columns(schema)
-        )
+        split = texts.select("*", parsed, f.expr(FIELDS))
+        return split.selectExpr(*parsed_columns(schema))
     except AnalysisException as error:
         raise ValueError(f"schema: {reason(error)}") from error
 

@@ -90,17 +90,15 @@ def misfit_column(schema: StructType) -> str:
 
 
 def parsed_columns(schema: StructType) -> list[str]:
-    """From the leading columns, `text`, `is_text` and `parsed`: the table's row.
+    """From the leading columns, `text`, `is_text`, `parsed` and `fields`: the table's row.
 
     `_rescued` holds the whole text of a result unless all of it stands in the columns: that
     is one JSON object, each field of it named by the schema, once, and fitting its type.
     """
     misfit = f"parsed.{identifier(misfit_column(schema))}"
     fits = f"is_text AND parsed IS NOT NULL AND {misfit} IS NULL AND {_one('text')}"
-    rescued = (
-        f"CASE WHEN text IS NOT NULL AND NOT coalesce({fits} AND {_named('text', schema)}, false)"
-        f" THEN text END AS {RESCUED_COLUMN}"
-    )
+    whole = f"coalesce({fits} AND {_named('fields', 'text', schema)}, false)"
+    rescued = f"CASE WHEN text IS NOT NULL AND NOT {whole} THEN text END AS {RESCUED_COLUMN}"
     columns = (f"parsed.{identifier(name)}" for name in schema.names)
     return [*LEADING_COLUMNS, *columns, rescued]
 
@@ -122,12 +120,14 @@ def _one(text: str) -> str:
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
 
 
-def _named(text: str, schema: StructType, depth: int = 0) -> str:
+FIELDS = "json_object_keys(text) AS fields"
+
+
+def _named(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
     """Whether the schema names every field of an object, inner objects included, just once.
 
     The intersection holds no repeats, so a repeated field is missing from it, too.
     """
-    keys = f"json_object_keys({text})"
     known = f"array({', '.join(literal(name) for name in schema.names)})"
     named = f"size({keys}) = size(array_intersect({keys}, {known}))"
     return " AND ".join((named, *_inner_named(text, schema, depth)))
@@ -145,7 +145,7 @@ def _all_named(texts: str, type_: DataType, depth: int) -> str:
     """The same for each of an array of texts that hold values of one type."""
     text = f"t{depth}"
     if isinstance(type_, StructType):
-        named = _named(text, type_, depth)
+        named = _named(f"json_object_keys({text})", text, type_, depth)
     elif isinstance(type_, ArrayType):
         items = f"from_json({text}, 'ARRAY<STRING>')"
         named = _all_named(items, type_.elementType, depth + 1)

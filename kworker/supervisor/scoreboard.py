@@ -117,7 +117,7 @@ class Slot:
         self._hands = [Hand(words, _HEAD_WORDS + i * _HAND_WORDS) for i in range(hands)]
 
     def begin(self, pid: int, now_ns: int) -> None:
-        """Called by the supervisor right after the fork: everything of the last life is gone."""
+        """Called by the supervisor between two lives: everything of the last one is gone."""
         for word in range(_HEAD_WORDS):
             self.words[word] = 0
         for hand in self._hands:

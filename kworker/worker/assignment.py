@@ -13,7 +13,7 @@ from kworker.worker.committer import Committer
 _LOG = structlog.get_logger()
 _ASK_S = 5.0
 _ASK_AGAIN_S = 0.5
-_GIVE_UP_S = 60.0  # well before the group would give up on us
+_GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
 
 
 class Assigning(Protocol):

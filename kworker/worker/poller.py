@@ -2,23 +2,23 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, Refused, Trouble, trouble_of
+from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
-from kworker.core.message import RawMessage
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.core.retry import InPlaceRetry
-from kworker.worker.assignment import Assigning, Assignment
+from kworker.worker.assignment import Assignment
 from kworker.worker.committer import Committer, Committing
 from kworker.worker.failures import FailureLog, FailureLogPolicy
+from kworker.worker.intake import Intake, Taking
 from kworker.worker.pool import drain
 from kworker.worker.publisher import Publisher
 
@@ -28,17 +28,10 @@ TAKE_MOST = 1_000  # records a turn
 IDLE_S = 0.1  # nothing in hand: wait in the client
 BUSY_S = 0.002  # handlers at work: wait for one of them, and look after new records meanwhile
 FLOW_EVERY_S = 0.02
-_ASK_S = 5.0
-_OBJECT_BYTES = 400  # what a record costs beside its payload
 
 
-class Consumer(Assigning, Committing, Protocol):
+class Consumer(Taking, Committing, Protocol):
     """What the poller needs of `KafkaConsumer` or its twin."""
-
-    def take(self, most: int, timeout_s: float) -> list[RawMessage]: ...
-    def pause(self, partitions: Iterable[At]) -> None: ...
-    def resume(self, partitions: Iterable[At]) -> None: ...
-    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
 
 
 class Pool(Protocol):
@@ -51,19 +44,10 @@ class Pool(Protocol):
     def reclaim(self, now: float) -> list[Record]: ...
 
 
-class Fenced(Exception):
-    """Another process has taken this worker's identity in the group."""
-
-
-class OutOfOrder(Exception):
-    """The client delivered an offset again: its position is not what it should be."""
-
-
 @dataclass(slots=True)
 class Counters:
     """What a worker has done since it began."""
 
-    consumed: int = 0
     done: int = 0
     failed: int = 0
 
@@ -99,9 +83,10 @@ class Poller:
         self._retry = retry
         self._revoke_timeout_s = revoke_timeout_s
         self._clock = clock
+        self._intake = Intake(self._consumer, self.assignment, lanes, flow)
         self._failures = FailureLog(FailureLogPolicy())
         self.counters = Counters()
-        self.reasons: dict[str, str] = {}
+        self._troubles: dict[str, str] = {}
         self._out = 0  # records in the pool
         self._outcomes = 0  # since the last settling
         self._shedding: list[Partition] = []  # what may end but not begin anew
@@ -124,6 +109,16 @@ class Poller:
         return sum(p.ledger.unsettled for p in self.assignment.partitions.values())
 
     @property
+    def consumed(self) -> int:
+        """Records taken, ever."""
+        return self._intake.consumed
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong now, a line each."""
+        return [*self._intake.reasons.values(), *self._troubles.values()]
+
+    @property
     def idle(self) -> bool:
         """Nothing in flight, and all of it settled."""
         return self.flow.records == 0 and self.settled
@@ -143,6 +138,13 @@ class Poller:
         self._shedding = list(self.assignment.partitions.values())
         self._shed()
 
+    def hear_of_brokers(self, answer: bool) -> None:
+        """Whether they answered the last question."""
+        if answer:
+            self._troubles.pop("kafka", None)
+        else:
+            self._troubles["kafka"] = "no broker answers; what is in hand waits"
+
     # -- taking -----------------------------------------------------------------------
 
     def _take(self, now: float) -> None:
@@ -152,10 +154,7 @@ class Poller:
         self._full = room == 0
         if self._full and len(self.flow.paused) < len(self.assignment.partitions):
             return  # cheaper than pausing; flow will pause if this lasts
-        batch = self._consumer.take(max(room, 1), self._idle_s(now))
-        self._took = len(batch)
-        if batch:
-            self._deliver(batch)
+        self._took = self._intake.take(max(room, 1), self._idle_s(now))
         if self.assignment.fresh or self.assignment.changed:
             self._begin_fresh()
 
@@ -170,88 +169,15 @@ class Poller:
             due = min(due, self.committer.next_at)
         return max(0.0, due - now)
 
-    def _deliver(self, batch: list[RawMessage]) -> None:
-        """Into ledger and lanes, a run of one partition at a time."""
-        run: list[RawMessage] = []
-        topic, number = "", -1
-        for raw in batch:
-            if raw.error() is not None:
-                self._deliver_run(run)
-                run = []
-                self._event(raw)
-            elif raw.partition() == number and raw.topic() == topic:
-                run.append(raw)
-            else:
-                self._deliver_run(run)
-                run = [raw]
-                topic, number = raw.topic(), raw.partition()
-        self._deliver_run(run)
-
-    def _deliver_run(self, raws: list[RawMessage]) -> None:
-        if not raws:
-            return
-        first = raws[0]
-        partition = self.assignment.partitions.get((first.topic(), first.partition()))
-        # What came for an earlier epoch, or after the drain began, comes again.
-        if partition is None or partition in self.assignment.fresh or self.flow.stopped:
-            return
-        offsets = [raw.offset() for raw in raws]
-        if not partition.ledger.deliver_run(offsets):
-            raise OutOfOrder(f"{partition.topic}/{partition.number}: {offsets[0]} came again")
-        partition.ledger.mark(offsets[0], first.timestamp()[1])
-        lane_of = self.lanes.lane_of
-        records = [
-            Record(partition, offset, lane_of(key := raw.key()), _size(raw, key), raw)
-            for raw, offset in zip(raws, offsets, strict=True)
-        ]
-        self.lanes.add(partition, records)
-        self.flow.enter(partition, records)
-        self.counters.consumed += len(records)
-
-    def _event(self, event: RawMessage) -> None:
-        at = (event.topic(), event.partition())
-        match trouble_of(event):
-            case Trouble.END:
-                if (partition := self.assignment.partitions.get(at)) and (
-                    partition not in self.assignment.fresh
-                ):
-                    partition.ledger.reach(event.offset())
-            case Trouble.GAP:
-                self._gap(at)
-            case Trouble.FENCED:
-                raise Fenced(str(event.error()))
-            case Trouble.MISSING:
-                self.reasons[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
-            case Trouble.PASSING:
-                _LOG.warning("kafka reports; the client goes on", error=event.error().str())
-
-    def _gap(self, at: At) -> None:
-        """The partition stops, by itself: the client fetches nothing more of it."""
-        name = f"{at[0]}/{at[1]}"
-        partition = self.assignment.partitions.get(at)
-        wanted = partition.ledger.end if partition else None
-        try:
-            low, high = self._consumer.watermarks(at, _ASK_S)
-            holds = f"the partition now holds {low} to {high}"
-        except Refused as refused:
-            holds = f"what the partition holds is not known ({refused})"
-        text = f"{name} stopped: its next record would be {wanted}, but {holds}"
-        self.reasons[f"gap {name}"] = f"{text}; `kworker offsets reset` decides where to go on"
-        _LOG.error(text)
-
     def _begin_fresh(self) -> None:
         """The call that brought the assignment is over: what comes now is of its epoch."""
         assignment = self.assignment
         self.flow.paused = {p for p in self.flow.paused if p.open} | assignment.fresh
         assignment.fresh.clear()
         assignment.changed = False
-        topics = {topic for topic, _ in assignment.partitions}
-        back = {f"source {topic}" for topic in topics}
-        self.reasons = {
-            name: text
-            for name, text in self.reasons.items()
-            if not name.startswith("gap ") and name not in back
-        }
+        # A rebalance may forget what was paused.
+        self._consumer.pause(_ats(self.flow.paused))
+        self._intake.rebalanced()
         if self.flow.stopped:
             self._shedding = list(assignment.partitions.values())
         self._flow_at = 0.0
@@ -327,7 +253,7 @@ class Poller:
         if due:
             self.committer.mark(now)
             self._outcomes = 0
-            self.publisher.close_batch()
+            self.publisher.close_batch(now)
         if due or settled:
             self.committer.commit(self.assignment.partitions.values(), now)
         self._tell_trouble()
@@ -338,9 +264,9 @@ class Poller:
             ("commit", self.committer.trouble),
         ):
             if trouble is None:
-                self.reasons.pop(name, None)
+                self._troubles.pop(name, None)
             else:
-                self.reasons[name] = f"{name}: {trouble}; what is not acknowledged waits"
+                self._troubles[name] = f"{name}: {trouble}; what is not acknowledged waits"
 
     # -- flow -------------------------------------------------------------------------
 
@@ -370,7 +296,7 @@ class Poller:
             self._work(BUSY_S)
             self._publish(self._clock())
         while not self.publisher.idle and self._clock() < deadline:
-            self.publisher.close_batch()
+            self.publisher.close_batch(self._clock())
             self._publish(self._clock())
             self._work(BUSY_S)
         self.committer.commit_now(going)
@@ -385,13 +311,6 @@ class Poller:
         """A partition is closed: its records in the pool no longer count."""
         self.lanes.drop(partition, -1)
         self.flow.forget(partition)
-
-
-def _size(raw: RawMessage, key: bytes | None) -> int:
-    size = _OBJECT_BYTES + len(raw) + (len(key) if key else 0)
-    if headers := raw.headers():
-        size += sum(len(name) + len(value or b"") + 100 for name, value in headers)
-    return size
 
 
 def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[At]:

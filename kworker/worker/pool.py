@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from kworker.core.outcome import Failed, Outcome
@@ -15,8 +16,17 @@ Work = Callable[[Record, float], Outcome]
 
 RUN_S = 0.001  # so much work is handed over at once
 RUN_MOST = 256
-STUCK_S = 0.005  # a run that has not moved for so long gives its rest back
+STUCK_S = 0.01  # a run that has not moved for so long gives its rest back
 _FORGET = 0.3
+_SATURATED = 0.8  # of one interpreter: more runs at once only wait for each other
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What one run cost: seconds a record, and the share of them that was computing."""
+
+    record_s: float
+    computing: float
 
 
 class ThreadPool:
@@ -25,6 +35,7 @@ class ThreadPool:
     A run is a deque of records of different lanes. Its thread takes them from the
     left; the poll thread may take what has not started from the right, when one
     slow record would hold up the others: both are atomic, so nobody needs a lock.
+    Handlers that compute get few runs at once, handlers that wait get every thread.
     """
 
     def __init__(self, work: Work, hands: Sequence[Hand]) -> None:
@@ -32,11 +43,13 @@ class ThreadPool:
         self._hands = hands
         self._runs: SimpleQueue[deque[Record] | None] = SimpleQueue()
         self.ended: SimpleQueue[Record] = SimpleQueue()
-        self._now: list[deque[Record]] = [deque() for _ in hands]  # each thread's run
-        self._seen: list[tuple[deque[Record], int]] = [(run, 0) for run in self._now]
+        self._now: list[deque[Record] | None] = [None] * len(hands)  # each thread's run
+        self._finished = [0] * len(hands)  # runs, by thread
+        self._handed = 0  # runs, by the poll thread
+        self._seen: list[tuple[deque[Record] | None, int]] = [(None, 0)] * len(hands)
         self._seen_at = 0.0
-        self._cost_s = RUN_S  # of one record, lately: the first runs are of one
-        self._sample_s = RUN_S
+        self._stuck = 0  # runs that do not move
+        self._sample = self._known = _Sample(RUN_S, 0.0)  # the first runs are of one
         self._threads = [
             threading.Thread(target=self._serve, args=(i,), name=f"handler-{i}", daemon=True)
             for i in range(len(hands))
@@ -47,39 +60,52 @@ class ThreadPool:
             thread.start()
 
     def wanted(self) -> int:
-        """How many records the next run should have; 0 when enough runs are waiting."""
-        if self._runs.qsize() >= len(self._threads):
+        """How many records the next run should have; 0 when enough runs are under way."""
+        self._learn()
+        moving = self._handed - sum(self._finished) - self._stuck
+        if moving >= self._useful():
             return 0
-        self._cost_s += _FORGET * (self._sample_s - self._cost_s)
-        return max(1, min(RUN_MOST, int(RUN_S / self._cost_s)))
+        return max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
 
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""
+        self._handed += 1
         self._runs.put(run)
 
     def reclaim(self, now: float) -> list[Record]:
         """What has not started of runs that do not move. Called by the poll thread."""
         if now - self._seen_at < STUCK_S:
             return []
-        stuck = [run for run, (seen, left) in self._look(now) if seen is run and left == len(run)]
-        records = [record for run in stuck for record in _emptied(run)]
-        if records:
-            self._cost_s = self._sample_s = STUCK_S
-        return records
-
-    def _look(self, now: float) -> list[tuple[deque[Record], tuple[deque[Record], int]]]:
-        before = self._seen
-        runs = list(self._now)
-        self._seen = [(run, len(run)) for run in runs]
         self._seen_at = now
-        return [(run, seen) for run, seen in zip(runs, before, strict=True) if run]
+        before = self._seen
+        self._seen = [(run, -1 if run is None else len(run)) for run in self._now]
+        stuck = [
+            run
+            for (run, left), (was, had) in zip(self._seen, before, strict=True)
+            if run is not None and run is was and left == had
+        ]
+        self._stuck = len(stuck)
+        return [record for run in stuck for record in _emptied(run)]
 
     def stop(self) -> None:
-        """Every thread ends after its present run, which begins nothing more; does not wait."""
+        """Every thread ends after its present record, and begins nothing more; does not wait."""
         for run in [*self._now, *self._waiting_runs()]:
-            _emptied(run)
+            _emptied(run or deque())
         for _ in self._threads:
             self._runs.put(None)
+
+    def _learn(self) -> None:
+        sample, known = self._sample, self._known
+        if sample is not known:
+            self._sample = self._known = _Sample(
+                known.record_s + _FORGET * (sample.record_s - known.record_s),
+                known.computing + _FORGET * (sample.computing - known.computing),
+            )
+
+    def _useful(self) -> int:
+        """How many runs may be under way: for each that runs, one that waits for its thread."""
+        saturating = int(_SATURATED / max(self._known.computing, 1e-3))
+        return 2 * max(1, min(len(self._threads), saturating))
 
     def _waiting_runs(self) -> list[deque[Record]]:
         runs: list[deque[Record]] = []
@@ -93,10 +119,13 @@ class ThreadPool:
         hand = self._hands[index]
         while (run := self._runs.get()) is not None:
             self._now[index] = run
-            began = time.monotonic()
+            began, computed = time.monotonic(), time.thread_time()
             done = self._run(run, hand)
+            wall_s = time.monotonic() - began + 1e-9
+            self._sample = _Sample(wall_s / max(done, 1), (time.thread_time() - computed) / wall_s)
             hand.clear()
-            self._sample_s = (time.monotonic() - began) / max(done, 1) + 1e-9
+            self._now[index] = None
+            self._finished[index] += 1
 
     def _run(self, run: deque[Record], hand: Hand) -> int:
         work, ended, done = self._work, self.ended, 0

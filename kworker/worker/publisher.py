@@ -32,6 +32,7 @@ class PublishPolicy:
     backlog_bytes_max: int
     backlog_records_max: int
     retry_s: float = 1.0
+    patience_s: float = 5.0  # without an acknowledgement: say so
 
 
 class Publisher:
@@ -50,6 +51,7 @@ class Publisher:
         self._sent = 0  # outputs of the first waiting record that are out already
         self._batch: list[Record] = []
         self._closing = False
+        self._closing_since = 0.0
         self._not_before = 0.0
         self._backlog_bytes = 0
         self.published = 0
@@ -85,9 +87,10 @@ class Publisher:
         """Records in the open batch; 0 while it is closing."""
         return 0 if self._closing else len(self._batch)
 
-    def close_batch(self) -> None:
+    def close_batch(self, now: float) -> None:
         """From now on the batch only waits for its acknowledgements."""
-        self._closing = bool(self._batch)
+        if self._batch and not self._closing:
+            self._closing, self._closing_since = True, now
 
     def turn(self, now: float) -> list[Record]:
         """Produces what it may, hears what was acknowledged. Never waits.
@@ -99,8 +102,12 @@ class Publisher:
             self._replace(now)
         if not self._closing and now >= self._not_before:
             self._produce(now)
-        if self._closing and not self._producer.unfinished:
+        if not self._closing:
+            return []
+        if not self._producer.unfinished:
             return self._finish(now)
+        if now - self._closing_since > self._policy.patience_s:
+            self.trouble = f"no acknowledgement for {now - self._closing_since:.0f} s"
         return []
 
     def _produce(self, now: float) -> None:
@@ -139,7 +146,7 @@ class Publisher:
     def _hold(self, trouble: str, now: float) -> None:
         self.trouble = trouble
         self._not_before = now + self._policy.retry_s
-        self._closing = bool(self._batch)
+        self.close_batch(now)
 
     def _replace(self, now: float) -> None:
         """A producer that can write no more: all that it had is written again by another."""

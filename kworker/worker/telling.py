@@ -47,7 +47,7 @@ class Telling:
         words[Field.IN_HAND] = poller.in_hand
         words[Field.IN_FLIGHT] = poller.flow.records
         words[Field.IN_FLIGHT_BYTES] = poller.flow.bytes
-        words[Field.CONSUMED] = poller.counters.consumed
+        words[Field.CONSUMED] = poller.consumed
         words[Field.DONE] = poller.counters.done
         words[Field.FAILED] = poller.counters.failed
         words[Field.PUBLISHED] = poller.publisher.published
@@ -60,7 +60,7 @@ class Telling:
         assignment = self._poller.assignment
         text = Text(
             tuple(sorted(assignment.partitions)),
-            tuple(self._poller.reasons.values()),
+            tuple(self._poller.reasons),
             tuple(assignment.known),
         )
         if text != self._text:
@@ -89,6 +89,7 @@ class Telling:
     def _ask(self, now: float) -> None:
         if (ends := self._watch.ends()) is not None:
             self._ends = ends
+            self._poller.hear_of_brokers(bool(ends))
         if (limits := self._watch.limits()) is not None:
             self._limits.learn(limits)
         if now >= self._lag_at:

@@ -14,30 +14,21 @@ from typing import Any
 import setproctitle
 import structlog
 
-from kworker.clients.kafka import KafkaConsumer, KafkaProducer
+from kworker.clients.kafka import KafkaConsumer
 from kworker.clients.properties import (
     admin_properties,
-    consumer_properties,
-    producer_properties,
 )
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
-from kworker.core.flow import Flow, FlowPolicy
-from kworker.core.lanes import Lanes
-from kworker.core.outcome import Outcome
 from kworker.core.phase import Phase
-from kworker.core.record import Record
-from kworker.core.retry import InPlaceRetry
 from kworker.errors import ConfigError, ExitCode
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.worker import handler
-from kworker.worker.committer import CommitPolicy, Committer
-from kworker.worker.handler import Delivered, Handlers
-from kworker.worker.loop_pool import AsyncWork, LoopPool
-from kworker.worker.poller import Fenced, Poller
-from kworker.worker.pool import ThreadPool, Work
-from kworker.worker.publisher import Publisher, PublishPolicy
-from kworker.worker.results import Limits, Results
+from kworker.worker.assembly import make_poller, make_pool
+from kworker.worker.handler import Handlers
+from kworker.worker.intake import Fenced
+from kworker.worker.poller import Poller
+from kworker.worker.results import Limits
 from kworker.worker.telling import Telling, Title
 
 _LOG = structlog.get_logger()
@@ -49,7 +40,6 @@ _GC_THRESHOLDS = (10_000, 20, 100)
 _BUILD_AGAIN_S = (1.0, 30.0)  # a handler's __init__ that raised: first wait, longest wait
 _ASK_EVERY_S = 2.0
 _TURN_S = 0.02
-_BATCH_BYTES = 1_000_000  # the library's own default
 _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
 _SETTLE_MOST_S = 5.0
 _LEAVE_S = 1.5  # unsubscribed and polling, so that a static member's leaving is heard
@@ -174,6 +164,9 @@ class Worker:
                 # The lifeline stays readable once it is cut: wait for the thread instead.
                 thread.join(0.2)
 
+        if thread.is_alive():
+            self._unfinished = max(1, self._slot.words[Field.IN_HAND])
+
     def _exit_code(self, handlers: Handlers) -> int:
         self._enter(Phase.GONE)
         if isinstance(self._failure, Fenced):
@@ -279,70 +272,3 @@ class Worker:
         closing = threading.Thread(target=consumer.close, name="close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
-
-
-def make_pool(
-    config: Config, slot: Slot, handlers: Handlers, limits: Limits
-) -> ThreadPool | LoopPool:
-    """The pool that the handlers' kind asks for."""
-    results = Results(config.delivery.results, config.delivery.topics, limits)
-    timeout_s = config.workers.handler_timeout
-    if handlers.is_async:
-        hands = [slot.hand(i) for i in range(config.workers.concurrency)]
-        return LoopPool(async_work(handlers, results, timeout_s), hands)
-    hands = [slot.hand(i) for i in range(config.workers.threads)]
-    return ThreadPool(work(handlers, results, timeout_s), hands)
-
-
-def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
-    """Runs a record's handler on the calling thread."""
-    only, of, outputs = handlers.only, handlers.of, results.outputs
-
-    def run_one(record: Record, began: float) -> Outcome:
-        call = only or of(record.partition.topic)
-        returned = call(Delivered(record.raw, record.attempt, began + timeout_s))
-        return None if returned is None else outputs(record, returned)
-
-    return run_one
-
-
-def async_work(handlers: Handlers, results: Results, timeout_s: float) -> AsyncWork:
-    """Runs a record's handler on the loop."""
-    only, of, outputs = handlers.only, handlers.of, results.outputs
-
-    async def run_one(record: Record, began: float) -> Outcome:
-        call = only or of(record.partition.topic)
-        returned = await call(Delivered(record.raw, record.attempt, began + timeout_s))
-        return None if returned is None else outputs(record, returned)
-
-    return run_one
-
-
-def make_poller(
-    config: Config, slot: int, pool: ThreadPool | LoopPool, limits: Limits
-) -> tuple[Poller, KafkaConsumer]:
-    """The poller and the consumer inside it."""
-    workers, delivery = config.workers, config.delivery
-    # One record over a topic's limit would fail the whole batch that it is in.
-    producer = producer_properties(config, slot=slot)
-    producer["message.max.bytes"] = limits.largest
-    producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), limits.smallest)
-    made: list[KafkaConsumer] = []
-
-    def consumer(listener: Any) -> KafkaConsumer:
-        made.append(KafkaConsumer(consumer_properties(config, slot=slot), listener))
-        return made[0]
-
-    commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = PublishPolicy(workers.in_flight_bytes, 2 * delivery.commit_records)
-    poller = Poller(
-        consumer=consumer,
-        committer=lambda client: Committer(client, commits),
-        publisher=Publisher(lambda: KafkaProducer(producer), backlog),
-        pool=pool,
-        lanes=Lanes(workers.ordering),
-        flow=Flow(FlowPolicy(workers.in_flight, workers.in_flight_bytes)),
-        retry=InPlaceRetry(),
-        revoke_timeout_s=workers.revoke_timeout,
-    )
-    return poller, made[0]

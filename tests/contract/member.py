@@ -104,7 +104,7 @@ def until(condition: Callable[[], object], *members: Member, what: str = "") -> 
     eventually(turned, what=what)
 
 
-def for_a_while(*members: Member, turns: int = 20) -> None:
+def for_a_while(*members: Member, turns: int = 8) -> None:
     """Turns for claims that something does not happen; what would come comes at once."""
     for _ in range(turns):
         for member in members:

@@ -12,6 +12,18 @@ from tests.contract.member import Member, until
 from tests.waiting import eventually
 
 
+# Java's murmur2 of the key, its sign bit cleared, modulo seven partitions.
+OF_SEVEN = {
+    b"": 2,
+    b"a": 5,
+    b"ab": 0,
+    b"abc": 4,
+    b"abcd": 5,
+    b"customer-17": 6,
+    b"\xff\x80\x00\x7f\xfe": 3,
+}
+
+
 class Reports:
     """Hears of what was refused."""
 
@@ -63,16 +75,11 @@ def test_what_was_just_produced_is_unfinished(kafka: Cluster) -> None:
 def test_a_key_goes_where_java_would_put_it(kafka: Cluster) -> None:
     """Results stand beside other writers' records of the same key."""
     topic, producer = kafka.create(7), kafka.producer()
-    keys = [b"", b"a", b"ab", b"abc", b"abcd", b"customer-17", b"\xff\x80\x00\x7f\xfe"]
-    for key in keys:
+    for key in OF_SEVEN:
         producer.produce(Output(topic, key, b"v", []), Reports())
     finish(producer)
-    found = {raw.key(): raw.partition() for raw in read(kafka, topic, len(keys))}
-    # As computed by the hash of Java's producer, murmur2, modulo seven.
-    assert found == JAVA
-
-
-JAVA: dict[bytes, int] = {}
+    found = {raw.key(): raw.partition() for raw in read(kafka, topic, len(OF_SEVEN))}
+    assert found == OF_SEVEN
 
 
 def test_a_record_too_large_for_its_topic_is_refused_and_its_neighbour_can_go_alone(

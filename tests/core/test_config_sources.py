@@ -79,6 +79,7 @@ def test_variables_override_the_file(load: Load, monkeypatch: pytest.MonkeyPatch
         "KWORKER_SPARK__TABLES": '[{"name": "t", "path": "p", "dedupe": true}]',
         "KWORKER_SPARK__CONF": '{"spark.sql.caseSensitive": "true"}',
         "KWORKER_CACHE": "is no key",
+        "KWORKER_PARENT_PID": "1",
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

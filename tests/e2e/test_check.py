@@ -1,6 +1,8 @@
 """Bad input of every kind: one clear line with the next step, the right exit code, no traceback."""
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -92,7 +94,7 @@ def test_a_missing_file_is_one_line_for_every_verb(
         ("import sys\nsys.exit('no')\n", "SystemExit: no (handlers.py line 2)"),
         ("import os\nos._exit(3)\n", "ends the process that imports it (exit code 3)"),
         ("import os\nos.kill(os.getpid(), 11)\n", "ends the process that imports it (SIGSEGV)"),
-        ("", "nothing callable named 'handle'"),
+        ("", "cannot be used: 'handlers' has nothing callable named 'handle'"),
         ("print('noise')\nhandle = 3\n", "nothing callable named 'handle'"),
     ],
 )
@@ -129,6 +131,24 @@ def test_a_handler_of_one_topic_is_named_by_its_own_key(configured: Configured) 
     file = configured('[handlers]\n"cfg-nowhere" = "elsewhere:handle"')
     [found] = preflight.handlers(config_file.load(file))
     assert found.key == "handlers.cfg-nowhere"
+
+
+def test_a_transform_that_will_not_import_is_told_with_its_table(configured: Configured) -> None:
+    """It would fail only after Spark has started."""
+    table = '[[spark.tables]]\nname = "t"\npath = "p"\ntransform = "transforms:gone"'
+    [found] = preflight.spark(config_file.load(configured(table)))
+    assert found.key == "spark.tables[t].transform"
+    assert "No module named 'transforms'" in found.problem
+
+
+def test_a_pattern_without_topics_is_told(
+    configured: Configured, bootstrap: str, tmp_path: Path
+) -> None:
+    """Nothing could be created for it."""
+    file = configured(servers=bootstrap, topic="^cfg-nothing-like-this")
+    [found] = preflight.online(config_file.load(file))
+    assert (found.exit_code, found.key) == (ExitCode.CONFIG, "source.topics")
+    assert found.problem == "no topic matches ^cfg-nothing-like-this"
 
 
 def test_a_misspelt_property_is_told_where_it_stands(
@@ -315,18 +335,23 @@ def test_usage_errors_are_one_line(kworker: Kworker) -> None:
     assert line.startswith("kworker: No such option: --on-line")
 
 
-def test_help_teaches_the_first_steps_without_loading_clients(kworker: Kworker) -> None:
-    """A command that takes seconds to say how it is used is not asked."""
+def test_help_teaches_the_first_steps(kworker: Kworker) -> None:
+    """In the order in which they are typed."""
     done = kworker("--help")
     assert done.returncode == 0
-    steps = (
-        "kworker init",
-        "kworker sandbox up",
-        "kworker topics create",
-        "kworker check --online",
-    )
+    steps = ("kworker init", "kworker sandbox up", "kworker topics create", "kworker check")
     places = [done.stdout.find(step) for step in steps]
     assert -1 < places[0] < places[1] < places[2] < places[3]
+
+
+def test_the_command_loads_no_client_before_it_needs_one() -> None:
+    """A command that takes seconds to say how it is used is not asked."""
+    clients = "{'confluent_kafka', 'pyspark', 'redis'}"
+    loaded = f"import sys, kworker.cli.main; print({clients} & {{*sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
 
 
 def test_init_writes_what_check_accepts_and_never_twice(

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kworker import config_file, log
+from kworker import log
 from kworker.config import Config, Kafka, Log, Source, Spark, Table, Workers
 from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
@@ -29,8 +29,6 @@ from kworker.supervisor.limits import Limits
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.supervisor.service import Parts
 from kworker.supervisor.supervisor import Supervisor
-
-assert config_file  # as in the real start, where it is imported before the first fork
 
 
 def main(folder: Path, ready_fd: int | None = None) -> int:
@@ -151,8 +149,9 @@ class FakeWorker:
     def _work(self) -> None:
         if not self.behaviour.get("silent"):
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
-        self.slot.words[Field.CONSUMED] += 1
-        self.slot.words[Field.DONE] += 1
+        if not self.behaviour.get("idle"):
+            self.slot.words[Field.CONSUMED] += 1
+            self.slot.words[Field.DONE] += 1
         if "die_later" in self.behaviour:
             self._die(self.behaviour["die_later"])
 

@@ -1,0 +1,89 @@
+"""Which parts a worker is made of, as its configuration asks."""
+
+from typing import Any
+
+from kworker.clients.kafka import KafkaConsumer, KafkaProducer
+from kworker.clients.properties import consumer_properties, producer_properties
+from kworker.config import Config
+from kworker.core.flow import Flow, FlowPolicy
+from kworker.core.lanes import Lanes
+from kworker.core.outcome import Outcome
+from kworker.core.record import Record
+from kworker.core.retry import InPlaceRetry
+from kworker.supervisor.scoreboard import Slot
+from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.handler import Delivered, Handlers
+from kworker.worker.loop_pool import AsyncWork, LoopPool
+from kworker.worker.poller import Poller
+from kworker.worker.pool import ThreadPool, Work
+from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.results import Limits, Results
+
+_BATCH_BYTES = 1_000_000  # the library's own default
+
+
+def make_pool(
+    config: Config, slot: Slot, handlers: Handlers, limits: Limits
+) -> ThreadPool | LoopPool:
+    """The pool that the handlers' kind asks for."""
+    results = Results(config.delivery.results, config.delivery.topics, limits)
+    timeout_s = config.workers.handler_timeout
+    if handlers.is_async:
+        hands = [slot.hand(i) for i in range(config.workers.concurrency)]
+        return LoopPool(async_work(handlers, results, timeout_s), hands)
+    hands = [slot.hand(i) for i in range(config.workers.threads)]
+    return ThreadPool(work(handlers, results, timeout_s), hands)
+
+
+def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
+    """Runs a record's handler on the calling thread."""
+    only, of, outputs = handlers.only, handlers.of, results.outputs
+
+    def run_one(record: Record, began: float) -> Outcome:
+        call = only or of(record.partition.topic)
+        returned = call(Delivered(record.raw, record.attempt, began + timeout_s))
+        return None if returned is None else outputs(record, returned)
+
+    return run_one
+
+
+def async_work(handlers: Handlers, results: Results, timeout_s: float) -> AsyncWork:
+    """Runs a record's handler on the loop."""
+    only, of, outputs = handlers.only, handlers.of, results.outputs
+
+    async def run_one(record: Record, began: float) -> Outcome:
+        call = only or of(record.partition.topic)
+        returned = await call(Delivered(record.raw, record.attempt, began + timeout_s))
+        return None if returned is None else outputs(record, returned)
+
+    return run_one
+
+
+def make_poller(
+    config: Config, slot: int, pool: ThreadPool | LoopPool, limits: Limits
+) -> tuple[Poller, KafkaConsumer]:
+    """The poller and the consumer inside it."""
+    workers, delivery = config.workers, config.delivery
+    # One record over a topic's limit would fail the whole batch that it is in.
+    producer = producer_properties(config, slot=slot)
+    producer["message.max.bytes"] = limits.largest
+    producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), limits.smallest)
+    made: list[KafkaConsumer] = []
+
+    def consumer(listener: Any) -> KafkaConsumer:
+        made.append(KafkaConsumer(consumer_properties(config, slot=slot), listener))
+        return made[0]
+
+    commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
+    backlog = PublishPolicy(workers.in_flight_bytes, 2 * delivery.commit_records)
+    poller = Poller(
+        consumer=consumer,
+        committer=lambda client: Committer(client, commits),
+        publisher=Publisher(lambda: KafkaProducer(producer), backlog),
+        pool=pool,
+        lanes=Lanes(workers.ordering),
+        flow=Flow(FlowPolicy(workers.in_flight, workers.in_flight_bytes)),
+        retry=InPlaceRetry(),
+        revoke_timeout_s=workers.revoke_timeout,
+    )
+    return poller, made[0]

@@ -1,0 +1,243 @@
+"""Flow: bounds that hold, pauses that are rare, and no partition that starves the others."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kworker.core.flow import Flow, FlowPolicy
+from kworker.core.record import Partition, Record
+from tests.records import a_partition, a_record
+
+PATIENCE_S = 0.5
+
+
+def taken(flow: Flow, partition: Partition, count: int, size: int = 1) -> list[Record]:
+    records = [a_record(partition, size=size) for _ in range(count)]
+    flow.enter(partition, records)
+    return records
+
+
+def a_flow(records_max: int = 100, bytes_max: int = 10_000) -> tuple[Flow, Partition]:
+    return Flow(FlowPolicy(records_max, bytes_max, patience_s=PATIENCE_S)), a_partition()
+
+
+def turn(flow: Flow, partitions: list[Partition], now: float) -> set[Partition]:
+    """As the poller does: what is to be paused is paused."""
+    flow.paused = flow.to_pause(partitions, now)
+    return flow.paused
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    records_max=st.integers(1, 50),
+    bytes_max=st.integers(1, 5000),
+    size=st.integers(1, 800),
+    acts=st.lists(st.tuples(st.integers(1, 100), st.integers(0, 60)), max_size=30),
+)
+def test_neither_records_nor_bytes_exceed_their_bounds(
+    records_max: int, bytes_max: int, size: int, acts: list[tuple[int, int]]
+) -> None:
+    """P6: whatever the backlog. Bytes are known once a first record was seen."""
+    flow, partition = a_flow(records_max, bytes_max)
+    held = taken(flow, partition, 1, size)
+    for most, done in acts:
+        room = flow.room(most)
+        held += taken(flow, partition, room, size) if room else []
+        assert flow.records == len(held) <= records_max
+        assert flow.bytes <= max(bytes_max, size)
+        ended, held = held[:done], held[done:]
+        flow.leave(ended)
+    flow.leave(held)
+    assert (flow.records, flow.bytes) == (0, 0)
+    assert (partition.in_flight, partition.in_flight_bytes) == (0, 0)
+
+
+def test_the_first_take_is_bounded_in_records() -> None:
+    """Nothing is known of sizes then, but `in_flight` holds from the beginning."""
+    assert a_flow(records_max=10)[0].room(1000) == 10
+
+
+def test_a_record_larger_than_the_bound_is_taken_alone() -> None:
+    """Else it would never be taken; beside others it would break the bound."""
+    flow, partition = a_flow(bytes_max=1000)
+    large = taken(flow, partition, 1, size=5000)
+    assert flow.room(100) == 0
+    flow.leave(large)
+    assert flow.room(100) == 1
+
+
+def test_one_large_record_makes_the_next_takes_careful_and_is_forgotten_slowly() -> None:
+    flow, partition = a_flow(records_max=1000, bytes_max=10_000)
+    flow.leave(taken(flow, partition, 1, size=5000))
+    rooms = []
+    for _ in range(90):
+        rooms.append(flow.room(1000))
+        flow.leave(taken(flow, partition, 1, size=10))
+    assert rooms[0] == 2
+    assert rooms == sorted(rooms)
+    assert rooms[-1] >= 100
+
+
+def test_full_takes_nothing_and_pauses_only_after_patience() -> None:
+    """Pausing throws away what the client has prefetched."""
+    flow, partition = a_flow(records_max=10)
+    taken(flow, partition, 10)
+    assert flow.room(100) == 0
+    assert [turn(flow, [partition], now) for now in (5.0, 5.2, 5.49)] == [set()] * 3
+    assert turn(flow, [partition], 5.5) == {partition}
+
+
+def test_what_was_paused_goes_on_when_half_is_done_and_not_before() -> None:
+    """Hysteresis: else it would pause and resume with every record."""
+    flow, partition = a_flow(records_max=10)
+    held = taken(flow, partition, 10)
+    turn(flow, [partition], 5.0)
+    turn(flow, [partition], 6.0)
+    for left in range(9, 5, -1):
+        flow.leave([held.pop()])
+        assert turn(flow, [partition], 7.0) == {partition}, left
+    flow.leave([held.pop(), held.pop()])
+    assert turn(flow, [partition], 7.1) == set()
+
+
+def test_patience_begins_anew_after_a_pause() -> None:
+    flow, partition = a_flow(records_max=10)
+    held = taken(flow, partition, 10)
+    turn(flow, [partition], 5.0)
+    turn(flow, [partition], 6.0)
+    flow.leave(held)
+    assert turn(flow, [partition], 7.0) == set()
+    taken(flow, partition, 10)
+    assert turn(flow, [partition], 7.02) == set()
+    assert turn(flow, [partition], 7.4) == set()
+    assert turn(flow, [partition], 7.6) == {partition}
+
+
+@settings(max_examples=100, deadline=None)
+@given(size=st.integers(1, 1000), count=st.integers(1, 10), bytes_max=st.integers(1, 3000))
+def test_with_a_constant_load_it_changes_its_mind_once_at_most(
+    size: int, count: int, bytes_max: int
+) -> None:
+    """Large records made "full" and "low" true together, and every look flipped the pause."""
+    flow, partition = a_flow(records_max=10, bytes_max=bytes_max)
+    flow.leave(taken(flow, partition, 1, size=1000))
+    taken(flow, partition, count, size)
+    states = [bool(turn(flow, [partition], step * 0.1)) for step in range(40)]
+    changes = sum(a != b for a, b in zip(states, states[1:], strict=False))
+    assert changes <= 1
+
+
+def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
+    """P4, and fault 18: back-pressure for all starved eleven partitions for one."""
+    flow, _ = a_flow(records_max=1200, bytes_max=1 << 30)
+    partitions = [a_partition(number=n) for n in range(12)]
+    hot, calm = partitions[0], partitions[1:]
+    held = taken(flow, hot, 250)
+    for partition in calm:
+        taken(flow, partition, 20)
+    assert turn(flow, partitions, 1.0) == set()
+    assert turn(flow, partitions, 1.6) == {hot}
+    assert flow.room(100) == 100
+    flow.leave(held[:100])
+    assert turn(flow, partitions, 1.7) == {hot}
+    flow.leave(held[100:200])
+    assert turn(flow, partitions, 1.8) == set()
+
+
+def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
+    flow, _ = a_flow(records_max=1200)
+    partitions = [a_partition(number=n) for n in range(12)]
+    held = taken(flow, partitions[0], 250)
+    turn(flow, partitions, 1.0)
+    flow.leave(held[:200])
+    turn(flow, partitions, 1.3)
+    taken(flow, partitions[0], 200)
+    assert turn(flow, partitions, 1.6) == set()
+
+
+def test_credit_counts_bytes_too() -> None:
+    flow, _ = a_flow(records_max=1000, bytes_max=1_000_000)
+    partitions = [a_partition(number=n) for n in range(12)]
+    taken(flow, partitions[0], 2, size=100_000)
+    turn(flow, partitions, 1.0)
+    assert turn(flow, partitions, 1.6) == {partitions[0]}
+
+
+def test_the_only_partition_may_use_everything() -> None:
+    flow, partition = a_flow(records_max=100)
+    taken(flow, partition, 99)
+    turn(flow, [partition], 1.0)
+    assert turn(flow, [partition], 9.0) == set()
+
+
+def test_too_many_records_finished_beyond_a_gap_pause_their_partition() -> None:
+    """They are no longer in flight, but have to be remembered."""
+    flow = Flow(FlowPolicy(100, 1000, beyond_max=3, patience_s=PATIENCE_S))
+    partitions = [a_partition(number=n) for n in range(2)]
+    ledger = partitions[0].ledger
+    ledger.deliver_run([0, 1, 2, 3])
+    for offset in (1, 2, 3):
+        ledger.settle(offset)
+    turn(flow, partitions, 1.0)
+    assert turn(flow, partitions, 1.6) == {partitions[0]}
+    ledger.settle(0)
+    assert turn(flow, partitions, 1.7) == set()
+
+
+@pytest.mark.parametrize("why", ["stopped", "blocked"])
+def test_while_stopped_or_blocked_nothing_is_taken(why: str) -> None:
+    flow, partition = a_flow()
+    setattr(flow, why, True)
+    assert flow.room(100) == 0
+    turn(flow, [partition], 1.0)
+    assert turn(flow, [partition], 2.0) == {partition}
+
+
+def test_what_stops_for_good_pauses_at_once() -> None:
+    flow, partition = a_flow()
+    flow.stopped = True
+    assert turn(flow, [partition], 1.0) == {partition}
+
+
+def test_what_was_blocked_goes_on_when_results_can_be_published_again() -> None:
+    """P7: a dependency that is down means wait, and resume."""
+    flow, partition = a_flow()
+    flow.blocked = True
+    turn(flow, [partition], 1.0)
+    turn(flow, [partition], 2.0)
+    flow.blocked = False
+    assert turn(flow, [partition], 3.0) == set()
+    assert flow.room(10) == 10
+
+
+def test_a_partition_that_is_given_up_leaves_no_trace() -> None:
+    """Its records in the pool come back to nobody; counting them on would fill the worker."""
+    flow, partition = a_flow(records_max=10)
+    other = a_partition(number=1)
+    taken(flow, other, 2, size=7)
+    taken(flow, partition, 8)
+    turn(flow, [partition, other], 1.0)
+    turn(flow, [partition, other], 2.0)
+    flow.forget(partition)
+    assert (flow.records, flow.bytes) == (2, 14)
+    assert partition not in flow.paused
+    assert turn(flow, [other], 2.1) == set()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 30), st.booleans()), max_size=40))
+def test_all_that_is_paused_goes_on_once_everything_has_ended(
+    acts: list[tuple[int, int, bool]],
+) -> None:
+    """Fault 17: a paused partition that nobody resumes is a stall."""
+    flow, _ = a_flow(records_max=20)
+    partitions = [a_partition(number=n) for n in range(6)]
+    held: list[Record] = []
+    now = 0.0
+    for number, count, wait in acts:
+        now += 0.6 if wait else 0.01
+        if room := flow.room(count):
+            held += taken(flow, partitions[number], room)
+        turn(flow, partitions, now)
+    flow.leave(held)
+    assert turn(flow, partitions, now + 0.1) == set()

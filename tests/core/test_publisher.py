@@ -1,0 +1,263 @@
+"""The publisher over the twin's producer: settled means that every output is in Kafka."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kworker.clients.memory import MemoryKafka, MemoryProducer
+from kworker.core.outcome import Output
+from kworker.core.record import Record
+from kworker.worker.publisher import Publisher, PublishPolicy
+from tests.records import a_partition, a_record, with_outputs
+
+PLENTY = PublishPolicy(backlog_bytes_max=1 << 20, backlog_records_max=1000)
+
+
+class Stage:
+    """A publisher, its producers, and a clock that the test moves."""
+
+    def __init__(self, policy: PublishPolicy = PLENTY, queue: int = 1000) -> None:
+        self.kafka = MemoryKafka(lambda: 0.0)
+        self.kafka.create("results", 2)
+        self.producers: list[MemoryProducer] = []
+        self.queue = queue
+        self.publisher = Publisher(self.make, policy)
+        self.partition = a_partition()
+        self.now = 100.0
+        self.added: list[Record] = []
+        self.settled: list[Record] = []
+
+    def make(self) -> MemoryProducer:
+        properties = {"queue.buffering.max.messages": self.queue}
+        self.producers.append(MemoryProducer(self.kafka, properties))
+        return self.producers[-1]
+
+    def add(self, outputs: int = 1, topic: str = "results") -> Record:
+        """A record with so many outputs, each with a value of its own."""
+        offset = len(self.added)
+        values = [b"%d/%d" % (offset, i) for i in range(outputs)]
+        record = a_record(self.partition, offset)
+        with_outputs(record, [Output(topic, None, value, []) for value in values])
+        self.added.append(record)
+        self.publisher.add([record])
+        return record
+
+    def turn(self, close: bool = True) -> list[Record]:
+        if close:
+            self.publisher.close_batch(self.now)
+        settled = self.publisher.turn(self.now)
+        self.settled += settled
+        return settled
+
+    def turn_until_idle(self) -> None:
+        for _ in range(100):
+            if self.publisher.idle:
+                return
+            self.now += 0.5
+            self.turn()
+        raise AssertionError("never idle")
+
+    def written(self) -> Counter[bytes | None]:
+        return Counter(raw.value() for raw in self.kafka.records("results"))
+
+
+def values_of(record: Record) -> list[bytes | None]:
+    assert isinstance(record.outcome, list)
+    return [output.value for output in record.outcome]
+
+
+def test_a_record_is_settled_when_kafka_has_acknowledged_it_and_not_before() -> None:
+    """P1."""
+    stage = Stage()
+    record = stage.add(outputs=3)
+    stage.kafka.up = False
+    assert [stage.turn() for _ in range(3)] == [[], [], []]
+    assert not stage.publisher.idle
+    stage.kafka.up = True
+    assert stage.turn() == [record]
+    assert stage.publisher.idle
+    assert stage.publisher.published == 3
+
+
+def test_an_open_batch_settles_nothing() -> None:
+    """Its acknowledgements are not waited for one by one."""
+    stage = Stage()
+    stage.add()
+    assert [stage.turn(close=False) for _ in range(3)] == [[], [], []]
+    assert stage.publisher.open == 1
+    stage.turn()
+    assert len(stage.settled) == 1
+
+
+def test_a_closing_batch_takes_nothing_more() -> None:
+    """Else a steady stream would keep it from ever being acknowledged."""
+    stage = Stage()
+    stage.add()
+    stage.turn(close=False)
+    stage.kafka.up = False
+    stage.turn()
+    stage.add()
+    stage.turn()
+    assert stage.publisher.open == 0
+    assert stage.producers[0].unfinished == 1
+
+
+def test_what_kafka_refuses_is_tried_again_after_a_while() -> None:
+    """A dead letter or a result without its ack is a loss."""
+    stage = Stage()
+    stage.add(topic="later")
+    stage.turn(close=False)
+    stage.turn()
+    assert stage.settled == []
+    assert stage.publisher.trouble is not None
+    stage.kafka.create("later")
+    stage.turn()
+    assert stage.kafka.records("later") == []
+    stage.turn_until_idle()
+    assert [raw.value() for raw in stage.kafka.records("later")] == [b"0/0"]
+    assert stage.publisher.trouble is None
+
+
+def test_a_refused_record_does_not_take_its_neighbours_with_it() -> None:
+    stage = Stage()
+    missing, fine = stage.add(topic="later"), stage.add()
+    stage.turn(close=False)
+    stage.turn()
+    assert stage.settled == [fine]
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert stage.settled == [fine, missing]
+    assert stage.written() == Counter([b"1/0"])
+
+
+def test_a_full_queue_only_delays() -> None:
+    stage = Stage(queue=2)
+    for _ in range(10):
+        stage.add()
+    stage.turn_until_idle()
+    assert stage.settled == stage.added
+    assert stage.written() == Counter(value for r in stage.added for value in values_of(r))
+
+
+def test_a_record_with_more_outputs_than_the_queue_takes_is_written_once() -> None:
+    """Begun from its first output each time it would never end, and fill the topic."""
+    stage = Stage(queue=3)
+    record = stage.add(outputs=10)
+    stage.turn_until_idle()
+    assert stage.settled == [record]
+    assert stage.written() == Counter(values_of(record))
+
+
+def test_what_is_refused_does_not_take_the_place_of_what_was_begun() -> None:
+    """A count of outputs that are out belongs to one record; it was applied to another."""
+    stage = Stage(queue=3)
+    refused, begun = stage.add(topic="later"), stage.add(outputs=4)
+    stage.turn(close=False)  # the queue is full with two outputs of the second
+    stage.turn()
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert {refused, begun} == set(stage.settled)
+    assert [raw.value() for raw in stage.kafka.records("later")] == [b"0/0"]
+    assert set(stage.written()) == set(values_of(begun))
+
+
+def test_a_fatal_producer_is_replaced_and_nothing_is_lost() -> None:
+    stage = Stage()
+    first = stage.add(outputs=2)
+    stage.kafka.up = False
+    stage.turn(close=False)
+    stage.producers[0].fail("sequence out of order")
+    second = stage.add()
+    stage.kafka.up = True
+    stage.turn()
+    assert len(stage.producers) == 2
+    assert "sequence out of order" in str(stage.publisher.trouble)
+    stage.turn_until_idle()
+    assert stage.settled == [first, second]
+    assert stage.written() == Counter([*values_of(first), *values_of(second)])
+
+
+def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
+    """P6: what Kafka does not take is held, and no more is taken meanwhile."""
+    stage = Stage(PublishPolicy(backlog_bytes_max=5000, backlog_records_max=1000))
+    stage.kafka.up = False
+    count = 0
+    while not stage.publisher.full:
+        stage.add()
+        count += 1
+        assert count < 50
+    stage.turn(close=False)
+    assert stage.publisher.full
+    stage.kafka.up = True
+    stage.turn_until_idle()
+    assert not stage.publisher.full
+
+
+def test_a_backlog_in_records_is_full() -> None:
+    """Small results cost more beside their bytes than in them."""
+    stage = Stage(PublishPolicy(backlog_bytes_max=1 << 30, backlog_records_max=3))
+    for expected in (False, False, True):
+        stage.add()
+        assert stage.publisher.full is expected
+    assert stage.publisher.pending == 3
+
+
+TOPICS = st.sampled_from(["results", "results", "later"])
+ACTS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 4), TOPICS),
+    st.sampled_from([("turn",), ("turn",), ("close",)]),
+    st.sampled_from([("down",), ("up",), ("up",), ("fatal",), ("create",)]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(acts=st.lists(ACTS, min_size=4, max_size=30), queue=st.integers(2, 4))
+def test_whatever_happens_settled_is_written_and_all_is_settled_once(
+    acts: list[tuple[str, ...]], queue: int
+) -> None:
+    """Broker away, topics missing, queues full, producers dying, in every order."""
+    stage = Stage(queue=queue)
+    for act in [*acts, ("up",), ("create",)]:
+        perform(stage, *act)
+        check(stage)
+    stage.turn_until_idle()
+    check(stage)
+    assert sorted(r.offset for r in stage.settled) == [r.offset for r in stage.added]
+
+
+def perform(stage: Stage, act: str, outputs: int = 1, topic: str = "") -> None:
+    stage.now += 0.4
+    match act:
+        case "add":
+            stage.add(outputs, topic)
+        case "turn" | "close":
+            stage.turn(close=act == "close")
+        case "down" | "up":
+            stage.kafka.up = act == "up"
+        case "fatal":
+            stage.producers[-1].fail("broken")
+        case "create":
+            stage.kafka.create("later")
+
+
+def check(stage: Stage) -> None:
+    later = stage.kafka.records("later") if stage.kafka.topic("later") else []
+    written = {raw.value() for raw in [*stage.kafka.records("results"), *later]}
+    missing = [v for record in stage.settled for v in values_of(record) if v not in written]
+    assert missing == [], "settled without its output"
+    assert len(set(stage.settled)) == len(stage.settled), "settled twice"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.99])
+def test_after_a_refusal_nothing_is_produced_for_a_while(seconds: float) -> None:
+    """A missing topic must not be a hot loop."""
+    stage = Stage()
+    stage.add(topic="later")
+    stage.turn(close=False)
+    stage.turn()
+    stage.add()
+    stage.now += seconds
+    stage.turn(close=False)
+    assert stage.producers[0].unfinished == 0

@@ -1,0 +1,468 @@
+"""The Spark job on a real Kafka and a real Spark: what lands, what is refused, what survives.
+
+Starting Spark costs seconds, so two stories are told once and each test looks at one claim.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.timeout(600)
+
+MINUTE_MS = 60_000
+STAMP_MS = 1_700_000_040_000  # 2023-11-14T22:14:00Z
+SLOW_S = 180.0
+ORDERS = 120
+
+TABLES = """
+[[spark.tables]]
+name = "orders"
+path = "data/orders"
+schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
+
+[[spark.tables]]
+name = "revenue"
+path = "data/revenue"
+schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
+transform = "transforms:revenue"
+mode = "complete"
+
+[[spark.tables]]
+name = "latest"
+path = "data/latest"
+schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
+transform = "transforms:revenue"
+mode = "update"
+merge_on = ["customer", "minute"]
+
+[[spark.tables]]
+name = "refunds"
+path = "data/refunds"
+select = "refunds"
+format = "parquet"
+replays = true
+
+[[spark.tables]]
+name = "ice"
+path = "data/ice"
+format = "iceberg"
+schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
+partition_by = ["customer"]
+dedupe = true
+"""
+PLAIN = """
+[[spark.tables]]
+name = "orders"
+path = "data/orders"
+schema = "order_id BIGINT"
+"""
+TRANSFORMS = '''
+"""What a user would write."""
+from pyspark.sql import functions as f
+
+
+def revenue(orders):
+    minute = f.date_trunc("minute", "source_timestamp").alias("minute")
+    fitting = orders.where("_rescued IS NULL AND customer IS NOT NULL")
+    sums = (f.count("*").alias("orders"), f.sum("total").alias("revenue"))
+    return fitting.groupBy("customer", minute).agg(*sums)
+
+
+def broken(orders):
+    return orders.select("no_such_column")
+
+
+def nothing(orders):
+    return None
+'''
+
+
+class Service:
+    """A service's folder and results topic, and the Spark jobs that were started for it."""
+
+    def __init__(self, folder: Path, bootstrap: str, tables: str) -> None:
+        self.name = f"spark-{uuid.uuid4().hex[:8]}"
+        self.topic = f"{self.name}.results"
+        self.folder = folder
+        self.file = folder / "kworker.toml"
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._producer = Producer({"bootstrap.servers": bootstrap})
+        self._jobs: list[subprocess.Popen[str]] = []
+        (folder / "transforms.py").write_text(TRANSFORMS)
+        self.file.write_text(
+            f'name = "{self.name}"\nhandler = "m:f"\nstate_dir = "state"\n'
+            f'[source]\ntopics = ["orders"]\n[kafka]\n"bootstrap.servers" = "{bootstrap}"\n'
+            f'[spark]\ntrigger = "200ms"\ncheckpoints = "data/_checkpoints"\n{tables}'
+        )
+
+    def create_topic(self) -> None:
+        self.admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(30)
+
+    def send(self, value: bytes | str | None, source: str | None, **headers: str) -> None:
+        """A record as the workers write it; `source` is its `kworker-source`."""
+        found = [(f"kworker-{name}", text.encode()) for name, text in headers.items()]
+        if source is not None:
+            found.insert(0, ("kworker-source", source.encode()))
+        self._producer.produce(self.topic, value, key="k", headers=found)
+
+    def send_orders(self, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            value = json.dumps({"order_id": number, "customer": f"c{number % 2}", "total": 0.5})
+            stamp = STAMP_MS + number % 3 * MINUTE_MS
+            self.send(value, f"orders/{number % 4}/{number}/{stamp}")
+        self.flush()
+
+    def flush(self) -> None:
+        assert self._producer.flush(60) == 0
+
+    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "kworker.spark", "--config", str(self.file), *arguments]
+        job = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
+        self._jobs.append(job)
+        return job
+
+    def run_once(self) -> "subprocess.CompletedProcess[str]":
+        job = self.start("--once")
+        _, errors = job.communicate(timeout=2 * SLOW_S)
+        return subprocess.CompletedProcess(job.args, job.returncode, "", errors)
+
+    def progress(self, state_dir: str = "state") -> dict[str, Any]:
+        try:
+            text = (self.folder / state_dir / "spark" / "progress.json").read_text()
+        except FileNotFoundError:
+            return {"state": None, "reason": "", "pid": None, "tables": []}
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """What stands in the tables, read by another process."""
+        command = [sys.executable, "-m", "tests.e2e.read_tables", str(self.file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW_S, check=False)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    def committed(self, table: str) -> dict[int, int]:
+        """The positions of a table's consumer group."""
+        group = f"{self.name}.spark.{table}"
+        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+        return {p.partition: p.offset for p in asked[group].result(30).topic_partitions}
+
+    def close(self) -> None:
+        for job in self._jobs:
+            if job.poll() is None:
+                job.kill()
+                job.wait()
+
+
+Build = Callable[[str, str], Service]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterator[Build]:
+    """Makes services with given tables; their jobs are gone at the end."""
+    made: list[Service] = []
+
+    def build(name: str, tables: str) -> Service:
+        made.append(Service(tmp_path_factory.mktemp(name), bootstrap, tables))
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.close()
+
+
+class Landed(NamedTuple):
+    """The first story: results of every kind, one run, and what stood in the tables after."""
+
+    service: Service
+    run: "subprocess.CompletedProcess[str]"
+    tables: dict[str, list[dict[str, Any]]]
+
+    def odd(self, table: str) -> dict[int, dict[str, Any]]:
+        """The rows of what was not an ordinary order, by source offset."""
+        rows = self.tables[table]
+        return {r["source_offset"]: r for r in rows if r.get("source_partition") == 9}
+
+
+ODD_RESULTS: dict[int, bytes | None] = {
+    0: b'{"order_id": 1, "at": {"city": "Ulm"}}',
+    1: b'{"order_id": "abc", "total": 2.5}',
+    2: b'{"order_id": 2, "coupon": "x"}',
+    3: b'{"order_id": 3, "at": {"city": "Ulm", "zip": 1}}',
+    4: b'{"order_id": 4}{"order_id": 5}',
+    5: b'[{"order_id": 6}]',
+    6: b"no json",
+    7: None,
+}
+STRAYS: dict[str | None, bytes] = {
+    None: b"x",
+    "": b"x",
+    "orders/1/2": b"x",
+    "orders/a/b/c": b"x",
+    f"orders/1/2/{2**63 - 1}": b"x",
+}
+
+
+@pytest.fixture(scope="module")
+def landed(service: Build) -> Landed:
+    made = service("landed", TABLES)
+    made.create_topic()
+    made.send_orders(0, ORDERS)
+    for offset, value in ODD_RESULTS.items():
+        made.send(value, f"orders/9/{offset}/{STAMP_MS}")
+    for source, value in STRAYS.items():
+        made.send(value, source)
+    made.send(b'{"order_id": 10}', f"orders/9/10/{STAMP_MS}", index="2")
+    made.send(b'{"order_id": 11}', "orders/9/11/-1", table="refunds")
+    made.send(b'{"order_id": 12}', f"orders/9/12/{STAMP_MS}", table="refunds", replay="r")
+    made.send(b'{"order_id": 13}', f"orders/9/13/{STAMP_MS}", replay="r")
+    made.send(b'{"order_id": 14}', f"orders/9/14/{STAMP_MS}")
+    made.send(b'{"order_id": 14}', f"orders/9/14/{STAMP_MS}")
+    made.flush()
+    run = made.run_once()
+    assert run.returncode == 0, run.stderr
+    return Landed(made, run, made.tables())
+
+
+def test_a_row_begins_with_its_source_and_holds_the_fields_of_the_schema(landed: Landed) -> None:
+    """DESIGN 4, for each of the formats that tables are written in."""
+    for table in ("orders", "ice"):
+        row = landed.odd(table)[0]
+        assert list(row)[:6] == [*_LEADING, "key"]
+        assert row["source_topic"] == "orders"
+        assert row["source_timestamp"] == "2023-11-14T22:14:00.000Z"
+        assert (row["source_index"], row["key"]) == (0, "k")
+        assert (row["order_id"], row["at"]) == (1, {"city": "Ulm"})
+        assert "_rescued" not in row  # NULL
+    assert landed.odd("orders")[10]["source_index"] == 2
+
+
+_LEADING = [
+    "source_topic",
+    "source_partition",
+    "source_offset",
+    "source_index",
+    "source_timestamp",
+]
+
+
+def test_what_does_not_fit_keeps_its_whole_text(landed: Landed) -> None:
+    """P1: a table must not lose what a result held. What did fit stands in its columns too."""
+    for table in ("orders", "ice"):
+        odd = landed.odd(table)
+        kept = {offset: row.get("_rescued") for offset, row in odd.items() if offset in ODD_RESULTS}
+        misfits = {offset: value.decode() for offset, value in ODD_RESULTS.items() if value}
+        assert kept == {**misfits, 0: None, 7: None}
+        assert (odd[1].get("order_id"), odd[1]["total"]) == (None, 2.5)
+        assert odd[2]["order_id"] == 2
+    assert _told(landed, "orders")["rescued"] == 6
+
+
+def test_results_go_where_they_were_sent_and_replays_only_where_wanted(landed: Landed) -> None:
+    """`select`, `replays`, and a table without a schema."""
+    refunds = landed.odd("refunds")
+    assert set(refunds) == {11, 12}
+    assert refunds[11]["value"] == '{"order_id": 11}'
+    assert "source_timestamp" not in refunds[11]  # the record had none
+    assert set(landed.odd("orders")) == {*ODD_RESULTS, 10, 14}
+    assert len(landed.tables["orders"]) == ORDERS + len(ODD_RESULTS) + 3
+
+
+def test_records_of_others_on_the_topic_are_counted_and_left_out(landed: Landed) -> None:
+    """FAULTS 33: a forged header must not stop the table, nor a forged time overflow it."""
+    told = _told(landed, "orders")
+    assert (told["foreign"], told["rows"]) == (len(STRAYS), ORDERS + len(ODD_RESULTS) + 3)
+    assert "records without a kworker-source header are left out" in landed.run.stderr
+
+
+def test_a_transform_makes_a_table_of_its_own(landed: Landed) -> None:
+    """Revenue by customer and minute, rewritten as a whole and merged: the same table."""
+    for table in ("revenue", "latest"):
+        rows = landed.tables[table]
+        assert sum(row["orders"] for row in rows) == ORDERS
+        assert {row["customer"] for row in rows} == {"c0", "c1"}
+        assert len(rows) == 2 * 3
+        assert all(row["orders"] == ORDERS / 6 for row in rows)
+        assert all(row["revenue"] == row["orders"] * 0.5 for row in rows)
+
+
+def test_dedupe_takes_a_repeated_result_once(landed: Landed) -> None:
+    """At least once in the topic, once in the table; without it, both stand there."""
+    again = [row for row in landed.tables["ice"] if row.get("order_id") == 14]
+    both = [row for row in landed.tables["orders"] if row.get("order_id") == 14]
+    assert (len(again), len(both)) == (1, 2)
+
+
+def test_progress_is_told_in_a_file_and_to_the_tables_group(landed: Landed) -> None:
+    """Lag tools see a consumer group like any other."""
+    told = landed.service.progress()
+    assert (told["state"], told["reason"]) == ("stopped", "")
+    assert {table["behind"] for table in told["tables"]} == {0}
+    records = ORDERS + len(ODD_RESULTS) + len(STRAYS) + 6
+    for table in ("orders", "revenue", "latest", "refunds", "ice"):
+        assert sum(landed.service.committed(table).values()) == records
+
+
+def _told(landed: Landed, table: str) -> dict[str, Any]:
+    found = landed.service.progress()["tables"]
+    return next(entry for entry in found if entry["name"] == table)
+
+
+def test_mistakes_in_schema_and_transform_are_told_at_once_in_a_line_each(service: Build) -> None:
+    """Restarting cannot help: exit 78, and no traceback."""
+    made = service(
+        "mistaken",
+        """
+        [[spark.tables]]
+        name = "a"
+        path = "data/a"
+        schema = "order_id BIGINT customer"
+        [[spark.tables]]
+        name = "b"
+        path = "data/b"
+        transform = "transforms:broken"
+        [[spark.tables]]
+        name = "c"
+        path = "data/c"
+        transform = "transforms:nothing"
+        [[spark.tables]]
+        name = "d"
+        path = "data/d"
+        transform = "no_such_module:f"
+        """,
+    )
+    done = made.run_once()
+    lines = [line for line in done.stderr.splitlines() if line.startswith("kworker: ")]
+    assert done.returncode == 78
+    assert lines[0].startswith("kworker: spark.tables[a].schema: [PARSE_SYNTAX_ERROR]")
+    assert lines[1].startswith("kworker: spark.tables[b].transform: transforms:broken raised")
+    assert "no_such_column" in lines[1]
+    assert lines[2] == (
+        "kworker: spark.tables[c].transform: transforms:nothing returned NoneType, not a DataFrame"
+    )
+    assert lines[3].startswith("kworker: spark.tables[d].transform: cannot import no_such_module")
+    assert "Traceback" not in done.stderr
+    assert made.progress()["state"] == "failed"
+
+
+class Survived(NamedTuple):
+    """The second story: one table, and every way of dying in the middle of a batch."""
+
+    waited: dict[str, Any]
+    standby: dict[str, Any]
+    jvm_of_killed: psutil.Process
+    exit_without_jvm: int
+    failed: dict[str, Any]
+    exit_on_term: int
+    orders: list[int]
+
+
+SENT = 60_000
+
+
+@pytest.fixture(scope="module")
+def survived(service: Build) -> Survived:
+    made = service("survived", PLAIN)
+    first = made.start()
+    waited = eventually(lambda: _reason(made, "state", "does not exist"), timeout_s=SLOW_S)
+    second = made.start(KWORKER_STATE_DIR=str(made.folder / "other"))
+    standby = eventually(lambda: _reason(made, "other", "holds"), timeout_s=SLOW_S)
+    made.create_topic()
+    made.send_orders(0, SENT // 3)
+    _await_open_batch(made, first)
+    jvm = _jvm(first)
+    first.kill()
+    first.wait()
+    eventually(lambda: _jvm(second), timeout_s=SLOW_S)
+    made.send_orders(SENT // 3, SENT // 3)
+    _await_open_batch(made, second)
+    _jvm(second).kill()
+    code = second.wait(SLOW_S)
+    failed = made.progress("other")
+    third = made.start()
+    made.send_orders(2 * SENT // 3, SENT // 3)
+    eventually(lambda: _complete(made, third), timeout_s=SLOW_S)
+    third.send_signal(signal.SIGTERM)
+    stopped = third.wait(SLOW_S)
+    orders = [row["order_id"] for row in made.tables()["orders"]]
+    return Survived(waited, standby, jvm, code, failed, stopped, orders)
+
+
+def _reason(made: Service, state_dir: str, text: str) -> dict[str, Any] | None:
+    told = made.progress(state_dir)
+    return told if text in told["reason"] else None
+
+
+def _jvm(job: "subprocess.Popen[str]") -> psutil.Process:
+    found = psutil.Process(job.pid).children(recursive=True)
+    return next((child for child in found if child.name() == "java"), None)  # type: ignore[return-value]
+
+
+def _await_open_batch(made: Service, job: "subprocess.Popen[str]") -> None:
+    """Until a batch has begun and is not committed, as the checkpoint tells."""
+    checkpoint = made.folder / "data" / "_checkpoints" / "orders"
+
+    def batches(folder: str) -> set[str]:
+        return {file.name for file in (checkpoint / folder).glob("[0-9]*")}
+
+    begun = eventually(
+        lambda: batches("offsets") - batches("commits"), timeout_s=SLOW_S, every_s=0.002
+    )
+    assert begun
+    assert job.poll() is None
+
+
+def _complete(made: Service, job: "subprocess.Popen[str]") -> bool:
+    told = made.progress()
+    return told["pid"] == job.pid and [table["behind"] for table in told["tables"]] == [0]
+
+
+def test_a_missing_topic_is_waited_for_and_named(survived: Survived) -> None:
+    """P7, and the command that makes it."""
+    assert survived.waited["state"] == "starting"
+    assert survived.waited["reason"].endswith("kworker topics create")
+
+
+def test_a_second_job_on_the_same_checkpoints_stands_by(survived: Survived) -> None:
+    """Two would corrupt them; this one took over when the first was killed."""
+    assert survived.standby["state"] == "standby"
+    assert survived.failed["tables"][0]["name"] == "orders"
+
+
+def test_a_jvm_does_not_outlive_its_job(survived: Survived) -> None:
+    """It would write on, beside its successor."""
+    eventually(lambda: not survived.jvm_of_killed.is_running(), timeout_s=30)
+
+
+def test_a_job_ends_when_its_jvm_is_killed(survived: Survived) -> None:
+    """The supervisor starts it again; a job without a JVM could only look alive."""
+    assert survived.exit_without_jvm == 1
+    assert survived.failed["state"] == "failed"
+    assert survived.failed["reason"] == "Spark's JVM has ended (signal 9)"
+
+
+def test_every_result_is_there_once_after_all_kills(survived: Survived) -> None:
+    """FAULTS 30: Delta takes each batch once, by the number that the checkpoint gives it."""
+    assert len(survived.orders) == SENT
+    assert sorted(survived.orders) == list(range(SENT))
+
+
+def test_term_ends_the_job_in_order(survived: Survived) -> None:
+    """Exit 0: nothing failed."""
+    assert survived.exit_on_term == 0

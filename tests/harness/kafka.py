@@ -1,0 +1,194 @@
+"""Kafka seen by a bystander: writing with a ledger, reading without a group."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from tests.harness.ledgers import At, Position, Produced, append, now_ns
+
+TIMEOUT_S = 60.0
+SOURCE = "kworker-source"
+SEVERE = 2  # of syslog's levels: that a broker goes away belongs to many tests
+
+Raw = Any
+"""`confluent_kafka.Message`, of whose types everything may be None."""
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """A record to write. Without a partition its key decides."""
+
+    identity: str
+    value: bytes
+    key: bytes | None = None
+    partition: int = -1
+
+
+class Read(NamedTuple):
+    """A record as a reader finds it."""
+
+    at: At
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, bytes]
+    time_ms: int
+
+    @property
+    def source(self) -> Position:
+        """Where a result comes from, by its header."""
+        topic, partition, offset, _ = self.headers[SOURCE].decode().rsplit("/", 3)
+        return topic, int(partition), int(offset)
+
+
+class Writer:
+    """A producer whose ledger says of each record whether Kafka has it."""
+
+    def __init__(self, bootstrap: str, ledger: Path) -> None:
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "partitioner": "murmur2_random",
+            "log_level": SEVERE,
+        }
+        self._producer = Producer(settings)
+        self._ledger = ledger
+        self.acked: list[Produced] = []
+        self.refused: list[str] = []
+
+    def write(self, topic: str, records: Iterable[New]) -> list[Produced]:
+        """Writes all and waits until all are acknowledged; those, in order of their acks."""
+        before = len(self.acked)
+        for new in records:
+            self._queue(topic, new)
+        left = self._producer.flush(TIMEOUT_S)
+        assert not left, f"{left} records without an answer: the run is invalid"
+        assert not self.refused, f"not written: {self.refused[:3]}"
+        return self.acked[before:]
+
+    def _queue(self, topic: str, new: New) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    topic, new.value, new.key, new.partition, on_delivery=self._report(new)
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+                continue
+            self._producer.poll(0)
+            return
+
+    def _report(self, new: New) -> Callable[[KafkaError | None, Raw], None]:
+        def told(error: KafkaError | None, message: Raw) -> None:
+            if error is not None:
+                self.refused.append(f"{new.identity}: {error}")
+            else:
+                key = "" if new.key is None else new.key.hex()
+                at = (message.topic(), message.partition())
+                self.acked.append(Produced(new.identity, at, message.offset(), key, now_ns()))
+            state = "failed" if error else "acked"
+            place = f"{message.topic()}\t{message.partition()}\t{message.offset()}"
+            append(self._ledger, f"{new.identity}\t{place}\t{state}\n")
+
+        return told
+
+
+def numbered(count: int, *, keys: int, first: int = 0, size: int = 0) -> Iterator[New]:
+    """Records `first`, `first` + 1 …, over so many keys, of at least `size` bytes."""
+    for number in range(first, first + count):
+        value = str(number).encode().ljust(size, b".")
+        yield New(str(number), value, b"key-%d" % (number % keys))
+
+
+def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Read]:
+    """Every record that a topic holds."""
+    return [_read(message) for message in _messages(bootstrap, topic, None, isolation)]
+
+
+def messages_of(bootstrap: str, topic: str, partition: int) -> Iterator[Raw]:
+    """Every record of one partition, as the client gives it."""
+    return _messages(bootstrap, topic, [partition], "read_uncommitted")
+
+
+def ends(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition of a topic ends now."""
+    consumer = _consumer(bootstrap, "read_uncommitted")
+    try:
+        found = {}
+        for partition in _partitions(consumer, topic):
+            place = TopicPartition(topic, partition)
+            found[topic, partition] = consumer.get_watermark_offsets(place, TIMEOUT_S)[1]
+        return found
+    finally:
+        consumer.close()
+
+
+def committed(bootstrap: str, group: str) -> dict[At, int]:
+    """The positions that a group has committed."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    found = asked[group].result(TIMEOUT_S).topic_partitions or ()
+    return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+
+def _messages(
+    bootstrap: str, topic: str, partitions: list[int] | None, isolation: str
+) -> Iterator[Raw]:
+    consumer = _consumer(bootstrap, isolation)
+    try:
+        wanted = partitions or _partitions(consumer, topic)
+        consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in wanted])
+        left = len(wanted)
+        while left:
+            batch = consumer.consume(10_000, 0.2)
+            for message in batch:
+                error = message.error()
+                if error is None:
+                    yield message
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left -= 1
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap: str, isolation: str) -> Consumer:
+    # The client insists on a group's name; nothing here joins it or commits.
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bystander",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": SEVERE,
+        }
+    )
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    return sorted(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+
+
+def _read(message: Raw) -> Read:
+    return Read(
+        (message.topic(), message.partition()),
+        message.offset(),
+        message.key(),
+        message.value(),
+        dict(message.headers() or ()),
+        message.timestamp()[1],
+    )

@@ -1,0 +1,194 @@
+"""The oracles: what must be true of ledgers, results and commits, whatever the service says.
+
+Each returns what contradicts it, so that a test asserts an empty list and a failure shows why.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from tests.harness.history import Commit
+from tests.harness.kafka import Read
+from tests.harness.ledgers import At, Fault, Invocation, Position, Produced, by_position
+
+# The broker stamps a commit in whole milliseconds of the clock that the ledgers use.
+MARGIN_NS = 2_000_000
+MS = 1_000_000
+
+
+def lost(produced: Iterable[Produced], runs: Iterable[Invocation]) -> list[Position]:
+    """O1: records that Kafka acknowledged and whose handler never returned."""
+    done = {run.position for run in runs if run.ended}
+    return [record.position for record in produced if record.position not in done]
+
+
+def phantoms(produced: Iterable[Produced], runs: Iterable[Invocation]) -> list[Position]:
+    """O2: records that were handled and never acknowledged."""
+    known = {record.position for record in produced}
+    return [run.position for run in runs if run.position not in known]
+
+
+def without_result(produced: Iterable[Produced], results: Iterable[Read]) -> list[Position]:
+    """O1, in the results topic: records of which nothing is there."""
+    there = {read.source for read in results}
+    return [record.position for record in produced if record.position not in there]
+
+
+def results_too_many(results: Iterable[Read], runs: Sequence[Invocation]) -> list[Position]:
+    """O5: records with more results than their handler has returned."""
+    returned = Counter(run.position for run in runs if run.ended)
+    there = Counter(read.source for read in results)
+    return [position for position, times in there.items() if times > returned[position]]
+
+
+def unsafe(
+    commits: Sequence[Commit], produced: Iterable[Produced], reached_ns: dict[Position, int]
+) -> list[tuple[Commit, Position]]:
+    """O3, commit safety: commits above a record that had not reached its end by then.
+
+    `reached_ns` is when each record first did: its handler returned, or its result was written.
+    """
+    records: dict[At, list[Produced]] = defaultdict(list)
+    for record in produced:
+        records[record.at].append(record)
+    found = []
+    for at, of_partition in records.items():
+        of_partition.sort(key=lambda record: record.offset)
+        latest = _running_latest(of_partition, reached_ns)
+        offsets = [record.offset for record in of_partition]
+        for commit in commits:
+            below = bisect_left(offsets, commit.position) if commit.at == at else 0
+            if below and latest[below - 1][0] > (commit.time_ms + 1) * MS + MARGIN_NS:
+                found.append((commit, latest[below - 1][1]))
+    return found
+
+
+def _running_latest(
+    records: Sequence[Produced], reached_ns: dict[Position, int]
+) -> list[tuple[float, Position]]:
+    """For each record, the one at or below it that was the last to reach its end, and when."""
+    latest: list[tuple[float, Position]] = []
+    for record in records:
+        here = (reached_ns.get(record.position, float("inf")), record.position)
+        latest.append(max(latest[-1], here) if latest else here)
+    return latest
+
+
+def first_ends(runs: Iterable[Invocation]) -> dict[Position, int]:
+    """When each record's handler first returned."""
+    found: dict[Position, int] = {}
+    for run in runs:
+        if run.ended and run.end_ns is not None:
+            found[run.position] = min(run.end_ns, found.get(run.position, run.end_ns))
+    return found
+
+
+def first_results(results: Iterable[Read]) -> dict[Position, int]:
+    """When each record's result was appended, where the topic stamps the time of appending."""
+    found: dict[Position, int] = {}
+    for read in results:
+        found[read.source] = min(read.time_ms * MS, found.get(read.source, read.time_ms * MS))
+    return found
+
+
+def backward(commits: Iterable[Commit]) -> list[tuple[Commit, Commit]]:
+    """O4: commits below an earlier one of their partition."""
+    last: dict[At, Commit] = {}
+    found = []
+    for commit in commits:
+        before = last.get(commit.at)
+        if before and commit.position < before.position:
+            found.append((before, commit))
+        last[commit.at] = commit
+    return found
+
+
+def short_of_the_end(ends: dict[At, int], committed: dict[At, int]) -> dict[At, int]:
+    """Partitions whose committed position is not their end, though all is done: lag for ever."""
+    return {at: end - committed.get(at, 0) for at, end in ends.items() if committed.get(at) != end}
+
+
+def repeated(runs: Sequence[Invocation]) -> list[tuple[Invocation, Invocation]]:
+    """O5: each run of a record after its first, with the one before; retries do not count."""
+    pairs = []
+    for of_record in by_position(runs).values():
+        pairs += [(before, again) for before, again in pairwise(of_record) if not before.raised]
+    return pairs
+
+
+def unexplained(
+    repeats: Iterable[tuple[Invocation, Invocation]],
+    faults: Sequence[Fault],
+    commits: Sequence[Commit],
+) -> list[tuple[Invocation, Invocation]]:
+    """O5: repeats that no fault excuses.
+
+    A kill excuses one of what the killed process had begun, and whose offset was not below
+    the committed position when it was killed: in hand, or done and not yet committed.
+    """
+    killed = {fault.pid: fault for fault in faults}
+    positions = Positions(commits)
+    return [
+        (before, again)
+        for before, again in repeats
+        if (fault := killed.get(before.pid)) is None
+        or again.start_ns < fault.from_ns
+        or before.offset < positions.at(before.at, fault.from_ns)
+    ]
+
+
+class Positions:
+    """What the committed position of each partition was at any time."""
+
+    def __init__(self, commits: Iterable[Commit]) -> None:
+        self._times: dict[At, list[int]] = defaultdict(list)
+        self._positions: dict[At, list[int]] = defaultdict(list)
+        for commit in commits:
+            self._times[commit.at].append(commit.time_ms)
+            self._positions[commit.at].append(commit.position)
+
+    def at(self, at: At, time_ns: int) -> int:
+        """The position whose commit was over by then."""
+        before = bisect_right(self._times[at], time_ns // MS - 1)
+        return self._positions[at][before - 1] if before else 0
+
+
+def disordered(
+    runs: Sequence[Invocation], faults: Sequence[Fault] = ()
+) -> list[tuple[Invocation, Invocation]]:
+    """O6 and one-at-a-time: of one key in one partition, pairs that overlap or change places.
+
+    A killed process's runs end with it. A record may begin only when the one before it has
+    returned, be that in this process or another.
+    """
+    over_ns = {fault.pid: fault.to_ns for fault in faults}
+    returned = first_ends(runs)
+    lanes: dict[tuple[At, str], list[Invocation]] = defaultdict(list)
+    for run in runs:
+        if run.key:
+            lanes[run.at, run.key].append(run)
+    found = []
+    for lane in lanes.values():
+        found += [
+            (before, after)
+            for before, after in pairwise(lane)
+            if after.start_ns < (before.end_ns or over_ns.get(before.pid, after.start_ns + 1))
+        ]
+        found += _overtaking(lane, returned)
+    return found
+
+
+def _overtaking(
+    lane: Sequence[Invocation], returned: dict[Position, int]
+) -> list[tuple[Invocation, Invocation]]:
+    """Runs that began before the record ahead of theirs had ever returned."""
+    firsts: dict[int, Invocation] = {}
+    for run in lane:
+        firsts.setdefault(run.offset, run)
+    ordered = [firsts[offset] for offset in sorted(firsts)]
+    return [
+        (before, after)
+        for before, after in pairwise(ordered)
+        if after.start_ns < returned.get(before.position, after.start_ns + 1)
+    ]

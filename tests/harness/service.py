@@ -1,0 +1,304 @@
+"""One service under test: its files, its processes, what can be asked of it and done to it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kworker.errors import KworkerError
+from kworker.supervisor.client import Client
+from kworker.supervisor.instance import StateFolder
+from tests.harness import kafka, recorded
+from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns
+from tests.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-c", "from kworker.cli.main import main; main()")
+COMMAND_TIMEOUT_S = 120.0
+SERVING_TIMEOUT_S = 90.0
+GONE_TIMEOUT_S = 60.0
+
+# Each returns its own value, so that a result tells which record it is of.
+ECHO = """
+from tests.harness.recorded import recorded
+
+@recorded
+def handle(message):
+    return message.value
+"""
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+class Service:
+    """A folder with `kworker.toml` and `handlers.py`, and the supervisors that run in it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        topics: Sequence[str],
+        *,
+        handlers: str = ECHO,
+        settings: Settings | None = None,
+        name: str = "",
+        instance: str = "here",
+        ledger: Path | None = None,
+    ) -> None:
+        self.folder = folder
+        self.bootstrap = bootstrap
+        self.topics = list(topics)
+        self.name = name or f"proof-{uuid.uuid4().hex[:8]}"
+        self.config = folder / "kworker.toml"
+        self.output = folder / "output"
+        self.ledger = ledger or folder / "ledger"
+        self.faults = FaultLedger(folder / "faults")
+        self.process: subprocess.Popen[bytes] | None = None
+        self._client = Client(self.name, StateFolder(folder / "state"))
+        self.ledger.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        self.write_handlers(handlers)
+        self._write_config(instance, settings or {})
+
+    @property
+    def results(self) -> str:
+        return f"{self.name}.results"
+
+    # Files.
+
+    def write_handlers(self, text: str) -> None:
+        (self.folder / "handlers.py").write_text(text)
+
+    def _write_config(self, instance: str, settings: Settings) -> None:
+        sections: dict[str, dict[str, Any]] = {
+            "source": {"topics": self.topics},
+            "kafka": {"bootstrap.servers": self.bootstrap},
+            "console": {"listen": ""},
+        }
+        for section, values in settings.items():
+            sections[section] = {**sections.get(section, {}), **values}
+        top = {
+            "name": self.name,
+            "handler": "handlers:handle",
+            "state_dir": "state",
+            "instance": instance,
+        }
+        text = _toml(top)
+        for section, values in sections.items():
+            text += f"\n[{section}]\n{_toml(values)}"
+        self.config.write_text(text)
+
+    # The command.
+
+    def command(self, *verb: str) -> subprocess.CompletedProcess[str]:
+        """Runs `kworker …` with this configuration, to its end."""
+        return subprocess.run(
+            [*COMMAND, *verb, "--config", str(self.config)],
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
+    def create_topics(self) -> None:
+        """The service's own topics; the source is there."""
+        created = self.command("topics", "create")
+        assert created.returncode == 0, created.stderr
+
+    def start(self) -> None:
+        """A new supervisor; returns at once."""
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "start", "--config", str(self.config)],
+                cwd=self.folder,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def serve(self, timeout_s: float = SERVING_TIMEOUT_S) -> None:
+        """A new supervisor, once its status is `running`."""
+        self.start()
+        self.is_running(timeout_s)
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), recorded.FOLDER: str(self.ledger)}
+
+    # What is asked.
+
+    @property
+    def pid(self) -> int:
+        assert self.process
+        return self.process.pid
+
+    def status(self) -> dict[str, Any]:
+        """The document of `status --json`, over the same socket; {} while nobody answers."""
+        try:
+            return self._client.ask("status")
+        except KworkerError:
+            return {}
+
+    def state(self) -> str:
+        return str(self.status().get("state", "gone"))
+
+    def is_running(self, timeout_s: float = SERVING_TIMEOUT_S) -> None:
+        """Waits until every worker has joined and nothing is wrong."""
+        assert self.process
+        process = self.process
+
+        def runs() -> bool:
+            assert process.poll() is None, f"ended with {process.returncode}:\n{self.said()}"
+            return self.state() == "running"
+
+        eventually(runs, timeout_s=timeout_s, every_s=0.05, what=f"running; {self.status()}")
+
+    def workers(self) -> dict[int, dict[str, Any]]:
+        """The rows of the status by slot."""
+        return {row["slot"]: row for row in self.status().get("workers", [])}
+
+    def worker_pids(self) -> dict[int, int]:
+        """Of those that live."""
+        return {slot: row["pid"] for slot, row in self.workers().items() if row["pid"]}
+
+    def worker(self, slot: int) -> dict[str, Any]:
+        return self.workers()[slot]
+
+    def counter(self, name: str) -> int:
+        return int(self.status().get("counters", {}).get(name, 0))
+
+    def said(self) -> str:
+        """All that supervisor and workers have written."""
+        return self.output.read_text() if self.output.exists() else ""
+
+    def committed(self) -> dict[At, int]:
+        return kafka.committed(self.bootstrap, self.name)
+
+    def caught_up(self, timeout_s: float = 120.0, *, every_s: float = 0.2) -> None:
+        """Waits until the group has committed the end of every source partition."""
+        ends = {}
+        for topic in self.topics:
+            ends.update(kafka.ends(self.bootstrap, topic))
+
+        def left() -> int:
+            found = self.committed()
+            return sum(end - found.get(at, 0) for at, end in ends.items())
+
+        eventually(
+            lambda: left() <= 0,
+            timeout_s=timeout_s,
+            every_s=every_s,
+            what=f"caught up; {self.said()[-2000:]}",
+        )
+
+    def handled(self, count: int, timeout_s: float = 60.0) -> None:
+        """Waits until the handlers' ledger has so many lines: beginnings, ends and failures."""
+        eventually(
+            lambda: lines(self.ledger) >= count, timeout_s=timeout_s, what=f"{count} ledger lines"
+        )
+
+    # What is done to it.
+
+    def signal(self, signum: signal.Signals) -> None:
+        os.kill(self.pid, signum)
+
+    def kill_worker(self, slot: int) -> Fault:
+        """`kill -9` of the worker in a slot; its row of the status is what it hit."""
+        row = self.worker(slot)
+        partitions = tuple((topic, partition) for topic, partition in row["partitions"])
+        return self._kill("kill -9 worker", row["pid"], slot, partitions, row["in_hand"])
+
+    def kill_supervisor(self) -> Fault:
+        """`kill -9` of the supervisor, whose workers are told by nobody."""
+        in_hand = sum(row["in_hand"] for row in self.workers().values())
+        fault = self._kill("kill -9 supervisor", self.pid, -1, (), in_hand)
+        assert self.process
+        self.process.wait(GONE_TIMEOUT_S)
+        return fault
+
+    def _kill(
+        self, what: str, pid: int, slot: int, partitions: tuple[At, ...], in_hand: int
+    ) -> Fault:
+        process = psutil.Process(pid)
+        from_ns = now_ns()
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not _lives(process), timeout_s=10, every_s=0.001, what=f"{pid} is dead")
+        fault = Fault(what, pid, slot, partitions, from_ns, now_ns(), in_hand)
+        self.faults.add(fault)
+        return fault
+
+    def exit_code(self, timeout_s: float = GONE_TIMEOUT_S) -> int:
+        """Waits for the supervisor's end."""
+        assert self.process
+        return self.process.wait(timeout_s)
+
+    def stop(self, timeout_s: float = GONE_TIMEOUT_S) -> int:
+        """Drains it; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.exit_code(timeout_s)
+
+    # Its processes.
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that was started in the folder and lives, whoever is its parent."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if Path(process.cwd()) == self.folder and _lives(process):
+                    found.append(process)
+            except (psutil.Error, OSError):  # gone meanwhile, or a kernel's
+                continue
+        return found
+
+    def is_gone(self, timeout_s: float = GONE_TIMEOUT_S) -> None:
+        """Waits until no process is left."""
+        eventually(
+            lambda: not self.processes(), timeout_s=timeout_s, what=f"gone; {self.processes()}"
+        )
+
+    def end(self) -> None:
+        """Leaves nothing behind, whatever the test did."""
+        for _ in range(3):  # a supervisor may fork while it is looked at
+            for process in self.processes():
+                try:
+                    process.kill()
+                except psutil.NoSuchProcess:
+                    continue
+        if self.process:
+            self.process.wait(GONE_TIMEOUT_S)
+
+
+@contextmanager
+def service(
+    folder: Path, bootstrap: str, topics: Sequence[str], **options: Any
+) -> Iterator[Service]:
+    """A `Service` whose topics exist and whose processes end with the block."""
+    made = Service(folder, bootstrap, topics, **options)
+    try:
+        made.create_topics()
+        yield made
+    finally:
+        made.end()
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    """JSON's strings, numbers, booleans and lists are TOML's as well."""
+    return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
