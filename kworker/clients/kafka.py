@@ -60,6 +60,7 @@ _TROUBLES = {
     KafkaError.OFFSET_OUT_OF_RANGE: Trouble.GAP,
     KafkaError.FENCED_INSTANCE_ID: Trouble.FENCED,
     KafkaError._FENCED: Trouble.FENCED,
+    KafkaError._FATAL: Trouble.FENCED,
     KafkaError.UNKNOWN_TOPIC_OR_PART: Trouble.MISSING,
     KafkaError._UNKNOWN_TOPIC: Trouble.MISSING,
     KafkaError._UNKNOWN_PARTITION: Trouble.MISSING,

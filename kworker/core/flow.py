@@ -102,6 +102,7 @@ class Flow:
         """Those of the assigned partitions that shall be paused now, the others shall not be."""
         assigned = list(partitions)
         if self.must_pause_all(now):
+            self._over_since.clear()
             return set(assigned)
         share = min(1.0, 2 / (len(assigned) + 1))
         return {p for p in assigned if self._must_pause(p, share, now)}
@@ -109,6 +110,7 @@ class Flow:
     def _must_pause(self, partition: Partition, share: float, now: float) -> bool:
         """Over its credit for longer than patience; paused, until well below it."""
         if partition in self.paused:
+            self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)
         if not self._over(partition, share):
             self._over_since.pop(partition, None)

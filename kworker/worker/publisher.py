@@ -48,7 +48,8 @@ class Publisher:
         self._policy = policy
         self._producer = make()
         self._waiting: deque[Record] = deque()
-        self._sent = 0  # outputs of the first waiting record that are out already
+        self._begun: Record | None = None  # which the queue had room for in part
+        self._sent = 0  # so many of its outputs are out
         self._batch: list[Record] = []
         self._closing = False
         self._closing_since = 0.0
@@ -116,7 +117,7 @@ class Publisher:
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
             try:
-                for output in _outputs(record)[self._sent :]:
+                for output in self._rest(record):
                     produce(output, record.refuse)
                     self._sent += 1
             except QueueFull:
@@ -125,7 +126,13 @@ class Publisher:
                 self._hold(str(refused), now)
                 return
             batch.append(waiting.popleft())
-            self._sent = 0
+            self._begun = None
+
+    def _rest(self, record: Record) -> list[Output]:
+        """What is not out yet; a record that another got ahead of begins anew."""
+        if record is not self._begun:
+            self._begun, self._sent = record, 0
+        return _outputs(record)[self._sent :] if self._sent else _outputs(record)
 
     def _finish(self, now: float) -> list[Record]:
         settled = [record for record in self._batch if record.refusal is None]
@@ -157,7 +164,7 @@ class Publisher:
         for record in self._batch:
             record.refusal = None
         self._batch = []
-        self._sent = 0
+        self._begun = None
         self._closing = False
         self._producer = self._make()
 

@@ -13,7 +13,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
 
@@ -121,6 +121,14 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
 def messages_of(bootstrap: str, topic: str, partition: int) -> Iterator[Raw]:
     """Every record of one partition, as the client gives it."""
     return _messages(bootstrap, topic, [partition], "read_uncommitted")
+
+
+def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> str:
+    """On brokers of a test's own; returns the name."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
+    dotted = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(TIMEOUT_S)
+    return name
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:

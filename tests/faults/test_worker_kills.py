@@ -1,0 +1,135 @@
+"""`kill -9` of workers under load: nothing is lost, and what repeats has its kill."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.harness.evidence import Evidence, gather
+from tests.harness.kafka import Writer, numbered
+from tests.harness.ledgers import Fault, Invocation
+from tests.harness.oracles import Positions
+from tests.harness.service import Service, service
+from tests.waiting import eventually
+
+Topic = Callable[..., str]
+
+KILLS = 20
+IN_A_ROW = 3  # the last ones, of one slot
+RECORDS = 100_000
+WORKERS = 4
+SERVED_S = 2.0
+SERIES_S = 10.0  # deaths of a slot that are closer together are answered with a back-off
+SERIES_FREE = 2  # the first of a series are not
+
+# Slow enough that a kill always finds something in hand, fast enough for 100,000.
+SLOWISH = """
+import time
+from tests.harness.recorded import recorded
+
+@recorded
+def handle(message):
+    time.sleep(0.004)
+    return message.value
+"""
+
+
+def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_hand(
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+) -> None:
+    """The promise of at-least-once, with every repeat accounted for and the gaps short."""
+    source = topic("proof", partitions=2 * WORKERS)
+    settings = {
+        "workers": {"processes": WORKERS, "threads": 8},
+        "delivery": {"results": results},
+    }
+    writer = Writer(bootstrap, tmp_path / "produced")
+    with service(
+        tmp_path / "service", bootstrap, [source], handlers=SLOWISH, settings=settings
+    ) as struck:
+        struck.serve()
+        for turn in range(KILLS):
+            slot = _victim(struck.faults.faults, turn)
+            portion = RECORDS // KILLS
+            writer.write(source, numbered(portion, keys=800, first=turn * portion))
+            _kill_at_work(struck, slot)
+        struck.caught_up()
+        assert struck.stop() == 0
+        struck.is_gone()
+    found = gather(struck, writer.acked, results)
+    assert len(found.produced) == RECORDS
+    assert len({fault.pid for fault in found.faults}) == KILLS
+    assert _hit_nothing(found) == [], "an invalid run"
+    assert found.contradictions() == {}
+    assert _served_too_late(found) == []
+
+
+def _victim(faults: Sequence[Fault], turn: int) -> int:
+    """Slots in turn, each again when its last but one death is out of the series; then one."""
+    if turn > KILLS - IN_A_ROW:
+        return faults[-1].slot
+    slot = turn % WORKERS
+    deaths = [fault.to_ns / 1e9 for fault in faults if fault.slot == slot]
+    if len(deaths) >= SERIES_FREE:
+        eventually(lambda: time.time() - deaths[-SERIES_FREE] > SERIES_S, what="a new series")
+    return slot
+
+
+def _kill_at_work(struck: Service, slot: int) -> None:
+    """Once it runs and has records."""
+
+    def at_work() -> bool:
+        row = struck.worker(slot)
+        return row["phase"] == "running" and row["in_flight"] > 0 and row["pid"] is not None
+
+    eventually(at_work, timeout_s=30, every_s=0.005, what=f"worker {slot} at work")
+    struck.kill_worker(slot)
+
+
+def _hit_nothing(found: Evidence) -> list[Fault]:
+    """Kills after which nothing of the killed process was done again: those prove nothing."""
+    hit = {before.pid for before, _ in found.repeated}
+    hit |= {run.pid for run in found.runs if run.end_ns is None}
+    return [fault for fault in found.faults if fault.pid not in hit]
+
+
+def _served_too_late(found: Evidence) -> list[tuple[Fault, float]]:
+    """Kills after which a partition with a backlog stood still for longer than it may."""
+    starts: dict[tuple[str, int], list[Invocation]] = defaultdict(list)
+    for run in found.runs:
+        starts[run.at].append(run)
+    gaps = [(fault, _gap_s(found, fault, starts)) for fault in found.faults]
+    print("seconds until served:", [round(gap, 2) for _, gap in gaps])
+    return [(fault, gap) for fault, gap in gaps if gap > SERVED_S + _backoff_s(found, fault)]
+
+
+def _gap_s(found: Evidence, fault: Fault, starts: dict[tuple[str, int], list[Invocation]]) -> float:
+    """Until the last of its partitions with something to do was served by another process."""
+    positions = Positions(found.commits)
+    waiting = {
+        record.at
+        for record in found.produced
+        if record.at in fault.partitions
+        and record.acked_ns < fault.from_ns
+        and record.offset >= positions.at(record.at, fault.to_ns)
+    }
+    return (
+        max(
+            (
+                min(run.start_ns for run in starts[at] if run.start_ns > fault.to_ns) - fault.to_ns
+                for at in waiting
+            ),
+            default=0,
+        )
+        / 1e9
+    )
+
+
+def _backoff_s(found: Evidence, fault: Fault) -> float:
+    """A second from the third death of a series on, doubled with each further one."""
+    nth = sum(
+        1
+        for other in found.faults
+        if other.slot == fault.slot and 0 <= fault.to_ns - other.to_ns < SERIES_S * 1e9
+    )
+    return float(2 ** (nth - SERIES_FREE - 1)) if nth > SERIES_FREE else 0.0
