@@ -30,6 +30,10 @@ class Orders:
         }
         return cls(totals, len(lines) - len(totals))
 
+    def undone(self, times: Counter[Position]) -> Counter[int]:
+        """How many orders of each partition are not among these."""
+        return Counter(partition for partition, _ in self.totals.keys() - times.keys())
+
     def total(self, times: Counter[Position]) -> Decimal:
         """The sum over these orders, each counted so many times."""
         return sum((self.totals[position] * n for position, n in times.items()), Decimal(0))

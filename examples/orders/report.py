@@ -47,6 +47,7 @@ class Evidence:
     billing: dict  # the service's own count of calls
     lag: int  # of the group, after the drain
     kills: int
+    undone_at_kill: int  # orders of the killed worker's partitions
     replaced: bool
     peak_memory_bytes: int
     took_s: dict[str, float]
@@ -79,8 +80,9 @@ def verdicts(e: Evidence) -> list[tuple[bool, str]]:
             f" for {e.billing['orders']:,} orders",
         ),
         (
-            e.kills == 1 and e.replaced,
-            f"{e.kills} worker was killed with SIGKILL, and replaced",
+            e.kills == 1 and e.replaced and e.undone_at_kill > 0,
+            f"{e.kills} worker was killed with SIGKILL and replaced,"
+            f" when {e.undone_at_kill:,} orders were its to do",
         ),
         (
             tables.times == results.times and not tables.rescued,

@@ -6,6 +6,7 @@ lies in `.demo`; the example itself is copied there, so that its own folder stay
 
 import fcntl
 import json
+import random
 import shutil
 import signal
 import socket
@@ -25,7 +26,7 @@ from watch import Watch
 
 ORDERS = 20_000
 KILL_AT = ORDERS * 3 // 10
-NOT_RUNNING = 3
+NOT_RUNNING, CUT_SHORT = 3, 75  # of `kworker stop`
 HERE = Path(__file__).resolve().parent
 STAGE = HERE.parent.parent / ".demo"
 
@@ -95,7 +96,7 @@ class Scene:
 
     def _stop_if_it_runs(self) -> None:
         if not self._drained:
-            self._programs.run(KWORKER, "stop", "--now", accept=(0, NOT_RUNNING))
+            self._programs.run(KWORKER, "stop", "--now", accept=(0, NOT_RUNNING, CUT_SHORT))
 
     def _work(self) -> None:
         self._clock.begin("work", "every order calls the billing service; one worker will die")
@@ -103,11 +104,12 @@ class Scene:
         results = Results(self._servers, "orders.results")
         self._undo.callback(results.close)
         self._watch.ask()
+        orders = Orders.of(self._ledger)
         while (done := len(results.seen.times)) < ORDERS:
             results.read(0.2)
             self._watch.look(done)
             if done >= KILL_AT and not self._watch.kills:
-                self._watch.kill_one()
+                self._watch.kill_one(orders.undone(results.seen.times))
         self._watch.ask()
 
     def _drain(self) -> None:
@@ -141,6 +143,7 @@ class Scene:
                 billing=calls,
                 lag=lag(self._servers, "orders", "orders"),
                 kills=self._watch.kills,
+                undone_at_kill=self._watch.undone_at_kill,
                 replaced=self._watch.replaced,
                 peak_memory_bytes=self._watch.peak_memory_bytes,
                 took_s=self._clock.took_s,
@@ -167,9 +170,12 @@ class Clock:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below the ports that the system gives to outgoing connections."""
+    while True:
+        port = random.randrange(15_000, 30_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def _end(service: subprocess.Popen[str]) -> None:

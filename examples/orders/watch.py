@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 from programs import KWORKER, Failed, Programs
@@ -20,10 +21,12 @@ class Watch:
         self._programs = programs
         self._orders = orders
         self._pids: dict[int, int] = {}  # by slot
+        self._partitions: dict[int, list[int]] = {}
         self._victim: tuple[int, int] | None = None  # slot and pid
         self._done = 0
         self._told_s = self._asked_s = self._moved_s = time.monotonic()
         self.kills = 0
+        self.undone_at_kill = 0
         self.peak_memory_bytes = 0
 
     def look(self, done: int) -> None:
@@ -45,16 +48,26 @@ class Watch:
         """What `kworker status` says, from which the workers' pids are kept."""
         status: dict = json.loads(self._programs.output(KWORKER, "status", "--json"))
         self._pids = {worker["slot"]: worker["pid"] for worker in status["workers"]}
+        self._partitions = {
+            worker["slot"]: [partition for _, partition in worker["partitions"]]
+            for worker in status["workers"]
+        }
         return status
 
-    def kill_one(self) -> None:
-        """SIGKILL, in the middle of its work, to the worker of the lowest slot."""
-        self.ask()
-        slot, pid = min(self._pids.items())
+    def kill_one(self, undone: Counter[int]) -> None:
+        """SIGKILL to the worker in whose partitions the most orders are still undone.
+
+        At once, by what `status` said last: asking takes a while, and the work might be over.
+        """
+        left = {slot: sum(undone[p] for p in owned) for slot, owned in self._partitions.items()}
+        slot = max(left, key=lambda slot: left[slot])
+        pid = self._pids[slot]
         os.kill(pid, signal.SIGKILL)
-        self.kills += 1
         self._victim = (slot, pid)
-        print(f"      kill -9 {pid}: worker {slot} is dead with orders in hand", flush=True)
+        self.kills += 1
+        self.undone_at_kill = left[slot]
+        print(f"      kill -9 {pid}: worker {slot} dies, its partitions hold", end=" ")
+        print(f"{self.undone_at_kill:,} orders without a result", flush=True)
 
     @property
     def replaced(self) -> bool:

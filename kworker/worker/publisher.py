@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from kworker.clients.kafka import QueueFull, Refused
-from kworker.core.outcome import Output
+from kworker.core.outcome import Outcome, Output
 from kworker.core.record import SPENT, Record
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
@@ -61,9 +61,11 @@ class Publisher:
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are lists of outputs."""
         for record in records:
-            record.raw = SPENT  # its payload is not needed any more
+            # What it was is not needed any more; what it became is what it weighs.
+            record.raw = SPENT
+            record.size = _weight(record.outcome)
         self._waiting.extend(records)
-        self._backlog_bytes += _bytes(records)
+        self._backlog_bytes += sum([record.size for record in records])
 
     @property
     def idle(self) -> bool:
@@ -127,12 +129,14 @@ class Publisher:
                 return
             batch.append(waiting.popleft())
             self._begun = None
+            self.published += self._sent
 
     def _rest(self, record: Record) -> list[Output]:
         """What is not out yet; a record that another got ahead of begins anew."""
         if record is not self._begun:
             self._begun, self._sent = record, 0
-        return _outputs(record)[self._sent :] if self._sent else _outputs(record)
+        outputs: list[Output] = record.outcome  # type: ignore[assignment]
+        return outputs[self._sent :] if self._sent else outputs
 
     def _finish(self, now: float) -> list[Record]:
         settled = [record for record in self._batch if record.refusal is None]
@@ -146,8 +150,7 @@ class Publisher:
             self._waiting.extendleft(reversed(refused))
         elif settled:
             self.trouble = None
-        self._backlog_bytes -= _bytes(settled)
-        self.published += sum([len(_outputs(record)) for record in settled])
+        self._backlog_bytes -= sum([record.size for record in settled])
         return settled
 
     def _hold(self, trouble: str, now: float) -> None:
@@ -169,9 +172,7 @@ class Publisher:
         self._producer = self._make()
 
 
-def _outputs(record: Record) -> list[Output]:
-    return cast(list[Output], record.outcome)
-
-
-def _bytes(records: Collection[Record]) -> int:
-    return sum([_OBJECT_BYTES + output.size for record in records for output in _outputs(record)])
+def _weight(outcome: Outcome) -> int:
+    """Bytes in memory of outputs that wait."""
+    assert isinstance(outcome, list)
+    return sum([_OBJECT_BYTES + output.size for output in outcome])

@@ -11,7 +11,6 @@ from tests.contract.clusters import Cluster
 from tests.contract.member import Member, until
 from tests.waiting import eventually
 
-
 # Java's murmur2 of the key, its sign bit cleared, modulo seven partitions.
 OF_SEVEN = {
     b"": 2,

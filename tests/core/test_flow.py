@@ -1,5 +1,7 @@
 """Flow: bounds that hold, pauses that are rare, and no partition that starves the others."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,7 +125,7 @@ def test_with_a_constant_load_it_changes_its_mind_once_at_most(
     flow.leave(taken(flow, partition, 1, size=1000))
     taken(flow, partition, count, size)
     states = [bool(turn(flow, [partition], step * 0.1)) for step in range(40)]
-    changes = sum(a != b for a, b in zip(states, states[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(states))
     assert changes <= 1
 
 

@@ -215,7 +215,7 @@ def test_a_drop_keeps_what_lies_below_what_has_begun() -> None:
     lanes, partition, records = filled("key", [b"a", b"b", b"a", b"c"])
     begun = lanes.take(2)
     lanes.put_back([begun[0]])
-    assert lanes.drop(partition, above=1) == records[3:] + [records[2]]
+    assert lanes.drop(partition, above=1) == [*records[3:], records[2]]
     assert list(lanes.take(10)) == [records[0]]
 
 

@@ -1,14 +1,12 @@
 """`kill -9` of workers under load: nothing is lost, and what repeats has its kill."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.harness.evidence import Evidence, gather
 from tests.harness.kafka import Writer, numbered
-from tests.harness.ledgers import Fault, Invocation
-from tests.harness.oracles import Positions
+from tests.harness.ledgers import At, Fault
 from tests.harness.service import Service, service
 from tests.waiting import eventually
 
@@ -51,8 +49,9 @@ def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_h
         for turn in range(KILLS):
             slot = _victim(struck.faults.faults, turn)
             portion = RECORDS // KILLS
-            writer.write(source, numbered(portion, keys=800, first=turn * portion))
-            _kill_at_work(struck, slot)
+            writer.begin(source, numbered(portion, keys=800, first=turn * portion))
+            _kill_at_work(struck, slot, writer)
+            writer.finish()
         struck.caught_up()
         assert struck.stop() == 0
         struck.is_gone()
@@ -75,14 +74,15 @@ def _victim(faults: Sequence[Fault], turn: int) -> int:
     return slot
 
 
-def _kill_at_work(struck: Service, slot: int) -> None:
-    """Once it runs and has records."""
+def _kill_at_work(struck: Service, slot: int, writer: Writer) -> None:
+    """Once it runs and has records, while more are written."""
 
     def at_work() -> bool:
+        writer.hear()
         row = struck.worker(slot)
         return row["phase"] == "running" and row["in_flight"] > 0 and row["pid"] is not None
 
-    eventually(at_work, timeout_s=30, every_s=0.005, what=f"worker {slot} at work")
+    eventually(at_work, timeout_s=30, every_s=0.01, what=f"worker {slot} at work")
     struck.kill_worker(slot)
 
 
@@ -95,34 +95,24 @@ def _hit_nothing(found: Evidence) -> list[Fault]:
 
 def _served_too_late(found: Evidence) -> list[tuple[Fault, float]]:
     """Kills after which a partition with a backlog stood still for longer than it may."""
-    starts: dict[tuple[str, int], list[Invocation]] = defaultdict(list)
-    for run in found.runs:
-        starts[run.at].append(run)
-    gaps = [(fault, _gap_s(found, fault, starts)) for fault in found.faults]
+    gaps = [(fault, _gap_s(found, fault)) for fault in found.faults]
     print("seconds until served:", [round(gap, 2) for _, gap in gaps])
     return [(fault, gap) for fault, gap in gaps if gap > SERVED_S + _backoff_s(found, fault)]
 
 
-def _gap_s(found: Evidence, fault: Fault, starts: dict[tuple[str, int], list[Invocation]]) -> float:
-    """Until the last of its partitions with something to do was served by another process."""
-    positions = Positions(found.commits)
+def _gap_s(found: Evidence, fault: Fault) -> float:
+    """Until the last of its partitions was served again, as far as something waited there."""
     waiting = {
-        record.at
+        record.position
         for record in found.produced
-        if record.at in fault.partitions
-        and record.acked_ns < fault.from_ns
-        and record.offset >= positions.at(record.at, fault.to_ns)
+        if record.at in fault.partitions and record.acked_ns < fault.from_ns
     }
-    return (
-        max(
-            (
-                min(run.start_ns for run in starts[at] if run.start_ns > fault.to_ns) - fault.to_ns
-                for at in waiting
-            ),
-            default=0,
-        )
-        / 1e9
-    )
+    waiting |= {run.position for run in found.runs if run.pid == fault.pid}
+    served: dict[At, int] = {}
+    for run in found.runs:
+        if run.start_ns > fault.to_ns and run.position in waiting:
+            served.setdefault(run.at, run.start_ns)
+    return max((at_ns - fault.to_ns for at_ns in served.values()), default=0) / 1e9
 
 
 def _backoff_s(found: Evidence, fault: Fault) -> float:

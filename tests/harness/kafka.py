@@ -72,12 +72,24 @@ class Writer:
     def write(self, topic: str, records: Iterable[New]) -> list[Produced]:
         """Writes all and waits until all are acknowledged; those, in order of their acks."""
         before = len(self.acked)
+        self.begin(topic, records)
+        self.finish()
+        return self.acked[before:]
+
+    def begin(self, topic: str, records: Iterable[New]) -> None:
+        """Hands all to the client, which writes them meanwhile; `hear` and `finish` follow."""
         for new in records:
             self._queue(topic, new)
+
+    def hear(self) -> None:
+        """Notes what was acknowledged so far; returns at once."""
+        self._producer.poll(0)
+
+    def finish(self) -> None:
+        """Waits until all are acknowledged."""
         left = self._producer.flush(TIMEOUT_S)
         assert not left, f"{left} records without an answer: the run is invalid"
         assert not self.refused, f"not written: {self.refused[:3]}"
-        return self.acked[before:]
 
     def _queue(self, topic: str, new: New) -> None:
         while True:
