@@ -5,13 +5,14 @@ after the other, each held by the kernel to the same memory: one that starts a t
 and kworker. The tests of memory use the parts.
 """
 
+import os
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.confined import confined
-from bench.ours import KWORKER
+from bench.ours import KWORKER, command
 from bench.place import ROOT, kafka
 from bench.topic import fill
 
@@ -45,9 +46,9 @@ class Outcome:
 
 def naive(servers: str, folder: Path, limit_bytes: int = LIMIT_BYTES) -> Outcome:
     """The consumer of `bench.naive`."""
-    command = [sys.executable, "-m", "bench.naive", "--servers", servers, "--topic", TOPIC]
-    command += ["--group", "naive", "--seconds", str(HANDLER_S)]
-    return _watched("a task a record", command, limit_bytes, {"PYTHONPATH": str(ROOT)}, folder)
+    program = [sys.executable, "-m", "bench.naive", "--servers", servers, "--topic", TOPIC]
+    program += ["--group", "naive", "--seconds", str(HANDLER_S)]
+    return _watched("a task a record", program, limit_bytes, {"PYTHONPATH": str(ROOT)}, folder)
 
 
 def ours(servers: str, folder: Path, limit_bytes: int = LIMIT_BYTES) -> Outcome:
@@ -62,20 +63,21 @@ def ours(servers: str, folder: Path, limit_bytes: int = LIMIT_BYTES) -> Outcome:
         "BENCH_BEGUN": str(folder / "begun"),
         "BENCH_WAIT_S": str(HANDLER_S),
     }
+    command({**os.environ, **environment}, "topics", "create")
     return _watched("kworker", [KWORKER, "start"], limit_bytes, environment, folder)
 
 
 def _watched(
-    name: str, command: list, limit_bytes: int, environment: dict[str, str], folder: Path
+    name: str, program: list, limit_bytes: int, environment: dict[str, str], folder: Path
 ) -> Outcome:
     log = folder / f"{name.replace(' ', '-')}.log"
     started = time.monotonic()
-    with confined(command, limit_bytes, environment, log) as program:
-        while program.process.poll() is None and time.monotonic() - started < WATCHED_S:
+    with confined(program, limit_bytes, environment, log) as running:
+        while running.process.poll() is None and time.monotonic() - started < WATCHED_S:
             time.sleep(0.1)
         seconds = time.monotonic() - started
-        code = program.process.poll()
-        return Outcome(name, code, seconds, program.peak_bytes(), program.limited_by)
+        code = running.process.poll()
+        return Outcome(name, code, seconds, running.peak_bytes(), running.limited_by)
 
 
 def main() -> int:

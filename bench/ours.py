@@ -42,7 +42,7 @@ def measure(
         "BENCH_BEGUN": str(begun),
     }
     try:
-        _command(environment, "topics", "create")
+        command(environment, "topics", "create")
         with _started(environment, folder / f"{run}.log"):
             seconds = _wait(group, begun, records)
             _check(environment, servers, run, handler, records)
@@ -63,7 +63,7 @@ def _wait(group: Group, begun: Path, records: int) -> float:
 
 def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
     """Its own count of what was done, and Kafka's: else a worker that skips would win."""
-    done = json.loads(_command(environment, "status", "--json"))["counters"]["done"]
+    done = json.loads(command(environment, "status", "--json"))["counters"]["done"]
     consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{run}.counted"})
     results = sum(ends(consumer, f"{run}.results").values())
     consumer.close()
@@ -94,7 +94,8 @@ def _started(environment: dict, log: Path) -> Iterator[None]:
         raise Broken(f"`kworker start` ended with exit code {code}; see {log}")
 
 
-def _command(environment: dict, *verb: str) -> str:
+def command(environment: dict, *verb: str) -> str:
+    """Runs `kworker VERB` and returns what it said. Raises Broken when it fails."""
     done = subprocess.run(
         [KWORKER, *verb],
         env=environment,

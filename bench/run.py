@@ -10,7 +10,7 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import ours, rivals
@@ -144,6 +144,7 @@ class Benchmark:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="kworker beside what people write instead.")
     parser.add_argument("--quick", action="store_true", help="one short round, for development")
+    parser.add_argument("--rounds", type=int, help="how often each contender runs")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args()
@@ -152,6 +153,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = _arguments()
     size = QUICK if arguments.quick else FULL
+    size = replace(size, rounds=arguments.rounds or size.rounds)
     chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
     with kafka(".bench") as (servers, folder):
         print(f"filling the topic with {size.records:,} records", flush=True)

@@ -285,7 +285,7 @@ class MemoryProducer:
 
     def poll(self) -> None:
         """Writes what is queued, unless the broker is away, and reports what was refused."""
-        if not self._kafka.up or self._fatal is not None:
+        if self._fatal is not None or not (self._kafka.up and self._kafka.writable):
             return
         batches: dict[At, list[tuple[Output, Reporting]]] = {}
         queue, self._queue = self._queue, []

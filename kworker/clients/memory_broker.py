@@ -42,7 +42,8 @@ class Topic:
 class MemoryKafka:
     """A broker: topics, groups, and what was committed when.
 
-    `up` set to False is a broker that nobody can reach.
+    `up` set to False is a broker that nobody can reach; `writable`, one that answers
+    everybody but producers.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -51,6 +52,7 @@ class MemoryKafka:
         self._groups: dict[str, Group] = {}
         self._names = count(1)
         self.up = True
+        self.writable = True
 
     def create(
         self, topic: str, partitions: int = 1, *, max_message_bytes: int = _MAX_MESSAGE_BYTES

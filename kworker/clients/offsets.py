@@ -1,10 +1,11 @@
-"""Where a topic ends and what a group has read of it, asked and told without ever blocking."""
+"""Where a topic ends and what a group has read of it, asked and told with little or no waiting."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -15,6 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 REQUEST_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 5.0
 _LOG_CRITICAL = 2  # of syslog's levels: what goes wrong is told by `problem`
 _SILENCE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _Futures = Mapping[Any, "Future[Any]"]
@@ -82,6 +84,25 @@ class TopicWatch:
         return f"Kafka: {error.str()}"
 
 
+def committed(
+    properties: Mapping[str, Any], group: str, topic: str, partitions: Iterable[int]
+) -> dict[int, int]:
+    """The positions that a group has committed, or none if nobody answers in `READ_TIMEOUT_S`.
+
+    Asked by a consumer that joins nothing: the admin client's own call dereferences NULL, and
+    ends the process, when the coordinator is new or has moved.
+    """
+    consumer = Consumer({**properties, "log_level": _LOG_CRITICAL, "group.id": group})
+    try:
+        asked = [TopicPartition(topic, partition) for partition in partitions]
+        found = consumer.committed(asked, timeout=READ_TIMEOUT_S)
+    except KafkaException:
+        return {}
+    finally:
+        consumer.close()
+    return {at.partition: at.offset for at in found if at.offset >= 0}
+
+
 class GroupOffsets:
     """The committed positions of a group without members, for tools that show lag.
 
@@ -93,26 +114,9 @@ class GroupOffsets:
         self._client = client
         self._group = group
         self._topic = topic
-        self._reading: Future[Any] | None = None
         self._writing: Future[Any] | None = None
         self._published: dict[int, int] = {}
         self.problem = ""
-
-    def read(self) -> dict[int, int] | None:
-        """The positions committed before, once the broker has told them; returns at once."""
-        if self._reading is None:
-            request = ConsumerGroupTopicPartitions(self._group)
-            self._reading = self._client.list_consumer_group_offsets(
-                [request], request_timeout=REQUEST_TIMEOUT_S
-            )[self._group]
-        if not self._reading.done():
-            return None
-        try:
-            found = self._reading.result().topic_partitions
-        except KafkaException:
-            self._reading = None
-            return None
-        return {p.partition: p.offset for p in found if p.topic == self._topic and p.offset >= 0}
 
     def publish(self, positions: Mapping[int, int]) -> None:
         """Commits what has changed, unless the last commit is still under way; returns at once."""

@@ -8,11 +8,14 @@ Properties = dict[str, str | int | float | bool]
 
 # Why these differ from the library's own defaults: prefetch is memory times the processes; the
 # default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
-# a killed worker should be missed for ten seconds, not 45.
+# a killed worker should be missed for ten seconds, not 45; and a fetch is unpacked whole, so one
+# that compresses well would take many times its size.
 CONSUMER_DEFAULTS: Mapping[str, str | int | bool] = {
     "queued.max.messages.kbytes": 16384,
     "fetch.queue.backoff.ms": 10,
     "session.timeout.ms": 10000,
+    "fetch.message.max.bytes": 131072,
+    "fetch.max.bytes": 4194304,
 }
 PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     "enable.idempotence": True,

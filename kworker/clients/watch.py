@@ -3,6 +3,7 @@
 Asked without waiting: the admin client answers in the background.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from kworker.clients.kafka import At
 
+_LOG = logging.getLogger("librdkafka")
 _TIMEOUT_S = 5.0
 # Kafka's limit is on the batch, which the producer's is on too.
 _LIMIT = "max.message.bytes"
@@ -20,7 +22,7 @@ class KafkaWatch:
     """One question of each kind at a time. Used by one thread."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._admin = AdminClient(dict(properties))
+        self._admin = AdminClient(dict(properties), logger=_LOG)
         self._ends: dict[TopicPartition, Any] = {}
         self._limits: dict[ConfigResource, Any] = {}
 

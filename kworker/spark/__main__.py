@@ -44,4 +44,7 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    # Not by way of the interpreter's end: a client's thread may still bring an answer to it.
+    os._exit(code)

@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kworker.clients.offsets import GroupOffsets, TopicWatch, connect
+from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.properties import admin_properties
 from kworker.config import Config, Table
 from kworker.errors import ConfigError, KworkerError
@@ -63,6 +63,7 @@ class Job:
         self._client = connect(admin_properties(config))
         self._watch = TopicWatch(self._client, config.delivery.results)
         self._queries: list[TableQuery] = []
+        self._recalled = False
 
     def run(self) -> None:
         """Everything; blocks until the end. The lease lasts as long as the process."""
@@ -132,11 +133,24 @@ class Job:
         """Looks after everything once; blocks for seconds only while a query starts."""
         check_jvm()
         self._watch.turn()
+        if self._watch.ends and not self._recalled:
+            self._recall()
         for query in self._queries:
             query.turn(now, self._watch.problem)
             if self._once and query.failures >= FAILURES_ONCE_MAX:
                 raise KworkerError(f"table {query.progress.name}: {query.progress.reason}")
         self._tell(job_state([query.progress for query in self._queries]), self._watch.problem)
+
+    def _recall(self) -> None:
+        """How far the tables were before: a query tells only with its next batch."""
+        properties, topic = admin_properties(self._config), self._config.delivery.results
+        for query in self._queries:
+            group = self._group(query.progress.name)
+            query.progress.positions = committed(properties, group, topic, self._watch.ends)
+        self._recalled = True
+
+    def _group(self, table: str) -> str:
+        return f"{self._config.name}.spark.{table}"
 
     def _tell(self, state: State, why: str = "") -> None:
         tables = [query.progress for query in self._queries]
@@ -165,7 +179,7 @@ class Job:
     def _query(self, session: SparkSession, sink: Sink, rows: DataFrame) -> TableQuery:
         name = sink.table.name
         topic = self._config.delivery.results
-        group = GroupOffsets(self._client, f"{self._config.name}.spark.{name}", topic)
+        group = GroupOffsets(self._client, self._group(name), topic)
         launch = partial(_launch, session, sink, rows, self._trigger)
         return TableQuery(TableProgress(name), launch, group)
 

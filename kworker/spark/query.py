@@ -97,7 +97,7 @@ class TableQuery:
     def _watch(self, query: StreamingQuery, now: float) -> None:
         active = query.isActive
         self._note_batches(query)
-        self._publish()
+        self._group.publish(self.progress.positions)
         if active:
             return
         self._query = None
@@ -133,9 +133,3 @@ class TableQuery:
                 records=foreign - self._foreign_told,
             )
             self._foreign_told = foreign
-
-    def _publish(self) -> None:
-        if not self.progress.positions:
-            self.progress.positions.update(self._group.read() or {})
-            return
-        self._group.publish(self.progress.positions)

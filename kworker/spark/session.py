@@ -80,13 +80,14 @@ def properties(config: Config, archives: Iterable[Path], folder: Path) -> dict[s
         # Read every second: what is older has been seen.
         "spark.sql.streaming.numRecentProgressUpdates": "16",
         **(_LOCAL if is_local(spark.master) else {}),
-        **_place(spark, archives),
         **_catalogs(spark.tables),
     }
-    told = {**usual, **spark.conf}
-    told["spark.sql.extensions"] = ",".join(_extensions(spark))
-    told["spark.driver.extraJavaOptions"] = _java_options(folder, spark.conf)
-    return told
+    both = {
+        **_place(spark, archives),
+        "spark.sql.extensions": ",".join(_extensions(spark)),
+        "spark.driver.extraJavaOptions": _java_options(folder, spark.conf),
+    }
+    return {**usual, **spark.conf, **both}
 
 
 _LOCAL = {
@@ -105,9 +106,9 @@ def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:
     """
     paths = [str(path) for path in archives]
     if not is_local(spark.master):
-        return {"spark.jars": ",".join(paths)}
-    own = spark.conf.get("spark.driver.extraClassPath")
-    return {"spark.driver.extraClassPath": os.pathsep.join([*paths, *([own] if own else [])])}
+        return {"spark.jars": ",".join(filter(None, [*paths, spark.conf.get("spark.jars", "")]))}
+    own = spark.conf.get("spark.driver.extraClassPath", "")
+    return {"spark.driver.extraClassPath": os.pathsep.join(filter(None, [*paths, own]))}
 
 
 def _extensions(spark: Spark) -> Iterator[str]:

@@ -41,6 +41,8 @@ class Publisher:
     Owned by the poll thread. A batch is open while outputs are produced into it;
     closing, it takes nothing more until every delivery report is there; then its
     records are settled, but for those that Kafka refused, which go into the next.
+    Reports are heard only then: for each the client takes the interpreter's lock and
+    gives it back, and beside computing handlers every one of those is a wait.
     """
 
     def __init__(self, make: Callable[[], Producer], policy: PublishPolicy) -> None:
@@ -86,9 +88,9 @@ class Publisher:
         )
 
     @property
-    def open(self) -> int:
-        """Records in the open batch; 0 while it is closing."""
-        return 0 if self._closing else len(self._batch)
+    def closing(self) -> bool:
+        """The batch waits for its acknowledgements."""
+        return self._closing
 
     def close_batch(self, now: float) -> None:
         """From now on the batch only waits for its acknowledgements."""
@@ -100,16 +102,16 @@ class Publisher:
 
         Returns the records all of whose outputs are in Kafka.
         """
+        if not self._closing and now >= self._not_before:
+            self._produce(now)
+        if self._batch and not self._closing:
+            return []
         self._producer.poll()
         if self._producer.fatal:
             self._replace(now)
-        if not self._closing and now >= self._not_before:
-            self._produce(now)
-        if not self._closing:
-            return []
-        if not self._producer.unfinished:
+        elif self._closing and not self._producer.unfinished:
             return self._finish(now)
-        if now - self._closing_since > self._policy.patience_s:
+        elif self._closing and now - self._closing_since > self._policy.patience_s:
             self.trouble = f"no acknowledgement for {now - self._closing_since:.0f} s"
         return []
 
@@ -123,6 +125,7 @@ class Publisher:
                     produce(output, record.refuse)
                     self._sent += 1
             except QueueFull:
+                self.close_batch(now)
                 return
             except Refused as refused:
                 self._hold(str(refused), now)

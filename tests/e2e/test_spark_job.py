@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kworker.clients.offsets import committed
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -98,6 +99,7 @@ class Service:
         self.topic = f"{self.name}.results"
         self.folder = folder
         self.file = folder / "kworker.toml"
+        self._bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self._producer = Producer({"bootstrap.servers": bootstrap})
         self._jobs: list[subprocess.Popen[str]] = []
@@ -160,8 +162,7 @@ class Service:
     def committed(self, table: str) -> dict[int, int]:
         """The positions of a table's consumer group."""
         group = f"{self.name}.spark.{table}"
-        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        return {p.partition: p.offset for p in asked[group].result(30).topic_partitions}
+        return committed({"bootstrap.servers": self._bootstrap}, group, self.topic, [0, 1])
 
     def close(self) -> None:
         for job in self._jobs:
@@ -385,13 +386,13 @@ def survived(service: Build) -> Survived:
     standby = eventually(lambda: _reason(made, "other", "holds"), timeout_s=SLOW_S)
     made.create_topic()
     made.send_orders(0, SENT // 3)
-    _await_open_batch(made, first)
+    open_batch = _await_open_batch(made)
     jvm = _jvm(first)
     first.kill()
     first.wait()
     eventually(lambda: _jvm(second), timeout_s=SLOW_S)
     made.send_orders(SENT // 3, SENT // 3)
-    _await_open_batch(made, second)
+    _await_open_batch(made, after=open_batch)
     _jvm(second).kill()
     code = second.wait(SLOW_S)
     failed = made.progress("other")
@@ -414,18 +415,17 @@ def _jvm(job: "subprocess.Popen[str]") -> psutil.Process:
     return next((child for child in found if child.name() == "java"), None)  # type: ignore[return-value]
 
 
-def _await_open_batch(made: Service, job: "subprocess.Popen[str]") -> None:
-    """Until a batch has begun and is not committed, as the checkpoint tells."""
+def _await_open_batch(made: Service, after: int = -1) -> int:
+    """Until a later batch has begun and is not committed, as the checkpoint tells."""
     checkpoint = made.folder / "data" / "_checkpoints" / "orders"
 
-    def batches(folder: str) -> set[str]:
-        return {file.name for file in (checkpoint / folder).glob("[0-9]*")}
+    def batches(folder: str) -> set[int]:
+        return {int(file.name) for file in (checkpoint / folder).glob("[0-9]*")}
 
-    begun = eventually(
-        lambda: batches("offsets") - batches("commits"), timeout_s=SLOW_S, every_s=0.002
-    )
-    assert begun
-    assert job.poll() is None
+    def begun() -> set[int]:
+        return {b for b in batches("offsets") - batches("commits") if b > after}
+
+    return max(eventually(begun, timeout_s=SLOW_S, every_s=0.002))
 
 
 def _complete(made: Service, job: "subprocess.Popen[str]") -> bool:

@@ -62,6 +62,7 @@ class Writer:
             "linger.ms": 5,
             "compression.type": "lz4",
             "partitioner": "murmur2_random",
+            "queue.buffering.max.kbytes": 65536,
             "log_level": SEVERE,
         }
         self._producer = Producer(settings)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,8 @@ class Service:
         created = self.command("topics", "create")
         assert created.returncode == 0, created.stderr
 
-    def start(self) -> None:
-        """A new supervisor; returns at once."""
+    def start(self, enter: Callable[[], None] | None = None) -> None:
+        """A new supervisor; returns at once. `enter` is called in it before it begins."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [*COMMAND, "start", "--config", str(self.config)],
@@ -126,11 +126,14 @@ class Service:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=enter,
             )
 
-    def serve(self, timeout_s: float = SERVING_TIMEOUT_S) -> None:
+    def serve(
+        self, timeout_s: float = SERVING_TIMEOUT_S, enter: Callable[[], None] | None = None
+    ) -> None:
         """A new supervisor, once its status is `running`."""
-        self.start()
+        self.start(enter)
         self.is_running(timeout_s)
 
     def _environment(self) -> dict[str, str]:
@@ -212,6 +215,14 @@ class Service:
 
     def signal(self, signum: signal.Signals) -> None:
         os.kill(self.pid, signum)
+
+    def interrupted(self) -> bool:
+        """Sends one more Ctrl-C, unless it has ended."""
+        assert self.process
+        if self.process.poll() is None:
+            self.signal(signal.SIGINT)
+            return False
+        return True
 
     def kill_worker(self, slot: int) -> Fault:
         """`kill -9` of the worker in a slot; its row of the status is what it hit."""

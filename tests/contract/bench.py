@@ -1,0 +1,183 @@
+"""A whole worker but for its threads: the real poller on the twin, a pool that the test steps."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from kworker.clients.kafka import At
+from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
+from kworker.core.flow import Flow, FlowPolicy
+from kworker.core.lanes import Lanes, Ordering
+from kworker.core.message import RawMessage
+from kworker.core.outcome import Failed, Output
+from kworker.core.record import Record
+from kworker.core.retry import InPlaceRetry
+from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.poller import Poller
+from kworker.worker.publisher import Publisher, PublishPolicy
+
+GROUP = "orders"
+RESULTS = "orders.results"
+REVOKE_TIMEOUT_S = 5.0
+TURN_S = 0.25  # longer than the commit interval: what is settled is committed in the same turn
+
+
+class Clock:
+    """Goes on when the test, or a wait, says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Ended(SimpleQueue[Record]):
+    """Waiting for an outcome takes no time but the clock's, and lets the test act meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Record:
+        if timeout and self.empty():
+            self._clock.now += timeout
+            self.meanwhile()
+        return super().get(block=False)
+
+
+class SteppedPool:
+    """Begins what it is handed, and ends it when told so."""
+
+    def __init__(self, clock: Clock, hands: int) -> None:
+        self.ended: Ended = Ended(clock)
+        self.held: list[Record] = []  # begun and not ended
+        self.runs: list[Record] = []  # every begin, in order
+        self._hands = hands
+
+    def wanted(self) -> int:
+        return max(0, self._hands - len(self.held))
+
+    def hand(self, run: deque[Record]) -> None:
+        for record in run:
+            if record.partition.open:
+                self.held.append(record)
+                self.runs.append(record)
+            else:
+                self.ended.put(record)
+
+    def reclaim(self, now: float) -> list[Record]:
+        return []
+
+    def end(self, record: Record, outcome: Failed | list[Output] | None = None) -> None:
+        self.held.remove(record)
+        record.outcome = outcome
+        self.ended.put(record)
+
+
+class Straggling(MemoryConsumer):
+    """A client that hands over, once, what it had fetched before it was told otherwise."""
+
+    late: Sequence[RawMessage] = ()
+    late_by_assignment: Sequence[RawMessage] = ()
+
+    def take(self, most: int, timeout_s: float) -> list[RawMessage]:
+        batch = super().take(most, timeout_s)
+        late, self.late = self.late, ()
+        return [*late, *batch]
+
+    def assign(self, positions: Mapping[At, int | None]) -> None:
+        super().assign(positions)
+        self.late, self.late_by_assignment = self.late_by_assignment, ()
+
+
+class Bench:
+    """One worker of the group."""
+
+    def __init__(
+        self,
+        kafka: MemoryKafka,
+        topics: list[str],
+        *,
+        clock: Clock | None = None,
+        hands: int = 100,
+        in_flight: int = 1000,
+        ordering: Ordering = "key",
+        static: str = "",
+    ) -> None:
+        self.kafka = kafka
+        self.clock = clock or Clock()
+        self.pool = SteppedPool(self.clock, hands)
+        properties = {"group.id": GROUP, "enable.partition.eof": True}
+        if static:
+            properties["group.instance.id"] = static
+        made: list[Straggling] = []
+
+        def consumer(listener: Any) -> Straggling:
+            made.append(Straggling(kafka, properties, listener))
+            return made[0]
+
+        self.poller = Poller(
+            consumer=consumer,
+            committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
+            publisher=Publisher(
+                lambda: MemoryProducer(kafka, {}), PublishPolicy(1 << 20, backlog_records_max=1000)
+            ),
+            pool=self.pool,
+            lanes=Lanes(ordering),
+            flow=Flow(FlowPolicy(in_flight, 1 << 20)),
+            retry=InPlaceRetry(),
+            revoke_timeout_s=REVOKE_TIMEOUT_S,
+            clock=self.clock,
+        )
+        self.consumer = made[0]
+        self.consumer.subscribe(topics)
+
+    @property
+    def owned(self) -> list[At]:
+        return sorted(self.poller.assignment.partitions)
+
+    def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.clock.now += TURN_S
+            self.poller.turn()
+
+    def in_hand(self) -> list[bytes | None]:
+        """Values of what has begun and not ended."""
+        return [record.raw.value() for record in self.pool.held]
+
+    def holds(self, value: bytes) -> Record:
+        return next(record for record in self.pool.held if record.raw.value() == value)
+
+    def end(self, *values: bytes) -> None:
+        for value in values:
+            self.pool.end(self.holds(value))
+
+    def end_with_result(self, value: bytes) -> None:
+        record = self.holds(value)
+        self.pool.end(record, [Output(RESULTS, None, b"result of " + value, [])])
+
+    def fail(self, value: bytes) -> None:
+        self.pool.end(self.holds(value), Failed(ValueError(f"no {value.decode()}")))
+
+    def drain(self) -> None:
+        """What has begun may end meanwhile; raises if that is not enough."""
+        self.poller.stop_taking()
+        for _ in range(200):
+            if self.poller.idle:
+                return
+            for record in list(self.pool.held):
+                self.pool.end(record)
+            self.turn()
+        raise AssertionError("the drain does not end")
+
+    def die(self) -> None:
+        """As by SIGKILL: nothing is said to anybody; the group notices in its time."""
+        self.consumer.expire()
+
+
+def take_turns(*benches: Bench, count: int = 6) -> None:
+    for _ in range(count):
+        for bench in benches:
+            bench.turn()

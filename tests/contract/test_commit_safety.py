@@ -1,0 +1,226 @@
+"""Commit safety under random schedules: O1, O3, O4, O5 and O6 of FAULTS, without a crash of luck.
+
+Records, members, deaths, rebalances, failures, an unreachable broker and drains come in every
+order; each commit is judged in the moment in which the broker takes it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from kworker.clients.kafka import At
+from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory_group import Member
+from kworker.core.outcome import Failed, Output
+from kworker.core.record import Record
+from tests.contract.bench import GROUP, RESULTS, Bench, Clock
+
+TOPICS = {"foo": 2, "bar": 1}
+Position = tuple[str, int, int]
+
+
+class Calm(RuleBasedStateMachine):
+    """Workers of one group over one broker come and go as planned; handlers end in time.
+
+    So nothing may be done twice (O5).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kafka = MemoryKafka(lambda: 1_700_000_000.0)
+        for topic, partitions in TOPICS.items():
+            self.kafka.create(topic, partitions)
+        self.kafka.create(RESULTS)
+        self.clock = Clock()
+        self.benches: list[Bench] = []
+        self.everybody: list[Bench] = []
+        self.written: list[Position] = []
+        self.done: Counter[Position] = Counter()  # ended with nothing to publish
+        self.promised: set[Position] = set()  # ended with a result
+        self.positions: dict[At, int] = {}
+        self.group = self.kafka.group(GROUP)
+        self.accept = self.group.commit
+        self.group.commit = self.judge  # type: ignore[method-assign]
+
+    # -- the oracle -------------------------------------------------------------------
+
+    def judge(self, member: Member | None, positions: Mapping[At, int]) -> KafkaError | None:
+        """O3 and O4, for each commit that the broker takes."""
+        if (error := self.accept(member, positions)) is not None:
+            return error
+        assert member is not None
+        for at, position in positions.items():
+            assert at in member.assignment, "committed what it does not own"
+            assert position >= self.positions.get(at, 0), "a position went back"
+            self.positions[at] = position
+            below = {p for p in self.written if p[:2] == at and p[2] < position}
+            assert below <= self.ended(), "committed before its end"
+        return None
+
+    def ended(self) -> set[Position]:
+        """Done with nothing to publish, or with its result in Kafka."""
+        results = {raw.key() for raw in self.kafka.records(RESULTS)}
+        return set(self.done) | {p for p in self.promised if name(p) in results}
+
+    # -- what happens -----------------------------------------------------------------
+
+    @initialize()
+    def begin(self) -> None:
+        self.join(hands=3)
+
+    @rule(
+        at=st.sampled_from([(t, p) for t, n in TOPICS.items() for p in range(n)]),
+        keys=st.lists(st.sampled_from([None, b"a", b"b", b"c"]), min_size=1, max_size=5),
+    )
+    def write(self, at: At, keys: list[bytes | None]) -> None:
+        for key in keys:
+            self.written.append((*at, self.kafka.append(*at, value=b"v", key=key)))
+
+    @rule(topic=st.sampled_from(sorted(TOPICS)))
+    def write_a_marker(self, topic: str) -> None:
+        self.kafka.skip(topic)
+
+    @precondition(lambda self: len(self.benches) < 3)
+    @rule(hands=st.integers(1, 4))
+    def join(self, hands: int) -> None:
+        bench = Bench(self.kafka, sorted(TOPICS), clock=self.clock, hands=hands, in_flight=6)
+        self.benches.append(bench)
+        self.everybody.append(bench)
+        bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)
+
+    @rule(data=st.data(), count=st.integers(1, 5))
+    def turn(self, data: st.DataObject, count: int) -> None:
+        bench = data.draw(st.sampled_from(self.benches))
+        for _ in range(count):
+            bench.turn()
+            self.check_lanes(bench)
+
+    @rule(count=st.integers(1, 4))
+    def everybody_turns(self, count: int) -> None:
+        for _ in range(count):
+            for bench in self.benches:
+                bench.turn()
+
+    @rule(how=st.sampled_from(["done", "result"]))
+    def end_all(self, how: str) -> None:
+        for bench in self.benches:
+            for record in list(bench.pool.held):
+                self.end(bench, record, how)
+
+    @rule(data=st.data())
+    def end_one(self, data: st.DataObject) -> None:
+        self.end_some(data, "done")
+
+    @precondition(lambda self: len(self.benches) > 1 and self.kafka.up and self.kafka.writable)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        bench = data.draw(st.sampled_from(self.benches))
+        self.benches.remove(bench)
+        bench.poller.stop_taking()
+        for _ in range(60):
+            for record in list(bench.pool.held):
+                self.end(bench, record, "done")
+            bench.turn()
+        assert bench.poller.idle
+        bench.consumer.close()
+
+    # -- the pieces -------------------------------------------------------------------
+
+    def meanwhile(self, bench: Bench) -> None:
+        """While the poll thread waits for handlers, they end."""
+        for record in list(bench.pool.held):
+            self.end(bench, record, "done")
+
+    def end_some(self, data: st.DataObject, how: str) -> None:
+        held = [(b, r) for b in self.benches for r in b.pool.held]
+        if held:
+            self.end(*data.draw(st.sampled_from(held)), how)
+
+    def end(self, bench: Bench, record: Record, how: str) -> None:
+        """Ends a record, as its handler would; a zombie's end counts like any other."""
+        at = (record.partition.topic, record.partition.number, record.offset)
+        match how:
+            case "done":
+                self.done[at] += 1
+                bench.pool.end(record)
+            case "fail":
+                bench.pool.end(record, Failed(ValueError("no")))
+            case _:
+                self.promised.add(at)
+                copies = 3 if how == "several" else 1
+                bench.pool.end(record, [Output(RESULTS, name(at), b"r", [])] * copies)
+
+    def check_lanes(self, bench: Bench) -> None:
+        """O6: of one key of one partition, at most one is in hand, the oldest first."""
+        lanes = Counter((id(r.partition), r.lane) for r in bench.pool.held if r.lane is not None)
+        assert all(count == 1 for count in lanes.values())
+        assert bench.poller.flow.records <= 6
+
+    def teardown(self) -> None:
+        """O1: when all is calm again, everything ends and every position is at the end."""
+        self.kafka.up = self.kafka.writable = True
+        for _ in range(300):
+            self.end_all("done")
+            self.everybody_turns(1)
+            if self.finished():
+                break
+        assert set(self.written) <= self.ended(), "lost"
+        assert self.finished(), "a position stays behind"
+        self.check_repeats()
+
+    def check_repeats(self) -> None:
+        runs = [r for bench in self.everybody for r in bench.pool.runs]
+        begun = Counter((r.partition.topic, r.partition.number, r.offset) for r in runs)
+        assert [p for p, count in begun.items() if count > 1] == []
+
+    def finished(self) -> bool:
+        committed = self.kafka.committed(GROUP)
+        return all(
+            committed.get((topic, n)) == self.kafka.log((topic, n)).high
+            for topic, partitions in TOPICS.items()
+            for n in range(partitions)
+        )
+
+
+def name(position: Position) -> bytes:
+    return "{}/{}/{}".format(*position).encode()
+
+
+class Stormy(Calm):
+    """Handlers fail and outlive their partitions, members die, the broker comes and goes."""
+
+    @rule(data=st.data(), how=st.sampled_from(["result", "several", "fail"]))
+    def end_one_otherwise(self, data: st.DataObject, how: str) -> None:
+        self.end_some(data, how)
+
+    @rule(up=st.booleans(), writable=st.booleans())
+    def broker(self, up: bool, writable: bool) -> None:
+        self.kafka.up, self.kafka.writable = up, writable
+
+    @precondition(lambda self: len(self.benches) > 1)
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        bench = data.draw(st.sampled_from(self.benches))
+        self.benches.remove(bench)
+        bench.die()
+
+    @rule(data=st.data())
+    def expire_and_live_on(self, data: st.DataObject) -> None:
+        """A zombie: stopped for longer than its session, then continued."""
+        data.draw(st.sampled_from(self.benches)).consumer.expire()
+
+    def meanwhile(self, bench: Bench) -> None:
+        """Handlers are slow: a revoke waits for them in vain."""
+
+    def check_repeats(self) -> None:
+        """There will be some."""
+
+
+TestCalm = Calm.TestCase
+TestStormy = Stormy.TestCase
+TestCalm.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestStormy.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)

@@ -1,0 +1,501 @@
+"""The real poller on the twin, stepped by hand: what is taken, done, committed and done again."""
+
+import pytest
+from confluent_kafka import KafkaError
+
+from kworker.clients.memory import Event, MemoryKafka
+from kworker.core.outcome import Failed
+from kworker.worker.intake import Fenced
+from tests.contract.bench import GROUP, RESULTS, REVOKE_TIMEOUT_S, Bench, Clock, take_turns
+
+WORDS = (b"alpha", b"bravo", b"charlie")
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """A topic of one partition with alpha, bravo and charlie, and the results' topic."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo")
+    kafka.create(RESULTS)
+    for word in WORDS:
+        kafka.append("foo", value=word, key=word)
+    return kafka
+
+
+def position(kafka: MemoryKafka, topic: str = "foo", partition: int = 0) -> int | None:
+    return kafka.committed(GROUP).get((topic, partition))
+
+
+def test_all_fine_and_the_position_moves_on(kafka: MemoryKafka) -> None:
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    assert bench.in_hand() == list(WORDS)
+    bench.end(*WORDS)
+    bench.turn()
+    assert position(kafka) == 3
+    kafka.append("foo", value=b"delta")
+    bench.turn()
+    bench.end(b"delta")
+    bench.turn()
+    assert position(kafka) == 4
+
+
+def test_nothing_is_committed_of_what_has_only_begun(kafka: MemoryKafka) -> None:
+    """Commit at poll is the loss that others shipped."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(10)
+    assert position(kafka) in (None, 0)
+
+
+def test_what_ends_beyond_one_in_hand_waits_for_it(kafka: MemoryKafka) -> None:
+    """The highest instead of the contiguous is the other one."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(b"charlie", b"alpha")
+    bench.turn(3)
+    assert position(kafka) == 1
+    bench.end(b"bravo")
+    bench.turn()
+    assert position(kafka) == 3
+
+
+def test_a_failure_holds_the_position_and_is_run_again_in_place(kafka: MemoryKafka) -> None:
+    """Charlie is done and not done again; bravo comes again, counted; delta is not held up."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.fail(b"bravo")
+    bench.end(b"alpha", b"charlie")
+    kafka.append("foo", value=b"delta", key=b"delta")
+    bench.turn(2)
+    assert position(kafka) == 1
+    bench.end(b"delta")
+    bench.turn(3)
+    assert bench.in_hand() == [b"bravo"]
+    assert bench.holds(b"bravo").attempt == 2
+    assert position(kafka) == 1
+    bench.end(b"bravo")
+    bench.turn()
+    assert position(kafka) == 4
+    assert [r.raw.value() for r in bench.pool.runs].count(b"charlie") == 1
+
+
+def test_a_failing_record_waits_longer_each_time(kafka: MemoryKafka) -> None:
+    """Retried in place without a back-off it would be a hot loop."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(b"alpha", b"charlie")
+    waits = []
+    for _ in range(7):
+        bench.fail(b"bravo")
+        bench.turn()
+        failed_at = bench.clock.now
+        while not bench.pool.held:
+            bench.turn()
+        waits.append(round(bench.clock.now - failed_at))
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
+    assert bench.poller.counters.failed == 7
+
+
+def test_a_failure_holds_up_its_own_key_and_no_other(kafka: MemoryKafka) -> None:
+    """P3 and P4."""
+    bench = Bench(kafka, ["foo"])
+    kafka.append("foo", value=b"bravo-2", key=b"bravo")
+    kafka.append("foo", value=b"echo", key=b"echo")
+    bench.turn(2)
+    assert bench.in_hand() == [*WORDS, b"echo"]
+    bench.fail(b"bravo")
+    bench.turn(2)
+    assert b"bravo-2" not in bench.in_hand()
+    bench.turn(5)
+    bench.end(b"bravo")
+    bench.turn()
+    assert b"bravo-2" in bench.in_hand()
+
+
+@pytest.mark.parametrize("static", ["", "host-0"])
+def test_what_dies_in_bravo_brings_back_bravo_and_what_was_not_committed(
+    kafka: MemoryKafka, static: str
+) -> None:
+    """And nothing below the committed position."""
+    bench = Bench(kafka, ["foo"], static=static)
+    bench.turn(2)
+    bench.end(b"alpha", b"charlie")
+    bench.turn()
+    if not static:
+        bench.die()
+    kafka.append("foo", value=b"delta", key=b"delta")
+    successor = Bench(kafka, ["foo"], static=static)
+    successor.turn(2)
+    assert successor.in_hand() == [b"bravo", b"charlie", b"delta"]
+    successor.end(b"bravo", b"charlie", b"delta")
+    successor.turn()
+    assert position(kafka) == 4
+
+
+def test_each_partition_commits_for_itself() -> None:
+    """One that is stuck holds back no other."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo", 2)
+    kafka.create("bar", 2)
+    spread = [("foo", 0), ("foo", 1), ("bar", 1)]
+    for word, at in zip(WORDS, spread, strict=True):
+        kafka.append(*at, value=word, key=word)
+    bench = Bench(kafka, ["foo", "bar"])
+    bench.turn(2)
+    bench.end(b"alpha")
+    bench.fail(b"bravo")
+    bench.turn()
+    assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 0, ("bar", 0): 0, ("bar", 1): 0}
+    bench.end(b"charlie")
+    bench.turn(7)
+    assert kafka.committed(GROUP)[("bar", 1)] == 1
+    bench.end(b"bravo")
+    bench.turn()
+    assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1, ("bar", 0): 0, ("bar", 1): 1}
+
+
+def test_spread_over_partitions_a_death_brings_back_only_what_was_not_committed() -> None:
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo", 2)
+    kafka.create("bar", 2)
+    for word, at in zip(WORDS, [("foo", 0), ("foo", 1), ("bar", 1)], strict=True):
+        kafka.append(*at, value=word, key=word)
+    bench = Bench(kafka, ["foo", "bar"])
+    bench.turn(2)
+    bench.end(b"alpha", b"charlie")
+    bench.turn()
+    bench.die()
+    successor = Bench(kafka, ["foo", "bar"])
+    successor.turn(3)
+    assert successor.in_hand() == [b"bravo"]
+
+
+def test_a_result_is_committed_when_it_is_written_and_not_before(kafka: MemoryKafka) -> None:
+    """P1: a broker that does not acknowledge holds the position, and nothing else."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end_with_result(b"alpha")
+    kafka.writable = False
+    bench.turn(4)
+    assert position(kafka) in (None, 0)
+    kafka.writable = True
+    bench.turn(4)
+    assert position(kafka) == 1
+    assert [raw.value() for raw in kafka.records(RESULTS)] == [b"result of alpha"]
+
+
+def test_a_results_topic_that_is_missing_is_waited_for_and_said(kafka: MemoryKafka) -> None:
+    """P7."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo")
+    kafka.append("foo", value=b"alpha")
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end_with_result(b"alpha")
+    bench.turn(8)
+    assert position(kafka) in (None, 0)
+    assert any("results" in reason for reason in bench.poller.reasons)
+    kafka.create(RESULTS)
+    bench.turn(8)
+    assert position(kafka) == 1
+    assert bench.poller.reasons == []
+
+
+def test_a_gap_at_the_end_is_committed_over(kafka: MemoryKafka) -> None:
+    """Markers of transactions: else the lag never reaches zero."""
+    kafka.skip("foo", 0, 2)
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(*WORDS)
+    bench.turn(2)
+    assert position(kafka) == 5
+
+
+def test_a_commit_that_the_broker_did_not_take_is_sent_again(kafka: MemoryKafka) -> None:
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    kafka.up = False
+    bench.end(*WORDS)
+    bench.turn(3)
+    kafka.up = True
+    bench.turn(2)
+    assert position(kafka) == 3
+    assert bench.poller.idle
+
+
+# -- rebalances -------------------------------------------------------------------------
+
+
+def two_partitions(records: int = 4) -> MemoryKafka:
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo", 2)
+    kafka.create(RESULTS)
+    for partition in (0, 1):
+        for i in range(records):
+            kafka.append("foo", partition, value=b"%d-%d" % (partition, i), key=b"%d" % i)
+    return kafka
+
+
+def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> None:
+    """A planned revoke waits for what is in hand; what has not begun goes with the partition."""
+    kafka, clock = two_partitions(), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, hands=2)
+    one.turn(2)
+    begun = one.in_hand()
+    assert len(begun) == 2
+
+    def end_all() -> None:
+        for record in list(one.pool.held):
+            one.pool.end(record)
+
+    one.pool.ended.meanwhile = end_all
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    two.end(*[v for v in two.in_hand() if v])
+    take_turns(one, two)
+    assert len(one.owned) == len(two.owned) == 1
+    assert [r.raw.value() for r in one.pool.runs if r.partition.epoch == 1] == begun
+    ran = [r.offset for b in (one, two) for r in b.pool.runs if r.partition.number in (0, 1)]
+    assert len(ran) == 8
+    assert kafka.committed(GROUP) == {("foo", 0): 4, ("foo", 1): 4}
+
+
+def test_a_result_in_hand_at_a_revoke_is_written_and_committed() -> None:
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+
+    def end_all() -> None:
+        for value in one.in_hand():
+            assert value
+            one.end_with_result(value)
+
+    one.pool.ended.meanwhile = end_all
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    assert len(kafka.records(RESULTS)) == 2
+    assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
+    assert two.pool.runs == []
+
+
+def test_a_revoke_does_not_wait_longer_than_its_time() -> None:
+    """The group stands still meanwhile."""
+    kafka, clock = two_partitions(), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, hands=1)
+    one.turn(2)
+    two = Bench(kafka, ["foo"], clock=clock)
+    before = clock.now
+    one.turn()
+    assert REVOKE_TIMEOUT_S <= clock.now - before < REVOKE_TIMEOUT_S + 1
+    take_turns(one, two)
+    assert len(two.owned) == 1
+
+
+def test_a_handler_that_outlives_its_partition_commits_nothing() -> None:
+    """Fault 15: its record is another's; counts must not keep it either."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    late = list(one.pool.held)
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    for record in late:
+        one.pool.end(record)
+    take_turns(one, two)
+    assert set(kafka.committed(GROUP).values()) <= {0}
+    assert sorted([*one.in_hand(), *two.in_hand()], key=str) == [b"0-0", b"1-0"]
+    assert one.poller.flow.records == len(one.in_hand())
+
+
+def test_a_failing_record_does_not_hold_up_a_revoke() -> None:
+    """It waits for its next run, and that is the next owner's."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.fail(b"0-0")
+    one.end(b"1-0")
+    one.turn()
+    two = Bench(kafka, ["foo"], clock=clock)
+    before = clock.now
+    one.turn()
+    assert clock.now - before < 1
+    take_turns(one, two)
+    assert [*one.in_hand(), *two.in_hand()] == [b"0-0"]
+
+
+def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
+    """P9: another may own them already."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.end(b"0-0")
+    one.die()
+    one.turn()
+    history = kafka.history(GROUP)
+    assert all(commit.position == 0 for commit in history)
+    one.turn(3)
+    assert sorted(one.in_hand()[-2:], key=str) == [b"0-0", b"1-0"]
+    assert one.poller.flow.records == 2
+
+
+def test_what_comes_in_the_call_that_brought_the_assignment_comes_again() -> None:
+    """It was fetched for an earlier epoch, from a position that is not this one's."""
+    kafka, clock = two_partitions(records=2), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    late = [raw for raw in kafka.records("foo") if raw.offset() == 1]
+    one.end(*[value for value in one.in_hand() if value])
+    two = Bench(kafka, ["foo"], clock=clock)
+    one.consumer.late_by_assignment = two.consumer.late_by_assignment = late
+    take_turns(one, two)
+    assert (one.in_hand(), two.in_hand()) == ([], [])
+    assert kafka.committed(GROUP) == {("foo", 0): 2, ("foo", 1): 2}
+
+
+def test_a_paused_partition_flows_again_after_a_rebalance() -> None:
+    """Fault 17: who paused it is gone, and so must be the pause."""
+    kafka, clock = two_partitions(records=10), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, hands=2, in_flight=4)
+    one.turn(6)
+    assert len(one.poller.flow.paused) == 2
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two, count=10)
+    done: set[bytes | None] = set()
+    for _ in range(40):
+        for bench in (one, two):
+            done |= set(bench.in_hand())
+            for record in list(bench.pool.held):
+                bench.pool.end(record)
+        take_turns(one, two, count=2)
+    assert len(done) == 20
+    assert kafka.committed(GROUP) == {("foo", 0): 10, ("foo", 1): 10}
+
+
+# -- drain, memory, trouble ---------------------------------------------------------------
+
+
+def test_a_drain_ends_what_has_begun_and_leaves_the_rest(kafka: MemoryKafka) -> None:
+    """P8."""
+    bench = Bench(kafka, ["foo"], hands=2)
+    bench.turn(2)
+    bench.drain()
+    assert [r.raw.value() for r in bench.pool.runs] == [b"alpha", b"bravo"]
+    assert position(kafka) == 2
+
+
+def test_a_drain_does_not_wait_for_a_record_that_fails(kafka: MemoryKafka) -> None:
+    """What waits for its time does not make it a drain that timed out."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.fail(b"alpha")
+    bench.turn()
+    bench.drain()
+    assert bench.clock.now < 1020
+    assert position(kafka) in (None, 0)
+
+
+def test_a_record_that_fails_during_the_drain_is_left(kafka: MemoryKafka) -> None:
+    bench = Bench(kafka, ["foo"], hands=1)
+    bench.turn(2)
+    bench.poller.stop_taking()
+    bench.fail(b"alpha")
+    bench.turn(2)
+    assert bench.poller.idle
+
+
+def test_nothing_is_taken_while_draining(kafka: MemoryKafka) -> None:
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.poller.stop_taking()
+    kafka.append("foo", value=b"delta")
+    bench.turn(6)
+    assert b"delta" not in bench.in_hand()
+    bench.drain()
+    assert position(kafka) == 3
+
+
+def test_what_a_client_still_hands_over_while_draining_is_neither_begun_nor_skipped(
+    kafka: MemoryKafka,
+) -> None:
+    """The end that comes behind it is then not the end of what was delivered."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(*WORDS)
+    bench.turn()
+    bench.poller.stop_taking()
+    offset = kafka.append("foo", value=b"delta")
+    end = Event(("foo", 0), offset + 1, KafkaError(KafkaError._PARTITION_EOF))
+    bench.turn(2)
+    bench.consumer.late = [kafka.records("foo")[-1], end]
+    bench.turn(3)
+    assert bench.in_hand() == []
+    assert position(kafka) == 3
+
+
+def test_records_in_hand_never_exceed_in_flight() -> None:
+    """P6: and all of a backlog gets its turn."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo", 3)
+    for i in range(300):
+        kafka.append("foo", i % 3, value=b"%d" % i)
+    bench = Bench(kafka, ["foo"], hands=4, in_flight=10)
+    most = 0
+    while len(bench.pool.runs) < 300:
+        bench.turn()
+        most = max(most, bench.poller.flow.records)
+        for record in list(bench.pool.held):
+            bench.pool.end(record)
+        assert bench.clock.now < 2000
+    assert most == 10
+
+
+def test_a_partition_at_a_gap_stops_and_says_so_and_the_others_go_on() -> None:
+    """Fault 20."""
+    kafka = two_partitions()
+    first = Bench(kafka, ["foo"])
+    first.turn(2)
+    first.end(b"0-0", b"1-0")
+    first.turn()
+    first.die()
+    kafka.trim("foo", 0, 3)
+    bench = Bench(kafka, ["foo"])
+    bench.turn(4)
+    assert bench.in_hand() == [b"1-1", b"1-2", b"1-3"]
+    [reason] = bench.poller.reasons
+    assert "foo/0 stopped" in reason
+    assert "would be 1" in reason
+    assert "3 to 4" in reason
+
+
+def test_a_missing_topic_is_said_until_it_is_there(kafka: MemoryKafka) -> None:
+    bench = Bench(kafka, ["foo", "later"])
+    bench.turn(2)
+    assert any("later" in reason for reason in bench.poller.reasons)
+    assert bench.in_hand() == list(WORDS)
+    kafka.create("later")
+    kafka.append("later", value=b"zulu")
+    bench.end(*WORDS)
+    bench.turn(5)
+    assert bench.in_hand() == [b"zulu"]
+    assert bench.poller.reasons == []
+
+
+def test_who_is_fenced_ends(kafka: MemoryKafka) -> None:
+    """Fault 23: one of two exits with a clear reason."""
+    older = Bench(kafka, ["foo"], static="host-0")
+    older.turn(2)
+    newer = Bench(kafka, ["foo"], static="host-0")
+    newer.turn(2)
+    with pytest.raises(Fenced):
+        older.turn()
+    assert newer.in_hand() == list(WORDS)
+
+
+def test_a_failed_record_is_not_published_or_counted_done(kafka: MemoryKafka) -> None:
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.pool.end(bench.holds(b"alpha"), Failed(KeyError("x")))
+    bench.end(b"bravo")
+    bench.turn()
+    assert (bench.poller.counters.done, bench.poller.counters.failed) == (1, 1)
+    assert bench.poller.in_hand == 2

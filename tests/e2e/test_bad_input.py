@@ -1,0 +1,201 @@
+"""Bad input to the verbs that run a service: a clear line, the next step, the right exit code."""
+
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Kworker
+from tests.harness.service import ECHO, Service, Settings, service
+from tests.waiting import eventually
+
+Topic = Callable[..., str]
+Port = Callable[[], int]
+
+USAGE, NOT_RUNNING, UNREACHABLE, ALREADY_RUNNING, CONFIG = 2, 3, 69, 73, 78
+
+
+def told(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines for a person; whatever else there is must not be a traceback."""
+    assert "Traceback" not in done.stdout + done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith("kworker: ")]
+
+
+@contextmanager
+def written(
+    folder: Path, bootstrap: str, source: str, *, handlers: str = ECHO, settings: Settings = {}
+) -> Iterator[Service]:
+    """A service whose own topics are not there."""
+    made = Service(folder, bootstrap, [source], handlers=handlers, settings=settings)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_mistakes_in_the_file_are_all_told_and_nothing_starts(tmp_path: Path) -> None:
+    """A key that is not known, a wrong type, a bad duration: a line each."""
+    mistakes = {
+        "workers": {"thread": 3, "threads": "many", "drain_timeout": "soon"},
+        "sorce": {"topics": ["orders"]},
+    }
+    with written(tmp_path, "127.0.0.1:1", "orders", settings=mistakes) as wrong:
+        done = wrong.command("start")
+        assert done.returncode == CONFIG
+        lines = told(done)
+        assert len(lines) == len(done.stderr.splitlines()) == 4
+        assert "kworker: workers.thread: unknown key; did you mean threads?" in lines
+        assert any(
+            line.startswith("kworker: sorce: ") and line.endswith("did you mean source?")
+            for line in lines
+        )
+        assert any(line.startswith("kworker: workers.threads: expected ") for line in lines)
+        assert any(line.startswith("kworker: workers.drain_timeout: expected ") for line in lines)
+        assert not (tmp_path / "state").exists()
+
+
+def test_a_missing_file_names_the_verb_that_writes_one(kworker: Kworker, tmp_path: Path) -> None:
+    """Also where no file was named."""
+    done = kworker("start", "--config", tmp_path / "none.toml")
+    [line] = told(done)
+    assert done.returncode == CONFIG
+    assert str(tmp_path / "none.toml") in line
+    assert "kworker init" in line
+
+
+def test_a_file_that_is_not_toml_is_told_with_the_line(kworker: Kworker, tmp_path: Path) -> None:
+    """The place is what a person needs."""
+    file = tmp_path / "kworker.toml"
+    file.write_text('name = "orders"\nhandler = handlers:handle\n')
+    done = kworker("start", "--config", file)
+    [line] = told(done)
+    assert done.returncode == CONFIG
+    assert "line 2" in line
+
+
+@pytest.mark.parametrize(
+    ("handlers", "words"),
+    [
+        ("import no_such_module\n", "No module named 'no_such_module'"),
+        ("def other(message):\n    return None\n", "nothing callable named 'handle'"),
+        ("def handle(:\n", "SyntaxError"),
+    ],
+)
+def test_a_handler_that_will_not_import_ends_the_start(
+    tmp_path: Path, bootstrap: str, topic: Topic, handlers: str, words: str
+) -> None:
+    """Restarting cannot help, so nothing loops."""
+    source = topic("bad")
+    with service(tmp_path / "service", bootstrap, [source], handlers=handlers) as wrong:
+        done = wrong.command("start")
+        assert done.returncode == CONFIG
+        [line] = told(done)
+        assert words in line
+        assert line.startswith("kworker: handler: ")
+        wrong.is_gone()
+
+
+def test_a_missing_topic_at_the_first_start_is_told_with_the_command_to_type(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """First the source, then what kworker itself needs."""
+    with written(tmp_path / "a", bootstrap, "bad-no-such-topic") as wrong:
+        done = wrong.command("start")
+        assert done.returncode == CONFIG
+        [line] = told(done)
+        assert "bad-no-such-topic" in line
+        assert f"kworker topics create --config {wrong.config}" in line
+    with written(tmp_path / "b", bootstrap, topic("bad")) as wrong:
+        done = wrong.command("start")
+        assert done.returncode == CONFIG
+        [line] = told(done)
+        assert wrong.results in line
+        assert f"kworker topics create --config {wrong.config}" in line
+        assert wrong.command("topics", "create").returncode == 0
+        wrong.serve()
+        assert wrong.stop() == 0
+
+
+def test_an_unreachable_broker_is_waited_for_red_and_a_stop_ends_the_wait(
+    tmp_path: Path, free_port: Port
+) -> None:
+    """It may come; meanwhile the status says what is missing."""
+    servers = f"127.0.0.1:{free_port()}"
+    with written(tmp_path, servers, "orders") as waiting:
+        waiting.start()
+        eventually(lambda: waiting.state() == "waiting", timeout_s=60, what="it waits")
+        [reason] = waiting.status()["reasons"]
+        assert servers in reason
+        assert waiting.command("status").returncode == 0
+        assert waiting.stop() == 0
+        assert "Traceback" not in waiting.said()
+        waiting.is_gone()
+
+
+def test_a_daemon_that_is_not_ready_in_time_is_69_and_goes_on_waiting(
+    tmp_path: Path, free_port: Port
+) -> None:
+    """A script learns that it is not ready; the service is left to its patience."""
+    with written(tmp_path, f"127.0.0.1:{free_port()}", "orders") as waiting:
+        done = waiting.command("start", "--daemon", "--timeout", "3s")
+        [line] = told(done)
+        assert done.returncode == UNREACHABLE
+        assert "kworker status" in line
+        assert waiting.status()["state"] == "waiting"
+        done = waiting.command("stop")
+        assert (done.returncode, told(done)) == (0, [])
+        waiting.is_gone()
+
+
+def test_a_second_start_is_refused_and_the_first_goes_on(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """One instance, one supervisor."""
+    with service(tmp_path / "service", bootstrap, [topic("bad")]) as first:
+        first.serve()
+        for verb in (["start"], ["start", "--daemon"]):
+            done = first.command(*verb)
+            [line] = told(done)
+            assert done.returncode == ALREADY_RUNNING
+            assert f"already running as pid {first.pid}" in line
+            assert "kworker stop" in line
+        assert first.state() == "running"
+        assert first.stop() == 0
+
+
+@pytest.mark.parametrize("verb", [["status"], ["stop"], ["reload"], ["scale", "2"], ["dump"]])
+def test_a_verb_for_a_service_that_does_not_run_is_3(tmp_path: Path, verb: list[str]) -> None:
+    """And says how to start it."""
+    with written(tmp_path, "127.0.0.1:1", "orders") as absent:
+        done = absent.command(*verb)
+        [line] = told(done)
+        assert done.returncode == NOT_RUNNING
+        assert "is not running" in line
+        assert "kworker start" in line
+
+
+def test_what_is_typed_wrong_is_2(kworker: Kworker) -> None:
+    """With the word that was not understood."""
+    for verb, word in ((["strat"], "strat"), (["start", "--deamon"], "--deamon")):
+        done = kworker(*verb)
+        [line] = told(done)
+        assert done.returncode == USAGE
+        assert word in line
+
+
+def test_a_console_port_that_is_taken_does_not_stop_a_service(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """Looking at it is not what it is for."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = {"console": {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}}
+        source = topic("bad")
+        with service(tmp_path / "service", bootstrap, [source], settings=listen) as going_on:
+            going_on.serve()
+            going_on.signal(signal.SIGTERM)
+            assert going_on.exit_code() == 0
+            assert "Traceback" not in going_on.said()

@@ -1,0 +1,113 @@
+"""The scenes of batch consumption: alpha, bravo and charlie taken together, delta next."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.harness.kafka import New, Writer
+from tests.harness.ledgers import Produced, invocations
+from tests.harness.service import Service, service
+from tests.waiting import eventually
+
+Topic = Callable[..., str]
+
+# While `deadly` is there, bravo waits for `now` and then kills the process that handles it.
+DEADLY = """
+import os, signal, time
+from pathlib import Path
+from tests.harness.recorded import recorded
+
+DEADLY, NOW = (Path(__file__).with_name(name) for name in ("deadly", "now"))
+
+@recorded
+def handle(message):
+    if message.text() == "bravo" and DEADLY.exists():
+        while not NOW.exists():
+            time.sleep(0.01)
+        DEADLY.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return message.value
+"""
+ONE_WORKER = {"workers": {"processes": 1, "threads": 4}}
+
+
+def new(name: str, partition: int = 0) -> New:
+    return New(name, name.encode(), name.encode(), partition)
+
+
+TOGETHER = [new("alpha"), new("bravo"), new("charlie")]
+
+
+def test_all_fine_and_the_position_moves_on(tmp_path: Path, bootstrap: str, topic: Topic) -> None:
+    """Each is handled once; after the three the position is three, and delta makes it four."""
+    foo = topic("foo", partitions=1)
+    writer = Writer(bootstrap, tmp_path / "produced")
+    writer.write(foo, TOGETHER)
+    with service(tmp_path / "service", bootstrap, [foo], settings=ONE_WORKER) as scene:
+        scene.serve()
+        eventually(lambda: scene.committed() == {(foo, 0): 3}, what="the three are committed")
+        writer.write(foo, [new("delta")])
+        eventually(lambda: scene.committed() == {(foo, 0): 4}, what="delta is committed")
+        assert scene.stop() == 0
+    assert times(scene, writer.acked) == {"alpha": 1, "bravo": 1, "charlie": 1, "delta": 1}
+
+
+def test_the_process_dies_in_bravo_and_only_what_was_not_committed_comes_again(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """Alpha is committed. Charlie had finished, but behind bravo it could not be."""
+    foo = topic("foo", partitions=1)
+    writer = Writer(bootstrap, tmp_path / "produced")
+    writer.write(foo, TOGETHER)
+    with service(
+        tmp_path / "service", bootstrap, [foo], handlers=DEADLY, settings=ONE_WORKER
+    ) as scene:
+        (scene.folder / "deadly").touch()
+        scene.serve()
+        eventually(lambda: scene.committed() == {(foo, 0): 1}, what="alpha is committed")
+        scene.handled(5)  # alpha and charlie to their end, and bravo's beginning
+        died(scene)
+        writer.write(foo, [new("delta")])
+        eventually(lambda: scene.committed() == {(foo, 0): 4}, what="all is committed")
+        assert scene.stop() == 0
+    assert times(scene, writer.acked) == {"alpha": 1, "bravo": 2, "charlie": 2, "delta": 1}
+
+
+def test_spread_over_partitions_and_topics_each_commits_for_itself(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """Bravo in foo-1 holds back neither alpha in foo-0 nor charlie in bar-1."""
+    foo, bar = topic("foo", partitions=2), topic("bar", partitions=2)
+    writer = Writer(bootstrap, tmp_path / "produced")
+    writer.write(foo, [new("alpha", 0), new("bravo", 1)])
+    writer.write(bar, [new("charlie", 1)])
+    others = {(foo, 0): 1, (foo, 1): 0, (bar, 0): 0, (bar, 1): 1}
+    with service(
+        tmp_path / "service", bootstrap, [foo, bar], handlers=DEADLY, settings=ONE_WORKER
+    ) as scene:
+        (scene.folder / "deadly").touch()
+        scene.serve()
+        eventually(lambda: scene.committed() == others, what="the others are committed")
+        scene.handled(5)
+        died(scene)
+        writer.write(foo, [new("delta", 0)])
+        all_done = {**others, (foo, 0): 2, (foo, 1): 1}
+        eventually(lambda: scene.committed() == all_done, what="all is committed")
+        assert scene.stop() == 0
+    assert times(scene, writer.acked) == {"alpha": 1, "bravo": 2, "charlie": 1, "delta": 1}
+
+
+def died(scene: Service) -> None:
+    """Lets bravo kill its process, and waits until another runs."""
+    pid = scene.worker(0)["pid"]
+    (scene.folder / "now").touch()
+    eventually(
+        lambda: (row := scene.worker(0))["phase"] == "running" and row["pid"] != pid,
+        what="the next life of the worker",
+    )
+
+
+def times(scene: Service, produced: list[Produced]) -> dict[str, int]:
+    """How often each record's handler was begun."""
+    names = {record.position: record.identity for record in produced}
+    return dict(Counter(names[run.position] for run in invocations(scene.ledger)))

@@ -1,0 +1,76 @@
+"""Kafka away for a while: nothing exits, the status says so, and all goes on where it stood."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kworker.sandbox import Sandbox
+from tests.harness.evidence import gather
+from tests.harness.kafka import Writer, create_topic, numbered
+from tests.harness.ledgers import Fault, now_ns
+from tests.harness.service import Service, service
+from tests.waiting import eventually
+
+# Longer than the session time-out; `make test` must end some day, an hour would do as well.
+AWAY_S = float(os.environ.get("PROOF_OUTAGE_S", "15"))
+SLOWISH = """
+import time
+from tests.harness.recorded import recorded
+
+@recorded
+def handle(message):
+    time.sleep(0.05)
+    return message.value
+"""
+
+
+def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
+    tmp_path: Path, own_sandbox: Callable[..., Sandbox]
+) -> None:
+    """Handlers at work, results and commits under way: all of it has to keep until it is back."""
+    sandbox = own_sandbox(redis=False)
+    source = create_topic(sandbox.bootstrap, "proof", 4)
+    results = create_topic(sandbox.bootstrap, "results", 4, message_timestamp_type="LogAppendTime")
+    settings = {"workers": {"processes": 2}, "delivery": {"results": results}}
+    writer = Writer(sandbox.bootstrap, tmp_path / "produced")
+    with service(
+        tmp_path / "service", sandbox.bootstrap, [source], handlers=SLOWISH, settings=settings
+    ) as waiting:
+        writer.write(source, numbered(6_000, keys=500))
+        waiting.serve()
+        waiting.handled(200)
+        pids = waiting.worker_pids()
+        stopped_ns = now_ns()
+        sandbox.stop_broker(1)
+        assert sum(row["in_hand"] for row in waiting.workers().values()), "an invalid run"
+        _stays_away(waiting, pids)
+        waiting.write_handlers(SLOWISH.replace("0.05", "0.001"))
+        sandbox.start_broker(1)
+        # The session may be over: then what was not committed comes again, to whoever gets it.
+        for slot, pid in pids.items():
+            waiting.faults.add(Fault("Kafka stopped", pid, slot, (), stopped_ns, now_ns(), 1))
+        waiting.is_running()
+        assert waiting.worker_pids() == pids
+        writer.write(source, numbered(1_000, keys=500, first=6_000))
+        waiting.caught_up()
+        assert waiting.worker_pids() == pids
+        assert waiting.stop() == 0
+        waiting.is_gone()
+        found = gather(waiting, writer.acked, results)
+    assert "Traceback" not in waiting.said()
+    assert found.contradictions() == {}
+
+
+def _stays_away(waiting: Service, pids: dict[int, int]) -> None:
+    """The time without a broker, in which the status is red and the processes stay."""
+    eventually(lambda: waiting.state() == "red", timeout_s=AWAY_S, what="the status is red")
+    back_at = time.monotonic() + AWAY_S
+
+    def over() -> bool:
+        status = waiting.status()
+        assert (status["state"], bool(status["reasons"])) == ("red", True)
+        assert {row["slot"]: row["pid"] for row in status["workers"]} == pids
+        return time.monotonic() >= back_at
+
+    eventually(over, timeout_s=AWAY_S + 30, every_s=0.25, what="the outage is over")
