@@ -86,7 +86,7 @@ def test_an_open_batch_settles_nothing() -> None:
     stage = Stage()
     stage.add()
     assert [stage.turn(close=False) for _ in range(3)] == [[], [], []]
-    assert stage.publisher.open == 1
+    assert not stage.publisher.closing
     stage.turn()
     assert len(stage.settled) == 1
 
@@ -100,7 +100,7 @@ def test_a_closing_batch_takes_nothing_more() -> None:
     stage.turn()
     stage.add()
     stage.turn()
-    assert stage.publisher.open == 0
+    assert stage.publisher.closing
     assert stage.producers[0].unfinished == 1
 
 
