@@ -33,7 +33,7 @@ bench: java install ## kworker beside raw loops and a hand-written pool on one t
 	@$(BIN)/python -m bench.run $(ARGS)
 
 clean: ## remove what the other targets made, .venv too
-	rm -rf $(VENV) .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .demo .bench .bench-memory .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt

@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ def find(reference: str) -> Any:
         module = importlib.import_module(module_name)
     except Exception as error:  # a module's top level may raise anything
         raise ConfigError(
-            f"handler: cannot import {module_name!r}: {type(error).__name__}: {error}"
+            f"handler: cannot import {module_name!r}: {type(error).__name__}: {_one_line(error)}"
         ) from error
     found: Any = module
     for part in name.split("."):
@@ -144,23 +145,30 @@ def _calling(reference: str, target: Call, function: Any) -> Call:
 
 def _parameters(reference: str, function: Any) -> list[Any]:
     """The annotations of the required positional parameters, at least one."""
-    hints = _hints(function)
-    parameters = [
-        hints.get(p.name)
-        for p in inspect.signature(function).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
-    if not 1 <= len(parameters) <= 2:
+    every = inspect.signature(function).parameters.values()
+    required = [p for p in every if p.default is p.empty and p.kind not in _REST]
+    if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:
+        raise ConfigError(f"handler: {reference}: nobody can give its keyword {named[0]!r}")
+    if not 1 <= len(required) <= 2:
         raise ConfigError(f"handler: {reference}: expected one or two parameters")
-    return parameters
+    return [_hint(function, p.annotation) for p in required]
 
 
-def _hints(function: Any) -> dict[str, Any]:
-    """A name that only a type checker imports cannot be a model."""
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _hint(function: Any, annotation: Any) -> Any:
+    """What an annotation names; None for a name that only a type checker imports."""
+    scope = getattr(getattr(function, "func", function), "__globals__", {})
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return typing.get_type_hints(function)
-    except (NameError, TypeError):  # TypeError: a functools.partial has none
-        return {}
+        return typing.get_type_hints(holder, globalns=scope)["it"]
+    except NameError:
+        return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:

@@ -9,7 +9,7 @@ from kworker.clients.kafka import At, Refused, Trouble, trouble_of
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.message import RawMessage
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.worker.assignment import Assigning, Assignment
 
 _LOG = structlog.get_logger()
@@ -89,9 +89,8 @@ class Intake:
         if not raws:
             return
         first = raws[0]
-        partition = self._assignment.partitions.get((first.topic(), first.partition()))
-        # What came for an earlier epoch, or after the drain began, comes again.
-        if partition is None or partition in self._assignment.fresh or self._flow.stopped:
+        partition = self._present((first.topic(), first.partition()))
+        if partition is None:
             return
         offsets = [raw.offset() for raw in raws]
         if not partition.ledger.deliver_run(offsets):
@@ -106,13 +105,19 @@ class Intake:
         self._flow.enter(partition, records)
         self.consumed += len(records)
 
+    def _present(self, at: At) -> Partition | None:
+        """None: what came is of an earlier epoch, or after the drain began, and comes again."""
+        partition = self._assignment.partitions.get(at)
+        if partition is None or partition in self._assignment.fresh or self._flow.stopped:
+            return None
+        return partition
+
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())
         match trouble_of(event):
             case Trouble.END:
-                if (partition := self._assignment.partitions.get(at)) and (
-                    partition not in self._assignment.fresh
-                ):
+                partition = self._present(at)
+                if partition is not None:
                     partition.ledger.reach(event.offset())
             case Trouble.GAP:
                 self._gap(at)

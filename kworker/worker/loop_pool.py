@@ -69,7 +69,9 @@ class LoopPool:
         now_ns = time.monotonic_ns()
         self._hands[index].take(record.partition.known, record.offset, now_ns)
         try:
-            record.outcome = await self._work(record, now_ns / 1e9)
+            # What waited here while its partition was taken away is another's to do.
+            if record.partition.open:
+                record.outcome = await self._work(record, now_ns / 1e9)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             record.outcome = Failed(error)
         self._hands[index].clear()

@@ -90,9 +90,9 @@ class Results:
         if topic != self._topic and topic not in self._further:
             raise Unpublishable(f"topic {topic!r} is not among delivery.topics")
         if result.table:
-            headers.append((TABLE, result.table.encode()))
+            headers.append((TABLE, _bytes("table", result.table)))
         headers += _users(result.headers)
-        key = raw.key() if result.key is None else _bytes(result.key)
+        key = raw.key() if result.key is None else _bytes("key", result.key)
         value = None if result.value is None else serialise(result.value)
         return Output(topic, key, value, headers)
 
@@ -144,14 +144,23 @@ def _encoded(text: str) -> bytes:
         raise Unpublishable(str(error)) from None
 
 
-def _bytes(value: bytes | str) -> bytes:
-    return _encoded(value) if isinstance(value, str) else value
+def _bytes(what: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return _encoded(value)
+    if not isinstance(value, bytes):
+        raise Unpublishable(f"{what} is {type(value).__name__}, expected bytes or str")
+    return value
 
 
 def _users(headers: Any) -> HeaderList:
     """The user's headers of a Result; kworker's own names are not theirs to set."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    own = [(name, None if value is None else _bytes(value)) for name, value in pairs]
+    own = []
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise Unpublishable(f"a header is {pair!r}, expected a name and a value")
+        name, value = pair
+        own.append((name, None if value is None else _bytes(f"header {name!r}", value)))
     if forged := [name for name, _ in own if name.lower().startswith("kworker-")]:
         raise Unpublishable(f"header {forged[0]!r} is kworker's own")
     return own

@@ -54,6 +54,7 @@ class SteppedPool:
         self.ended: Ended = Ended(clock)
         self.held: list[Record] = []  # begun and not ended
         self.runs: list[Record] = []  # every begin, in order
+        self.computing = False
         self._hands = hands
 
     def wanted(self) -> int:

@@ -27,7 +27,12 @@ def told(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @contextmanager
 def written(
-    folder: Path, bootstrap: str, source: str, *, handlers: str = ECHO, settings: Settings = {}
+    folder: Path,
+    bootstrap: str,
+    source: str,
+    *,
+    handlers: str = ECHO,
+    settings: Settings | None = None,
 ) -> Iterator[Service]:
     """A service whose own topics are not there."""
     made = Service(folder, bootstrap, [source], handlers=handlers, settings=settings)
@@ -39,7 +44,7 @@ def written(
 
 def test_mistakes_in_the_file_are_all_told_and_nothing_starts(tmp_path: Path) -> None:
     """A key that is not known, a wrong type, a bad duration: a line each."""
-    mistakes = {
+    mistakes: Settings = {
         "workers": {"thread": 3, "threads": "many", "drain_timeout": "soon"},
         "sorce": {"topics": ["orders"]},
     }
@@ -145,7 +150,7 @@ def test_a_daemon_that_is_not_ready_in_time_is_69_and_goes_on_waiting(
         [line] = told(done)
         assert done.returncode == UNREACHABLE
         assert "kworker status" in line
-        assert waiting.status()["state"] == "waiting"
+        eventually(lambda: waiting.state() == "waiting", timeout_s=60, what="it waits on")
         done = waiting.command("stop")
         assert (done.returncode, told(done)) == (0, [])
         waiting.is_gone()

@@ -14,6 +14,16 @@ from tests.waiting import eventually
 KEYS = 500
 Topic = Callable[..., str]
 
+SLOWISH = """
+import time
+from tests.harness.recorded import recorded
+
+@recorded
+def handle(message):
+    time.sleep(0.004)
+    return message.value
+"""
+
 
 @pytest.fixture
 def results(topic: Topic) -> str:
@@ -71,3 +81,42 @@ def test_other_memberships_are_as_calm(
 
 def _partitions(running: Service) -> list[int]:
     return [len(row["partitions"]) for row in running.workers().values()]
+
+
+def test_a_second_instance_that_joins_and_leaves_repeats_nothing(
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+) -> None:
+    """A planned revoke lets what is in hand finish: every partition moves twice, under load."""
+    source = topic("proof", partitions=8)
+    workers = {"processes": 1, "threads": 8}
+    settings = {"workers": workers, "delivery": {"results": results}}
+    writer = Writer(bootstrap, tmp_path / "produced")
+    with service(
+        tmp_path / "here", bootstrap, [source], handlers=SLOWISH, settings=settings
+    ) as here:
+        here.serve()
+        with service(
+            tmp_path / "there",
+            bootstrap,
+            [source],
+            handlers=SLOWISH,
+            settings=settings,
+            name=here.name,
+            instance="there",
+            ledger=here.ledger,
+        ) as there:
+            writer.write(source, numbered(6_000, keys=KEYS))
+            there.serve()
+            eventually(lambda: _partitions(here) + _partitions(there) == [4, 4], what="they share")
+            eventually(lambda: there.counter("done") > 500, what="the second one works")
+            writer.write(source, numbered(6_000, keys=KEYS, first=6_000))
+            assert there.worker(0)["in_hand"] > 0, "an invalid run"
+            assert there.stop() == 0
+            there.is_gone()
+        eventually(lambda: _partitions(here) == [8], what="the first one has all again")
+        here.caught_up()
+        assert here.stop() == 0
+        here.is_gone()
+    found = gather(here, writer.acked, results)
+    assert len({run.pid for run in found.runs}) == 2
+    assert (found.contradictions(), found.repeated) == ({}, [])

@@ -20,7 +20,7 @@ from tests.harness.recorded import recorded
 
 @recorded
 def handle(message):
-    time.sleep(0.05)
+    time.sleep(0.02)
     return message.value
 """
 
@@ -37,7 +37,7 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
     with service(
         tmp_path / "service", sandbox.bootstrap, [source], handlers=SLOWISH, settings=settings
     ) as waiting:
-        writer.write(source, numbered(6_000, keys=500))
+        writer.write(source, numbered(4_000, keys=500))
         waiting.serve()
         waiting.handled(200)
         pids = waiting.worker_pids()
@@ -45,14 +45,14 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
         sandbox.stop_broker(1)
         assert sum(row["in_hand"] for row in waiting.workers().values()), "an invalid run"
         _stays_away(waiting, pids)
-        waiting.write_handlers(SLOWISH.replace("0.05", "0.001"))
+        waiting.write_handlers(SLOWISH.replace("0.02", "0.001"))
         sandbox.start_broker(1)
         # The session may be over: then what was not committed comes again, to whoever gets it.
         for slot, pid in pids.items():
             waiting.faults.add(Fault("Kafka stopped", pid, slot, (), stopped_ns, now_ns(), 1))
         waiting.is_running()
         assert waiting.worker_pids() == pids
-        writer.write(source, numbered(1_000, keys=500, first=6_000))
+        writer.write(source, numbered(1_000, keys=500, first=4_000))
         waiting.caught_up()
         assert waiting.worker_pids() == pids
         assert waiting.stop() == 0

@@ -1,0 +1,232 @@
+"""Finding, making and calling the user's handler."""
+
+import asyncio
+import itertools
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kworker import Message
+from kworker.config import Config
+from kworker.errors import ConfigError
+from kworker.worker import handler
+from kworker.worker.handler import Handlers, Undecodable
+
+Load = Callable[..., Handlers]
+SERIAL = itertools.count()
+IMPORTS = "from __future__ import annotations\nimport functools\nfrom pydantic import BaseModel\n"
+ORDER = "class Order(BaseModel):\n    id: int\n"
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Loads `handler` of a module with this source; `{module}` stands for its name."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def load(source: str, name: str = "handler", **settings: Any) -> Handlers:
+        module = f"handlers_{next(SERIAL)}"
+        (tmp_path / f"{module}.py").write_text(IMPORTS + source)
+        routes = {t: f"{module}:{n}" for t, n in settings.pop("handlers", {}).items()}
+        return handler.load(config(tmp_path, f"{module}:{name}" if name else "", routes))
+
+    return load
+
+
+def config(folder: Path, reference: str, routes: dict[str, str] | None = None) -> Config:
+    return Config(
+        name="orders",
+        handler=reference,
+        handlers=routes or {},
+        source={"topics": ["orders"]},  # type: ignore[arg-type]
+        kafka={"common": {"bootstrap.servers": "127.0.0.1:9092"}},  # type: ignore[arg-type]
+        file=folder / "kworker.toml",
+    )
+
+
+def message(value: bytes | None = b'{"id": 7}') -> Message:
+    return Message("orders", 0, 5, value=value)
+
+
+def refused(load: Load, source: str, **settings: Any) -> str:
+    """The one line that a person reads."""
+    with pytest.raises(ConfigError) as caught:
+        load(source, **settings)
+    [problem] = caught.value.problems
+    assert "\n" not in problem
+    assert problem.startswith("handler")
+    return problem
+
+
+def test_a_function_is_given_the_message(load: Load) -> None:
+    handlers = load("def handler(message):\n    return message.json()\n")
+    assert handlers.of("orders")(message()) == {"id": 7}
+    assert not handlers.is_async
+
+
+def test_a_function_may_say_what_it_takes(load: Load) -> None:
+    source = "from kworker import Message\ndef handler(m: Message) -> dict:\n    return m.json()\n"
+    assert load(source).of("orders")(message()) == {"id": 7}
+
+
+def test_a_class_is_made_once_and_closed_once(load: Load) -> None:
+    """Its `__init__` opens connections."""
+    source = (
+        "made, closed = [], []\n"
+        "class Handler:\n"
+        "    def __init__(self): made.append(self)\n"
+        "    def __call__(self, message): return len(made)\n"
+        "    def close(self): closed.append(self)\n"
+    )
+    handlers = load(source, "Handler", handlers={"other": "Handler"})
+    assert [handlers.of(t)(message()) for t in ("orders", "other", "orders")] == [1, 1, 1]
+    handlers.close()
+    module = sys.modules[type(handlers.of("orders")).__module__]
+    assert len(module.closed) == 1
+
+
+def test_what_a_class_raises_when_it_is_made_passes_through(load: Load) -> None:
+    """It may work the next time, unlike a mistake in the file."""
+    source = "class Handler:\n    def __init__(self): raise ConnectionError('no')\n"
+    with pytest.raises(ConnectionError):
+        load(source + "    def __call__(self, message): ...\n", "Handler")
+
+
+def test_an_async_function_is_one(load: Load) -> None:
+    handlers = load("async def handler(message):\n    return message.offset\n")
+    assert handlers.is_async
+    assert asyncio.run(handlers.of("orders")(message())) == 5
+
+
+def test_an_async_class_is_one(load: Load) -> None:
+    source = "class Handler:\n    async def __call__(self, message): return message.offset\n"
+    handlers = load(source, "Handler")
+    assert handlers.is_async
+    assert asyncio.run(handlers.of("orders")(message())) == 5
+
+
+def test_a_typed_handler_is_given_its_model(load: Load) -> None:
+    handlers = load(ORDER + "def handler(order: Order):\n    return order.id\n")
+    assert handlers.of("orders")(message()) == 7
+
+
+def test_a_typed_handler_may_have_the_message_too(load: Load) -> None:
+    source = ORDER + "def handler(order: Order, message):\n    return order.id, message.offset\n"
+    assert load(source).of("orders")(message()) == (7, 5)
+
+
+def test_a_typed_async_handler(load: Load) -> None:
+    handlers = load(ORDER + "async def handler(order: Order):\n    return order.id\n")
+    assert handlers.is_async
+    assert asyncio.run(handlers.of("orders")(message())) == 7
+
+
+def test_a_typed_method_of_a_class(load: Load) -> None:
+    source = ORDER + "class Handler:\n    def __call__(self, order: Order): return order.id\n"
+    assert load(source, "Handler").of("orders")(message()) == 7
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}", b"{", b'{"id": "secret"}', b"\xff"])
+def test_what_does_not_validate_is_undecodable_and_its_value_stays_secret(
+    load: Load, value: bytes | None
+) -> None:
+    handlers = load(ORDER + "def handler(order: Order):\n    return order.id\n")
+    with pytest.raises(Undecodable, match="Order") as caught:
+        handlers.of("orders")(message(value))
+    assert "secret" not in str(caught.value)
+
+
+def test_further_parameters_with_defaults_are_the_users_own(load: Load) -> None:
+    handlers = load("def handler(message, session=3, *, retries=1):\n    return session\n")
+    assert handlers.of("orders")(message()) == 3
+
+
+def test_a_partial_function_is_a_function(load: Load) -> None:
+    source = "def f(times, message):\n    return times\nhandler = functools.partial(f, 3)\n"
+    assert load(source).of("orders")(message()) == 3
+
+
+def test_a_decorated_function_is_called_as_what_it_wraps(load: Load) -> None:
+    source = (
+        ORDER
+        + "def twice(f):\n"
+        + "    @functools.wraps(f)\n"
+        + "    def g(*args):\n"
+        + "        return 2 * f(*args)\n"
+        + "    return g\n"
+        + "@twice\ndef handler(order: Order):\n    return order.id\n"
+    )
+    assert load(source).of("orders")(message()) == 14
+
+
+TYPE_CHECKING = (
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kworker import Message\n"
+)
+
+
+def test_a_name_that_only_a_type_checker_imports_does_not_matter(load: Load) -> None:
+    source = TYPE_CHECKING + "def handler(message: Message):\n    return message.offset\n"
+    assert load(source).of("orders")(message()) == 5
+
+
+def test_a_name_that_only_a_type_checker_imports_does_not_hide_the_model(load: Load) -> None:
+    """The handler would be given a message where it expects an order."""
+    source = ORDER + TYPE_CHECKING
+    plain = load(source + "def handler(order: Order) -> Message:\n    return order.id\n")
+    assert plain.of("orders")(message()) == 7
+    both = load(source + "def handler(order: Order, m: Message):\n    return order.id, m.offset\n")
+    assert both.of("orders")(message()) == (7, 5)
+
+
+def test_each_topic_has_its_handler(load: Load) -> None:
+    source = "def handler(message):\n    return 1\ndef settle(message):\n    return 2\n"
+    handlers = load(source, handlers={"payments": "settle"})
+    assert [handlers.of(topic)(message()) for topic in ("orders", "payments")] == [1, 2]
+
+
+def test_a_topic_without_a_handler_is_a_key_error(load: Load) -> None:
+    handlers = load("def settle(message): ...\n", name="", handlers={"payments": "settle"})
+    with pytest.raises(KeyError):
+        handlers.of("orders")
+
+
+def test_a_dotted_name_is_followed(load: Load) -> None:
+    source = "class Orders:\n    @staticmethod\n    def notify(message): return 9\n"
+    assert load(source, "Orders.notify").of("orders")(message()) == 9
+
+
+def test_a_module_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot import 'nonesuch'.*No module named 'nonesuch'"):
+        handler.load(config(tmp_path, "nonesuch:notify"))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def other(message): ...\n", "nothing callable named 'handler'"),
+        ("handler = 5\n", "nothing callable named 'handler'"),
+        ("def handler(message:\n", "cannot import .*SyntaxError"),
+        ("import nonesuch\n", "cannot import .*No module named 'nonesuch'"),
+        ("raise ValueError('first\\nsecond')\n", "cannot import .*ValueError: first"),
+        ("def handler(): ...\n", "one or two parameters"),
+        ("def handler(a, b, c): ...\n", "one or two parameters"),
+        ("def handler(a, b): ...\n", r"\(model, message\)"),
+        ("def handler(message, *, session): ...\n", "session"),
+    ],
+)
+def test_what_no_restart_can_help_is_one_line(load: Load, source: str, words: str) -> None:
+    """Exit code 78, with the next step, and no traceback."""
+    assert re.search(words, refused(load, source))
+
+
+def test_a_class_without_a_call_is_said(load: Load) -> None:
+    """Taken for a class that cannot be made yet, it was tried again for ever."""
+    assert "__call__" in refused(load, "class Handler: ...\n", name="Handler")
+
+
+def test_async_and_plain_handlers_cannot_share_a_process(load: Load) -> None:
+    source = "def handler(message): ...\nasync def settle(message): ...\n"
+    assert "async def" in refused(load, source, handlers={"payments": "settle"})

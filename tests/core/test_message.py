@@ -1,0 +1,56 @@
+"""The message that handlers are given."""
+
+import json
+
+import pytest
+
+from kworker import Message
+
+
+def test_it_is_made_of_what_the_record_has() -> None:
+    headers = (("a", b"1"), ("a", None))
+    message = Message("orders", 3, 42, 1700, b"k", b"v", headers, attempt=2, last=True)
+    assert (message.topic, message.partition, message.offset) == ("orders", 3, 42)
+    assert (message.timestamp, message.key, message.value) == (1700, b"k", b"v")
+    assert (message.headers, message.attempt, message.last) == (headers, 2, True)
+
+
+@pytest.mark.parametrize("name", ["topic", "value", "headers", "attempt", "anything"])
+def test_it_is_frozen(name: str) -> None:
+    """A handler that changed it would change what a dead letter holds."""
+    with pytest.raises(AttributeError):
+        setattr(Message("orders"), name, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "parsed"), [(b'{"a": [1, "\xc3\xa9"]}', {"a": [1, "é"]}), (b"0", 0), (None, None)]
+)
+def test_json_is_parsed_and_a_null_value_is_none(value: bytes | None, parsed: object) -> None:
+    assert Message("orders", value=value).json() == parsed
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"\xff", b"nul"])
+def test_what_is_no_json_is_a_value_error(value: bytes) -> None:
+    with pytest.raises(ValueError):
+        Message("orders", value=value).json()
+
+
+def test_huge_integers_survive() -> None:
+    assert Message("orders", value=json.dumps(10**30).encode()).json() == 10**30
+
+
+def test_text_is_utf8() -> None:
+    assert Message("orders", value="é".encode()).text() == "é"
+    assert Message("orders").text() is None
+    with pytest.raises(UnicodeDecodeError):
+        Message("orders", value=b"\xff").text()
+
+
+def test_a_message_made_by_hand_has_all_the_time_there_is() -> None:
+    assert Message("orders").remaining() == float("inf")
+
+
+def test_it_says_where_it_is_from_and_nothing_of_what_it_holds() -> None:
+    """Values do not belong into logs."""
+    text = repr(Message("orders", 3, 42, key=b"secret", value=b"secret", attempt=2))
+    assert text == "Message(orders/3/42, attempt=2)"

@@ -1,0 +1,353 @@
+"""The pools: runs in, records with outcomes out, whatever handlers do."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from kworker.core.outcome import Failed, Outcome
+from kworker.core.record import Record
+from kworker.supervisor.scoreboard import Scoreboard, Text
+from kworker.worker.loop_pool import LoopPool
+from kworker.worker.pool import ThreadPool, drain
+from tests.records import a_partition, a_record
+from tests.waiting import eventually
+
+WAIT_S = 10.0
+Pools = Callable[..., Any]
+
+
+class Gates:
+    """Handlers that begin when handed and end when let go."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self._gates: dict[int, threading.Event] = {}
+
+    def hold(self, *offsets: int) -> None:
+        for offset in offsets:
+            self._gates[offset] = threading.Event()
+
+    def release(self, *offsets: int) -> None:
+        for offset in offsets:
+            self._gates[offset].set()
+
+    def work(self, record: Record, _began: float) -> Outcome:
+        self.begun.append(record.offset)
+        if gate := self._gates.get(record.offset):
+            assert gate.wait(WAIT_S)
+        return None
+
+    def until_begun(self, *offsets: int) -> None:
+        eventually(lambda: set(offsets) <= set(self.begun), timeout_s=WAIT_S)
+
+
+@pytest.fixture
+def threads() -> Iterator[Pools]:
+    """Makes pools of threads, started; they are stopped at the end."""
+    pools: list[ThreadPool] = []
+
+    def make(work: Any, count: int = 1) -> ThreadPool:
+        slot = Scoreboard(1, count).slots[0]
+        pools.append(ThreadPool(work, [slot.hand(i) for i in range(count)]))
+        pools[-1].start()
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.stop()
+
+
+@pytest.fixture
+def loops() -> Iterator[Pools]:
+    """Makes pools of one loop; the test starts them."""
+    pools: list[LoopPool] = []
+
+    def make(work: Any, count: int = 10) -> LoopPool:
+        slot = Scoreboard(1, count).slots[0]
+        pools.append(LoopPool(work, [slot.hand(i) for i in range(count)]))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.stop()
+
+
+def a_run(*offsets: int) -> deque[Record]:
+    partition = a_partition()
+    return deque(a_record(partition, offset) for offset in offsets)
+
+
+def ended(pool: Any, count: int) -> list[Record]:
+    found: list[Record] = []
+
+    def enough() -> bool:
+        found.extend(drain(pool.ended, 0.05))
+        return len(found) >= count
+
+    eventually(enough, timeout_s=WAIT_S)
+    return found
+
+
+def reclaimed(pool: ThreadPool, count: int) -> list[Record]:
+    """Looks until a run that does not move has given so many back."""
+    found: list[Record] = []
+    now = 0.0
+
+    def enough() -> bool:
+        nonlocal now
+        now += 1.0
+        found.extend(pool.reclaim(now))
+        return len(found) >= count
+
+    eventually(enough, timeout_s=WAIT_S)
+    return found
+
+
+# -- threads ------------------------------------------------------------------------------
+
+
+def test_a_run_is_done_in_order_and_comes_back_with_its_outcomes(threads: Pools) -> None:
+    pool = threads(lambda record, _began: record.offset)
+    pool.hand(a_run(3, 1, 2))
+    assert [(r.offset, r.outcome) for r in ended(pool, 3)] == [(3, 3), (1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_handler_raises_is_its_outcome_and_the_thread_goes_on(
+    threads: Pools, error: BaseException
+) -> None:
+    """P5: one bad record cannot stop the service."""
+
+    def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 1:
+            raise error
+        return None
+
+    pool = threads(work)
+    pool.hand(a_run(1, 2))
+    first, second = ended(pool, 2)
+    assert isinstance(first.outcome, Failed)
+    assert first.outcome.error is error
+    assert second.outcome is None
+
+
+def test_a_handler_is_told_when_it_began(threads: Pools) -> None:
+    """Its time-out counts from there."""
+    began: list[float] = []
+    pool = threads(lambda _record, at: began.append(at))
+    pool.hand(a_run(1, 2))
+    ended(pool, 2)
+    assert began == sorted(began)
+    assert began[0] > 0
+
+
+def test_threads_work_at_once(threads: Pools) -> None:
+    gates = Gates()
+    gates.hold(1, 2, 3)
+    pool = threads(gates.work, 3)
+    for offset in (1, 2, 3):
+        pool.hand(a_run(offset))
+    gates.until_begun(1, 2, 3)
+    gates.release(1, 2, 3)
+    ended(pool, 3)
+
+
+def test_what_waits_behind_a_slow_record_is_given_back(threads: Pools) -> None:
+    """P4: other keys of its run must not wait for it."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work, 2)
+    pool.hand(a_run(1, 2, 3))
+    gates.until_begun(1)
+    back = reclaimed(pool, 2)
+    assert [record.offset for record in back] == [2, 3]
+    pool.hand(deque(back))
+    assert [record.offset for record in ended(pool, 2)] == [2, 3]
+    gates.release(1)
+    assert [record.offset for record in ended(pool, 1)] == [1]
+    assert gates.begun == [1, 2, 3]
+
+
+def test_nothing_is_given_back_of_what_has_begun(threads: Pools) -> None:
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1))
+    gates.until_begun(1)
+    assert [pool.reclaim(float(now)) for now in range(5)] == [[]] * 5
+    gates.release(1)
+    assert len(ended(pool, 1)) == 1
+
+
+def test_it_wants_no_more_than_it_can_use_and_more_when_something_has_ended(
+    threads: Pools,
+) -> None:
+    """What is not handed over can still be dropped at a revoke."""
+    gates = Gates()
+    gates.hold(*range(100))
+    pool = threads(gates.work, 2)
+    handed = 0
+    while pool.wanted() and handed < 50:
+        pool.hand(a_run(handed))
+        handed += 1
+    assert 2 <= handed <= 8
+    gates.release(*range(100))
+    ended(pool, handed)
+    eventually(pool.wanted, timeout_s=WAIT_S)
+
+
+def test_one_slow_handler_does_not_keep_the_other_threads_from_work(threads: Pools) -> None:
+    """Fed by what a poll thread would: look for what is stuck, hand over what is wanted."""
+    gates = Gates()
+    gates.hold(0)
+    pool = threads(gates.work, 4)
+    pool.hand(a_run(0))
+    gates.until_begun(0)
+    left = deque(a_run(*range(1, 2000)))
+    done = 0
+    now = 0.0
+
+    def all_but_one() -> bool:
+        nonlocal done, now
+        now += 1.0
+        left.extendleft(reversed(pool.reclaim(now)))
+        while left and (wanted := pool.wanted()):
+            pool.hand(deque(left.popleft() for _ in range(min(wanted, len(left)))))
+        done += len(drain(pool.ended, 0.0))
+        return done == 1999
+
+    eventually(all_but_one, timeout_s=WAIT_S, every_s=0.001)
+    gates.release(0)
+    ended(pool, 1)
+
+
+def test_what_waited_while_its_partition_was_taken_away_is_not_begun(threads: Pools) -> None:
+    """Another member has it."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    run = a_run(1, 2)
+    partition = run[0].partition
+    pool.hand(run)
+    gates.until_begun(1)
+    partition.open = False
+    gates.release(1)
+    ended(pool, 2)
+    assert gates.begun == [1]
+
+
+def test_after_stop_nothing_is_begun(threads: Pools) -> None:
+    """A mutant of FAULTS: what is begun after the drain is done again by another."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1, 2))
+    pool.hand(a_run(3))
+    gates.until_begun(1)
+    pool.stop()
+    gates.release(1)
+    ended(pool, 1)
+    eventually(lambda: not any(t.is_alive() for t in pool._threads), timeout_s=WAIT_S)
+    assert gates.begun == [1]
+
+
+def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
+    """When a worker dies, the supervisor reads there which records were."""
+    board = Scoreboard(1, 1)
+    slot = board.slots[0]
+    slot.write_text(Text(known=(("orders", 0),)))
+    gates = Gates()
+    gates.hold(7)
+    pool = ThreadPool(gates.work, [slot.hand(0)])
+    pool.start()
+    pool.hand(a_run(7))
+    gates.until_begun(7)
+    assert [(h.topic, h.partition, h.offset) for h in slot.held()] == [("orders", 0, 7)]
+    gates.release(7)
+    eventually(lambda: slot.held() == [], timeout_s=WAIT_S)
+    pool.stop()
+
+
+def test_drain_takes_all_there_is_without_waiting_for_more() -> None:
+    pool_ended: SimpleQueue[Record] = SimpleQueue()
+    assert drain(pool_ended, 0.0) == []
+    run = a_run(1, 2, 3)
+    for record in run:
+        pool_ended.put(record)
+    assert drain(pool_ended, WAIT_S) == list(run)
+
+
+# -- the loop ------------------------------------------------------------------------------
+
+
+def test_coroutines_run_at_once_and_come_back_with_their_outcomes(loops: Pools) -> None:
+    """All of them wait until the last has begun."""
+    begun: list[int] = []
+    all_begun = asyncio.Event()
+
+    async def work(record: Record, _began: float) -> Any:
+        begun.append(record.offset)
+        if len(begun) == 5:
+            all_begun.set()
+        await asyncio.wait_for(all_begun.wait(), WAIT_S)
+        return record.offset
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(0, 1, 2, 3, 4))
+    assert sorted(r.outcome for r in ended(pool, 5)) == [0, 1, 2, 3, 4]  # type: ignore[type-var]
+
+
+def test_whatever_a_coroutine_raises_is_its_outcome(loops: Pools) -> None:
+    async def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 1:
+            raise ValueError("no")
+        if record.offset == 2:
+            raise asyncio.CancelledError
+        return None
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(1, 2, 3))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
+    assert isinstance(outcomes[1], Failed)
+    assert isinstance(outcomes[2], Failed)
+    assert outcomes[3] is None
+
+
+def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
+    release = threading.Event()
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        await asyncio.to_thread(release.wait, WAIT_S)
+        return None
+
+    pool = loops(work, 3)
+    pool.start()
+    assert pool.wanted() == 3
+    pool.hand(a_run(1, 2))
+    assert pool.wanted() == 1
+    release.set()
+    ended(pool, 2)
+    assert pool.wanted() == 3
+
+
+def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) -> None:
+    begun: list[int] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        begun.append(record.offset)
+        return None
+
+    pool = loops(work)
+    run = a_run(1)
+    pool.hand(run)
+    run[0].partition.open = False
+    pool.start()
+    ended(pool, 1)
+    assert begun == []

@@ -1,0 +1,228 @@
+"""What a handler returns becomes these records, byte for byte (DESIGN 3 and 4)."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from kworker.core.outcome import Output, Result, Unpublishable
+from kworker.core.record import Record
+from kworker.worker.results import Limits, Results
+from tests.records import a_partition, a_record
+
+RESULTS, FURTHER = "orders.results", "audit"
+SOURCE = ("kworker-source", b"orders/3/42/1700000000123")
+
+
+class Order(BaseModel):
+    id: int
+    note: Any = None
+
+
+def results(limit: int = 100_000) -> Results:
+    limits = Limits([RESULTS, FURTHER])
+    limits.learn({RESULTS: limit, FURTHER: limit})
+    return Results(RESULTS, [FURTHER], limits)
+
+
+def source(**fields: Any) -> Record:
+    return a_record(a_partition(number=3), 42, **{"key": b"k", **fields})
+
+
+def outputs(returned: Any, record: Record | None = None) -> list[Output]:
+    return results().outputs(record or source(), returned) or []
+
+
+def one(returned: Any, record: Record | None = None) -> Output:
+    [output] = outputs(returned, record)
+    return output
+
+
+def test_none_is_the_filter() -> None:
+    assert results().outputs(source(), None) is None
+    assert results().outputs(source(), []) is None
+    assert results().outputs(source(), [None, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "value"),
+    [
+        ({"id": 1, "näme": "é"}, '{"id":1,"näme":"é"}'.encode()),
+        ({}, b"{}"),
+        (b"\x00raw\xff", b"\x00raw\xff"),
+        (b"", b""),
+        ("text é", "text é".encode()),
+        (Order(id=7), b'{"id":7,"note":null}'),
+        (Result({"id": 1}), b'{"id":1}'),
+        (Result([1, {"a": 2}]), b'[1,{"a":2}]'),
+        (Result([]), b"[]"),
+        (Result(Order(id=7)), b'{"id":7,"note":null}'),
+        (Result("text"), b"text"),
+        (Result(b"raw"), b"raw"),
+        (Result(None), None),
+    ],
+    ids=repr,
+)
+def test_every_shape_has_one_value(returned: Any, value: bytes | None) -> None:
+    output = one(returned)
+    assert (output.topic, output.key, output.value) == (RESULTS, b"k", value)
+    assert output.headers == [SOURCE]
+
+
+def test_a_list_is_several_results_each_but_the_first_with_its_index() -> None:
+    """An index of zero would cost a microsecond or two on every result."""
+    made = outputs([{"id": 1}, None, Result({"id": 2}, key="other"), b"raw"])
+    assert [(o.key, o.value) for o in made] == [
+        (b"k", b'{"id":1}'),
+        (b"other", b'{"id":2}'),
+        (b"k", b"raw"),
+    ]
+    assert [o.headers for o in made] == [
+        [SOURCE],
+        [SOURCE, ("kworker-index", b"1")],
+        [SOURCE, ("kworker-index", b"2")],
+    ]
+
+
+def test_a_tombstone_has_a_key_and_no_value() -> None:
+    output = one(Result(None, key="gone"))
+    assert (output.key, output.value) == (b"gone", None)
+
+
+@pytest.mark.parametrize(("key", "expected"), [("é", "é".encode()), (b"", b""), (None, b"k")])
+def test_the_key_is_the_sources_unless_given(key: Any, expected: bytes) -> None:
+    assert one(Result({}, key=key)).key == expected
+
+
+def test_a_source_without_a_key_gives_a_result_without_one() -> None:
+    assert one({}, source(key=None)).key is None
+
+
+def test_the_attempt_is_told_above_one() -> None:
+    record = source()
+    record.attempt = 3
+    assert one({}, record).headers == [SOURCE, ("kworker-attempt", b"3")]
+
+
+def test_headers_come_in_their_order() -> None:
+    record = source(headers=(("traceparent", b"00-1"), ("user", b"u")))
+    record.attempt = 2
+    made = outputs([{}, Result({}, table="eu", headers=[("mine", "é"), ("none", None)])], record)
+    assert made[1].headers == [
+        SOURCE,
+        ("kworker-index", b"1"),
+        ("kworker-attempt", b"2"),
+        ("traceparent", b"00-1"),
+        ("kworker-table", b"eu"),
+        ("mine", "é".encode()),
+        ("none", None),
+    ]
+
+
+def test_of_the_sources_headers_only_the_trace_is_copied() -> None:
+    """What the source claims to be kworker's is never believed."""
+    headers = (
+        ("traceparent", b"00-abc"),
+        ("tracestate", b"x"),
+        ("kworker-source", b"forged/0/0/0"),
+        ("kworker-index", b"9"),
+        ("user", b"u"),
+    )
+    assert one({}, source(headers=headers)).headers == [SOURCE, ("traceparent", b"00-abc")]
+
+
+def test_headers_of_a_result_may_be_a_dict() -> None:
+    assert one(Result({}, headers={"a": "1", "b": b"2"})).headers == [
+        SOURCE,
+        ("a", b"1"),
+        ("b", b"2"),
+    ]
+
+
+def test_a_result_may_go_to_a_topic_that_the_configuration_names() -> None:
+    assert one(Result({}, topic=FURTHER)).topic == FURTHER
+    assert one(Result({}, topic=RESULTS)).topic == RESULTS
+
+
+@pytest.mark.parametrize("topic", ["elsewhere", "orders", "orders.dead"])
+def test_no_other_topic_is_ever_written(topic: str) -> None:
+    with pytest.raises(Unpublishable, match=topic):
+        outputs(Result({}, topic=topic))
+
+
+@pytest.mark.parametrize("name", ["kworker-source", "KWORKER-Table"])
+def test_kworkers_own_headers_are_not_the_users_to_set(name: str) -> None:
+    with pytest.raises(Unpublishable, match=name):
+        outputs(Result({}, headers={name: "x"}))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {"value": object()},
+        {"value": b"bytes"},
+        {1: "key"},
+        {"value": "\ud800"},
+        "\ud800",
+        object(),
+        Result({"value": {1, 2}}),
+        Result({}, key="\ud800"),
+        Result({}, headers={"a": "\ud800"}),
+        Result({}, table="\ud800"),
+        Order(id=1, note=object()),
+        Order(id=1, note="\ud800"),
+        [{"fine": 1}, {"value": object()}],
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+def test_what_cannot_be_serialised_is_unpublishable(returned: Any) -> None:
+    """It will never work: its source is to become a dead letter."""
+    with pytest.raises(Unpublishable):
+        outputs(returned)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [Result({}, key=5), Result({}, headers={"a": 5}), Result({}, headers=["a"])],  # type: ignore[arg-type,list-item,dict-item]
+    ids=["key", "header", "headers"],
+)
+def test_a_result_of_wrong_types_is_unpublishable(returned: Any) -> None:
+    with pytest.raises(Unpublishable):
+        outputs(returned)
+
+
+def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
+    """One oversized record would fail its whole batch, again on every retry."""
+    limited = results(limit=1000)
+    overhead = one(b"").size
+    [fits] = limited.outputs(source(), bytes(1000 - overhead)) or []
+    assert fits.size == 1000
+    with pytest.raises(Unpublishable, match=r"orders\.results takes 1000"):
+        limited.outputs(source(), bytes(1001 - overhead))
+
+
+def test_each_topic_has_its_own_limit() -> None:
+    limits = Limits([RESULTS, FURTHER])
+    limits.learn({RESULTS: 500, FURTHER: 5000})
+    made = Results(RESULTS, [FURTHER], limits)
+    assert made.outputs(source(), Result(bytes(1000), topic=FURTHER))
+    with pytest.raises(Unpublishable):
+        made.outputs(source(), Result(bytes(1000)))
+
+
+def test_a_limit_that_the_brokers_did_not_tell_stays() -> None:
+    limits = Limits([RESULTS, FURTHER])
+    assert not limits.known
+    limits.learn({RESULTS: 500})
+    assert limits.missing == FURTHER
+    limits.learn({FURTHER: 700})
+    assert limits.known
+    assert (limits.of(RESULTS), limits.smallest, limits.largest) == (500, 500, 700)
+
+
+def test_the_size_covers_header_names_of_any_script() -> None:
+    """Measured by characters, a name in another script would pass and be refused."""
+    names = ["a" * 50, "é" * 50, "漢" * 50, "🎉" * 50]
+    for name in names:
+        output = Output(RESULTS, None, b"", [(name, None)])
+        assert output.size >= len(name.encode())
