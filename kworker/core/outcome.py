@@ -63,17 +63,34 @@ class Output:
     __slots__ = ("headers", "key", "size", "topic", "value")
 
     def __init__(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: HeaderList
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: HeaderList,
+        headers_size: int | None = None,
     ) -> None:
+        """`headers_size` is an upper bound, for a caller who knows one without counting."""
         self.topic = topic
         self.key = key
         self.value = value
         self.headers = headers
+        if headers_size is None:
+            headers_size = size_of(headers)
         # An upper bound of its bytes in a record batch.
-        size = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
-        for name, content in headers:
-            size += _HEADER_OVERHEAD + len(name) * _UTF8_MAX + (len(content) if content else 0)
-        self.size = size
+        self.size = (
+            _RECORD_OVERHEAD
+            + headers_size
+            + (len(key) if key else 0)
+            + (len(value) if value else 0)
+        )
+
+
+def size_of(headers: HeaderList) -> int:
+    """An upper bound of their bytes in a record."""
+    return sum(
+        _HEADER_OVERHEAD + len(name) * _UTF8_MAX + len(content or b"") for name, content in headers
+    )
 
 
 _RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version

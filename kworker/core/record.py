@@ -6,6 +6,8 @@ from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
 from kworker.core.outcome import Outcome
 
+_POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
+
 
 class Partition:
     """One source partition for one assignment.
@@ -24,6 +26,7 @@ class Partition:
         "number",
         "open",
         "prefix",
+        "source_size",
         "started_to",
         "topic",
     )
@@ -32,6 +35,7 @@ class Partition:
         self.topic = topic
         self.number = number
         self.prefix = f"{topic}/{number}/".encode()  # of a source position in a header
+        self.source_size = _POSITION_BYTES_MAX + len(self.prefix)  # of that whole header
         self.epoch = epoch
         self.known = known  # its index in the scoreboard's text
         self.ledger = Ledger(position)

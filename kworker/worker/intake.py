@@ -16,6 +16,7 @@ _LOG = structlog.get_logger()
 
 _ASK_S = 5.0
 _OBJECT_BYTES = 400  # what a record costs beside its payload
+_HEADER_BYTES = 100  # and a header
 
 
 class Fenced(Exception):
@@ -97,10 +98,13 @@ class Intake:
             raise OutOfOrder(f"{partition.topic}/{partition.number}: {offsets[0]} came again")
         partition.ledger.mark(offsets[0], first.timestamp()[1])
         lane_of = self._lanes.lane_of
-        records = [
-            Record(partition, offset, lane_of(key := raw.key()), _size(raw, key), raw)
-            for raw, offset in zip(raws, offsets, strict=True)
-        ]
+        records = []
+        for raw, offset in zip(raws, offsets, strict=True):
+            key = raw.key()
+            size = _OBJECT_BYTES + len(raw) + (len(key) if key else 0)
+            if headers := raw.headers():
+                size += _size(headers)
+            records.append(Record(partition, offset, lane_of(key), size, raw))
         self._lanes.add(partition, records)
         self._flow.enter(partition, records)
         self.consumed += len(records)
@@ -143,8 +147,5 @@ class Intake:
         _LOG.error(text)
 
 
-def _size(raw: RawMessage, key: bytes | None) -> int:
-    size = _OBJECT_BYTES + len(raw) + (len(key) if key else 0)
-    if headers := raw.headers():
-        size += sum(len(name) + len(value or b"") + 100 for name, value in headers)
-    return size
+def _size(headers: list[tuple[str, bytes | None]]) -> int:
+    return sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in headers)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kworker.clients.kafka import QueueFull, Refused
-from kworker.core.outcome import Outcome, Output
+from kworker.core.outcome import Output
 from kworker.core.record import SPENT, Record
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
@@ -62,12 +62,18 @@ class Publisher:
 
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are lists of outputs."""
+        total = 0
         for record in records:
+            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            size = _OBJECT_BYTES * len(outputs)
+            for output in outputs:
+                size += output.size
             # What it was is not needed any more; what it became is what it weighs.
             record.raw = SPENT
-            record.size = _weight(record.outcome)
+            record.size = size
+            total += size
         self._waiting.extend(records)
-        self._backlog_bytes += sum([record.size for record in records])
+        self._backlog_bytes += total
 
     @property
     def idle(self) -> bool:
@@ -116,30 +122,29 @@ class Publisher:
         return []
 
     def _produce(self, now: float) -> None:
-        waiting, batch, producer = self._waiting, self._batch, self._producer
-        produce = producer.produce
+        waiting, batch, produce = self._waiting, self._batch, self._producer.produce
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
+            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            # One that another got ahead of begins anew.
+            sent = self._sent if record is self._begun else 0
             try:
-                for output in self._rest(record):
+                for output in outputs[sent:] if sent else outputs:
                     produce(output, record.refuse)
-                    self._sent += 1
-            except QueueFull:
-                self.close_batch(now)
-                return
-            except Refused as refused:
-                self._hold(str(refused), now)
+                    sent += 1
+            except (QueueFull, Refused) as error:
+                self._begun, self._sent = record, sent
+                self._stop_at(error, now)
                 return
             batch.append(waiting.popleft())
-            self._begun = None
-            self.published += self._sent
+            self.published += sent
+        self._begun = None
 
-    def _rest(self, record: Record) -> list[Output]:
-        """What is not out yet; a record that another got ahead of begins anew."""
-        if record is not self._begun:
-            self._begun, self._sent = record, 0
-        outputs: list[Output] = record.outcome  # type: ignore[assignment]
-        return outputs[self._sent :] if self._sent else outputs
+    def _stop_at(self, error: QueueFull | Refused, now: float) -> None:
+        if isinstance(error, Refused):
+            self._hold(str(error), now)
+        else:
+            self.close_batch(now)
 
     def _finish(self, now: float) -> list[Record]:
         settled = [record for record in self._batch if record.refusal is None]
@@ -173,9 +178,3 @@ class Publisher:
         self._begun = None
         self._closing = False
         self._producer = self._make()
-
-
-def _weight(outcome: Outcome) -> int:
-    """Bytes in memory of outputs that wait."""
-    assert isinstance(outcome, list)
-    return sum([_OBJECT_BYTES + output.size for output in outcome])

@@ -65,7 +65,7 @@ class Results:
         """Raises Unpublishable for what could not be written or would be refused."""
         if returned is None:
             return None
-        if isinstance(returned, list):
+        if type(returned) is list:
             several = [item for item in returned if item is not None]
             return [self._output(record, item, i) for i, item in enumerate(several)] or None
         return [self._output(record, returned, 0)]
@@ -73,12 +73,12 @@ class Results:
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
         headers = own_headers(record, index)
-        if type(item) is dict:
-            output = Output(self._topic, raw.key(), _json(item), headers)
-        elif type(item) is Result:
+        if type(item) is Result:
             output = self._addressed(raw, item, headers)
         else:
-            output = Output(self._topic, raw.key(), serialise(item), headers)
+            value = _json(item) if type(item) is dict else serialise(item)
+            known = record.partition.source_size if len(headers) == 1 else None
+            output = Output(self._topic, raw.key(), value, headers, known)
         if output.size > (most := self._limits.of(output.topic)):
             raise Unpublishable(
                 f"a result of up to {output.size} bytes; {output.topic} takes {most}"

@@ -25,6 +25,7 @@ COMMAND = (sys.executable, "-c", "from kworker.cli.main import main; main()")
 COMMAND_TIMEOUT_S = 120.0
 SERVING_TIMEOUT_S = 90.0
 GONE_TIMEOUT_S = 60.0
+SHOWN = 3_000  # characters of its output, where a test fails
 
 # Each returns its own value, so that a result tells which record it is of.
 ECHO = """
@@ -165,7 +166,7 @@ class Service:
             assert process.poll() is None, f"ended with {process.returncode}:\n{self.said()}"
             return self.state() == "running"
 
-        eventually(runs, timeout_s=timeout_s, every_s=0.05, what=f"running; {self.status()}")
+        self._eventually(runs, timeout_s, "it runs")
 
     def workers(self) -> dict[int, dict[str, Any]]:
         """The rows of the status by slot."""
@@ -188,7 +189,7 @@ class Service:
     def committed(self) -> dict[At, int]:
         return kafka.committed(self.bootstrap, self.name)
 
-    def caught_up(self, timeout_s: float = 120.0, *, every_s: float = 0.2) -> None:
+    def caught_up(self, timeout_s: float = 120.0) -> None:
         """Waits until the group has committed the end of every source partition."""
         ends = {}
         for topic in self.topics:
@@ -198,18 +199,21 @@ class Service:
             found = self.committed()
             return sum(end - found.get(at, 0) for at, end in ends.items())
 
-        eventually(
-            lambda: left() <= 0,
-            timeout_s=timeout_s,
-            every_s=every_s,
-            what=f"caught up; {self.said()[-2000:]}",
-        )
+        self._eventually(lambda: left() <= 0, timeout_s, "it has caught up")
 
     def handled(self, count: int, timeout_s: float = 60.0) -> None:
         """Waits until the handlers' ledger has so many lines: beginnings, ends and failures."""
         eventually(
             lambda: lines(self.ledger) >= count, timeout_s=timeout_s, what=f"{count} ledger lines"
         )
+
+    def _eventually(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Waits, and if in vain tells how it was in the end."""
+        try:
+            eventually(condition, timeout_s=timeout_s, every_s=0.1, what=what)
+        except AssertionError as error:
+            end = f"{self.status()}\n{self.said()[-SHOWN:]}"
+            raise AssertionError(f"{error}\n{end}") from None
 
     # What is done to it.
 
