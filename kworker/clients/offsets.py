@@ -1,5 +1,6 @@
 """Where a topic ends and what a group has read of it, asked and told with little or no waiting."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -15,16 +16,26 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from kworker.errors import ConfigError
+
 REQUEST_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 5.0
-_LOG_CRITICAL = 2  # of syslog's levels: what goes wrong is told by `problem`
+# Says at each attempt that a broker is away: what goes wrong is told by `problem`.
+_QUIET = logging.getLogger("librdkafka.offsets")
+_QUIET.setLevel(logging.CRITICAL)
 _SILENCE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _Futures = Mapping[Any, "Future[Any]"]
 
 
 def connect(properties: Mapping[str, Any]) -> AdminClient:
-    """A client to share between a watch and any number of groups; does not wait for the broker."""
-    return AdminClient({**properties, "log_level": _LOG_CRITICAL})
+    """A client to share between a watch and any number of groups; does not wait for the broker.
+
+    Raises ConfigError for properties that librdkafka refuses.
+    """
+    try:
+        return AdminClient(dict(properties), logger=_QUIET)
+    except KafkaException as error:
+        raise ConfigError(f"kafka: {error.args[0].str()}") from error
 
 
 class TopicWatch:
@@ -92,7 +103,7 @@ def committed(
     Asked by a consumer that joins nothing: the admin client's own call dereferences NULL, and
     ends the process, when the coordinator is new or has moved.
     """
-    consumer = Consumer({**properties, "log_level": _LOG_CRITICAL, "group.id": group})
+    consumer = Consumer({**properties, "group.id": group}, logger=_QUIET)
     try:
         asked = [TopicPartition(topic, partition) for partition in partitions]
         found = consumer.committed(asked, timeout=READ_TIMEOUT_S)

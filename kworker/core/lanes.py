@@ -68,15 +68,21 @@ class Lanes:
 
     def finish(self, records: Iterable[Record]) -> None:
         """The records have their last outcome: the next of each lane may run."""
+        ready = self._ready
         for record in records:
             lane = record.lane
             if lane is None:
                 continue
             busy = record.partition.busy
-            if waiting := busy[lane]:
-                self._ready.append(waiting.popleft())
-            else:
+            if not (waiting := busy[lane]):
                 del busy[lane]
+                continue
+            following = waiting.popleft()
+            # Older first: the oldest record is what holds back the commit.
+            if ready and following.taken < ready[0].taken:
+                ready.appendleft(following)
+            else:
+                ready.append(following)
 
     def park(self, record: Record, due: float) -> None:
         """The record runs again at `due` (monotonic seconds); its lane waits with it."""

@@ -57,16 +57,33 @@ class Record:
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
     """
 
-    __slots__ = ("attempt", "lane", "offset", "outcome", "partition", "raw", "refusal", "size")
+    __slots__ = (
+        "attempt",
+        "lane",
+        "offset",
+        "outcome",
+        "partition",
+        "raw",
+        "refusal",
+        "size",
+        "taken",
+    )
 
     def __init__(
-        self, partition: Partition, offset: int, lane: object, size: int, raw: RawMessage
+        self,
+        partition: Partition,
+        offset: int,
+        lane: object,
+        size: int,
+        raw: RawMessage,
+        taken: int = 0,
     ) -> None:
         self.partition = partition
         self.offset = offset
         self.lane = lane  # None: no order to keep
         self.size = size
         self.raw = raw
+        self.taken = taken  # the number of the take that brought it: what is older goes first
         self.attempt = 1
         self.outcome: Outcome = None
         self.refusal: object = None  # why Kafka did not take one of its outputs

@@ -48,6 +48,7 @@ class Intake:
         self._lanes = lanes
         self._flow = flow
         self.consumed = 0
+        self._takes = 0
         self.reasons: dict[str, str] = {}
 
     def take(self, most: int, wait_s: float) -> int:
@@ -55,6 +56,7 @@ class Intake:
 
         Raises Fenced; OutOfOrder, after which only a new start knows the position.
         """
+        self._takes += 1
         batch = self._consumer.take(most, wait_s)
         if batch:
             self._deliver(batch)
@@ -97,14 +99,14 @@ class Intake:
         if not partition.ledger.deliver_run(offsets):
             raise OutOfOrder(f"{partition.topic}/{partition.number}: {offsets[0]} came again")
         partition.ledger.mark(offsets[0], first.timestamp()[1])
-        lane_of = self._lanes.lane_of
+        lane_of, takes = self._lanes.lane_of, self._takes
         records = []
         for raw, offset in zip(raws, offsets, strict=True):
             key = raw.key()
             size = _OBJECT_BYTES + len(raw) + (len(key) if key else 0)
             if headers := raw.headers():
                 size += _size(headers)
-            records.append(Record(partition, offset, lane_of(key), size, raw))
+            records.append(Record(partition, offset, lane_of(key), size, raw, takes))
         self._lanes.add(partition, records)
         self._flow.enter(partition, records)
         self.consumed += len(records)
