@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kworker import config_file
+from kworker.cli.options import ConfigOption, JsonOption
 from kworker.errors import NotRunning
 from kworker.spark.progress import read_progress
 
@@ -18,10 +18,6 @@ app = typer.Typer(
     help="The Spark job, which lands results in tables.",
     no_args_is_help=True,
 )
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="kworker.toml; found as DESIGN 2 says without it.")
-]
 
 
 @app.command()
@@ -41,7 +37,7 @@ def run(
 @app.command()
 def status(
     config: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell the state of the job and of each table, as it wrote it last."""
     settings = config_file.load(config)

@@ -41,8 +41,8 @@ def connect(properties: Mapping[str, Any]) -> AdminClient:
 class TopicWatch:
     """The ends of one topic's partitions, renewed by calling `turn` now and then.
 
-    Owned by one thread. Until the first answer, and while the broker or the topic is
-    away, `problem` says what is waited for; `ends` keeps the last answer. An end is
+    Owned by one thread. While the broker or the topic is away, `problem` says so; `ends`
+    keeps the last answer, and is empty before the first. An end is
     where a read_committed reader stops: what is in an open transaction is not there yet.
     """
 
@@ -52,7 +52,7 @@ class TopicWatch:
         self._asked: _Futures = {}
         self._partitions: list[int] = []  # as just told: their ends are asked next
         self.ends: dict[int, int] = {}
-        self.problem = "asking Kafka"
+        self.problem = ""
 
     def turn(self) -> None:
         """Takes the answer that came, if one did, and asks again; returns at once."""

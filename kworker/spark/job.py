@@ -12,6 +12,7 @@ from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.properties import admin_properties
 from kworker.config import Config, Table
 from kworker.errors import ConfigError, KworkerError
+from kworker.jars import find_java
 from kworker.spark.frames import results, table_frame
 from kworker.spark.lease import Lease
 from kworker.spark.progress import (
@@ -68,9 +69,9 @@ class Job:
     def run(self) -> None:
         """Everything; blocks until the end. The lease lasts as long as the process."""
         lease = Lease(self._spark.checkpoints)
-        if not self._await_lease(lease):
-            return
         try:
+            if not self._await_lease(lease):
+                return
             self._run_session()
         except KworkerError as error:
             self._tell(State.FAILED, str(error))
@@ -103,7 +104,7 @@ class Job:
             self._tell(State.STANDBY, f"process {holder} holds {self._spark.checkpoints}")
 
     def _run_session(self) -> None:
-        self._tell(State.STARTING, "starting Spark")
+        self._tell(State.STARTING)
         session = self._open()
         self._stop.listen()  # pyspark has taken INT
         try:
@@ -123,6 +124,7 @@ class Job:
         try:
             return open_session(self._config, found)
         except CALL_FAILED as error:
+            find_java()  # when that is the reason, it says so
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
 
     @property
@@ -135,8 +137,9 @@ class Job:
         self._watch.turn()
         if self._watch.ends and not self._recalled:
             self._recall()
+        there = bool(self._watch.ends) and not self._watch.problem
         for query in self._queries:
-            query.turn(now, self._watch.problem)
+            query.turn(now, may_start=there)
             if self._once and query.failures >= FAILURES_ONCE_MAX:
                 raise KworkerError(f"table {query.progress.name}: {query.progress.reason}")
         self._tell(job_state([query.progress for query in self._queries]), self._watch.problem)
@@ -154,9 +157,8 @@ class Job:
 
     def _tell(self, state: State, why: str = "") -> None:
         tables = [query.progress for query in self._queries]
-        reasons = [f"{table.name}: {table.reason}" for table in tables if table.reason]
         told = [summary(table, self._watch.ends) for table in tables]
-        self._file.write(state, why or "; ".join(reasons), told)
+        self._file.write(state, why, told)
 
     def _plan(self, session: SparkSession) -> list[TableQuery]:
         """The queries, not started yet; ConfigError with the problems of all tables."""

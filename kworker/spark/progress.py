@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import structlog
+
+_log = structlog.get_logger()
 
 
 class State(StrEnum):
@@ -99,6 +102,7 @@ class ProgressFile:
     def __init__(self, state_dir: Path) -> None:
         self._path = progress_path(state_dir)
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._warned = False
 
     def write(self, state: State, reason: str, tables: list[dict[str, object]]) -> None:
         """What `status` shows until the next write."""
@@ -110,8 +114,18 @@ class ProgressFile:
             "tables": tables,
         }
         draft = self._path.with_name(f"progress.{os.getpid()}.part")
-        draft.write_text(json.dumps(told, indent=1))
-        draft.replace(self._path)
+        try:
+            draft.write_text(json.dumps(told, indent=1))
+            draft.replace(self._path)
+        except OSError as error:
+            self._warn(str(error))  # a full disk must not end the job
+        else:
+            self._warned = False
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            _log.warning("progress cannot be told; the job goes on", reason=why)
+        self._warned = True
 
 
 def progress_path(state_dir: Path) -> Path:

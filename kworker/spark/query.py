@@ -52,25 +52,33 @@ class TableQuery:
         """Whether a batch is being written right now."""
         return self._query is not None and bool(self._query.status["isTriggerActive"])
 
-    def turn(self, now: float, obstacle: str) -> None:
-        """Starts the query when it is time, or looks after it. `obstacle`: what start waits for."""
+    def turn(self, now: float, *, may_start: bool) -> None:
+        """Starts the query when it is time and the topic is there, or looks after it."""
         if self.finished:
             return
         if self._query is not None:
             self._watch(self._query, now)
-        elif obstacle:
-            self.progress.reason = f"waiting: {obstacle}"
-        elif now >= self._due:
+        elif may_start and now >= self._due:
             self._start(now)
 
     def stop(self) -> None:
         """Ends the query; a batch that is not finished is written at the next start."""
         if self._query is not None:
-            self._query.stop()
-            self._note_batches(self._query)
+            self._stop(self._query)
             self._query = None
         self.progress.state = State.STOPPED
         self.progress.reason = ""
+
+    def _stop(self, query: StreamingQuery) -> None:
+        try:
+            query.stop()
+            self._note_batches(query)
+        except CALL_FAILED as error:
+            _log.warning(
+                "query did not stop in time; its batch comes again",
+                table=self.progress.name,
+                reason=reason(error),
+            )
 
     def settle(self, timeout_s: float) -> None:
         """Commits what the group does not know yet."""

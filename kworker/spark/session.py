@@ -164,7 +164,7 @@ def _clear_scratch(folder: Path) -> None:
     mine = scratch(folder)
     mine.mkdir(parents=True, exist_ok=True)
     for other in mine.parent.iterdir():
-        if not psutil.pid_exists(int(other.name)):
+        if other.name.isdigit() and not psutil.pid_exists(int(other.name)):
             shutil.rmtree(other, ignore_errors=True)
 
 

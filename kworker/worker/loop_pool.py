@@ -32,11 +32,6 @@ class LoopPool:
     def start(self) -> None:
         self._thread.start()
 
-    @property
-    def computing(self) -> bool:
-        """Never, as far as a loop can tell: its handlers are meant to wait."""
-        return False
-
     def wanted(self) -> int:
         """How many more handlers may start now."""
         return min(RUN_MOST, len(self._hands) - (self._handed - self._finished))

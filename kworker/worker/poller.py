@@ -39,8 +39,6 @@ class Pool(Protocol):
 
     ended: SimpleQueue[Record]
 
-    @property
-    def computing(self) -> bool: ...
     def wanted(self) -> int: ...
     def hand(self, run: deque[Record]) -> None: ...
     def reclaim(self, now: float) -> list[Record]: ...
@@ -203,8 +201,6 @@ class Poller:
 
     def _hand_over(self) -> None:
         lanes, pool = self.lanes, self._pool
-        if self.publisher.closing and pool.computing:
-            return  # they would only make the acknowledgements wait
         while lanes.ready and (wanted := pool.wanted()) > 0:
             run = lanes.take(wanted)
             for record in run:

@@ -18,7 +18,6 @@ RUN_S = 0.001  # so much work is handed over at once
 RUN_MOST = 256
 STUCK_S = 0.01  # a run that has not moved for so long gives its rest back
 _FORGET = 0.3
-_MOST = 0.5
 _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each other
 
 
@@ -59,11 +58,6 @@ class ThreadPool:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
-
-    @property
-    def computing(self) -> bool:
-        """Handlers compute most of their time, rather than wait."""
-        return self._known.computing > _MOST
 
     def wanted(self) -> int:
         """How many records the next run should have; 0 when enough runs are under way."""

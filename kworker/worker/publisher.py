@@ -32,6 +32,7 @@ class PublishPolicy:
     backlog_bytes_max: int
     backlog_records_max: int
     retry_s: float = 1.0
+    hear_every_s: float = 0.004
     patience_s: float = 5.0  # without an acknowledgement: say so
 
 
@@ -41,8 +42,8 @@ class Publisher:
     Owned by the poll thread. A batch is open while outputs are produced into it;
     closing, it takes nothing more until every delivery report is there; then its
     records are settled, but for those that Kafka refused, which go into the next.
-    Reports are heard only then: for each the client takes the interpreter's lock and
-    gives it back, and beside computing handlers every one of those is a wait.
+    Reports are heard only then, and not at every turn: for each of them the client gives
+    the interpreter's lock away and asks for it back.
     """
 
     def __init__(self, make: Callable[[], Producer], policy: PublishPolicy) -> None:
@@ -55,6 +56,7 @@ class Publisher:
         self._batch: list[Record] = []
         self._closing = False
         self._closing_since = 0.0
+        self._hear_at = 0.0
         self._not_before = 0.0
         self._backlog_bytes = 0
         self.published = 0
@@ -110,8 +112,9 @@ class Publisher:
         """
         if not self._closing and now >= self._not_before:
             self._produce(now)
-        if self._batch and not self._closing:
+        if now < self._hear_at or (self._batch and not self._closing):
             return []
+        self._hear_at = now + self._policy.hear_every_s
         self._producer.poll()
         if self._producer.fatal:
             self._replace(now)

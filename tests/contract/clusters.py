@@ -117,6 +117,11 @@ class Real:
         self._consumers.append(client)
         return client
 
+    def end(self) -> None:
+        """Lets no member outlive its test."""
+        for client in self._consumers:
+            client.close()
+
     def producer(self, **properties: Any) -> KafkaProducer:
         return KafkaProducer({**PRODUCER, **self._common, **_dotted(properties)})
 

@@ -48,8 +48,8 @@ class Member:
         self.told.append(("assigned", sorted(partitions)))
         positions = self.consumer.positions(partitions, 10.0) if partitions else {}
         self.consumer.assign(positions)
-        self.owned = sorted(partitions)
-        self._resume = list(partitions) if self._reads else []
+        self.owned = sorted({*self.owned, *partitions})
+        self._resume += list(partitions) if self._reads else []
 
     def revoked(self, partitions: list[At]) -> None:
         self.told.append(("revoked", sorted(partitions)))

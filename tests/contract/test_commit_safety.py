@@ -70,7 +70,7 @@ class Calm(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.join(hands=3)
+        self.join(hands=3, computing=False)
 
     @rule(
         at=st.sampled_from([(t, p) for t, n in TOPICS.items() for p in range(n)]),
@@ -85,9 +85,10 @@ class Calm(RuleBasedStateMachine):
         self.kafka.skip(topic)
 
     @precondition(lambda self: len(self.benches) < 3)
-    @rule(hands=st.integers(1, 4))
-    def join(self, hands: int) -> None:
+    @rule(hands=st.integers(1, 4), computing=st.booleans())
+    def join(self, hands: int, computing: bool) -> None:
         bench = Bench(self.kafka, sorted(TOPICS), clock=self.clock, hands=hands, in_flight=6)
+        bench.pool.computing = computing
         self.benches.append(bench)
         self.everybody.append(bench)
         bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)

@@ -260,6 +260,23 @@ def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> 
     assert kafka.committed(GROUP) == {("foo", 0): 4, ("foo", 1): 4}
 
 
+def test_what_waits_below_what_has_ended_is_done_before_a_partition_goes() -> None:
+    """Dropped with the rest, it would bring back what has ended beyond it."""
+    kafka, clock = MemoryKafka(lambda: 1_700_000_000.0), Clock()
+    kafka.create("foo", 2)
+    for key in (b"a", b"a", b"b", b"b"):
+        kafka.append("foo", 0, value=key, key=key)
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.end(b"b")  # the third; the second waits for the first, the fourth may begin
+    one.pool.ended.meanwhile = lambda: [one.pool.end(r) for r in list(one.pool.held)] and None
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    assert kafka.committed(GROUP)[("foo", 0)] in (3, 4)
+    begun = [r.offset for bench in (one, two) for r in bench.pool.runs]
+    assert sorted(begun) == [0, 1, 2, 3]
+
+
 def test_a_result_in_hand_at_a_revoke_is_written_and_committed() -> None:
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
@@ -330,7 +347,9 @@ def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
     one.turn(2)
     one.end(b"0-0")
     one.die()
+    before = clock.now
     one.turn()
+    assert clock.now - before < 1, "waited for what is in hand"
     history = kafka.history(GROUP)
     assert all(commit.position == 0 for commit in history)
     one.turn(3)

@@ -45,6 +45,7 @@ class Stage:
         return record
 
     def turn(self, close: bool = True) -> list[Record]:
+        self.now += 0.01
         if close:
             self.publisher.close_batch(self.now)
         settled = self.publisher.turn(self.now)

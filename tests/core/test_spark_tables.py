@@ -1,10 +1,5 @@
 """The Spark job's decisions, all made without a JVM."""
 
-import json
-import os
-import socket
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +9,9 @@ from pyspark.sql.types import StringType, StructType
 from kworker.config import Config, Kafka, Source, Spark, Table
 from kworker.errors import ConfigError
 from kworker.spark.kafka_options import client_properties, source_options
-from kworker.spark.lease import Lease
-from kworker.spark.progress import State, TableProgress, job_state, summary
-from kworker.spark.query import TableQuery
 from kworker.spark.reasons import shortened
 from kworker.spark.session import missing_from, properties, properties_text
 from kworker.spark.sinks import Sink, missing_columns, trigger_of
-from kworker.spark.stop import StopRequest, end_with_parent
 from kworker.spark.tables import (
     SOURCE_COLUMNS,
     added_columns,
@@ -252,179 +243,6 @@ def test_archives_that_pyspark_brings_are_left_out(tmp_path: Path) -> None:
 def test_an_exception_of_pages_becomes_a_line(text: str, line: str) -> None:
     """It stands in `status`, and after a key of the configuration."""
     assert shortened(text) == line
-
-
-def told_batch(batch: int, start: int, end: int, **counted: int) -> dict[str, Any]:
-    """A query's progress, in Spark's words."""
-    rows = counted.get("rows", 0)
-    return {
-        "batchId": batch,
-        "numInputRows": end - start,
-        "observedMetrics": {
-            "taken": {"rows": rows, "rescued": counted.get("rescued", 0)},
-            "read": {"foreign": counted.get("foreign", 0)},
-        },
-        "sources": [{"startOffset": {"r": {"0": start}}, "endOffset": {"r": {"0": end}}}],
-    }
-
-
-def test_rows_are_added_up_and_each_batch_counts_once() -> None:
-    """Spark tells the last few batches again at each question."""
-    progress = TableProgress("t")
-    first, second = told_batch(0, 0, 10, rows=8, foreign=2), told_batch(1, 10, 15, rows=5)
-    for told in (first, first, second, first):
-        progress.took(told)
-    assert (progress.batch, progress.rows, progress.foreign) == (1, 13, 2)
-    assert progress.behind({0: 20, 1: 5}) == 10
-
-
-def test_an_idle_query_has_not_had_its_next_batch() -> None:
-    """While idle it names the batch to come: taken for done, its rows would never be counted."""
-    progress = TableProgress("t")
-    assert not progress.took(told_batch(3, 10, 10))
-    assert progress.took(told_batch(3, 10, 11, rows=1))
-
-
-def test_a_batch_of_markers_alone_moves_the_position() -> None:
-    """Else a table that is complete would look behind for ever."""
-    progress = TableProgress("t")
-    told = {**told_batch(0, 0, 6), "numInputRows": 0, "observedMetrics": {}}
-    assert progress.took(told)
-    assert progress.behind({0: 6}) == 0
-
-
-def test_before_kafka_has_answered_nobody_knows_how_far_behind() -> None:
-    """0 would read as complete."""
-    assert summary(TableProgress("t"), {})["behind"] is None
-
-
-def test_the_job_is_as_well_as_its_worst_query() -> None:
-    """One word must not hide a table that stands still."""
-    fine, bad = TableProgress("a", State.RUNNING), TableProgress("b", State.RESTARTING)
-    assert job_state([fine, bad]) is State.RESTARTING
-    assert job_state([fine]) is State.RUNNING
-
-
-class Query:
-    """A streaming query that fails, or has read everything, as the test says."""
-
-    def __init__(self) -> None:
-        self.isActive = True
-        self.error: Exception | None = None
-        self._jsq = self
-
-    def exception(self) -> Exception | None:
-        return self.error
-
-    def lastProgress(self) -> None:
-        return None
-
-
-class Group:
-    """A consumer group that nobody looks at."""
-
-    def publish(self, positions: dict[int, int]) -> None:
-        assert positions == {}
-
-
-def query(launch: Callable[[], Any]) -> TableQuery:
-    return TableQuery(TableProgress("t"), launch, Group())  # type: ignore[arg-type]
-
-
-def test_a_failed_query_starts_again_with_growing_delays() -> None:
-    """A passing error passes; one that does not shall not keep the machine busy."""
-    started: list[tuple[float, Query]] = []
-    now = 0.0
-
-    def launch() -> Query:
-        started.append((now, Query()))
-        return started[-1][1]
-
-    table_query = query(launch)
-    for tenth in range(400):
-        now = tenth / 10
-        if started and now > started[-1][0]:
-            started[-1][1].isActive, started[-1][1].error = False, OSError("disk full")
-        table_query.turn(now, "")
-    delays = [round(b - a, 1) for (a, _), (b, _) in pairwise(started)]
-    assert delays == [1.1, 2.1, 4.1, 8.1, 16.1]
-    assert table_query.progress.state is State.RESTARTING
-    assert table_query.progress.reason == "disk full"
-
-
-def test_a_query_waits_for_what_it_needs_and_says_so() -> None:
-    """P7: Kafka away, or its topic, is no failure."""
-    table_query = query(Query)
-    table_query.turn(0.0, "topic r does not exist")
-    assert table_query.progress.state is State.STARTING
-    assert table_query.progress.reason == "waiting: topic r does not exist"
-    table_query.turn(1.0, "")
-    assert table_query.progress.state is State.RUNNING
-    assert table_query.progress.reason == ""
-
-
-def test_a_query_that_has_read_everything_is_finished() -> None:
-    """`--once` ends when all are."""
-    running = Query()
-    table_query = query(lambda: running)
-    table_query.turn(0.0, "")
-    running.isActive = False
-    table_query.turn(1.0, "")
-    assert table_query.finished
-
-
-def test_a_mistake_in_the_file_ends_the_job_only_at_the_first_start() -> None:
-    """Later the file was right already, and what changed may change back."""
-    attempts: list[Any] = [ConfigError("no"), Query(), ConfigError("no")]
-
-    def launch() -> Any:
-        found = attempts.pop(0)
-        if isinstance(found, ConfigError):
-            raise found
-        return found
-
-    with pytest.raises(ConfigError):
-        query(launch).turn(0.0, "")
-    table_query = query(launch)
-    table_query.turn(0.0, "")
-    table_query._query.isActive = False  # type: ignore[union-attr]
-    table_query._query.error = OSError("gone")  # type: ignore[union-attr]
-    table_query.turn(1.0, "")
-    table_query.turn(9.0, "")
-    assert (table_query.progress.state, table_query.progress.reason) == (State.RESTARTING, "no")
-
-
-def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:
-    """Two jobs on one checkpoint would corrupt it."""
-    first, second = Lease(str(tmp_path / "c")), Lease(f"file://{tmp_path}/c")
-    assert first.take()
-    assert first.take()
-    assert not second.take()
-    assert second.holder() == {"pid": os.getpid(), "host": socket.gethostname()}
-    assert Lease("s3a://bucket/c").take()
-
-
-def test_a_child_of_another_than_its_supervisor_ends_at_once() -> None:
-    """The supervisor may have died before the child could ask to be told."""
-    assert end_with_parent({})
-    environment = {"KWORKER_PARENT_PID": "1", "OTHER": ""}
-    assert not end_with_parent(environment)
-    assert environment == {"OTHER": ""}
-
-
-def test_a_wait_ends_when_the_request_comes() -> None:
-    """A handler only records; the main thread is the one that acts."""
-    stop = StopRequest()
-    assert not stop.wait(0.0)
-    stop._record(15, None)
-    assert stop.wait(60.0)
-
-
-def test_a_progress_entry_is_plain_json() -> None:
-    """Other programs read it."""
-    entry = summary(TableProgress("t", State.RUNNING, batch=4), {0: 3})
-    assert json.loads(json.dumps(entry)) == entry
-    assert (entry["batch"], entry["behind"], entry["state"]) == (4, 3, "running")
 
 
 def test_types_that_hold_no_objects_need_no_look_inside() -> None:

@@ -4,32 +4,23 @@ Starting Spark costs seconds, so two stories are told once and each test looks a
 """
 
 import json
-import os
+import re
 import signal
 import subprocess
-import sys
-import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
-from kworker.clients.offsets import committed
+from kworker.cli.spark import app
+from tests.e2e.spark_service import SLOW_S, STAMP_MS, Service
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
-MINUTE_MS = 60_000
-STAMP_MS = 1_700_000_040_000  # 2023-11-14T22:14:00Z
-SLOW_S = 180.0
 ORDERS = 120
-
-# Optimising costs a JVM that lives for seconds more than it gains.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 TABLES = """
 [[spark.tables]]
@@ -73,107 +64,6 @@ name = "orders"
 path = "data/orders"
 schema = "order_id BIGINT"
 """
-TRANSFORMS = '''
-"""What a user would write."""
-from pyspark.sql import functions as f
-
-
-def revenue(orders):
-    minute = f.date_trunc("minute", "source_timestamp").alias("minute")
-    fitting = orders.where("_rescued IS NULL AND customer IS NOT NULL")
-    sums = (f.count("*").alias("orders"), f.sum("total").alias("revenue"))
-    return fitting.groupBy("customer", minute).agg(*sums)
-
-
-def broken(orders):
-    return orders.select("no_such_column")
-
-
-def nothing(orders):
-    return None
-'''
-
-
-class Service:
-    """A service's folder and results topic, and the Spark jobs that were started for it."""
-
-    def __init__(self, folder: Path, bootstrap: str, tables: str) -> None:
-        self.name = f"spark-{uuid.uuid4().hex[:8]}"
-        self.topic = f"{self.name}.results"
-        self.folder = folder
-        self.file = folder / "kworker.toml"
-        self._bootstrap = bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        self._producer = Producer({"bootstrap.servers": bootstrap})
-        self._jobs: list[subprocess.Popen[str]] = []
-        (folder / "transforms.py").write_text(TRANSFORMS)
-        self.file.write_text(
-            f'name = "{self.name}"\nhandler = "m:f"\nstate_dir = "state"\n'
-            f'[source]\ntopics = ["orders"]\n[kafka]\n"bootstrap.servers" = "{bootstrap}"\n'
-            f'[spark]\ntrigger = "200ms"\ncheckpoints = "data/_checkpoints"\n'
-            f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SHORT_LIVED}"\n{tables}'
-        )
-
-    def create_topic(self) -> None:
-        self.admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(30)
-
-    def send(self, value: bytes | str | None, source: str | None, **headers: str) -> None:
-        """A record as the workers write it; `source` is its `kworker-source`."""
-        found = [(f"kworker-{name}", text.encode()) for name, text in headers.items()]
-        if source is not None:
-            found.insert(0, ("kworker-source", source.encode()))
-        self._producer.produce(self.topic, value, key="k", headers=found)
-
-    def send_orders(self, first: int, count: int) -> None:
-        for number in range(first, first + count):
-            value = json.dumps({"order_id": number, "customer": f"c{number % 2}", "total": 0.5})
-            stamp = STAMP_MS + number % 3 * MINUTE_MS
-            self.send(value, f"orders/{number % 4}/{number}/{stamp}")
-        self.flush()
-
-    def flush(self) -> None:
-        assert self._producer.flush(60) == 0
-
-    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "kworker.spark", "--config", str(self.file), *arguments]
-        job = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        )
-        self._jobs.append(job)
-        return job
-
-    def run_once(self) -> "subprocess.CompletedProcess[str]":
-        job = self.start("--once")
-        _, errors = job.communicate(timeout=2 * SLOW_S)
-        return subprocess.CompletedProcess(job.args, job.returncode, "", errors)
-
-    def progress(self, state_dir: str = "state") -> dict[str, Any]:
-        try:
-            text = (self.folder / state_dir / "spark" / "progress.json").read_text()
-        except FileNotFoundError:
-            return {"state": None, "reason": "", "pid": None, "tables": []}
-        found: dict[str, Any] = json.loads(text)
-        return found
-
-    def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """What stands in the tables, read by another process."""
-        command = [sys.executable, "-m", "tests.e2e.read_tables", str(self.file)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW_S, check=False)
-        assert done.returncode == 0, done.stderr
-        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
-        return found
-
-    def committed(self, table: str) -> dict[int, int]:
-        """The positions of a table's consumer group."""
-        group = f"{self.name}.spark.{table}"
-        return committed({"bootstrap.servers": self._bootstrap}, group, self.topic, [0, 1])
-
-    def close(self) -> None:
-        for job in self._jobs:
-            if job.poll() is None:
-                job.kill()
-                job.wait()
-
 
 Build = Callable[[str, str], Service]
 
@@ -330,6 +220,16 @@ def test_progress_is_told_in_a_file_and_to_the_tables_group(landed: Landed) -> N
         assert sum(landed.service.committed(table).values()) == records
 
 
+def test_status_shows_what_the_job_told_last(landed: Landed) -> None:
+    """Also when no job runs, as now."""
+    at = ["--config", str(landed.service.file)]
+    shown = CliRunner().invoke(app, ["status", *at])
+    assert shown.exit_code == 0
+    assert re.search(r"orders +stopped +0 +131 +6 +0", shown.output)
+    told = json.loads(CliRunner().invoke(app, ["status", "--json", *at]).output)
+    assert told == landed.service.progress()
+
+
 def _told(landed: Landed, table: str) -> dict[str, Any]:
     found = landed.service.progress()["tables"]
     return next(entry for entry in found if entry["name"] == table)
@@ -381,7 +281,7 @@ class Survived(NamedTuple):
     exit_without_jvm: int
     failed: dict[str, Any]
     exit_on_term: int
-    orders: list[int]
+    rows: list[dict[str, Any]]
 
 
 SENT = 30_000
@@ -406,13 +306,13 @@ def survived(service: Build) -> Survived:
     _jvm(second).kill()
     code = second.wait(SLOW_S)
     failed = made.progress("other")
+    made.file.write_text(made.file.read_text().replace("BIGINT", "BIGINT, customer STRING"))
     third = made.start()
     made.send_orders(2 * SENT // 3, SENT // 3)
     eventually(lambda: _complete(made, third), timeout_s=SLOW_S)
     third.send_signal(signal.SIGTERM)
     stopped = third.wait(SLOW_S)
-    orders = [row["order_id"] for row in made.tables()["orders"]]
-    return Survived(waited, standby, jvm, code, failed, stopped, orders)
+    return Survived(waited, standby, jvm, code, failed, stopped, made.tables()["orders"])
 
 
 def _reason(made: Service, state_dir: str, text: str) -> dict[str, Any] | None:
@@ -469,8 +369,16 @@ def test_a_job_ends_when_its_jvm_is_killed(survived: Survived) -> None:
 
 def test_every_result_is_there_once_after_all_kills(survived: Survived) -> None:
     """FAULTS 30: Delta takes each batch once, by the number that the checkpoint gives it."""
-    assert len(survived.orders) == SENT
-    assert sorted(survived.orders) == list(range(SENT))
+    orders = [row["order_id"] for row in survived.rows]
+    assert len(orders) == SENT
+    assert sorted(orders) == list(range(SENT))
+
+
+def test_a_column_added_to_the_schema_is_added_to_the_table(survived: Survived) -> None:
+    """DESIGN 4: before the last start it was not there, and NULL it is for what came before."""
+    customers = {row["order_id"]: row.get("customer") for row in survived.rows}
+    assert customers[0] is None
+    assert {customers[order] for order in range(2 * SENT // 3, SENT)} == {"c0", "c1"}
 
 
 def test_term_ends_the_job_in_order(survived: Survived) -> None:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kworker.sandbox import Sandbox
 from tests.harness.evidence import gather
@@ -32,7 +33,12 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
     sandbox = own_sandbox(redis=False)
     source = create_topic(sandbox.bootstrap, "proof", 4)
     results = create_topic(sandbox.bootstrap, "results", 4, message_timestamp_type="LogAppendTime")
-    settings = {"workers": {"processes": 2}, "delivery": {"results": results}}
+    settings: dict[str, dict[str, Any]] = {
+        "workers": {"processes": 2},
+        "delivery": {"results": results},
+        # So that results are refused meanwhile, and not only late.
+        "kafka.producer": {"message.timeout.ms": 5000},
+    }
     writer = Writer(sandbox.bootstrap, tmp_path / "produced")
     with service(
         tmp_path / "service", sandbox.bootstrap, [source], handlers=SLOWISH, settings=settings
@@ -59,7 +65,10 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
         waiting.is_gone()
         found = gather(waiting, writer.acked, results)
     assert "Traceback" not in waiting.said()
-    assert found.contradictions() == {}
+    contradictions = found.contradictions()
+    # A result that was refused may have been written: it is at least once.
+    contradictions.pop("results too many", None)
+    assert contradictions == {}
 
 
 def _stays_away(waiting: Service, pids: dict[int, int]) -> None:

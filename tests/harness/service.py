@@ -315,5 +315,15 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _toml(values: Mapping[str, Any]) -> str:
-    """JSON's strings, numbers, booleans and lists are TOML's as well."""
-    return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
+    return "".join(f"{json.dumps(key)} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _toml_value(value: Any) -> str:
+    """JSON's strings, numbers and booleans are TOML's as well."""
+    match value:
+        case dict():
+            pairs = (f"{json.dumps(key)} = {_toml_value(each)}" for key, each in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case list():
+            return f"[{', '.join(map(_toml_value, value))}]"
+    return json.dumps(value)
