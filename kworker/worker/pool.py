@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
+from kworker.worker.placement import Placement, PlacementPolicy
 
 Work = Callable[[Record, float], Outcome]
 """Runs the handler for a record that began at a monotonic time; may raise anything."""
@@ -18,6 +19,8 @@ RUN_S = 0.001  # so much work is handed over at once
 RUN_MOST = 256
 STUCK_S = 0.01  # a run that has not moved for so long gives its rest back
 _FORGET = 0.3
+CHEAP_S = 0.0003
+_COMPUTING = 0.2  # of a run's time, much of which a computing thread waits for the others
 _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each other
 
 
@@ -35,7 +38,7 @@ class ThreadPool:
     A run is a deque of records of different lanes. Its thread takes them from the
     left; the poll thread may take what has not started from the right, when one
     slow record would hold up the others: both are atomic, so nobody needs a lock.
-    Handlers that compute get few runs at once, handlers that wait get every thread.
+    Cheap handlers that compute get few runs at once; all others get every thread.
     """
 
     def __init__(self, work: Work, hands: Sequence[Hand]) -> None:
@@ -50,6 +53,7 @@ class ThreadPool:
         self._seen_at = 0.0
         self._stuck = 0  # runs that do not move
         self._sample = self._known = _Sample(RUN_S, 0.0)  # the first runs are of one
+        self._placement = Placement(PlacementPolicy())
         self._threads = [
             threading.Thread(target=self._serve, args=(i,), name=f"handler-{i}", daemon=True)
             for i in range(len(hands))
@@ -77,6 +81,7 @@ class ThreadPool:
         if now - self._seen_at < STUCK_S:
             return []
         self._seen_at = now
+        self._placement.decide(self._cheap() and self._known.computing > _COMPUTING, now)
         before = self._seen
         self._seen = [(run, -1 if run is None else len(run)) for run in self._now]
         stuck = [
@@ -104,8 +109,15 @@ class ThreadPool:
 
     def _useful(self) -> int:
         """How many runs may be under way: for each that runs, one that waits for its thread."""
-        saturating = int(_SATURATED / max(self._known.computing, 1e-3))
-        return 2 * max(1, min(len(self._threads), saturating))
+        threads = len(self._threads)
+        if self._cheap():
+            saturating = int(_SATURATED / max(self._known.computing, 1e-3))
+            threads = max(1, min(threads, saturating))
+        return 2 * threads
+
+    def _cheap(self) -> bool:
+        """A record takes so little that handing it over counts."""
+        return self._known.record_s < CHEAP_S
 
     def _waiting_runs(self) -> list[deque[Record]]:
         runs: list[deque[Record]] = []

@@ -182,3 +182,14 @@ def take_turns(*benches: Bench, count: int = 6) -> None:
     for _ in range(count):
         for bench in benches:
             bench.turn()
+
+
+def two_partitions(records: int = 4) -> MemoryKafka:
+    """A topic of two partitions, each with records `partition-offset` of as many keys."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo", 2)
+    kafka.create(RESULTS)
+    for partition in (0, 1):
+        for i in range(records):
+            kafka.append("foo", partition, value=b"%d-%d" % (partition, i), key=b"%d" % i)
+    return kafka

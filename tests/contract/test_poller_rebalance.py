@@ -1,0 +1,166 @@
+"""The real poller on the twin when its partitions go and come."""
+
+from kworker.clients.memory import MemoryKafka
+from tests.contract.bench import (
+    GROUP,
+    RESULTS,
+    REVOKE_TIMEOUT_S,
+    Bench,
+    Clock,
+    take_turns,
+    two_partitions,
+)
+
+
+def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> None:
+    """A planned revoke waits for what is in hand; what has not begun goes with the partition."""
+    kafka, clock = two_partitions(), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, hands=2)
+    one.turn(2)
+    begun = one.in_hand()
+    assert len(begun) == 2
+
+    def end_all() -> None:
+        for record in list(one.pool.held):
+            one.pool.end(record)
+
+    one.pool.ended.meanwhile = end_all
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    two.end(*[v for v in two.in_hand() if v])
+    take_turns(one, two)
+    assert len(one.owned) == len(two.owned) == 1
+    assert [r.raw.value() for r in one.pool.runs if r.partition.epoch == 1] == begun
+    ran = [r.offset for b in (one, two) for r in b.pool.runs if r.partition.number in (0, 1)]
+    assert len(ran) == 8
+    assert kafka.committed(GROUP) == {("foo", 0): 4, ("foo", 1): 4}
+
+
+def test_what_waits_below_what_has_ended_is_done_before_a_partition_goes() -> None:
+    """Dropped with the rest, it would bring back what has ended beyond it."""
+    kafka, clock = MemoryKafka(lambda: 1_700_000_000.0), Clock()
+    kafka.create("foo", 2)
+    for key in (b"a", b"a", b"b", b"b"):
+        kafka.append("foo", 0, value=key, key=key)
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.end(b"b")  # the third; the second waits for the first, the fourth may begin
+    one.pool.ended.meanwhile = lambda: [one.pool.end(r) for r in list(one.pool.held)] and None
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    assert kafka.committed(GROUP)[("foo", 0)] in (3, 4)
+    begun = [r.offset for bench in (one, two) for r in bench.pool.runs]
+    assert sorted(begun) == [0, 1, 2, 3]
+
+
+def test_a_result_in_hand_at_a_revoke_is_written_and_committed() -> None:
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+
+    def end_all() -> None:
+        for value in one.in_hand():
+            assert value
+            one.end_with_result(value)
+
+    one.pool.ended.meanwhile = end_all
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    assert len(kafka.records(RESULTS)) == 2
+    assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
+    assert two.pool.runs == []
+
+
+def test_a_revoke_does_not_wait_longer_than_its_time() -> None:
+    """The group stands still meanwhile."""
+    kafka, clock = two_partitions(), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, hands=1)
+    one.turn(2)
+    two = Bench(kafka, ["foo"], clock=clock)
+    before = clock.now
+    one.turn()
+    assert REVOKE_TIMEOUT_S <= clock.now - before < REVOKE_TIMEOUT_S + 1
+    take_turns(one, two)
+    assert len(two.owned) == 1
+
+
+def test_a_handler_that_outlives_its_partition_commits_nothing() -> None:
+    """Fault 15: its record is another's; counts must not keep it either."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    late = list(one.pool.held)
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two)
+    for record in late:
+        one.pool.end(record)
+    take_turns(one, two)
+    assert set(kafka.committed(GROUP).values()) <= {0}
+    assert sorted([*one.in_hand(), *two.in_hand()], key=str) == [b"0-0", b"1-0"]
+    assert one.poller.flow.records == len(one.in_hand())
+
+
+def test_a_failing_record_does_not_hold_up_a_revoke() -> None:
+    """It waits for its next run, and that is the next owner's."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.fail(b"0-0")
+    one.end(b"1-0")
+    one.turn()
+    two = Bench(kafka, ["foo"], clock=clock)
+    before = clock.now
+    one.turn()
+    assert clock.now - before < 1
+    take_turns(one, two)
+    assert [*one.in_hand(), *two.in_hand()] == [b"0-0"]
+
+
+def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
+    """P9: another may own them already."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.end(b"0-0")
+    one.die()
+    before = clock.now
+    one.turn()
+    assert clock.now - before < 1, "waited for what is in hand"
+    history = kafka.history(GROUP)
+    assert all(commit.position == 0 for commit in history)
+    one.turn(3)
+    assert sorted(one.in_hand()[-2:], key=str) == [b"0-0", b"1-0"]
+    assert one.poller.flow.records == 2
+
+
+def test_what_comes_in_the_call_that_brought_the_assignment_comes_again() -> None:
+    """It was fetched for an earlier epoch, from a position that is not this one's."""
+    kafka, clock = two_partitions(records=2), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    late = [raw for raw in kafka.records("foo") if raw.offset() == 1]
+    one.end(*[value for value in one.in_hand() if value])
+    two = Bench(kafka, ["foo"], clock=clock)
+    one.consumer.late_by_assignment = two.consumer.late_by_assignment = late
+    take_turns(one, two)
+    assert (one.in_hand(), two.in_hand()) == ([], [])
+    assert kafka.committed(GROUP) == {("foo", 0): 2, ("foo", 1): 2}
+
+
+def test_a_paused_partition_flows_again_after_a_rebalance() -> None:
+    """Fault 17: who paused it is gone, and so must be the pause."""
+    kafka, clock = two_partitions(records=10), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, hands=2, in_flight=4)
+    one.turn(6)
+    assert len(one.poller.flow.paused) == 2
+    two = Bench(kafka, ["foo"], clock=clock)
+    take_turns(one, two, count=10)
+    done: set[bytes | None] = set()
+    for _ in range(40):
+        for bench in (one, two):
+            done |= set(bench.in_hand())
+            for record in list(bench.pool.held):
+                bench.pool.end(record)
+        take_turns(one, two, count=2)
+    assert len(done) == 20
+    assert kafka.committed(GROUP) == {("foo", 0): 10, ("foo", 1): 10}
