@@ -21,6 +21,7 @@ class CommitPolicy:
 
     interval_s: float
     records: int
+    resting_s: float = 0.02  # with nothing in flight
     answer_s: float = 30.0  # without an answer for so long, another commit may go
 
 
@@ -41,18 +42,23 @@ class Committer:
         self.commits = 0
         self.trouble: str | None = None
 
-    def due(self, now: float, outcomes: int) -> bool:
-        """Whether it is time to settle and commit, with `outcomes` since the last time."""
-        return outcomes >= self._policy.records or now >= self.next_at
+    def due(self, now: float, outcomes: int, *, resting: bool = False) -> bool:
+        """Whether it is time to settle and commit, with `outcomes` since the last time.
+
+        `resting`: nothing is in flight, so nothing is won by waiting for more.
+        """
+        return outcomes >= self._policy.records or now >= self.due_at(outcomes, resting=resting)
 
     def mark(self, now: float) -> None:
         """A settling began: the interval starts again."""
         self._last = now
 
-    @property
-    def next_at(self) -> float:
+    def due_at(self, outcomes: int, *, resting: bool = False) -> float:
         """When the present interval ends."""
-        return self._last + self._policy.interval_s
+        interval_s = self._policy.interval_s
+        if resting and outcomes:
+            interval_s = min(interval_s, self._policy.resting_s)
+        return self._last + interval_s
 
     @property
     def under_way(self) -> bool:

@@ -27,6 +27,7 @@ _LOG = structlog.get_logger()
 TAKE_MOST = 1_000  # records a turn
 IDLE_S = 0.1  # nothing in hand: wait in the client
 BUSY_S = 0.002  # handlers at work: wait for one of them, and look after new records meanwhile
+GATHER_S = 0.001
 FLOW_EVERY_S = 0.02
 
 
@@ -166,7 +167,7 @@ class Poller:
             return BUSY_S
         due = min(self.lanes.next_due() or now + IDLE_S, now + IDLE_S)
         if self._outcomes:
-            due = min(due, self.committer.next_at)
+            due = min(due, self.committer.due_at(self._outcomes, resting=not self.flow.records))
         return max(0.0, due - now)
 
     def _begin_fresh(self) -> None:
@@ -190,6 +191,10 @@ class Poller:
 
     def _work(self, wait_s: float) -> None:
         if ended := drain(self._pool.ended, wait_s):
+            if wait_s and self._pool.wanted() == 0:
+                # The handlers have work enough: look at many outcomes at once, not at each.
+                time.sleep(GATHER_S)
+                ended += drain(self._pool.ended, 0.0)
             self._settle(ended)
         now = self._clock()
         if self.lanes.parked:
@@ -249,7 +254,7 @@ class Poller:
     def _publish(self, now: float) -> None:
         settled = self.publisher.turn(now)
         self._settled(settled)
-        due = self.committer.due(now, self._outcomes)
+        due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
             self.committer.mark(now)
             self._outcomes = 0

@@ -25,6 +25,15 @@ def handle(message):
     time.sleep(0.004)
     return message.value
 """
+AWAITING = """
+import asyncio
+from tests.harness.recorded import recorded_async
+
+@recorded_async
+async def handle(message):
+    await asyncio.sleep(0.01)
+    return message.value
+"""
 
 
 @pytest.fixture
@@ -51,6 +60,25 @@ def test_a_calm_run_of_50_000_repeats_nothing_and_keeps_each_keys_order(
         calm.is_gone()
     found = gather(calm, writer.acked, results)
     assert len(found.produced) == 50_000
+    assert (found.contradictions(), found.repeated) == ({}, [])
+
+
+def test_async_handlers_are_as_calm(
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+) -> None:
+    """A loop of many handlers at once instead of threads; what is promised is the same."""
+    source = topic("proof", partitions=8)
+    settings = {"workers": {"processes": 2}, "delivery": {"results": results}}
+    writer = Writer(bootstrap, tmp_path / "produced")
+    writer.write(source, numbered(10_000, keys=KEYS))
+    with service(
+        tmp_path / "service", bootstrap, [source], handlers=AWAITING, settings=settings
+    ) as calm:
+        calm.serve()
+        calm.caught_up()
+        assert calm.stop() == 0
+        calm.is_gone()
+    found = gather(calm, writer.acked, results)
     assert (found.contradictions(), found.repeated) == ({}, [])
 
 

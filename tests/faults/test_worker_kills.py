@@ -1,11 +1,13 @@
 """`kill -9` of workers under load: nothing is lost, and what repeats has its kill."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from tests.harness.evidence import Evidence, gather
-from tests.harness.kafka import Writer, numbered
+from tests.harness.kafka import New, Writer, numbered
 from tests.harness.ledgers import At, Fault
 from tests.harness.service import Service, service
 from tests.waiting import eventually
@@ -15,6 +17,7 @@ Topic = Callable[..., str]
 KILLS = 20
 IN_A_ROW = 3  # the last ones, of one slot
 RECORDS = 100_000
+PORTION, TRICKLE = 4_000, 20  # before each kill, and while the moment for it is awaited
 WORKERS = 4
 SERVED_S = 2.0
 SERIES_S = 10.0  # deaths of a slot that are closer together are answered with a back-off
@@ -46,12 +49,14 @@ def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_h
         tmp_path / "service", bootstrap, [source], handlers=SLOWISH, settings=settings
     ) as struck:
         struck.serve()
+        stream = numbered(RECORDS, keys=800)
         for turn in range(KILLS):
             slot = _victim(struck.faults.faults, turn)
-            portion = RECORDS // KILLS
-            writer.begin(source, numbered(portion, keys=800, first=turn * portion))
-            _kill_at_work(struck, slot, writer)
+            writer.begin(source, islice(stream, PORTION))
+            eventually(partial(_at_work, struck, slot, writer, source, stream), every_s=0.01)
+            struck.kill_worker(slot)
             writer.finish()
+        writer.write(source, stream)
         struck.caught_up()
         assert struck.stop() == 0
         struck.is_gone()
@@ -74,16 +79,11 @@ def _victim(faults: Sequence[Fault], turn: int) -> int:
     return slot
 
 
-def _kill_at_work(struck: Service, slot: int, writer: Writer) -> None:
-    """Once it runs and has records, while more are written."""
-
-    def at_work() -> bool:
-        writer.hear()
-        row = struck.worker(slot)
-        return row["phase"] == "running" and row["in_flight"] > 0 and row["pid"] is not None
-
-    eventually(at_work, timeout_s=30, every_s=0.01, what=f"worker {slot} at work")
-    struck.kill_worker(slot)
+def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> bool:
+    """Whether a worker runs and a handler of its is busy. Feeds it, lest it run dry."""
+    writer.begin(topic, islice(stream, TRICKLE))
+    row = struck.worker(slot)
+    return bool(row["phase"] == "running" and row["oldest_s"] > 0)
 
 
 def _hit_nothing(found: Evidence) -> list[Fault]:

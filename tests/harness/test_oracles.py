@@ -1,0 +1,128 @@
+"""The oracles can see: each finds the contradiction that it is there for, and no other."""
+
+import pytest
+
+from tests.harness import oracles
+from tests.harness.history import Commit, decode_key, decode_value, java_hash
+from tests.harness.kafka import Read
+from tests.harness.ledgers import Fault, Invocation, Produced
+
+AT = ("orders", 0)
+MS = 1_000_000
+KEY = b"\x00\x01\x00\x05group\x00\x06orders\x00\x00\x00\x07"
+VALUE_3 = b"\x00\x03" + b"\x00" * 7 + b"\x2a" + b"\xff" * 4 + b"\x00\x01m" + b"\x00" * 7 + b"\x09"
+VALUE_4 = (
+    b"\x00\x04" + b"\x00" * 7 + b"\x2a" + b"\xff" * 4 + b"\x02m" + b"\x00" * 7 + b"\x09"
+    b"\x01\x00\x10" + b"u" * 16
+)
+
+
+def produced(*offsets: int, key: str = "k") -> list[Produced]:
+    return [Produced(str(offset), AT, offset, key, 0) for offset in offsets]
+
+
+def run(
+    offset: int, start: int, end: int | None, *, pid: int = 1, raised: bool = False
+) -> Invocation:
+    """One run, in milliseconds."""
+    over = None if end is None else end * MS
+    return Invocation(pid, AT, offset, 1, "k", start * MS, over, raised)
+
+
+def result(offset: int) -> Read:
+    source = f"orders/0/{offset}/0".encode()
+    return Read(("results", 0), 0, None, b"", {"kworker-source": source}, 0)
+
+
+def commit(position: int, time_ms: int) -> Commit:
+    return Commit(AT, position, "", time_ms)
+
+
+def killed(pid: int, at_ms: int) -> Fault:
+    return Fault("kill -9", pid, 0, (AT,), at_ms * MS, at_ms * MS, 1)
+
+
+def test_a_record_that_only_failed_or_was_cut_off_is_lost() -> None:
+    """A beginning is not an end."""
+    runs = [run(0, 1, 2), run(1, 1, 2, raised=True), run(2, 1, None)]
+    assert oracles.lost(produced(0, 1, 2, 3), runs) == [(*AT, 1), (*AT, 2), (*AT, 3)]
+    assert oracles.phantoms(produced(0, 1), runs) == [(*AT, 2)]
+
+
+def test_results_are_counted_against_ends() -> None:
+    """A record handled twice may have two results, one handled once may not."""
+    runs = [run(0, 1, 2), run(0, 3, 4), run(1, 1, 2)]
+    results = [result(0), result(0), result(1), result(1)]
+    assert oracles.results_too_many(results, runs) == [(*AT, 1)]
+    assert oracles.without_result(produced(1, 2), results) == [(*AT, 2)]
+
+
+def test_a_commit_above_a_record_that_ends_later_is_unsafe() -> None:
+    """Whichever of those below it was the last; a gap between offsets is none of them."""
+    ends = oracles.first_ends([run(0, 1, 50), run(3, 1, 20), run(4, 1, 90)])
+    records = produced(0, 3, 4)
+    safe = [commit(0, 1), commit(3, 51), commit(4, 51), commit(5, 90)]
+    assert oracles.unsafe(safe, records, ends) == []
+    early, never = commit(4, 40), commit(9, 200)
+    assert oracles.unsafe([early], records, ends) == [(early, (*AT, 0))]
+    assert oracles.unsafe([never], [*records, *produced(8)], ends) == [(never, (*AT, 8))]
+
+
+def test_a_position_that_goes_back_is_seen() -> None:
+    """In the order of the log, whatever the clock says."""
+    commits = [commit(5, 10), commit(4, 10), commit(6, 9)]
+    assert oracles.backward(commits) == [(commits[0], commits[1])]
+    assert oracles.short_of_the_end({AT: 6}, {AT: 5}) == {AT: 1}
+
+
+def test_a_repeat_is_explained_by_a_kill_only_if_it_was_not_committed_by_then() -> None:
+    """What was committed before the kill must not come again; nor anything without a kill."""
+    runs = [run(0, 1, 2), run(1, 3, 4), run(0, 30, 31, pid=2), run(1, 32, 33, pid=2)]
+    repeats = oracles.repeated(runs)
+    fault = killed(1, 20)
+    assert oracles.unexplained(repeats, [fault], [commit(0, 1)]) == []
+    assert oracles.unexplained(repeats, [fault], [commit(1, 10)]) == [(runs[0], runs[2])]
+    assert oracles.unexplained(repeats, [], [commit(0, 1)]) == repeats
+    assert oracles.unexplained(repeats, [killed(1, 40)], [commit(0, 1)]) == repeats
+
+
+def test_a_retry_is_no_repeat() -> None:
+    """It raised, so it is not done."""
+    assert oracles.repeated([run(0, 1, 2, raised=True), run(0, 3, 4)]) == []
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [run(0, 1, 5), run(1, 4, 6)],  # overlapping
+        [run(1, 1, 2), run(0, 3, 4)],  # changing places
+        [run(0, 1, 2, raised=True), run(1, 3, 4), run(0, 5, 6)],  # overtaking a retry
+        [run(0, 1, None), run(1, 3, 4)],  # before the other ended
+    ],
+)
+def test_records_of_one_key_that_overlap_or_change_places_are_seen(runs: list[Invocation]) -> None:
+    """Order is by offset, and one at a time."""
+    assert oracles.disordered(runs) != []
+
+
+def test_a_kill_ends_what_the_process_had_begun() -> None:
+    """So the next process may begin it again."""
+    runs = [run(0, 1, None), run(0, 30, 31, pid=2), run(1, 32, 33, pid=2)]
+    assert oracles.disordered(runs, [killed(1, 20)]) == []
+    assert oracles.disordered(runs, [killed(1, 31)]) != []
+
+
+@pytest.mark.parametrize("value", [VALUE_3, VALUE_4])
+def test_commits_are_decoded(value: bytes) -> None:
+    """Both versions that brokers write; a key of another group is none of ours."""
+    at = decode_key(KEY, "group")
+    assert at == ("orders", 7)
+    assert decode_value(at, value) == Commit(at, 42, "m", 9)
+    assert decode_key(KEY, "other") is None
+    assert decode_key(b"\x00\x02\x00\x05group", "group") is None
+
+
+def test_a_groups_partition_is_found_as_java_does() -> None:
+    """Also where the hash is negative."""
+    assert java_hash("hello") == 99162322
+    assert java_hash("orders") == -1008770331
