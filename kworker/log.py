@@ -76,7 +76,10 @@ def _renderers(log: Log) -> list[structlog.typing.Processor]:
     if log.format == "console" or (log.format == "auto" and sys.stderr.isatty()):
         return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     return [
-        structlog.processors.dict_tracebacks,
+        # Without the frames' locals: they hold records, and the configuration's secrets.
+        structlog.processors.ExceptionRenderer(
+            structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        ),
         structlog.processors.JSONRenderer(serializer=_json),
     ]
 

@@ -1,8 +1,10 @@
 """Kafka's consumer and producer as the worker uses them: the only such file."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Protocol, cast
 
 from confluent_kafka import (
@@ -88,12 +90,27 @@ class KafkaConsumer:
         self._listener = listener
         self._raised: Exception | None = None
         self._incremental = properties.get("group.protocol") == "consumer"
+        self._properties = dict(properties)
+        self._topics: list[str] = []
+        self._life = 0  # what an earlier client still has to say is not heard
+        self._consumer = self._made()
+
+    def _made(self) -> Consumer:
         try:
-            self._consumer = Consumer({**properties, "on_commit": self._on_commit}, logger=_LOG)
+            on_commit = partial(self._on_commit, self._life)
+            return Consumer({**self._properties, "on_commit": on_commit}, logger=_LOG)
         except KafkaException as error:
             raise Refused(str(error.args[0]), passing=False) from None
 
+    def renew(self) -> None:
+        """Another client, with the same subscription, for one that is fenced for good."""
+        self._life += 1
+        threading.Thread(target=self._consumer.close, name="close", daemon=True).start()
+        self._consumer = self._made()
+        self.subscribe(self._topics)
+
     def subscribe(self, topics: list[str]) -> None:
+        self._topics = topics
         self._consumer.subscribe(
             topics,
             on_assign=self._guarded(self._listener.assigned),
@@ -180,14 +197,20 @@ class KafkaConsumer:
         """Leaves, if dynamic; may hang: call it where a hang does no harm."""
         self._consumer.close()
 
-    def _on_commit(self, error: Any, partitions: Any) -> None:
+    def _on_commit(self, life: int, error: Any, partitions: Any) -> None:
+        if life != self._life:
+            return
         try:
             self._listener.committed(_first_error(partitions) if error is None else str(error))
         except Exception as raised:  # noqa: BLE001 - raised again by `take`
             self._raised = raised
 
     def _guarded(self, tell: Callable[[list[At]], None]) -> Callable[[object, Any], None]:
+        life = self._life
+
         def callback(_consumer: object, partitions: Any) -> None:
+            if life != self._life:
+                return
             try:
                 tell([(tp.topic, tp.partition) for tp in partitions])
             except Exception as raised:  # noqa: BLE001 - raised again by `take`

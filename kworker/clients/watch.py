@@ -14,6 +14,9 @@ from kworker.clients.kafka import At
 
 _LOG = logging.getLogger("librdkafka")
 _TIMEOUT_S = 5.0
+# After a broker's restart the client would ask with a leader epoch that is over, and be refused,
+# for as long as it believes what it once heard.
+_FRESH = {"metadata.max.age.ms": 3000, "topic.metadata.refresh.interval.ms": 1000}
 # Kafka's limit is on the batch, which the producer's is on too.
 _LIMIT = "max.message.bytes"
 
@@ -22,7 +25,7 @@ class KafkaWatch:
     """One question of each kind at a time. Used by one thread."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._admin = AdminClient(dict(properties), logger=_LOG)
+        self._admin = AdminClient({**_FRESH, **properties}, logger=_LOG)
         self._ends: dict[TopicPartition, Any] = {}
         self._limits: dict[ConfigResource, Any] = {}
 

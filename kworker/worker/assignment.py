@@ -13,6 +13,7 @@ from kworker.worker.committer import Committer
 _LOG = structlog.get_logger()
 _ASK_S = 5.0
 _ASK_AGAIN_S = 0.5
+_GHOST_S = 60.0
 _GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
 
 
@@ -43,6 +44,7 @@ class Assignment:
         self.rebalances = 0
         self.joined = False
         self.changed = False
+        self._lost_at = float("-inf")
 
     def bind(self, consumer: Assigning, committer: Committer) -> None:
         """The consumer is made with this listener, so it is told afterwards."""
@@ -71,6 +73,7 @@ class Assignment:
 
     def lost(self, partitions: list[At]) -> None:
         """Others may own them already: drop everything, commit nothing."""
+        self._lost_at = time.monotonic()
         self._close(partitions)
         _LOG.warning(
             "partitions lost; others have them, what was in hand is done again",
@@ -80,14 +83,26 @@ class Assignment:
     def committed(self, error: str | None) -> None:
         self._committer.answered(error)
 
+    @property
+    def lost_lately(self) -> bool:
+        """The session ended lately, so what fences this member may be its own late commit."""
+        return time.monotonic() - self._lost_at < _GHOST_S
+
+    def abandon(self) -> None:
+        """The member itself is gone, and nobody is left to answer."""
+        self._forget(list(self.partitions))
+
     def _close(self, partitions: list[At]) -> None:
+        self._forget(partitions)
+        self._consumer.unassign(partitions)
+
+    def _forget(self, partitions: list[At]) -> None:
         for at in partitions:
             if partition := self.partitions.pop(at, None):
                 partition.open = False
                 self.fresh.discard(partition)
                 self._drop(partition)
             self._committer.forget(at)
-        self._consumer.unassign(partitions)
         self.changed = True
 
     def _positions(self, partitions: list[At]) -> dict[At, int | None]:

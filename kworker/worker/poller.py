@@ -104,6 +104,12 @@ class Poller:
         self._publish(self._clock())
         self._adjust_flow(self._clock())
 
+    def rejoin(self) -> None:
+        """Another member in place of one that is fenced: what it had is done again."""
+        self.assignment.abandon()
+        self.committer.answered("fenced by its own past")
+        self._consumer.renew()
+
     @property
     def in_hand(self) -> int:
         """Records taken and not settled."""
@@ -143,6 +149,7 @@ class Poller:
         """Whether they answered the last question."""
         if answer:
             self._troubles.pop("kafka", None)
+            self.publisher.brokers_answer(self._clock())
         else:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
 

@@ -33,6 +33,7 @@ class PublishPolicy:
     backlog_records_max: int
     retry_s: float = 1.0
     hear_every_s: float = 0.004
+    give_up_s: float = 15.0  # without one, though the brokers answer: another producer
     patience_s: float = 5.0  # without an acknowledgement: say so
 
 
@@ -117,12 +118,20 @@ class Publisher:
         self._hear_at = now + self._policy.hear_every_s
         self._producer.poll()
         if self._producer.fatal:
-            self._replace(now)
+            self._replace(now, self._producer.fatal)
         elif self._closing and not self._producer.unfinished:
             return self._finish(now)
         elif self._closing and now - self._closing_since > self._policy.patience_s:
             self.trouble = f"no acknowledgement for {now - self._closing_since:.0f} s"
         return []
+
+    def brokers_answer(self, now: float) -> None:
+        """Others hear from the brokers; a producer that does not will not any more.
+
+        Its library can lose a partition's leader over a broker's restart, for good.
+        """
+        if self._closing and now - self._closing_since > self._policy.give_up_s:
+            self._replace(now, "no acknowledgement, though the brokers answer")
 
     def _produce(self, now: float) -> None:
         waiting, batch, produce = self._waiting, self._batch, self._producer.produce
@@ -169,9 +178,9 @@ class Publisher:
         self._not_before = now + self._policy.retry_s
         self.close_batch(now)
 
-    def _replace(self, now: float) -> None:
+    def _replace(self, now: float, why: str) -> None:
         """A producer that can write no more: all that it had is written again by another."""
-        self._hold(f"producer replaced: {self._producer.fatal}", now)
+        self._hold(f"producer replaced: {why}", now)
         self._producer.purge()
         self._producer.poll()
         self._waiting.extendleft(reversed(self._batch))

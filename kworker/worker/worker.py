@@ -238,7 +238,13 @@ class Worker:
 
     def _serve(self, poller: Poller, telling: Telling) -> None:
         while self._phase.taking:
-            poller.turn()
+            try:
+                poller.turn()
+            except Fenced as fenced:
+                if not poller.assignment.lost_lately:
+                    raise
+                _LOG.warning("fenced by its own past; joins anew", error=str(fenced))
+                poller.rejoin()
             telling.turn()
             if self._phase is Phase.JOINING and poller.assignment.joined:
                 self._enter(Phase.RUNNING)
