@@ -77,7 +77,10 @@ def _stays_away(waiting: Service, pids: dict[int, int]) -> None:
     back_at = time.monotonic() + AWAY_S
 
     def over() -> bool:
-        status = waiting.status()
+        assert waiting.process is not None
+        assert waiting.process.poll() is None
+        if not (status := waiting.status()):
+            return False  # the machine is too busy for an answer; nothing has ended
         assert (status["state"], bool(status["reasons"])) == ("red", True)
         assert {row["slot"]: row["pid"] for row in status["workers"]} == pids
         return time.monotonic() >= back_at
