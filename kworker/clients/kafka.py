@@ -92,6 +92,8 @@ class KafkaConsumer:
         self._incremental = properties.get("group.protocol") == "consumer"
         self._properties = dict(properties)
         self._topics: list[str] = []
+        self._held: dict[At, int] = {}  # assigned and not resumed: where each begins
+        self._told: list[RawMessage] = []  # what came with an assignment and is no record
         self._life = 0  # what an earlier client still has to say is not heard
         self._consumer = self._made()
 
@@ -105,6 +107,7 @@ class KafkaConsumer:
     def renew(self) -> None:
         """Another client, with the same subscription, for one that is fenced for good."""
         self._life += 1
+        self._held, self._told = {}, []
         threading.Thread(target=self._consumer.close, name="close", daemon=True).start()
         self._consumer = self._made()
         self.subscribe(self._topics)
@@ -123,6 +126,8 @@ class KafkaConsumer:
 
     def take(self, most: int, timeout_s: float) -> list[RawMessage]:
         """Records and events, at once if there are any; serves every callback."""
+        if self._held:
+            self.pause(list(self._held))  # not resumed at once, so in earnest
         first = self._consumer.poll(timeout_s) if timeout_s else None
         # With one message there, consume() would wait for the rest of its time; so it gets none.
         rest = most if first is None else most - 1
@@ -131,7 +136,22 @@ class KafkaConsumer:
             batch.insert(0, cast(RawMessage, first))
         if self._raised is not None:
             raise self._raised
-        return batch
+        if self._told:
+            batch, self._told = self._told + batch, []
+        return self._sought_back(batch) if self._held else batch
+
+    def _sought_back(self, batch: list[RawMessage]) -> list[RawMessage]:
+        """Without what came in the very call that brought its assignment: it may be older."""
+        early = [raw for raw in batch if _at(raw) in self._held]
+        self._told = [raw for raw in early if raw.error() and trouble_of(raw) is not Trouble.END]
+        for at in {_at(raw) for raw in early} - {_at(raw) for raw in self._told}:
+            try:
+                self._consumer.seek(TopicPartition(*at, self._held[at]))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:
+                    raise
+                # Nothing of the new epoch was fetched yet, so there is nothing to go back over.
+        return [raw for raw in batch if _at(raw) not in self._held]
 
     def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]:
         """The group's committed positions, None where there is none. Raises Refused."""
@@ -145,29 +165,37 @@ class KafkaConsumer:
         return {(tp.topic, tp.partition): tp.offset if tp.offset >= 0 else None for tp in answer}
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
-        """Takes up partitions at positions (None: the beginning), paused."""
-        partitions = [
-            TopicPartition(*at, OFFSET_BEGINNING if position is None else position)
-            for at, position in positions.items()
-        ]
+        """Takes up partitions at positions (None: the beginning), paused.
+
+        That is, nothing of them is returned before they are resumed; but the client fetches
+        already, for one that is paused and resumed here is not fetched for a second.
+        """
+        starts = {at: OFFSET_BEGINNING if p is None else p for at, p in positions.items()}
+        partitions = [TopicPartition(*at, start) for at, start in starts.items()]
         if self._incremental:
             self._consumer.incremental_assign(partitions)
         else:
             self._consumer.assign(partitions)
-        self._consumer.pause([TopicPartition(*at) for at in positions])
+        self._held.update(starts)
 
     def unassign(self, partitions: Iterable[At]) -> None:
         """Answers a revoke or a loss."""
+        gone = set(partitions)
+        self._held = {at: start for at, start in self._held.items() if at not in gone}
         if self._incremental:
-            self._consumer.incremental_unassign([TopicPartition(*at) for at in partitions])
+            self._consumer.incremental_unassign([TopicPartition(*at) for at in gone])
         else:
             self._consumer.unassign()
 
     def pause(self, partitions: Iterable[At]) -> None:
-        self._consumer.pause([TopicPartition(*at) for at in partitions])
+        asked = list(partitions)
+        for at in asked:
+            self._held.pop(at, None)
+        self._consumer.pause([TopicPartition(*at) for at in asked])
 
     def resume(self, partitions: Iterable[At]) -> None:
-        self._consumer.resume([TopicPartition(*at) for at in partitions])
+        paused = [at for at in partitions if self._held.pop(at, None) is None]
+        self._consumer.resume([TopicPartition(*at) for at in paused])
 
     def commit(self, positions: Mapping[At, int]) -> None:
         """Sends positions; `Listener.committed` hears of the end. Raises Refused."""
@@ -271,6 +299,10 @@ class KafkaProducer:
 
 def _offsets(positions: Mapping[At, int]) -> list[TopicPartition]:
     return [TopicPartition(*at, position) for at, position in positions.items()]
+
+
+def _at(raw: RawMessage) -> At:
+    return raw.topic(), raw.partition()
 
 
 def _first_error(partitions: Any) -> str | None:

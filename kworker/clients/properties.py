@@ -22,6 +22,9 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     "acks": "all",
     "compression.type": "lz4",
     "linger.ms": 5,
+    # With more, librdkafka's idempotent producer turns in a circle, a whole CPU of it, while a
+    # partition has messages waiting and others on their way.
+    "max.in.flight.requests.per.connection": 1,
     # As Java does, so that results stand beside other writers' records of the same key.
     "partitioner": "murmur2_random",
     "queue.buffering.max.kbytes": 65536,

@@ -22,7 +22,10 @@ _LIMIT = "max.message.bytes"
 
 
 class KafkaWatch:
-    """One question of each kind at a time. Used by one thread."""
+    """One question of each kind at a time: what is asked before its answer is not asked.
+
+    Used by one thread.
+    """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._admin = AdminClient({**_FRESH, **properties}, logger=_LOG)
@@ -32,7 +35,8 @@ class KafkaWatch:
     def ask_ends(self, partitions: Iterable[At]) -> None:
         """Asks for the position after the last record of each partition."""
         asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
-        self._ends = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S) if asked else {}
+        if asked and not self._ends:
+            self._ends = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
 
     def ends(self) -> dict[At, int] | None:
         """The answer, once, when all of it is there; what failed is left out."""
@@ -48,7 +52,8 @@ class KafkaWatch:
     def ask_limits(self, topics: Iterable[str]) -> None:
         """Asks for the largest batch that each topic takes."""
         asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        self._limits = self._admin.describe_configs(asked, request_timeout=_TIMEOUT_S)
+        if not self._limits:
+            self._limits = self._admin.describe_configs(asked, request_timeout=_TIMEOUT_S)
 
     def limits(self) -> dict[str, int] | None:
         """The answer, once, in bytes; what failed is left out."""

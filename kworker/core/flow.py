@@ -15,6 +15,7 @@ class FlowPolicy:
     beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
     low: float = 0.5  # of its bound: where a paused partition goes on
     patience_s: float = 0.5  # full for so long: pause, and poll on
+    new_s: float = 0.1  # the same, for what keeps back a partition of which nothing came yet
 
 
 class Flow:
@@ -52,6 +53,7 @@ class Flow:
         total = sum(sizes)
         self.records += len(sizes)
         self.bytes += total
+        partition.heard = True
         partition.in_flight += len(sizes)
         partition.in_flight_bytes += total
         # Forgets slowly, so that one large record makes the next takes careful.
@@ -105,9 +107,13 @@ class Flow:
             self._over_since.clear()
             return set(assigned)
         share = min(1.0, 2 / (len(assigned) + 1))
-        return {p for p in assigned if self._must_pause(p, share, now)}
+        all_heard = all(partition.heard for partition in assigned)
+        patience_s = self._policy.patience_s if all_heard else self._policy.new_s
+        return {p for p in assigned if self._must_pause(p, share, patience_s, now)}
 
-    def _must_pause(self, partition: Partition, share: float, now: float) -> bool:
+    def _must_pause(
+        self, partition: Partition, share: float, patience_s: float, now: float
+    ) -> bool:
         """Over its credit for longer than patience; paused, until well below it."""
         if partition in self.paused:
             self._over_since.pop(partition, None)
@@ -116,7 +122,7 @@ class Flow:
             self._over_since.pop(partition, None)
             return False
         since = self._over_since.setdefault(partition, now)
-        if now - since < self._policy.patience_s:
+        if now - since < patience_s:
             return False
         del self._over_since[partition]
         return True

@@ -17,17 +17,18 @@ class Lanes:
 
     Owned by the poll thread. At most one record of a lane is out at a time, so any
     run of ready records holds different lanes. A parked record keeps its lane.
+    Partitions take turns, so that the backlog of one does not make the others wait.
     """
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
-        self._ready: deque[Record] = deque()
+        self._turn: deque[Partition] = deque()  # those with something ready
         self._parked: list[tuple[float, int, Record]] = []
         self._turns = count()
 
     @property
     def ready(self) -> int:
-        return len(self._ready)
+        return sum([len(partition.ready) for partition in self._turn])
 
     @property
     def parked(self) -> int:
@@ -41,7 +42,9 @@ class Lanes:
 
     def add(self, partition: Partition, records: Iterable[Record]) -> None:
         """Records of one partition, in the order of delivery."""
-        busy, ready = partition.busy, self._ready.append
+        if not partition.ready:
+            self._turn.append(partition)
+        busy, ready = partition.busy, partition.ready.append
         for record in records:
             lane = record.lane
             if lane is None:
@@ -53,33 +56,52 @@ class Lanes:
                 busy[lane] = deque((record,))
             else:
                 waiting.append(record)
+        if not partition.ready:
+            self._turn.pop()
 
     def take(self, most: int) -> deque[Record]:
         """Up to `most` ready records, of as many lanes."""
-        ready = self._ready
-        if most >= len(ready):
-            self._ready = deque()
-            return ready
-        return deque([ready.popleft() for _ in range(most)])
+        turn = self._turn
+        run: deque[Record] = deque()
+        while turn and most > 0:
+            share = max(1, most // len(turn))
+            partition = turn.popleft()
+            ready = partition.ready
+            if share >= len(ready):
+                most -= len(ready)
+                run.extend(ready)
+                ready.clear()
+            else:
+                most -= share
+                run.extend([ready.popleft() for _ in range(share)])
+                turn.append(partition)
+        return run
 
     def put_back(self, records: Iterable[Record]) -> None:
         """Records that were taken and did not start, in the order in which they were taken."""
-        self._ready.extendleft(reversed(list(records)))
+        for record in reversed(list(records)):
+            partition = record.partition
+            if not partition.ready:
+                self._turn.appendleft(partition)
+            partition.ready.appendleft(record)
 
     def finish(self, records: Iterable[Record]) -> None:
         """The records have their last outcome: the next of each lane may run."""
-        ready = self._ready
         for record in records:
             lane = record.lane
             if lane is None:
                 continue
-            busy = record.partition.busy
+            partition = record.partition
+            busy, ready = partition.busy, partition.ready
             if not (waiting := busy[lane]):
                 del busy[lane]
                 continue
             following = waiting.popleft()
             # Older first: the oldest record is what holds back the commit.
-            if ready and following.taken < ready[0].taken:
+            if not ready:
+                self._turn.append(partition)
+                ready.append(following)
+            elif following.taken < ready[0].taken:
                 ready.appendleft(following)
             else:
                 ready.append(following)
@@ -91,7 +113,10 @@ class Lanes:
     def wake(self, now: float) -> None:
         """What is due becomes ready."""
         while self._parked and self._parked[0][0] <= now:
-            self._ready.append(heapq.heappop(self._parked)[2])
+            record = heapq.heappop(self._parked)[2]
+            if not record.partition.ready:
+                self._turn.append(record.partition)
+            record.partition.ready.append(record)
 
     def next_due(self) -> float | None:
         return self._parked[0][0] if self._parked else None
@@ -105,12 +130,15 @@ class Lanes:
         dropped: list[Record] = []
 
         def keeps(record: Record) -> bool:
-            if record.partition is not partition or record.offset <= above:
+            if record.offset <= above:
                 return True
             dropped.append(record)
             return False
 
-        self._ready = deque(filter(keeps, self._ready))
+        if partition.ready:
+            partition.ready = deque(filter(keeps, partition.ready))
+            if not partition.ready:
+                self._turn.remove(partition)
         for lane, waiting in partition.busy.items():
             if waiting:
                 partition.busy[lane] = deque(filter(keeps, waiting))

@@ -19,6 +19,7 @@ class Partition:
     __slots__ = (
         "busy",
         "epoch",
+        "heard",
         "in_flight",
         "in_flight_bytes",
         "known",
@@ -26,6 +27,7 @@ class Partition:
         "number",
         "open",
         "prefix",
+        "ready",
         "source_size",
         "started_to",
         "topic",
@@ -40,9 +42,11 @@ class Partition:
         self.known = known  # its index in the scoreboard's text
         self.ledger = Ledger(position)
         self.open = True
+        self.heard = False  # whether the client has returned anything of it
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
         self.started_to = -1  # the highest offset ever handed to the pool
+        self.ready: deque[Record] = deque()  # may run now; kept by Lanes
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}
 

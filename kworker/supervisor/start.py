@@ -6,23 +6,19 @@ from kworker import config_file, log
 from kworker.config import Config
 from kworker.errors import ExitCode
 from kworker.supervisor.check import Report
-from kworker.supervisor.scoreboard import Slot
 from kworker.supervisor.service import Parts
 from kworker.supervisor.supervisor import Supervisor
 
 
 def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> int:
     """Is the supervisor of this service until it ends; the exit code. `named` is --config."""
-    log.configure(config.log)
-    parts = Parts(body=_work, preflight=_preflight, reread=lambda: config_file.load(named))
-    return Supervisor(config, parts, ready_fd).run()
-
-
-def _work(config: Config, slot: Slot, lifeline_fd: int) -> int:
-    # In the child: what has a client of anything must not be imported before the fork.
+    # Imported once for all workers, so that one that was killed is back at once. Modules only:
+    # no client of anything may be made before the fork.
     from kworker.worker.worker import run
 
-    return run(config, slot, lifeline_fd)
+    log.configure(config.log)
+    parts = Parts(body=run, preflight=_preflight, reread=lambda: config_file.load(named))
+    return Supervisor(config, parts, ready_fd).run()
 
 
 def _preflight(config: Config) -> Report:

@@ -125,6 +125,7 @@ class Intake:
             case Trouble.END:
                 partition = self._present(at)
                 if partition is not None:
+                    partition.heard = True
                     partition.ledger.reach(event.offset())
             case Trouble.GAP:
                 self._gap(at)
@@ -139,13 +140,15 @@ class Intake:
         """The partition stops, by itself: the client fetches nothing more of it."""
         name = f"{at[0]}/{at[1]}"
         partition = self._assignment.partitions.get(at)
-        wanted = partition.ledger.end if partition else None
+        if partition is None:
+            return  # its owner is told
+        partition.heard = True
         try:
             low, high = self._consumer.watermarks(at, _ASK_S)
             holds = f"the partition now holds {low} to {high}"
         except Refused as refused:
             holds = f"what the partition holds is not known ({refused})"
-        text = f"{name} stopped: its next record would be {wanted}, but {holds}"
+        text = f"{name} stopped: its next record would be {partition.ledger.end}, but {holds}"
         self.reasons[f"gap {name}"] = f"{text}; `kworker offsets reset` decides where to go on"
         _LOG.error(text)
 

@@ -36,6 +36,10 @@ class LoopPool:
         """How many more handlers may start now."""
         return min(RUN_MOST, len(self._hands) - (self._handed - self._finished))
 
+    def ample(self) -> bool:
+        """Whether no handler could start: nothing waits here, so the next outcome counts."""
+        return self.wanted() == 0
+
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""
         self._handed += len(run)

@@ -2,15 +2,18 @@
 
 The interpreter's lock lets one of them run at a time. When each hand-over of that lock goes to
 another CPU, all that a record is made of moves with it, and a cheap handler costs half as much
-again. So while handlers are cheap and compute, the whole process keeps to one CPU.
+again. So while handlers are cheap and compute, all threads of Python keep to one CPU. The Kafka
+library's own threads, which never take that lock, stay free.
 """
 
 import ctypes
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 _libc = ctypes.CDLL(None)
-_TASKS = "/proc/self/task"
+_TASKS = Path("/proc/self/task")
+_LIBRARY = "rdk:"  # how librdkafka's threads are called
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class PlacementPolicy:
 
 
 class Placement:
-    """The CPUs of this process's threads, the client library's too. Owned by the poll thread."""
+    """The CPUs of this process's threads. Owned by the poll thread."""
 
     def __init__(self, policy: PlacementPolicy) -> None:
         self._policy = policy
@@ -54,8 +57,9 @@ class Placement:
 
 
 def _place(cpus: set[int]) -> None:
-    for thread in os.listdir(_TASKS):
+    for thread in _TASKS.iterdir():
         try:
-            os.sched_setaffinity(int(thread), cpus)
+            if not (thread / "comm").read_text().startswith(_LIBRARY):
+                os.sched_setaffinity(int(thread.name), cpus)
         except OSError:
             pass  # the thread has ended, or the CPU has been taken from us: anywhere will do

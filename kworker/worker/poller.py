@@ -25,6 +25,8 @@ from kworker.worker.publisher import Publisher
 _LOG = structlog.get_logger()
 
 TAKE_MOST = 1_000  # records a turn
+TAKE_LEAST = 64  # room for fewer may wait, for so long:
+TAKE_EVERY_S = 0.02
 IDLE_S = 0.1  # nothing in hand: wait in the client
 BUSY_S = 0.002  # handlers at work: wait for one of them, and look after new records meanwhile
 GATHER_S = 0.001
@@ -41,6 +43,7 @@ class Pool(Protocol):
     ended: SimpleQueue[Record]
 
     def wanted(self) -> int: ...
+    def ample(self) -> bool: ...
     def hand(self, run: deque[Record]) -> None: ...
     def reclaim(self, now: float) -> list[Record]: ...
 
@@ -93,6 +96,7 @@ class Poller:
         self._shedding: list[Partition] = []  # what may end but not begin anew
         self._flow_at = 0.0
         self._took = 0
+        self._take_at = 0.0
         self._full = False
 
     # -- one turn ---------------------------------------------------------------------
@@ -162,6 +166,9 @@ class Poller:
         self._full = room == 0
         if self._full and len(self.flow.paused) < len(self.assignment.partitions):
             return  # cheaper than pausing; flow will pause if this lasts
+        if 0 < room < min(TAKE_LEAST, self.flow.records // 8) and now < self._take_at:
+            return  # one by one they would cost more than their handlers
+        self._take_at = now + TAKE_EVERY_S
         self._took = self._intake.take(max(room, 1), self._idle_s(now))
         if self.assignment.fresh or self.assignment.changed:
             self._begin_fresh()
@@ -180,11 +187,12 @@ class Poller:
     def _begin_fresh(self) -> None:
         """The call that brought the assignment is over: what comes now is of its epoch."""
         assignment = self.assignment
-        self.flow.paused = {p for p in self.flow.paused if p.open} | assignment.fresh
+        paused = {p for p in self.flow.paused if p.open}
+        # A rebalance may forget what was paused; what it brought begins so.
+        self._consumer.pause(_ats(paused))
+        self.flow.paused = paused | assignment.fresh
         assignment.fresh.clear()
         assignment.changed = False
-        # A rebalance may forget what was paused.
-        self._consumer.pause(_ats(self.flow.paused))
         self._intake.rebalanced()
         if self.flow.stopped:
             self._shedding = list(assignment.partitions.values())
@@ -198,8 +206,8 @@ class Poller:
 
     def _work(self, wait_s: float) -> None:
         if ended := drain(self._pool.ended, wait_s):
-            if wait_s and self._pool.wanted() == 0:
-                # The handlers have work enough: look at many outcomes at once, not at each.
+            if wait_s and self._pool.ample():
+                # Look at many outcomes at once, not at each.
                 time.sleep(GATHER_S)
                 ended += drain(self._pool.ended, 0.0)
             self._settle(ended)

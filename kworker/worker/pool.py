@@ -66,10 +66,13 @@ class ThreadPool:
     def wanted(self) -> int:
         """How many records the next run should have; 0 when enough runs are under way."""
         self._learn()
-        moving = self._handed - sum(self._finished) - self._stuck
-        if moving >= self._useful():
+        if self._moving() >= self._useful():
             return 0
         return max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
+
+    def ample(self) -> bool:
+        """Whether most threads have a run waiting, so that the next outcomes can wait too."""
+        return self._moving() >= 0.75 * self._useful()
 
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""
@@ -106,6 +109,9 @@ class ThreadPool:
                 known.record_s + _FORGET * (sample.record_s - known.record_s),
                 known.computing + _FORGET * (sample.computing - known.computing),
             )
+
+    def _moving(self) -> int:
+        return self._handed - sum(self._finished) - self._stuck
 
     def _useful(self) -> int:
         """How many runs may be under way: for each that runs, one that waits for its thread."""

@@ -39,7 +39,7 @@ _M_ARENA_MAX, _ARENAS = -8, 2
 _GC_THRESHOLDS = (10_000, 20, 100)
 _BUILD_AGAIN_S = (1.0, 30.0)  # a handler's __init__ that raised: first wait, longest wait
 _ASK_EVERY_S = 2.0
-_TURN_S = 0.02
+_TURN_S = 0.005
 _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
 _SETTLE_MOST_S = 5.0
 _LEAVE_S = 1.5  # unsubscribed and polling, so that a static member's leaving is heard
@@ -73,6 +73,10 @@ class Worker:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
         title = Title(self._slot, self._config.name)
         setproctitle.setproctitle(title.text(time.monotonic()))
+        # Asked now, answered while the handlers are imported.
+        watch = KafkaWatch(admin_properties(self._config))
+        limits = Limits([self._config.delivery.results, *self._config.delivery.topics])
+        watch.ask_limits(limits.topics)
         try:
             handlers = self._build_handlers()
         except ConfigError as error:
@@ -83,7 +87,8 @@ class Worker:
         # What is imported by now stays; and thousands of records in flight are no garbage.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        thread = threading.Thread(target=self._poll_thread, args=(handlers,), name="poll")
+        thread = threading.Thread(target=self._poll_thread, args=(handlers, watch, limits))
+        thread.name = "poll"
         thread.daemon = True
         thread.start()
         self._watch(thread, title)
@@ -185,10 +190,10 @@ class Worker:
 
     # -- poll thread ------------------------------------------------------------------
 
-    def _poll_thread(self, handlers: Handlers) -> None:
+    def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, limits: Limits) -> None:
         """Converts whatever ends it into the worker's end."""
         try:
-            self._poll(handlers)
+            self._poll(handlers, watch, limits)
         except Exception as error:  # noqa: BLE001 - the top of a thread
             self._failure = error
             if not isinstance(error, Fenced):
@@ -196,10 +201,8 @@ class Worker:
         finally:
             os.kill(os.getpid(), signal.SIGUSR2)  # wakes the main thread
 
-    def _poll(self, handlers: Handlers) -> None:
+    def _poll(self, handlers: Handlers, watch: KafkaWatch, limits: Limits) -> None:
         config, slot = self._config, self._slot
-        watch = KafkaWatch(admin_properties(config))
-        limits = Limits([config.delivery.results, *config.delivery.topics])
         if not self._learn(limits, watch):
             return
         pool = make_pool(config, slot, handlers, limits)
@@ -216,19 +219,18 @@ class Worker:
 
     def _learn(self, limits: Limits, watch: KafkaWatch) -> bool:
         """Waits, red, until the brokers tell what the topics take; False: told to stop."""
-        ask_at = 0.0
+        ask_at = time.monotonic() + _ASK_EVERY_S
         while self._phase < Phase.DRAINING:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
             if (answer := watch.limits()) is not None:
                 limits.learn(answer)
-            if limits.known:
-                self._say(())
-                return True
+                if limits.known:
+                    self._say(())
+                    return True
+                self._say((f"waiting for {limits.missing}: not there, or no broker answers",))
             if (now := time.monotonic()) >= ask_at:
                 ask_at = now + _ASK_EVERY_S
                 watch.ask_limits(limits.topics)
-            if answer is not None:
-                self._say((f"waiting for {limits.missing}: not there, or no broker answers",))
             time.sleep(_TURN_S)
         return False
 

@@ -60,6 +60,9 @@ class SteppedPool:
     def wanted(self) -> int:
         return max(0, self._hands - len(self.held))
 
+    def ample(self) -> bool:
+        return False
+
     def hand(self, run: deque[Record]) -> None:
         for record in run:
             if record.partition.open:

@@ -85,6 +85,21 @@ def test_what_is_assigned_begins_paused(kafka: Cluster) -> None:
     assert member.values() == [b"alpha"]
 
 
+def test_what_is_resumed_after_its_assignment_is_read_at_once(kafka: Cluster) -> None:
+    """And not after the second that a client sleeps when nothing may be fetched."""
+    waits = []
+    for _ in range(3):  # the machine may be busy for one of them
+        topic = kafka.create()
+        fill(kafka, topic, b"alpha", b"bravo")
+        member = Member(kafka, [topic])
+        until(lambda member=member: member.owned, member)
+        began = time.monotonic()
+        until(lambda member=member: len(member.records) == 2, member)
+        waits.append(time.monotonic() - began)
+        assert member.values() == [b"alpha", b"bravo"]
+    assert min(waits) < 0.7
+
+
 def test_a_paused_partition_gives_nothing_and_others_go_on(kafka: Cluster) -> None:
     topic = kafka.create(2)
     member = Member(kafka, [topic])

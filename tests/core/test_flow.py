@@ -149,12 +149,24 @@ def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
 def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
     flow, _ = a_flow(records_max=1200)
     partitions = [a_partition(number=n) for n in range(12)]
+    for partition in partitions:
+        partition.heard = True
     held = taken(flow, partitions[0], 250)
     turn(flow, partitions, 1.0)
     flow.leave(held[:200])
     turn(flow, partitions, 1.3)
     taken(flow, partitions[0], 200)
     assert turn(flow, partitions, 1.6) == set()
+
+
+def test_one_of_which_nothing_came_yet_is_not_kept_waiting() -> None:
+    """What the client has fetched of the others stands before it."""
+    flow, _ = a_flow(records_max=1200)
+    partitions = [a_partition(number=n) for n in range(12)]
+    taken(flow, partitions[0], 250)
+    turn(flow, partitions, 1.0)
+    assert turn(flow, partitions, 1.05) == set()
+    assert turn(flow, partitions, 1.15) == {partitions[0]}
 
 
 def test_credit_counts_bytes_too() -> None:
