@@ -84,7 +84,8 @@ def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Ite
     """Whether a worker runs and a handler of its is busy. Feeds it, lest it run dry."""
     writer.begin(topic, islice(stream, TRICKLE))
     row = struck.worker(slot)
-    return bool(row["phase"] == "running" and row["oldest_s"] > 0)
+    killed = {fault.pid for fault in struck.faults.faults}  # and perhaps not yet missed
+    return bool(row["pid"] not in killed and row["phase"] == "running" and row["oldest_s"] > 0)
 
 
 def _hit_nothing(found: Evidence) -> list[Fault]:
@@ -102,7 +103,14 @@ def _served_too_late(found: Evidence) -> list[tuple[Fault, float]]:
 
 
 def _gap_s(found: Evidence, fault: Fault) -> float:
-    """Until the last of its partitions was served again, as far as something waited there."""
+    """Until the last of its partitions was served again, as far as something waited there.
+
+    Or until the slot was killed again: from then on the time is that kill's.
+    """
+    killed_again = [
+        f.from_ns for f in found.faults if f.slot == fault.slot and f.from_ns > fault.to_ns
+    ]
+    until_ns = min(killed_again, default=time.time_ns())
     waiting = {
         record.position
         for record in found.produced
@@ -113,7 +121,8 @@ def _gap_s(found: Evidence, fault: Fault) -> float:
     for run in found.runs:
         if run.start_ns > fault.to_ns and run.position in waiting:
             served.setdefault(run.at, run.start_ns)
-    return max((at_ns - fault.to_ns for at_ns in served.values()), default=0) / 1e9
+    ends = [min(at_ns, until_ns) - fault.to_ns for at_ns in served.values()]
+    return max(ends, default=0) / 1e9
 
 
 def _backoff_s(found: Evidence, fault: Fault) -> float:
