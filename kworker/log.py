@@ -2,7 +2,10 @@
 
 import logging
 import os
+import re
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -13,6 +16,8 @@ from kworker.config import Log
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event")
+_NUMBERS = re.compile(r"\d+")
+_KINDS_MOST = 500
 _identity: dict[str, Any] = {}
 
 
@@ -31,7 +36,9 @@ def configure(log: Log) -> None:
         logger_factory=_Stderr,
         cache_logger_on_first_use=False,  # a reload changes the level of loggers in use
     )
-    logging.basicConfig(handlers=[_Forward()], level=max(level, logging.INFO), force=True)
+    forward = _Forward()
+    forward.addFilter(Repeats("librdkafka"))
+    logging.basicConfig(handlers=[forward], level=max(level, logging.INFO), force=True)
 
 
 def identify(**fields: Any) -> None:
@@ -56,15 +63,50 @@ class _Stderr:
     debug = info = warning = error = critical = exception = msg
 
 
+class Repeats(logging.Filter):
+    """Of one logger's lines that differ in numbers only, one in `every_s`; it tells how many more.
+
+    While no broker answers, each client writes twenty lines a second.
+    """
+
+    def __init__(
+        self, name: str, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._name = name
+        self._every_s = every_s
+        self._clock = clock
+        self._seen: dict[
+            str, tuple[float, int]
+        ] = {}  # when a kind may come again, and how many did
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name != self._name:
+            return True
+        now, kind = self._clock(), _NUMBERS.sub("#", record.getMessage())
+        again_at, withheld = self._seen.get(kind, (0.0, 0))
+        if now < again_at:
+            self._seen[kind] = again_at, withheld + 1
+            return False
+        if len(self._seen) >= _KINDS_MOST:
+            self._seen.clear()
+        self._seen[kind] = now + self._every_s, 0
+        record.withheld = withheld
+        return True
+
+
 class _Forward(logging.Handler):
     """Lines that libraries and handlers write through `logging` join ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        more: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
+        if withheld := getattr(record, "withheld", 0):
+            more["withheld"] = withheld
         structlog.get_logger().log(
             max(record.levelno, logging.DEBUG),
             record.getMessage(),
             logger=record.name,
-            **({"exc_info": record.exc_info} if record.exc_info else {}),
+            **more,
         )
 
 
