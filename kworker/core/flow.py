@@ -15,7 +15,7 @@ class FlowPolicy:
     beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
     low: float = 0.5  # of its bound: where a paused partition goes on
     patience_s: float = 0.5  # full for so long: pause, and poll on
-    new_s: float = 0.1  # the same, for what keeps back a partition of which nothing came yet
+    starving_s: float = 0.1  # a partition over its credit keeps another from its first record
 
 
 class Flow:
@@ -24,7 +24,8 @@ class Flow:
     Owned by the poll thread. Not taking is cheaper than pausing, which throws away
     what the client has prefetched; so a full worker first just takes nothing, and
     pauses when it has been full for `patience_s`, because then it must poll on. A
-    partition has a credit, twice its even share, and is paused by the same patience.
+    partition has a credit, twice its even share; over it, it is paused while another
+    starves: that has records, none of them here, since what was prefetched comes first.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -53,7 +54,7 @@ class Flow:
         total = sum(sizes)
         self.records += len(sizes)
         self.bytes += total
-        partition.heard = True
+        partition.at_end = False
         partition.in_flight += len(sizes)
         partition.in_flight_bytes += total
         # Forgets slowly, so that one large record makes the next takes careful.
@@ -107,22 +108,19 @@ class Flow:
             self._over_since.clear()
             return set(assigned)
         share = min(1.0, 2 / (len(assigned) + 1))
-        all_heard = all(partition.heard for partition in assigned)
-        patience_s = self._policy.patience_s if all_heard else self._policy.new_s
-        return {p for p in assigned if self._must_pause(p, share, patience_s, now)}
+        starving = any(p.in_flight == 0 and not p.at_end and p not in self.paused for p in assigned)
+        return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
-    def _must_pause(
-        self, partition: Partition, share: float, patience_s: float, now: float
-    ) -> bool:
-        """Over its credit for longer than patience; paused, until well below it."""
+    def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
+        """Over its credit for longer than it may be; paused, until well below it."""
         if partition in self.paused:
             self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)
-        if not self._over(partition, share):
+        if not (starving and self._over(partition, share)) and not self._beyond(partition):
             self._over_since.pop(partition, None)
             return False
         since = self._over_since.setdefault(partition, now)
-        if now - since < patience_s:
+        if now - since < self._policy.starving_s:
             return False
         del self._over_since[partition]
         return True
@@ -131,5 +129,9 @@ class Flow:
         return (
             partition.in_flight >= max(1.0, self._policy.records_max * credit)
             or partition.in_flight_bytes >= self._policy.bytes_max * credit
-            or partition.ledger.beyond >= self._policy.beyond_max
+            or self._beyond(partition)
         )
+
+    def _beyond(self, partition: Partition) -> bool:
+        """It must not grow, whoever starves or not."""
+        return partition.ledger.beyond >= self._policy.beyond_max

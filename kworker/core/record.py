@@ -17,9 +17,9 @@ class Partition:
     """
 
     __slots__ = (
+        "at_end",
         "busy",
         "epoch",
-        "heard",
         "in_flight",
         "in_flight_bytes",
         "known",
@@ -42,7 +42,7 @@ class Partition:
         self.known = known  # its index in the scoreboard's text
         self.ledger = Ledger(position)
         self.open = True
-        self.heard = False  # whether the client has returned anything of it
+        self.at_end = False  # as far as is known, nothing more is there
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
         self.started_to = -1  # the highest offset ever handed to the pool

@@ -72,6 +72,10 @@ class Intake:
             if not name.startswith("gap ") and name not in back
         }
 
+    def stopped(self, at: At) -> bool:
+        """Whether a partition waits for a person, who decides where to go on."""
+        return f"gap {at[0]}/{at[1]}" in self.reasons
+
     def _deliver(self, batch: list[RawMessage]) -> None:
         """Into ledger and lanes, a run of one partition at a time."""
         run: list[RawMessage] = []
@@ -125,7 +129,7 @@ class Intake:
             case Trouble.END:
                 partition = self._present(at)
                 if partition is not None:
-                    partition.heard = True
+                    partition.at_end = True
                     partition.ledger.reach(event.offset())
             case Trouble.GAP:
                 self._gap(at)
@@ -142,7 +146,7 @@ class Intake:
         partition = self._assignment.partitions.get(at)
         if partition is None:
             return  # its owner is told
-        partition.heard = True
+        partition.at_end = True  # it waits for a person, and nobody waits for it
         try:
             low, high = self._consumer.watermarks(at, _ASK_S)
             holds = f"the partition now holds {low} to {high}"

@@ -13,6 +13,7 @@ from kworker.supervisor.scoreboard import Hand
 
 AsyncWork = Callable[[Record, float], Awaitable[Outcome]]
 RUN_MOST = 64
+SLACK_S = 0.001
 
 
 class LoopPool:
@@ -36,9 +37,9 @@ class LoopPool:
         """How many more handlers may start now."""
         return min(RUN_MOST, len(self._hands) - (self._handed - self._finished))
 
-    def ample(self) -> bool:
-        """Whether no handler could start: nothing waits here, so the next outcome counts."""
-        return self.wanted() == 0
+    def slack_s(self) -> float:
+        """For how long the next outcomes can wait: a moment, as long as no handler could start."""
+        return SLACK_S if self.wanted() == 0 else 0.0
 
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""

@@ -29,7 +29,6 @@ TAKE_LEAST = 64  # room for fewer may wait, for so long:
 TAKE_EVERY_S = 0.02
 IDLE_S = 0.1  # nothing in hand: wait in the client
 BUSY_S = 0.002  # handlers at work: wait for one of them, and look after new records meanwhile
-GATHER_S = 0.001
 FLOW_EVERY_S = 0.02
 
 
@@ -43,7 +42,7 @@ class Pool(Protocol):
     ended: SimpleQueue[Record]
 
     def wanted(self) -> int: ...
-    def ample(self) -> bool: ...
+    def slack_s(self) -> float: ...
     def hand(self, run: deque[Record]) -> None: ...
     def reclaim(self, now: float) -> list[Record]: ...
 
@@ -149,9 +148,13 @@ class Poller:
         self._shedding = list(self.assignment.partitions.values())
         self._shed()
 
-    def hear_of_brokers(self, answer: bool) -> None:
-        """Whether they answered the last question."""
-        if answer:
+    def hear_of_ends(self, ends: Mapping[At, int]) -> None:
+        """How far partitions reach, as the brokers told; nothing when they did not answer."""
+        for at, end in ends.items():
+            partition = self.assignment.partitions.get(at)
+            if partition and (partition.ledger.end or 0) < end and not self._intake.stopped(at):
+                partition.at_end = False
+        if ends:
             self._troubles.pop("kafka", None)
             self.publisher.brokers_answer(self._clock())
         else:
@@ -206,9 +209,9 @@ class Poller:
 
     def _work(self, wait_s: float) -> None:
         if ended := drain(self._pool.ended, wait_s):
-            if wait_s and self._pool.ample():
+            if wait_s and (slack_s := self._pool.slack_s()):
                 # Look at many outcomes at once, not at each.
-                time.sleep(GATHER_S)
+                time.sleep(slack_s)
                 ended += drain(self._pool.ended, 0.0)
             self._settle(ended)
         now = self._clock()

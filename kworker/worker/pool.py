@@ -18,6 +18,8 @@ Work = Callable[[Record, float], Outcome]
 RUN_S = 0.001  # so much work is handed over at once
 RUN_MOST = 256
 STUCK_S = 0.01  # a run that has not moved for so long gives its rest back
+SLACK_LEAST_S, SLACK_MOST_S = 0.0005, 0.005
+_SLACK = 0.2  # of a record's time
 _FORGET = 0.3
 CHEAP_S = 0.0003
 _COMPUTING = 0.2  # of a run's time, much of which a computing thread waits for the others
@@ -70,9 +72,11 @@ class ThreadPool:
             return 0
         return max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
 
-    def ample(self) -> bool:
-        """Whether most threads have a run waiting, so that the next outcomes can wait too."""
-        return self._moving() >= 0.75 * self._useful()
+    def slack_s(self) -> float:
+        """For how long the next outcomes can wait too: while most threads have a run waiting."""
+        if self._moving() < 0.75 * self._useful():
+            return 0.0
+        return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))
 
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""

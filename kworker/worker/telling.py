@@ -89,7 +89,7 @@ class Telling:
     def _ask(self, now: float) -> None:
         if (ends := self._watch.ends()) is not None:
             self._ends = ends
-            self._poller.hear_of_brokers(bool(ends))
+            self._poller.hear_of_ends(ends)
         if (limits := self._watch.limits()) is not None:
             self._limits.learn(limits)
         if now >= self._lag_at:

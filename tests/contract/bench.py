@@ -60,8 +60,8 @@ class SteppedPool:
     def wanted(self) -> int:
         return max(0, self._hands - len(self.held))
 
-    def ample(self) -> bool:
-        return False
+    def slack_s(self) -> float:
+        return 0.0
 
     def hand(self, run: deque[Record]) -> None:
         for record in run:

@@ -135,10 +135,11 @@ def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
     partitions = [a_partition(number=n) for n in range(12)]
     hot, calm = partitions[0], partitions[1:]
     held = taken(flow, hot, 250)
-    for partition in calm:
+    for partition in calm[1:]:
         taken(flow, partition, 20)
     assert turn(flow, partitions, 1.0) == set()
     assert turn(flow, partitions, 1.6) == {hot}
+    taken(flow, calm[0], 20)
     assert flow.room(100) == 100
     flow.leave(held[:100])
     assert turn(flow, partitions, 1.7) == {hot}
@@ -149,8 +150,6 @@ def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
 def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
     flow, _ = a_flow(records_max=1200)
     partitions = [a_partition(number=n) for n in range(12)]
-    for partition in partitions:
-        partition.heard = True
     held = taken(flow, partitions[0], 250)
     turn(flow, partitions, 1.0)
     flow.leave(held[:200])
@@ -159,14 +158,20 @@ def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
     assert turn(flow, partitions, 1.6) == set()
 
 
-def test_one_of_which_nothing_came_yet_is_not_kept_waiting() -> None:
-    """What the client has fetched of the others stands before it."""
+def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None:
+    """A pause throws away what was prefetched, and comes back a second later."""
     flow, _ = a_flow(records_max=1200)
     partitions = [a_partition(number=n) for n in range(12)]
-    taken(flow, partitions[0], 250)
+    taken(flow, partitions[0], 600)
+    for busy in partitions[1:6]:
+        taken(flow, busy, 1)
+    for idle in partitions[6:]:
+        idle.at_end = True
     turn(flow, partitions, 1.0)
-    assert turn(flow, partitions, 1.05) == set()
-    assert turn(flow, partitions, 1.15) == {partitions[0]}
+    assert turn(flow, partitions, 9.0) == set()
+    partitions[11].at_end = False
+    turn(flow, partitions, 9.1)
+    assert turn(flow, partitions, 9.3) == {partitions[0]}
 
 
 def test_credit_counts_bytes_too() -> None:
