@@ -18,7 +18,7 @@ KILLS = 22
 VALID = 20  # of them, at least: one may come when all that had begun is committed already
 IN_A_ROW = 3  # the last ones, of one slot
 RECORDS = 100_000
-PORTION, TRICKLE = 3_000, 20  # before each kill, and while the moment for it is awaited
+PORTION, MORE = 3_000, 400  # before each kill, and whenever nobody is at work for it
 WORKERS = 4
 SERVED_S = 2.0
 SERIES_S = 10.0  # deaths of a slot that are closer together are answered with a back-off
@@ -81,11 +81,14 @@ def _victim(faults: Sequence[Fault], turn: int) -> int:
 
 
 def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> bool:
-    """Whether a worker runs and a handler of its is busy. Feeds it, lest it run dry."""
-    writer.begin(topic, islice(stream, TRICKLE))
+    """Whether a worker runs and a handler of its is busy. Feeds it when it has run dry."""
     row = struck.worker(slot)
     killed = {fault.pid for fault in struck.faults.faults}  # and perhaps not yet missed
-    return bool(row["pid"] not in killed and row["phase"] == "running" and row["oldest_s"] > 0)
+    if row["pid"] in killed or row["phase"] != "running":
+        return False
+    if row["oldest_s"] == 0:
+        writer.begin(topic, islice(stream, MORE))
+    return bool(row["oldest_s"] > 0)
 
 
 def _hit_nothing(found: Evidence) -> list[Fault]:
