@@ -69,6 +69,8 @@ _TROUBLES = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Trouble.MISSING,
 }
 
+_NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
+
 
 def trouble_of(event: RawMessage) -> Trouble:
     """What `event.error()`, which is not None, stands for."""
@@ -144,11 +146,12 @@ class KafkaConsumer:
         """Without what came in the very call that brought its assignment: it may be older."""
         early = [raw for raw in batch if _at(raw) in self._held]
         self._told = [raw for raw in early if raw.error() and trouble_of(raw) is not Trouble.END]
-        for at in {_at(raw) for raw in early} - {_at(raw) for raw in self._told}:
+        # One with a trouble too: else what came before it would be passed over.
+        for at in {_at(raw) for raw in early if raw not in self._told}:
             try:
                 self._consumer.seek(TopicPartition(*at, self._held[at]))
             except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE:
+                if error.args[0].code() not in _NOT_FETCHING:
                     raise
                 # Nothing of the new epoch was fetched yet, so there is nothing to go back over.
         return [raw for raw in batch if _at(raw) not in self._held]

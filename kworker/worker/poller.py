@@ -169,7 +169,8 @@ class Poller:
         self._full = room == 0
         if self._full and len(self.flow.paused) < len(self.assignment.partitions):
             return  # cheaper than pausing; flow will pause if this lasts
-        if 0 < room < min(TAKE_LEAST, self.flow.records // 8) and now < self._take_at:
+        little = 0 < room < min(TAKE_LEAST, self.flow.records // 8)
+        if little and self._out and now < self._take_at:
             return  # one by one they would cost more than their handlers
         self._take_at = now + TAKE_EVERY_S
         self._took = self._intake.take(max(room, 1), self._idle_s(now))

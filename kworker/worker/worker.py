@@ -87,9 +87,9 @@ class Worker:
         # What is imported by now stays; and thousands of records in flight are no garbage.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        thread = threading.Thread(target=self._poll_thread, args=(handlers, watch, limits))
-        thread.name = "poll"
-        thread.daemon = True
+        thread = threading.Thread(
+            target=self._poll_thread, args=(handlers, watch, limits), name="poll", daemon=True
+        )
         thread.start()
         self._watch(thread, title)
         return self._exit_code(handlers)
