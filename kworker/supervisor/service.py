@@ -271,7 +271,7 @@ class Service:
         return False
 
     def _progress(self, now: float) -> dict[str, Any]:
-        return status.progress(self.fleet, self._state(self._reasons(now)), now)
+        return status.progress(self.fleet, self._state(self._reasons(now)))
 
     def _state(self, reasons: list[str]) -> str:
         match self.mode:

@@ -1,6 +1,7 @@
 """The status document of DESIGN 5, and the lines for systemd and `stop` made of the same."""
 
 from importlib.metadata import PackageNotFoundError, version
+from time import monotonic_ns
 from typing import Any
 
 from kworker.core.phase import Phase
@@ -38,14 +39,14 @@ def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:
     }
 
 
-def progress(fleet: Fleet, state: str, now: float) -> dict[str, Any]:
+def progress(fleet: Fleet, state: str) -> dict[str, Any]:
     """A line of what goes on, for `stop` and `restart`."""
     since = [s for member in fleet.members if (s := member.slot.oldest_since_ns())]
     return {
         "state": state,
         "workers": sum(member.alive for member in fleet.members),
         "in_hand": fleet.in_hand(),
-        "oldest_s": round(now - min(since) / 1e9, 1) if since else 0.0,
+        "oldest_s": round(_age_s(min(since)), 1) if since else 0.0,
     }
 
 
@@ -75,6 +76,11 @@ def fleet_reasons(fleet: Fleet, now: float) -> list[str]:
     return list(reasons)
 
 
+def _age_s(since_ns: int) -> float:
+    """By a clock read after `since_ns` was: handlers go on while the document is made."""
+    return (monotonic_ns() - since_ns) / 1e9
+
+
 def _row(member: Member, now: float) -> dict[str, Any]:
     words, text = member.slot.words, member.slot.read_text()
     oldest = member.slot.oldest_since_ns() if member.alive else None
@@ -87,7 +93,7 @@ def _row(member: Member, now: float) -> dict[str, Any]:
         "partitions": [list(partition) for partition in text.partitions],
         "in_hand": words[Field.IN_HAND],
         "in_flight": words[Field.IN_FLIGHT],
-        "oldest_s": round(now - oldest / 1e9, 3) if oldest else 0.0,
+        "oldest_s": round(_age_s(oldest), 3) if oldest else 0.0,
         "heartbeat_age_s": round(member.silent_s(now, 0.0), 3) if member.alive else None,
         "rate": round(member.rate(), 1),
         "rss_bytes": rss_bytes(member.pid),

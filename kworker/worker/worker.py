@@ -249,6 +249,7 @@ class Worker:
                 poller.rejoin()
             telling.turn()
             if self._phase is Phase.JOINING and poller.assignment.joined:
+                telling.tell()  # who reads "running" reads the partitions, too
                 self._enter(Phase.RUNNING)
 
     def _drain(self, poller: Poller, telling: Telling) -> None:

@@ -81,14 +81,14 @@ def _victim(faults: Sequence[Fault], turn: int) -> int:
 
 
 def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> bool:
-    """Whether a worker runs and a handler of its is busy. Feeds it when it has run dry."""
+    """Whether a worker runs and has records without an outcome. Feeds it when it has run dry."""
     row = struck.worker(slot)
     killed = {fault.pid for fault in struck.faults.faults}  # and perhaps not yet missed
     if row["pid"] in killed or row["phase"] != "running":
         return False
-    if row["oldest_s"] == 0:
+    if row["in_flight"] == 0:
         writer.begin(topic, islice(stream, MORE))
-    return bool(row["oldest_s"] > 0)
+    return bool(row["in_flight"] > 0)
 
 
 def _hit_nothing(found: Evidence) -> list[Fault]:
