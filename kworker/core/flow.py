@@ -1,9 +1,9 @@
 """Back-pressure: how much may be taken now, and which partitions must wait."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,8 @@ class Flow:
         self.paused.discard(partition)
         self._over_since.pop(partition, None)
 
-    def enter(self, partition: Partition, records: Collection[Record]) -> None:
-        """Records of one partition were taken."""
-        sizes = [record.size for record in records]
+    def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
+        """Records of one partition were taken, of so many bytes each."""
         total = sum(sizes)
         self.records += len(sizes)
         self.bytes += total
@@ -60,16 +59,14 @@ class Flow:
         # Forgets slowly, so that one large record makes the next takes careful.
         self._largest = max(max(sizes), self._largest - (self._largest >> 4))
 
-    def leave(self, records: Collection[Record]) -> None:
+    def leave(self, records: list[Record]) -> None:
         """Records got an outcome, or were dropped."""
-        total = 0
-        for record in records:
-            partition, size = record.partition, record.size
-            partition.in_flight -= 1
-            partition.in_flight_bytes -= size
-            total += size
-        self.records -= len(records)
-        self.bytes -= total
+        for partition, run in runs(records):
+            total = sum([record.size for record in run])
+            partition.in_flight -= len(run)
+            partition.in_flight_bytes -= total
+            self.records -= len(run)
+            self.bytes -= total
 
     def room(self, most: int) -> int:
         """How many records to take now: 0 when full; 1 at least when nothing is in flight."""

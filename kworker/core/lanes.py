@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Literal
 
@@ -27,18 +27,19 @@ class Lanes:
         self._turns = count()
 
     @property
-    def ready(self) -> int:
-        return sum([len(partition.ready) for partition in self._turn])
+    def ready(self) -> bool:
+        """Something may run."""
+        return bool(self._turn)
 
     @property
     def parked(self) -> int:
         return len(self._parked)
 
-    def lane_of(self, key: bytes | None) -> object:
+    def lanes_of(self, keys: Sequence[bytes | None]) -> Sequence[object]:
         """None means no order: a null key is no key."""
         if self._ordering == "key":
-            return key
-        return _WHOLE_PARTITION if self._ordering == "partition" else None
+            return keys
+        return [_WHOLE_PARTITION if self._ordering == "partition" else None] * len(keys)
 
     def add(self, partition: Partition, records: Iterable[Record]) -> None:
         """Records of one partition, in the order of delivery."""
@@ -92,11 +93,10 @@ class Lanes:
             if lane is None:
                 continue
             partition = record.partition
-            busy, ready = partition.busy, partition.ready
-            if not (waiting := busy[lane]):
-                del busy[lane]
+            if not (waiting := partition.busy.pop(lane)):
                 continue
-            following = waiting.popleft()
+            partition.busy[lane] = waiting
+            following, ready = waiting.popleft(), partition.ready
             # Older first: the oldest record is what holds back the commit.
             if not ready:
                 self._turn.append(partition)
@@ -120,6 +120,14 @@ class Lanes:
 
     def next_due(self) -> float | None:
         return self._parked[0][0] if self._parked else None
+
+    def waiting(self, partition: Partition) -> set[int]:
+        """The offsets of a partition's records that are not out."""
+        offsets = {record.offset for record in partition.ready}
+        for behind in partition.busy.values():
+            offsets.update(record.offset for record in behind or ())
+        parked = (entry[2] for entry in self._parked)
+        return offsets.union(r.offset for r in parked if r.partition is partition)
 
     def drop(self, partition: Partition, above: int) -> list[Record]:
         """Forgets what waits of a partition beyond the offset `above`, parked records too.

@@ -1,6 +1,7 @@
 """Which position of one partition may be committed: the one place that adds 1 to an offset."""
 
 from collections import deque
+from collections.abc import Collection, Iterable
 
 
 class Ledger:
@@ -61,16 +62,22 @@ class Ledger:
         if self._end is None or position > self._end:
             self._end = position
 
-    def settle(self, offset: int) -> None:
-        """Everything about this delivered record is durable. Settling twice is harmless."""
-        opened = self._open
-        if opened and opened[0] == offset:
-            opened.popleft()
-            settled = self._settled
-            while settled and opened[0] in settled:
-                settled.remove(opened.popleft())
-        elif opened and offset > opened[0]:
-            self._settled.add(offset)
+    def settle(self, offsets: Iterable[int]) -> None:
+        """Everything about these delivered records is durable. Settling twice is harmless."""
+        opened, settled = self._open, self._settled
+        for offset in offsets:
+            if not opened:
+                return
+            if opened[0] == offset:
+                opened.popleft()
+                while settled and opened[0] in settled:
+                    settled.remove(opened.popleft())
+            elif offset > opened[0]:
+                settled.add(offset)
+
+    def highest_but(self, waiting: Collection[int]) -> int:
+        """The highest offset from the position on that is not among `waiting`; -1 if none is."""
+        return next((offset for offset in reversed(self._open) if offset not in waiting), -1)
 
     def mark(self, offset: int, timestamp_ms: int) -> None:
         """Remembers when about this offset was written, for `oldest_ms`."""

@@ -1,6 +1,7 @@
 """What a handler is given, and what the Kafka client gives us."""
 
 import json
+import math
 import time
 from typing import Any, Protocol
 
@@ -75,12 +76,12 @@ class Message:
     handlers use two of them and making all eight costs more than a cheap handler.
     """
 
-    __slots__ = ("_attempt", "_deadline", "_last", "_raw")
+    __slots__ = ("_attempt", "_deadline_ns", "_last", "_raw")
 
     _raw: RawMessage
     _attempt: int
     _last: bool
-    _deadline: float
+    _deadline_ns: int | None
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Message:
         self._raw = Fields((topic, partition, offset), timestamp, key, value, headers)
         self._attempt = attempt
         self._last = last
-        self._deadline = float("inf")
+        self._deadline_ns = None
 
     @property
     def topic(self) -> str:
@@ -142,7 +143,9 @@ class Message:
 
     def remaining(self) -> float:
         """Seconds until `workers.handler_timeout` ends this run; never below 0."""
-        return max(0.0, self._deadline - time.monotonic())
+        if self._deadline_ns is None:
+            return math.inf
+        return max(0.0, (self._deadline_ns - time.monotonic_ns()) / 1e9)
 
     def json(self) -> Any:
         """The value parsed as JSON; None for a null value. ValueError when it is not JSON."""

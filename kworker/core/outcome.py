@@ -68,32 +68,25 @@ class Output:
         key: bytes | None,
         value: bytes | None,
         headers: HeaderList,
-        headers_size: int | None = None,
+        size: int | None = None,
     ) -> None:
-        """`headers_size` is an upper bound, for a caller who knows one without counting."""
+        """`size` is an upper bound of its bytes in a batch, from a caller who has counted."""
         self.topic = topic
         self.key = key
         self.value = value
         self.headers = headers
-        if headers_size is None:
-            headers_size = size_of(headers)
-        # An upper bound of its bytes in a record batch.
-        self.size = (
-            _RECORD_OVERHEAD
-            + headers_size
-            + (len(key) if key else 0)
-            + (len(value) if value else 0)
-        )
+        self.size = size_of(headers, key, value) if size is None else size
 
 
-def size_of(headers: HeaderList) -> int:
-    """An upper bound of their bytes in a record."""
-    return sum(
-        _HEADER_OVERHEAD + len(name) * _UTF8_MAX + len(content or b"") for name, content in headers
-    )
+def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:
+    """An upper bound of a record's bytes in a record batch."""
+    size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += _HEADER_OVERHEAD + len(name) * _UTF8_MAX + len(content or b"")
+    return size
 
 
-_RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version
+RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version
 _HEADER_OVERHEAD = 10  # two varint lengths
 _UTF8_MAX = 4
 

@@ -1,11 +1,15 @@
 """A record on its way through a worker, and the partition that it came from."""
 
 from collections import deque
+from collections.abc import Iterator, Sequence
+from operator import ne
 
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
-from kworker.core.outcome import Outcome
+from kworker.core.outcome import RECORD_OVERHEAD, Outcome
 
+PLACE_BITS = 48  # of an offset, in a word that names the partition, too
+_KNOWN_MAX = (1 << 15) - 1  # more than the scoreboard has room to name
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
 
 
@@ -20,16 +24,16 @@ class Partition:
         "at_end",
         "busy",
         "epoch",
+        "frame_size",
         "in_flight",
         "in_flight_bytes",
         "known",
         "ledger",
         "number",
         "open",
+        "place",
         "prefix",
         "ready",
-        "source_size",
-        "started_to",
         "topic",
     )
 
@@ -37,15 +41,17 @@ class Partition:
         self.topic = topic
         self.number = number
         self.prefix = f"{topic}/{number}/".encode()  # of a source position in a header
-        self.source_size = _POSITION_BYTES_MAX + len(self.prefix)  # of that whole header
+        # Of a record with that header alone, but for key and value.
+        self.frame_size = RECORD_OVERHEAD + _POSITION_BYTES_MAX + len(self.prefix)
         self.epoch = epoch
         self.known = known  # its index in the scoreboard's text
+        # What makes, with an offset added, one word of both.
+        self.place = min(known, _KNOWN_MAX) << PLACE_BITS
         self.ledger = Ledger(position)
         self.open = True
         self.at_end = False  # as far as is known, nothing more is there
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
-        self.started_to = -1  # the highest offset ever handed to the pool
         self.ready: deque[Record] = deque()  # may run now; kept by Lanes
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}
@@ -95,3 +101,20 @@ class Record:
     def refuse(self, error: object, _message: object) -> None:
         """The delivery report of an output that failed."""
         self.refusal = error
+
+
+def runs(records: list[Record]) -> Iterator[tuple[Partition, list[Record]]]:
+    """Neighbours of one partition, together: what is done for many at once costs half."""
+    partitions = [record.partition for record in records]
+    begin = 0
+    for end in edges(partitions):
+        yield partitions[begin], records[begin:end]
+        begin = end
+
+
+def edges(column: Sequence[object]) -> list[int]:
+    """Where an entry differs from the one before it; and the end."""
+    if not column or column.count(column[0]) == len(column):
+        return [len(column)] if column else []
+    changes = [i for i, differs in enumerate(map(ne, column, column[1:]), 1) if differs]
+    return [*changes, len(column)]

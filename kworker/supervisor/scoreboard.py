@@ -3,18 +3,17 @@
 import json
 import mmap
 import os
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
 from kworker.core.phase import Phase
+from kworker.core.record import PLACE_BITS
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
-_HAND_WORDS = 8  # a sequence, a spare, and two buffers of three
+_HAND_WORDS = 8  # two are used; a cache line, so that threads do not share one
 _NOBODY = -1
-_pack = struct.Struct("qqq").pack_into
 
 
 class Field(IntEnum):
@@ -75,36 +74,31 @@ class Text:
 class Hand:
     """What one handler thread holds. Written by that thread alone, read by the supervisor.
 
-    Two buffers, and a sequence written last: a reader takes the buffer that the
-    sequence names, which nobody is writing.
+    Two words: since when, and then which record. Whoever reads them the other way round
+    sees no record as older than it is. A thread with cheap records stores them itself,
+    because here a call costs more than what it does.
     """
 
     def __init__(self, words: memoryview, base: int) -> None:
-        self._words = words
-        self._base = base
-        self._bytes = words.cast("B")
-        self._odd, self._even = (base + 2) * 8, (base + 5) * 8
-        self._seq = words[base]
+        self.words = words
+        self.place_at = base
+        self.since_at = base + 1
 
-    def take(self, known: int, offset: int, now_ns: int) -> None:
-        """The thread begins with a record of the `known`-th partition."""
-        self._seq = seq = self._seq + 1
-        _pack(self._bytes, self._odd if seq & 1 else self._even, known, offset, now_ns)
-        self._words[self._base] = seq
+    def take(self, place: int, now_ns: int) -> None:
+        """The thread begins with a record: its partition's `place` and its offset, added."""
+        self.words[self.since_at] = now_ns
+        self.words[self.place_at] = place
 
     def clear(self) -> None:
         """The thread holds nothing."""
-        self.take(_NOBODY, 0, 0)
+        self.words[self.place_at] = _NOBODY
 
     def read(self) -> tuple[int, int, int] | None:
         """(known, offset, since_ns), or None when empty."""
-        words, base = self._words, self._base
-        while True:
-            seq = words[base]
-            at = base + (2 if seq & 1 else 5)
-            held = (words[at], words[at + 1], words[at + 2])
-            if words[base] - seq < 2:
-                return None if seq == 0 or held[0] == _NOBODY else held
+        place = self.words[self.place_at]
+        if place == _NOBODY:
+            return None
+        return place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1), self.words[self.since_at]
 
 
 class Slot:
@@ -115,6 +109,8 @@ class Slot:
         self.words = words  # the poll thread stores counters here by Field, without a call
         self._text = text
         self._hands = [Hand(words, _HEAD_WORDS + i * _HAND_WORDS) for i in range(hands)]
+        for hand in self._hands:
+            hand.clear()
 
     def begin(self, pid: int, now_ns: int) -> None:
         """Called by the supervisor between two lives: everything of the last one is gone."""

@@ -7,17 +7,16 @@ from kworker.clients.properties import consumer_properties, producer_properties
 from kworker.config import Config
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
-from kworker.core.outcome import Outcome
-from kworker.core.record import Record
 from kworker.core.retry import InPlaceRetry
 from kworker.supervisor.scoreboard import Slot
 from kworker.worker.committer import CommitPolicy, Committer
-from kworker.worker.handler import Delivered, Handlers
-from kworker.worker.loop_pool import AsyncWork, LoopPool
+from kworker.worker.handler import Handlers
+from kworker.worker.loop_pool import LoopPool
 from kworker.worker.poller import Poller
-from kworker.worker.pool import ThreadPool, Work
+from kworker.worker.pool import ThreadPool
 from kworker.worker.publisher import Publisher, PublishPolicy
 from kworker.worker.results import Limits, Results
+from kworker.worker.work import async_work, work
 
 _BATCH_BYTES = 1_000_000  # the library's own default
 
@@ -33,30 +32,6 @@ def make_pool(
         return LoopPool(async_work(handlers, results, timeout_s), hands)
     hands = [slot.hand(i) for i in range(config.workers.threads)]
     return ThreadPool(work(handlers, results, timeout_s), hands)
-
-
-def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
-    """Runs a record's handler on the calling thread."""
-    only, of, outputs = handlers.only, handlers.of, results.outputs
-
-    def run_one(record: Record, began: float) -> Outcome:
-        call = only or of(record.partition.topic)
-        returned = call(Delivered(record.raw, record.attempt, began + timeout_s))
-        return None if returned is None else outputs(record, returned)
-
-    return run_one
-
-
-def async_work(handlers: Handlers, results: Results, timeout_s: float) -> AsyncWork:
-    """Runs a record's handler on the loop."""
-    only, of, outputs = handlers.only, handlers.of, results.outputs
-
-    async def run_one(record: Record, began: float) -> Outcome:
-        call = only or of(record.partition.topic)
-        returned = await call(Delivered(record.raw, record.attempt, began + timeout_s))
-        return None if returned is None else outputs(record, returned)
-
-    return run_one
 
 
 def make_poller(

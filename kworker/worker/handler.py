@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kworker.config import Config
-from kworker.core.message import Message, RawMessage
+from kworker.core.message import Message
 from kworker.errors import ConfigError
 
 Call = Callable[[Message], Any]
@@ -21,18 +21,6 @@ Call = Callable[[Message], Any]
 
 class Undecodable(Exception):
     """The value is not what the handler's model expects."""
-
-
-class Delivered(Message):
-    """A message over the client's own record: the constructor of the hot path."""
-
-    __slots__ = ()
-
-    def __init__(self, raw: RawMessage, attempt: int, deadline: float) -> None:
-        self._raw = raw
-        self._attempt = attempt
-        self._last = False  # a failing record is tried again until it works
-        self._deadline = deadline
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Intake: what the client returns, into ledger and lanes; and what its events mean."""
 
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Protocol
 
 import structlog
@@ -9,7 +10,7 @@ from kworker.clients.kafka import At, Refused, Trouble, trouble_of
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.message import RawMessage
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, edges
 from kworker.worker.assignment import Assigning, Assignment
 
 _LOG = structlog.get_logger()
@@ -77,43 +78,39 @@ class Intake:
         return f"gap {at[0]}/{at[1]}" in self.reasons
 
     def _deliver(self, batch: list[RawMessage]) -> None:
-        """Into ledger and lanes, a run of one partition at a time."""
-        run: list[RawMessage] = []
-        topic, number = "", -1
-        for raw in batch:
-            if raw.error() is not None:
-                self._deliver_run(run)
-                run = []
-                self._event(raw)
-            elif raw.partition() == number and raw.topic() == topic:
-                run.append(raw)
-            else:
-                self._deliver_run(run)
-                run = [raw]
-                topic, number = raw.topic(), raw.partition()
-        self._deliver_run(run)
+        """Into ledger and lanes, what is of one partition together.
 
-    def _deliver_run(self, raws: list[RawMessage]) -> None:
-        if not raws:
-            return
-        first = raws[0]
-        partition = self._present((first.topic(), first.partition()))
+        Field by field, not record by record: it costs half as much.
+        """
+        begin = 0
+        for i in [i for i, raw in enumerate(batch) if raw.error() is not None]:
+            self._deliver_records(batch[begin:i])
+            self._event(batch[i])
+            begin = i + 1
+        self._deliver_records(batch[begin:] if begin else batch)
+
+    def _deliver_records(self, raws: list[RawMessage]) -> None:
+        topics, numbers = [raw.topic() for raw in raws], [raw.partition() for raw in raws]
+        begin = 0
+        for end in sorted({*edges(topics), *edges(numbers)}):
+            self._deliver_run((topics[begin], numbers[begin]), raws[begin:end])
+            begin = end
+
+    def _deliver_run(self, at: At, raws: list[RawMessage]) -> None:
+        partition = self._present(at)
         if partition is None:
             return
         offsets = [raw.offset() for raw in raws]
         if not partition.ledger.deliver_run(offsets):
             raise OutOfOrder(f"{partition.topic}/{partition.number}: {offsets[0]} came again")
-        partition.ledger.mark(offsets[0], first.timestamp()[1])
-        lane_of, takes = self._lanes.lane_of, self._takes
-        records = []
-        for raw, offset in zip(raws, offsets, strict=True):
-            key = raw.key()
-            size = _OBJECT_BYTES + len(raw) + (len(key) if key else 0)
-            if headers := raw.headers():
-                size += _size(headers)
-            records.append(Record(partition, offset, lane_of(key), size, raw, takes))
+        partition.ledger.mark(offsets[0], raws[0].timestamp()[1])
+        keys = [raw.key() for raw in raws]
+        sizes = _sizes(raws, keys)
+        lanes = self._lanes.lanes_of(keys)
+        taken = repeat(self._takes)
+        records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, taken))
         self._lanes.add(partition, records)
-        self._flow.enter(partition, records)
+        self._flow.enter(partition, sizes)
         self.consumed += len(records)
 
     def _present(self, at: At) -> Partition | None:
@@ -157,5 +154,15 @@ class Intake:
         _LOG.error(text)
 
 
-def _size(headers: list[tuple[str, bytes | None]]) -> int:
+def _sizes(raws: list[RawMessage], keys: list[bytes | None]) -> list[int]:
+    """What each costs in memory, about."""
+    both = zip(raws, keys, strict=True)
+    sizes = [_OBJECT_BYTES + len(raw) + (len(key) if key else 0) for raw, key in both]
+    headers = [raw.headers() for raw in raws]
+    if any(headers):
+        sizes = [size + _size(own or ()) for size, own in zip(sizes, headers, strict=True)]
+    return sizes
+
+
+def _size(headers: Iterable[tuple[str, bytes | None]]) -> int:
     return sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in headers)

@@ -4,15 +4,15 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from queue import SimpleQueue
+from collections.abc import Sequence
 
-from kworker.core.outcome import Failed, Outcome
+from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
+from kworker.worker.ended import Ended
+from kworker.worker.pool import Take
+from kworker.worker.work import AsyncWork
 
-AsyncWork = Callable[[Record, float], Awaitable[Outcome]]
-RUN_MOST = 64
 SLACK_S = 0.001
 
 
@@ -23,7 +23,7 @@ class LoopPool:
         self._work = work
         self._hands = hands
         self._free = list(range(len(hands)))  # touched by the loop's thread only
-        self.ended: SimpleQueue[Record] = SimpleQueue()
+        self.ended = Ended()
         self._handed = 0  # by the poll thread
         self._finished = 0  # by the loop's thread
         self._loop = asyncio.new_event_loop()
@@ -33,13 +33,17 @@ class LoopPool:
     def start(self) -> None:
         self._thread.start()
 
-    def wanted(self) -> int:
-        """How many more handlers may start now."""
-        return min(RUN_MOST, len(self._hands) - (self._handed - self._finished))
+    def feed(self, take: Take) -> int:
+        """Takes as many records as handlers may start now; how many that was."""
+        free = self._free_now()
+        if free and (run := take(free)):
+            self.hand(run)
+            return len(run)
+        return 0
 
     def slack_s(self) -> float:
         """For how long the next outcomes can wait: a moment, as long as no handler could start."""
-        return SLACK_S if self.wanted() == 0 else 0.0
+        return 0.0 if self._free_now() else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""
@@ -54,6 +58,9 @@ class LoopPool:
         """The loop ends; handlers still running are left where they are."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
+    def _free_now(self) -> int:
+        return len(self._hands) - (self._handed - self._finished)
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
@@ -67,14 +74,15 @@ class LoopPool:
     async def _one(self, record: Record) -> None:
         index = self._free.pop()
         now_ns = time.monotonic_ns()
-        self._hands[index].take(record.partition.known, record.offset, now_ns)
+        self._hands[index].take(record.partition.place + record.offset, now_ns)
         try:
             # What waited here while its partition was taken away is another's to do.
             if record.partition.open:
-                record.outcome = await self._work(record, now_ns / 1e9)
+                record.outcome = await self._work(record, now_ns)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             record.outcome = Failed(error)
         self._hands[index].clear()
         self._free.append(index)
         self._finished += 1
-        self.ended.put(record)
+        self.ended.add(record)
+        self.ended.tell()

@@ -1,10 +1,8 @@
 """The poll thread of a worker: takes records, hands them over, settles, publishes, commits."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Protocol
 
 import structlog
@@ -13,19 +11,20 @@ from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import Failed
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, runs
 from kworker.core.retry import InPlaceRetry
 from kworker.worker.assignment import Assignment
 from kworker.worker.committer import Committer, Committing
+from kworker.worker.ended import Ended
 from kworker.worker.failures import FailureLog, FailureLogPolicy
 from kworker.worker.intake import Intake, Taking
-from kworker.worker.pool import drain
+from kworker.worker.pool import Take
 from kworker.worker.publisher import Publisher
 
 _LOG = structlog.get_logger()
 
 TAKE_MOST = 1_000  # records a turn
-TAKE_LEAST = 64  # room for fewer may wait, for so long:
+TAKE_LEAST = 250  # room for fewer may wait, for so long:
 TAKE_EVERY_S = 0.02
 IDLE_S = 0.1  # nothing in hand: wait in the client
 BUSY_S = 0.002  # handlers at work: wait for one of them, and look after new records meanwhile
@@ -39,11 +38,10 @@ class Consumer(Taking, Committing, Protocol):
 class Pool(Protocol):
     """Threads or a loop that run handlers."""
 
-    ended: SimpleQueue[Record]
+    ended: Ended
 
-    def wanted(self) -> int: ...
+    def feed(self, take: Take) -> int: ...
     def slack_s(self) -> float: ...
-    def hand(self, run: deque[Record]) -> None: ...
     def reclaim(self, now: float) -> list[Record]: ...
 
 
@@ -209,11 +207,11 @@ class Poller:
         return BUSY_S if (self._out or self._full) and not self._took else 0.0
 
     def _work(self, wait_s: float) -> None:
-        if ended := drain(self._pool.ended, wait_s):
-            if wait_s and (slack_s := self._pool.slack_s()):
-                # Look at many outcomes at once, not at each.
-                time.sleep(slack_s)
-                ended += drain(self._pool.ended, 0.0)
+        if wait_s and (slack_s := self._pool.slack_s()):
+            # Look at many outcomes at once: being woken by each costs more than it does.
+            time.sleep(slack_s)
+            wait_s = 0.0
+        if ended := self._pool.ended.take(wait_s):
             self._settle(ended)
         now = self._clock()
         if self.lanes.parked:
@@ -221,38 +219,30 @@ class Poller:
         if back := self._pool.reclaim(now):
             self._out -= len(back)
             self.lanes.put_back(back)
-        self._hand_over()
-
-    def _hand_over(self) -> None:
-        lanes, pool = self.lanes, self._pool
-        while lanes.ready and (wanted := pool.wanted()) > 0:
-            run = lanes.take(wanted)
-            for record in run:
-                partition = record.partition
-                if record.offset > partition.started_to:
-                    partition.started_to = record.offset
-            self._out += len(run)
-            pool.hand(run)
+        if self.lanes.ready:
+            self._out += self._pool.feed(self.lanes.take)
 
     def _settle(self, ended: list[Record]) -> None:
         self._out -= len(ended)
         # Another epoch's are its new owner's to do again.
         done = [record for record in ended if record.partition.open]
-        if failed := [record for record in done if type(record.outcome) is Failed]:
+        telling = [record for record in done if record.outcome is not None]
+        if failed := [record for record in telling if type(record.outcome) is Failed]:
             done = [record for record in done if type(record.outcome) is not Failed]
+            telling = [record for record in telling if type(record.outcome) is not Failed]
             self._fail(failed)
         self.lanes.finish(done)
         self.flow.leave(done)
         self._outcomes += len(done)
-        if results := [record for record in done if record.outcome is not None]:
-            self.publisher.add(results)
+        if telling:
+            self.publisher.add(telling)
             done = [record for record in done if record.outcome is None]
         self._settled(done)
 
     def _settled(self, records: list[Record]) -> None:
         """All that they led to is durable."""
-        for record in records:
-            record.partition.ledger.settle(record.offset)
+        for partition, run in runs(records):
+            partition.ledger.settle([record.offset for record in run])
         self.counters.done += len(records)
 
     def _fail(self, records: list[Record]) -> None:
@@ -329,7 +319,8 @@ class Poller:
     def _shed(self) -> None:
         """Drops what has not begun, unless something beyond it has."""
         for partition in self._shedding:
-            self.flow.leave(self.lanes.drop(partition, partition.started_to))
+            begun = partition.ledger.highest_but(self.lanes.waiting(partition))
+            self.flow.leave(self.lanes.drop(partition, begun))
 
     def _discount(self, partition: Partition) -> None:
         """A partition is closed: its records in the pool no longer count."""

@@ -7,20 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from kworker.core.outcome import Failed, Outcome
+from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
+from kworker.worker.ended import Ended
 from kworker.worker.placement import Placement, PlacementPolicy
+from kworker.worker.work import Work
 
-Work = Callable[[Record, float], Outcome]
-"""Runs the handler for a record that began at a monotonic time; may raise anything."""
+Take = Callable[[int], deque[Record]]
+"""Up to so many records of different lanes; none when nothing may run."""
 
 RUN_S = 0.001  # so much work is handed over at once
 RUN_MOST = 256
 STUCK_S = 0.01  # a run that has not moved for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
-_SLACK = 0.2  # of a record's time
+_SLACK = 0.4  # of a record's time
 _FORGET = 0.3
+_SAMPLED = 8  # runs of one record, of which one is measured: a thread's CPU time is a system call
 CHEAP_S = 0.0003
 _COMPUTING = 0.2  # of a run's time, much of which a computing thread waits for the others
 _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each other
@@ -47,7 +50,7 @@ class ThreadPool:
         self._work = work
         self._hands = hands
         self._runs: SimpleQueue[deque[Record] | None] = SimpleQueue()
-        self.ended: SimpleQueue[Record] = SimpleQueue()
+        self.ended = Ended()
         self._now: list[deque[Record] | None] = [None] * len(hands)  # each thread's run
         self._finished = [0] * len(hands)  # runs, by thread
         self._handed = 0  # runs, by the poll thread
@@ -65,12 +68,17 @@ class ThreadPool:
         for thread in self._threads:
             thread.start()
 
-    def wanted(self) -> int:
-        """How many records the next run should have; 0 when enough runs are under way."""
+    def feed(self, take: Take) -> int:
+        """Takes the runs that have their use now; how many records that was."""
         self._learn()
-        if self._moving() >= self._useful():
-            return 0
-        return max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
+        size = max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
+        fed = 0
+        for _ in range(self._useful() - self._moving()):
+            if not (run := take(size)):
+                break
+            self.hand(run)
+            fed += len(run)
+        return fed
 
     def slack_s(self) -> float:
         """For how long the next outcomes can wait too: while most threads have a run waiting."""
@@ -141,29 +149,40 @@ class ThreadPool:
         hand = self._hands[index]
         while (run := self._runs.get()) is not None:
             self._now[index] = run
-            began, computed = time.monotonic(), time.thread_time()
-            done = self._run(run, hand)
-            wall_s = time.monotonic() - began + 1e-9
-            self._sample = _Sample(wall_s / max(done, 1), (time.thread_time() - computed) / wall_s)
+            if len(run) > 1 or self._finished[index] % _SAMPLED == 0:
+                self._sample = self._sampled(run, hand)
+            else:
+                self._run(run, hand)
+            self.ended.tell()
             hand.clear()
             self._now[index] = None
             self._finished[index] += 1
 
+    def _sampled(self, run: deque[Record], hand: Hand) -> _Sample:
+        began, computed = time.monotonic(), time.thread_time()
+        done = self._run(run, hand)
+        wall_s = time.monotonic() - began + 1e-9
+        return _Sample(wall_s / max(done, 1), (time.thread_time() - computed) / wall_s)
+
     def _run(self, run: deque[Record], hand: Hand) -> int:
-        work, ended, done = self._work, self.ended, 0
+        """How many records it ran; others may have been taken back meanwhile."""
+        work, following, add, clock_ns = self._work, run.popleft, self.ended.add, time.monotonic_ns
+        words, since_at, place_at = hand.words, hand.since_at, hand.place_at
+        done = 0
         while True:
             try:
-                record = run.popleft()
+                record = following()
             except IndexError:
                 return done
-            now_ns = time.monotonic_ns()
-            hand.take(record.partition.known, record.offset, now_ns)
+            partition = record.partition
+            words[since_at] = now_ns = clock_ns()
+            words[place_at] = partition.place + record.offset
             try:
                 # What waited here while its partition was taken away is another's to do.
-                record.outcome = work(record, now_ns / 1e9) if record.partition.open else None
+                record.outcome = work(record, now_ns) if partition.open else None
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 record.outcome = Failed(error)
-            ended.put(record)
+            add(record)
             done += 1
 
 
@@ -175,17 +194,4 @@ def _emptied(run: deque[Record]) -> list[Record]:
         except IndexError:
             break
     records.reverse()
-    return records
-
-
-def drain(ended: SimpleQueue[Record], wait_s: float) -> list[Record]:
-    """All records that have ended; waits up to `wait_s` for the first."""
-    records: list[Record] = []
-    try:
-        if wait_s > 0:
-            records.append(ended.get(timeout=wait_s))
-        for _ in range(ended.qsize()):
-            records.append(ended.get_nowait())
-    except Empty:
-        pass
     return records

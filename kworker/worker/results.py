@@ -65,20 +65,29 @@ class Results:
         """Raises Unpublishable for what could not be written or would be refused."""
         if returned is None:
             return None
+        if type(returned) is dict and record.attempt == 1 and not record.raw.headers():
+            return [self._plain(record, returned)]
         if type(returned) is list:
             several = [item for item in returned if item is not None]
             return [self._output(record, item, i) for i, item in enumerate(several)] or None
         return [self._output(record, returned, 0)]
 
+    def _plain(self, record: Record, item: dict[Any, Any]) -> Output:
+        """What almost every result is: the same as `_output`, without its questions."""
+        raw, partition, key = record.raw, record.partition, record.raw.key()
+        value = _json(item)
+        source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
+        size = partition.frame_size + len(value) + len(key or b"")
+        return self._measured(Output(self._topic, key, value, [(SOURCE, source)], size))
+
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
         headers = own_headers(record, index)
         if type(item) is Result:
-            output = self._addressed(raw, item, headers)
-        else:
-            value = _json(item) if type(item) is dict else serialise(item)
-            known = record.partition.source_size if len(headers) == 1 else None
-            output = Output(self._topic, raw.key(), value, headers, known)
+            return self._measured(self._addressed(raw, item, headers))
+        return self._measured(Output(self._topic, raw.key(), serialise(item), headers))
+
+    def _measured(self, output: Output) -> Output:
         if output.size > (most := self._limits.of(output.topic)):
             raise Unpublishable(
                 f"a result of up to {output.size} bytes; {output.topic} takes {most}"

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
 from typing import Any
 
 from kworker.clients.kafka import At
@@ -14,7 +13,9 @@ from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import InPlaceRetry
 from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.ended import Ended
 from kworker.worker.poller import Poller
+from kworker.worker.pool import Take
 from kworker.worker.publisher import Publisher, PublishPolicy
 
 GROUP = "orders"
@@ -33,43 +34,50 @@ class Clock:
         return self.now
 
 
-class Ended(SimpleQueue[Record]):
+class SteppedEnded(Ended):
     """Waiting for an outcome takes no time but the clock's, and lets the test act meanwhile."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__()
         self._clock = clock
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Record:
-        if timeout and self.empty():
-            self._clock.now += timeout
+    def take(self, wait_s: float) -> list[Record]:
+        if ended := super().take(0.0):
+            return ended
+        if wait_s:
+            self._clock.now += wait_s
             self.meanwhile()
-        return super().get(block=False)
+        return super().take(0.0)
 
 
 class SteppedPool:
     """Begins what it is handed, and ends it when told so."""
 
     def __init__(self, clock: Clock, hands: int) -> None:
-        self.ended: Ended = Ended(clock)
+        self.ended = SteppedEnded(clock)
         self.held: list[Record] = []  # begun and not ended
         self.runs: list[Record] = []  # every begin, in order
         self.computing = False
         self._hands = hands
 
-    def wanted(self) -> int:
-        return max(0, self._hands - len(self.held))
+    def feed(self, take: Take) -> int:
+        fed = 0
+        while (room := self._hands - len(self.held)) > 0 and (run := take(room)):
+            fed += len(run)
+            self._begin(run)
+        return fed
 
     def slack_s(self) -> float:
         return 0.0
 
-    def hand(self, run: deque[Record]) -> None:
+    def _begin(self, run: deque[Record]) -> None:
         for record in run:
             if record.partition.open:
                 self.held.append(record)
                 self.runs.append(record)
             else:
-                self.ended.put(record)
+                self.ended.add(record)
 
     def reclaim(self, now: float) -> list[Record]:
         return []
@@ -77,7 +85,7 @@ class SteppedPool:
     def end(self, record: Record, outcome: Failed | list[Output] | None = None) -> None:
         self.held.remove(record)
         record.outcome = outcome
-        self.ended.put(record)
+        self.ended.add(record)
 
 
 class Straggling(MemoryConsumer):

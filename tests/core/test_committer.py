@@ -40,7 +40,7 @@ def settle(partition: Partition, count: int = 1) -> None:
     end = partition.ledger.end or 0
     partition.ledger.deliver_run(list(range(end, end + count)))
     for offset in range(end, end + count):
-        partition.ledger.settle(offset)
+        partition.ledger.settle([offset])
 
 
 def test_it_is_due_after_the_interval_or_so_many_outcomes() -> None:

@@ -15,7 +15,7 @@ PATIENCE_S = 0.5
 
 def taken(flow: Flow, partition: Partition, count: int, size: int = 1) -> list[Record]:
     records = [a_record(partition, size=size) for _ in range(count)]
-    flow.enter(partition, records)
+    flow.enter(partition, [record.size for record in records])
     return records
 
 
@@ -196,10 +196,10 @@ def test_too_many_records_finished_beyond_a_gap_pause_their_partition() -> None:
     ledger = partitions[0].ledger
     ledger.deliver_run([0, 1, 2, 3])
     for offset in (1, 2, 3):
-        ledger.settle(offset)
+        ledger.settle([offset])
     turn(flow, partitions, 1.0)
     assert turn(flow, partitions, 1.6) == {partitions[0]}
-    ledger.settle(0)
+    ledger.settle([0])
     assert turn(flow, partitions, 1.7) == set()
 
 

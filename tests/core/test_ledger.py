@@ -40,14 +40,14 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.unsettled)
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
-        offset = data.draw(st.sampled_from(self.unsettled))
-        self.ledger.settle(offset)
-        self.settled.add(offset)
+        offsets = data.draw(st.lists(st.sampled_from(self.unsettled), min_size=1))
+        self.ledger.settle(offsets)
+        self.settled.update(offsets)
 
     @precondition(lambda self: self.settled)
     @rule(data=st.data())
     def settle_again(self, data: st.DataObject) -> None:
-        self.ledger.settle(data.draw(st.sampled_from(sorted(self.settled))))
+        self.ledger.settle([data.draw(st.sampled_from(sorted(self.settled)))])
 
     @rule(ahead=st.integers(-3, 5))
     def reach_the_end(self, ahead: int) -> None:
@@ -67,6 +67,15 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert position is not None
         assert position >= self.highest
         self.highest = position
+
+    @precondition(lambda self: self.delivered)
+    @rule(data=st.data())
+    def ask_for_the_highest_but_some(self, data: st.DataObject) -> None:
+        """Those that wait may be forgotten beyond the highest that does not."""
+        waiting = set(data.draw(st.lists(st.sampled_from(self.unsettled or [-1]))))
+        first = min(self.unsettled, default=self.end)
+        begun = [o for o in self.delivered if o >= first and o not in waiting]
+        assert self.ledger.highest_but(waiting) == max(begun, default=-1)
 
     @invariant()
     def it_counts(self) -> None:
@@ -110,7 +119,7 @@ def test_the_age_is_that_of_the_mark_at_or_below_the_oldest_unsettled_record() -
     ages = []
     for offset in range(12):
         ages.append(ledger.oldest_ms())
-        ledger.settle(offset)
+        ledger.settle([offset])
     assert ages == [1000] * 4 + [2000] * 4 + [3000] * 4
     assert ledger.oldest_ms() is None
 
@@ -120,7 +129,7 @@ def test_a_settled_ledger_forgets_its_marks() -> None:
     ledger = Ledger(0)
     ledger.deliver_run([0])
     ledger.mark(0, 1000)
-    ledger.settle(0)
+    ledger.settle([0])
     assert ledger.oldest_ms() is None
     ledger.deliver_run([1])
     ledger.mark(1, 9000)
@@ -132,5 +141,5 @@ def test_a_run_of_records_settles_in_any_order(order: range) -> None:
     ledger = Ledger(0)
     ledger.deliver_run(list(range(1000)))
     for offset in order:
-        ledger.settle(offset)
+        ledger.settle([offset])
     assert (ledger.position, ledger.unsettled, ledger.beyond) == (1000, 0, 0)

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -12,8 +11,9 @@ import pytest
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Scoreboard, Text
+from kworker.worker.ended import Ended
 from kworker.worker.loop_pool import LoopPool
-from kworker.worker.pool import ThreadPool, drain
+from kworker.worker.pool import Take, ThreadPool
 from tests.records import a_partition, a_record
 from tests.waiting import eventually
 
@@ -82,11 +82,16 @@ def a_run(*offsets: int) -> deque[Record]:
     return deque(a_record(partition, offset) for offset in offsets)
 
 
+def from_left(left: deque[Record]) -> Take:
+    """Takes from what is left, as from the lanes."""
+    return lambda most: deque(left.popleft() for _ in range(min(most, len(left))))
+
+
 def ended(pool: Any, count: int) -> list[Record]:
     found: list[Record] = []
 
     def enough() -> bool:
-        found.extend(drain(pool.ended, 0.05))
+        found.extend(pool.ended.take(0.05))
         return len(found) >= count
 
     eventually(enough, timeout_s=WAIT_S)
@@ -191,14 +196,12 @@ def test_it_wants_no_more_than_it_can_use_and_more_when_something_has_ended(
     gates = Gates()
     gates.hold(*range(100))
     pool = threads(gates.work, 2)
-    handed = 0
-    while pool.wanted() and handed < 50:
-        pool.hand(a_run(handed))
-        handed += 1
+    left = deque(a_run(*range(100)))
+    handed = pool.feed(from_left(left))
     assert 2 <= handed <= 8
     gates.release(*range(100))
     ended(pool, handed)
-    eventually(pool.wanted, timeout_s=WAIT_S)
+    eventually(lambda: pool.feed(from_left(left)), timeout_s=WAIT_S)
 
 
 def test_one_slow_handler_does_not_keep_the_other_threads_from_work(threads: Pools) -> None:
@@ -216,9 +219,8 @@ def test_one_slow_handler_does_not_keep_the_other_threads_from_work(threads: Poo
         nonlocal done, now
         now += 1.0
         left.extendleft(reversed(pool.reclaim(now)))
-        while left and (wanted := pool.wanted()):
-            pool.hand(deque(left.popleft() for _ in range(min(wanted, len(left)))))
-        done += len(drain(pool.ended, 0.0))
+        pool.feed(from_left(left))
+        done += len(pool.ended.take(0.0))
         return done == 1999
 
     eventually(all_but_one, timeout_s=WAIT_S, every_s=0.001)
@@ -273,13 +275,30 @@ def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
     pool.stop()
 
 
-def test_drain_takes_all_there_is_without_waiting_for_more() -> None:
-    pool_ended: SimpleQueue[Record] = SimpleQueue()
-    assert drain(pool_ended, 0.0) == []
+def test_what_has_ended_is_taken_at_once_all_of_it_and_in_order() -> None:
+    ended = Ended()
+    assert ended.take(0.0) == []
     run = a_run(1, 2, 3)
     for record in run:
-        pool_ended.put(record)
-    assert drain(pool_ended, WAIT_S) == list(run)
+        ended.add(record)
+    assert ended.take(WAIT_S) == list(run)
+    assert ended.take(0.0) == []
+
+
+def test_who_waits_for_an_outcome_is_woken_when_it_is_told() -> None:
+    """And what was told of earlier, and taken, wakes nobody."""
+    ended = Ended()
+    (record,) = a_run(1)
+    ended.add(record)
+    ended.tell()
+    ended.take(0.0)
+    found: list[Record] = []
+    waiting = threading.Thread(target=lambda: found.extend(ended.take(WAIT_S)))
+    waiting.start()
+    ended.add(record)
+    ended.tell()
+    waiting.join(WAIT_S)
+    assert found == [record]
 
 
 # -- the loop ------------------------------------------------------------------------------
@@ -329,12 +348,12 @@ def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
 
     pool = loops(work, 3)
     pool.start()
-    assert pool.wanted() == 3
-    pool.hand(a_run(1, 2))
-    assert pool.wanted() == 1
+    left = deque(a_run(*range(7)))
+    assert pool.feed(from_left(left)) == 3
+    assert pool.feed(from_left(left)) == 0
     release.set()
-    ended(pool, 2)
-    assert pool.wanted() == 3
+    ended(pool, 3)
+    assert pool.feed(from_left(left)) == 3
 
 
 def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) -> None:

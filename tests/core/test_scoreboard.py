@@ -3,11 +3,17 @@
 import os
 
 from kworker.core.phase import Phase
+from kworker.core.record import Partition
 from kworker.supervisor.scoreboard import Field, Held, Scoreboard, Text
 
 
 def board() -> Scoreboard:
     return Scoreboard.for_workers(processes=2, hands=3)
+
+
+def place(known: int, offset: int) -> int:
+    """As a handler's thread says which record it holds."""
+    return Partition("orders", 0, epoch=1, known=known, position=0).place + offset
 
 
 def test_a_child_writes_and_the_parent_reads():
@@ -18,7 +24,7 @@ def test_a_child_writes_and_the_parent_reads():
         slot.words[Field.PHASE] = Phase.RUNNING
         slot.words[Field.DONE] = 41
         slot.write_text(Text((("a", 0),), ("red",), (("a", 0), ("b", 7))))
-        slot.hand(1).take(1, 99, 1234)
+        slot.hand(1).take(place(1, 99), 1234)
         os._exit(0)
     os.waitpid(pid, 0)
     assert slot.phase is Phase.RUNNING
@@ -30,7 +36,7 @@ def test_a_child_writes_and_the_parent_reads():
 def test_a_slot_does_not_reach_into_its_neighbour():
     slots = board().slots
     slots[1].write_text(Text(known=tuple((f"topic-{i}", i) for i in range(1000))))
-    slots[1].hand(2).take(1, 2, 3)
+    slots[1].hand(2).take(place(1, 2), 3)
     assert slots[0].held() == slots[2].held() == []
     assert slots[2].read_text() == Text()
 
@@ -39,7 +45,7 @@ def test_a_new_life_begins_empty():
     """A respawned worker must not inherit the suspects of the dead one."""
     slot = board().slots[0]
     slot.write_text(Text(known=(("a", 0),)))
-    slot.hand(0).take(0, 5, 6)
+    slot.hand(0).take(place(0, 5), 6)
     slot.words[Field.DONE] = 7
     slot.begin(pid=77, now_ns=8)
     assert slot.held() == []
@@ -50,8 +56,8 @@ def test_a_new_life_begins_empty():
 
 def test_the_oldest_record_in_hand_is_told_and_forgotten_when_it_ends():
     slot = board().slots[0]
-    slot.hand(0).take(0, 1, 500)
-    slot.hand(1).take(0, 2, 300)
+    slot.hand(0).take(place(0, 1), 500)
+    slot.hand(1).take(place(0, 2), 300)
     assert slot.oldest_since_ns() == 300
     slot.hand(1).clear()
     assert slot.oldest_since_ns() == 500
@@ -64,3 +70,12 @@ def test_more_partitions_than_there_is_room_for_are_cut_not_overrun():
     text = slot.read_text()
     assert 300 < len(text.known) < 5000
     assert text.known == many[: len(text.known)]
+
+
+def test_a_partition_and_an_offset_fit_into_one_word():
+    """The highest of each that a service may reach; beyond, a record in hand is not named."""
+    slot = board().slots[0]
+    slot.hand(0).take(place((1 << 15) - 1, (1 << 48) - 1), 1)
+    assert slot.hand(0).read() == ((1 << 15) - 1, (1 << 48) - 1, 1)
+    slot.hand(0).take(place(1 << 40, 5), 1)
+    assert slot.held() == []
