@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kworker.core.record import Partition, Record, runs
+from kworker.core.record import Partition, Record, by_partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Flow:
         # Forgets slowly, so that one large record makes the next takes careful.
         self._largest = max(max(sizes), self._largest - (self._largest >> 4))
 
-    def leave(self, records: list[Record]) -> None:
+    def leave(self, records: Sequence[Record]) -> None:
         """Records got an outcome, or were dropped."""
-        for partition, run in runs(records):
-            total = sum([record.size for record in run])
-            partition.in_flight -= len(run)
+        for partition, own in by_partition(records):
+            total = sum([record.size for record in own])
+            partition.in_flight -= len(own)
             partition.in_flight_bytes -= total
-            self.records -= len(run)
+            self.records -= len(own)
             self.bytes -= total
 
     def room(self, most: int) -> int:

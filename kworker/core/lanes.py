@@ -72,10 +72,13 @@ class Lanes:
                 most -= len(ready)
                 run.extend(ready)
                 ready.clear()
+                continue
+            most -= share
+            turn.append(partition)
+            if share == 1:
+                run.append(ready.popleft())
             else:
-                most -= share
                 run.extend([ready.popleft() for _ in range(share)])
-                turn.append(partition)
         return run
 
     def put_back(self, records: Iterable[Record]) -> None:

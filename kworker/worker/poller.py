@@ -11,7 +11,7 @@ from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import Failed
-from kworker.core.record import Partition, Record, runs
+from kworker.core.record import Partition, Record, by_partition
 from kworker.core.retry import InPlaceRetry
 from kworker.worker.assignment import Assignment
 from kworker.worker.committer import Committer, Committing
@@ -241,8 +241,8 @@ class Poller:
 
     def _settled(self, records: list[Record]) -> None:
         """All that they led to is durable."""
-        for partition, run in runs(records):
-            partition.ledger.settle([record.offset for record in run])
+        for partition, own in by_partition(records):
+            partition.ledger.settle([record.offset for record in own])
         self.counters.done += len(records)
 
     def _fail(self, records: list[Record]) -> None:

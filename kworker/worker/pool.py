@@ -19,7 +19,7 @@ Take = Callable[[int], deque[Record]]
 
 RUN_S = 0.001  # so much work is handed over at once
 RUN_MOST = 256
-STUCK_S = 0.01  # a run that has not moved for so long gives its rest back
+STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run that has not moved for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
 _SLACK = 0.4  # of a record's time
 _FORGET = 0.3
@@ -93,7 +93,7 @@ class ThreadPool:
 
     def reclaim(self, now: float) -> list[Record]:
         """What has not started of runs that do not move. Called by the poll thread."""
-        if now - self._seen_at < STUCK_S:
+        if now - self._seen_at < min(STUCK_S_MOST, max(STUCK_S, 2 * self._known.record_s)):
             return []
         self._seen_at = now
         self._placement.decide(self._cheap() and self._known.computing > _COMPUTING, now)
