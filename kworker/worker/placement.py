@@ -1,45 +1,77 @@
-"""Where a worker's threads run: apart while they wait, on one CPU while they compute.
+"""Where a worker's threads run: on one CPU while that is enough for them, else anywhere.
 
 The interpreter's lock lets one of them run at a time. When each hand-over of that lock goes to
-another CPU, all that a record is made of moves with it, and a cheap handler costs half as much
-again. So while handlers are cheap and compute, all threads of Python keep to one CPU. The Kafka
-library's own threads, which never take that lock, stay free.
+another CPU, all that a record is made of moves with it, and a CPU that sleeps has to be woken. So
+the threads of Python keep to one CPU while handlers are cheap and compute, because they could not
+use two anyway, and while they mostly wait, because one has room for all of them. Handlers that
+compute without the lock, in a library, may have every CPU. So may the Kafka library's own threads,
+which never take that lock.
 """
 
 import ctypes
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _libc = ctypes.CDLL(None)
 _TASKS = Path("/proc/self/task")
+_SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, how often
 _LIBRARY = "rdk:"  # how librdkafka's threads are called
+
+
+class Usage(NamedTuple):
+    """Seconds since some beginning: of CPU by the process, and of waiting for a CPU by a thread."""
+
+    used_s: float
+    delayed_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementPolicy:
-    """How long one CPU is kept before the scheduler may choose anew, and how long that takes."""
+    """When one CPU is enough, and how long it is kept before the scheduler chooses anew."""
 
     keep_s: float = 5.0
     choose_s: float = 0.05
+    look_s: float = 0.2
+    little: float = 0.5  # of one CPU, used by the whole process: one is enough
+    much: float = 0.7  # one is not
+    crowded: float = 0.25  # of the time, waiting for a CPU that others use, too
+    shy_s: float = 1.0  # after that
 
 
 class Placement:
     """The CPUs of this process's threads. Owned by the poll thread."""
 
-    def __init__(self, policy: PlacementPolicy) -> None:
+    def __init__(
+        self,
+        policy: PlacementPolicy,
+        *,
+        usage: Callable[[], Usage] | None = None,
+        place: Callable[[set[int]], None] | None = None,
+    ) -> None:
+        """`usage` is asked on the poll thread; `place` moves the threads."""
         self._policy = policy
+        self._usage = usage or _usage
+        self._place = place or _place
         self._every = os.sched_getaffinity(0)
         self._together = False
         self._until = 0.0
+        self._enough = self._crowded = False  # one CPU, as it was lately
+        self._looked: tuple[float, Usage] | None = None
 
-    def decide(self, together: bool, now: float) -> None:
-        """Called now and then; `together` while handlers are cheap and compute."""
-        if not together:
-            if self._together:
-                self._spread()
+    def decide(self, locked: bool, now: float) -> None:
+        """Called now and then; `locked` while no two threads could run at once anyway."""
+        self._look(now)
+        if not (locked or self._enough):
+            self._spread()
+        elif self._together and self._crowded and not locked:
+            self._spread()
+            self._until = now + self._policy.shy_s
         elif now >= self._until and len(self._every) > 1:
-            # A CPU that has become crowded is left: the scheduler chooses, then we stay.
+            # One that others need more than before is left: the scheduler chooses, then we stay.
             if self._together:
                 self._spread()
                 self._until = now + self._policy.choose_s
@@ -47,13 +79,32 @@ class Placement:
                 self._gather()
                 self._until = now + self._policy.keep_s
 
+    def _look(self, now: float) -> None:
+        at, before = self._looked or (now, self._usage())
+        self._looked = (at, before)
+        if now - at >= self._policy.look_s:
+            usage = self._usage()
+            share = (usage.used_s - before.used_s) / (now - at)
+            self._enough = share < (self._policy.much if self._enough else self._policy.little)
+            self._crowded = usage.delayed_s - before.delayed_s > self._policy.crowded * (now - at)
+            self._looked = (now, usage)
+
     def _gather(self) -> None:
         self._together = True
-        _place({_libc.sched_getcpu()})
+        self._place({_libc.sched_getcpu()})
 
     def _spread(self) -> None:
-        self._together = False
-        _place(self._every)
+        if self._together:
+            self._together = False
+            self._place(self._every)
+
+
+def _usage() -> Usage:
+    try:
+        delayed_ns = int(_SCHEDULED.read_text().split()[1])
+    except (OSError, IndexError):
+        delayed_ns = 0  # this kernel does not tell
+    return Usage(time.process_time(), delayed_ns / 1e9)
 
 
 def _place(cpus: set[int]) -> None:
