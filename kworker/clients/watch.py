@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from kworker.clients.kafka import At
@@ -33,10 +33,14 @@ class KafkaWatch:
         self._limits: dict[ConfigResource, Any] = {}
 
     def ask_ends(self, partitions: Iterable[At]) -> None:
-        """Asks for the position after the last record of each partition."""
+        """Asks how far each partition can be read: to an open transaction, or its last record."""
         asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
         if asked and not self._ends:
-            self._ends = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+            self._ends = self._admin.list_offsets(
+                asked,
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=_TIMEOUT_S,
+            )
 
     def ends(self) -> dict[At, int] | None:
         """The answer, once, when all of it is there; what failed is left out."""

@@ -53,7 +53,6 @@ class Flow:
         total = sum(sizes)
         self.records += len(sizes)
         self.bytes += total
-        partition.at_end = False
         partition.in_flight += len(sizes)
         partition.in_flight_bytes += total
         # Forgets slowly, so that one large record makes the next takes careful.
@@ -105,7 +104,7 @@ class Flow:
             self._over_since.clear()
             return set(assigned)
         share = min(1.0, 2 / (len(assigned) + 1))
-        starving = any(p.in_flight == 0 and not p.at_end and p not in self.paused for p in assigned)
+        starving = any(p.starving and p not in self.paused for p in assigned)
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:

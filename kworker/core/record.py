@@ -21,7 +21,6 @@ class Partition:
     """
 
     __slots__ = (
-        "at_end",
         "busy",
         "epoch",
         "frame_size",
@@ -33,6 +32,7 @@ class Partition:
         "open",
         "place",
         "prefix",
+        "reaches",
         "ready",
         "topic",
     )
@@ -49,12 +49,17 @@ class Partition:
         self.place = min(known, _KNOWN_MAX) << PLACE_BITS
         self.ledger = Ledger(position)
         self.open = True
-        self.at_end = False  # as far as is known, nothing more is there
+        self.reaches = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
         self.ready: deque[Record] = deque()  # may run now; kept by Lanes
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}
+
+    @property
+    def starving(self) -> bool:
+        """It has records, and none of them is here."""
+        return self.in_flight == 0 and self.reaches > (self.ledger.end or 0)
 
 
 SPENT: RawMessage = Fields(("", -1, -1), 0, None, None, ())

@@ -126,7 +126,6 @@ class Intake:
             case Trouble.END:
                 partition = self._present(at)
                 if partition is not None:
-                    partition.at_end = True
                     partition.ledger.reach(event.offset())
             case Trouble.GAP:
                 self._gap(at)
@@ -143,7 +142,7 @@ class Intake:
         partition = self._assignment.partitions.get(at)
         if partition is None:
             return  # its owner is told
-        partition.at_end = True  # it waits for a person, and nobody waits for it
+        partition.reaches = 0  # it waits for a person, and nobody waits for it
         try:
             low, high = self._consumer.watermarks(at, _ASK_S)
             holds = f"the partition now holds {low} to {high}"

@@ -150,8 +150,8 @@ class Poller:
         """How far partitions reach, as the brokers told; nothing when they did not answer."""
         for at, end in ends.items():
             partition = self.assignment.partitions.get(at)
-            if partition and (partition.ledger.end or 0) < end and not self._intake.stopped(at):
-                partition.at_end = False
+            if partition and not self._intake.stopped(at):
+                partition.reaches = end
         if ends:
             self._troubles.pop("kafka", None)
             self.publisher.brokers_answer(self._clock())

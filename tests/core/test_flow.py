@@ -11,12 +11,21 @@ from kworker.core.record import Partition, Record
 from tests.records import a_partition, a_record
 
 PATIENCE_S = 0.5
+BACKLOG = 1_000_000
 
 
 def taken(flow: Flow, partition: Partition, count: int, size: int = 1) -> list[Record]:
     records = [a_record(partition, size=size) for _ in range(count)]
     flow.enter(partition, [record.size for record in records])
     return records
+
+
+def backlogged(count: int) -> list[Partition]:
+    """Partitions of which the brokers told that they hold records."""
+    partitions = [a_partition(number=n) for n in range(count)]
+    for partition in partitions:
+        partition.reaches = BACKLOG
+    return partitions
 
 
 def a_flow(records_max: int = 100, bytes_max: int = 10_000) -> tuple[Flow, Partition]:
@@ -132,7 +141,7 @@ def test_with_a_constant_load_it_changes_its_mind_once_at_most(
 def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
     """P4, and fault 18: back-pressure for all starved eleven partitions for one."""
     flow, _ = a_flow(records_max=1200, bytes_max=1 << 30)
-    partitions = [a_partition(number=n) for n in range(12)]
+    partitions = backlogged(12)
     hot, calm = partitions[0], partitions[1:]
     held = taken(flow, hot, 250)
     for partition in calm[1:]:
@@ -149,7 +158,7 @@ def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
 
 def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
     flow, _ = a_flow(records_max=1200)
-    partitions = [a_partition(number=n) for n in range(12)]
+    partitions = backlogged(12)
     held = taken(flow, partitions[0], 250)
     turn(flow, partitions, 1.0)
     flow.leave(held[:200])
@@ -161,22 +170,22 @@ def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
 def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None:
     """A pause throws away what was prefetched, and comes back a second later."""
     flow, _ = a_flow(records_max=1200)
-    partitions = [a_partition(number=n) for n in range(12)]
+    partitions = backlogged(12)
     taken(flow, partitions[0], 600)
     for busy in partitions[1:6]:
         taken(flow, busy, 1)
     for idle in partitions[6:]:
-        idle.at_end = True
+        idle.ledger.reach(BACKLOG)
     turn(flow, partitions, 1.0)
     assert turn(flow, partitions, 9.0) == set()
-    partitions[11].at_end = False
+    partitions[11].reaches += 1
     turn(flow, partitions, 9.1)
     assert turn(flow, partitions, 9.3) == {partitions[0]}
 
 
 def test_credit_counts_bytes_too() -> None:
     flow, _ = a_flow(records_max=1000, bytes_max=1_000_000)
-    partitions = [a_partition(number=n) for n in range(12)]
+    partitions = backlogged(12)
     taken(flow, partitions[0], 2, size=100_000)
     turn(flow, partitions, 1.0)
     assert turn(flow, partitions, 1.6) == {partitions[0]}
@@ -192,7 +201,7 @@ def test_the_only_partition_may_use_everything() -> None:
 def test_too_many_records_finished_beyond_a_gap_pause_their_partition() -> None:
     """They are no longer in flight, but have to be remembered."""
     flow = Flow(FlowPolicy(100, 1000, beyond_max=3, patience_s=PATIENCE_S))
-    partitions = [a_partition(number=n) for n in range(2)]
+    partitions = backlogged(2)
     ledger = partitions[0].ledger
     ledger.deliver_run([0, 1, 2, 3])
     for offset in (1, 2, 3):
@@ -250,7 +259,7 @@ def test_all_that_is_paused_goes_on_once_everything_has_ended(
 ) -> None:
     """Fault 17: a paused partition that nobody resumes is a stall."""
     flow, _ = a_flow(records_max=20)
-    partitions = [a_partition(number=n) for n in range(6)]
+    partitions = backlogged(6)
     held: list[Record] = []
     now = 0.0
     for number, count, wait in acts:
