@@ -13,19 +13,34 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.sandbox import Options, Sandbox
 from kworker.sandbox.process import port_is_free
+from tests.tables import Reader
 from tests.waiting import eventually
 
 PORTS_TOGETHER = 10
 STOP_TIMEOUT_S = 60.0
+# For every JVM: none lives long enough to gain by optimising and verifying what it costs.
+SHORT_LIVED = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
-# Stops the sandbox when its standard input ends: at the session's end, and also when pytest
-# is interrupted or killed, which no fixture survives.
+# Stops the sandboxes that it was told of when its standard input ends: at the session's end, and
+# also when pytest is interrupted or killed, which no fixture survives.
 _GUARD = """
 import sys
+folders = sys.stdin.read().splitlines()
 from kworker.sandbox import Sandbox
-sys.stdin.read()
-Sandbox(sys.argv[1]).down(wipe=True)
+for folder in folders:
+    Sandbox(folder).down(wipe=True)
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_lived_java() -> Iterator[None]:
+    """Brokers and Spark start in half the time; the environment is the way to each of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -46,19 +61,20 @@ def free_port() -> Callable[[], int]:
 @pytest.fixture(scope="session")
 def guarded() -> Iterator[Callable[[Path], None]]:
     """Has the sandboxes of the folders it is told of stopped, however the session ends."""
-    guards: list[subprocess.Popen[bytes]] = []
+    # In a session of its own: an interrupt from the terminal is not for it.
+    guard = subprocess.Popen(
+        [sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert guard.stdin
+    input_ = guard.stdin
 
-    def guard(folder: Path) -> None:
-        command = [sys.executable, "-c", _GUARD, str(folder)]
-        # In a session of its own: an interrupt from the terminal is not for it.
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        guards.append(process)
+    def tell(folder: Path) -> None:
+        input_.write(f"{folder}\n")
+        input_.flush()
 
-    yield guard
-    for process in guards:
-        assert process.stdin
-        process.stdin.close()
-    assert [process.wait(STOP_TIMEOUT_S) for process in guards] == [0] * len(guards)
+    yield tell
+    input_.close()
+    assert guard.wait(STOP_TIMEOUT_S) == 0
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +121,14 @@ def bootstrap(sandbox: Sandbox) -> str:
 @pytest.fixture(scope="session")
 def redis_url(sandbox: Sandbox) -> str:
     return sandbox.redis_url
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Reads tables; to be asked for early, since Spark starts meanwhile."""
+    reader = Reader(tmp_path_factory.mktemp("reader"))
+    yield reader
+    reader.close()
 
 
 @pytest.fixture(scope="session")

@@ -124,7 +124,13 @@ class KafkaConsumer:
         )
 
     def unsubscribe(self) -> None:
+        """`take` revokes everything and leaves the group, as a static member too."""
         self._consumer.unsubscribe()
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group knows it. After `unsubscribe`, one that it knows no more may close."""
+        return bool(self._consumer.memberid())
 
     def take(self, most: int, timeout_s: float) -> list[RawMessage]:
         """Records and events, at once if there are any; serves every callback."""

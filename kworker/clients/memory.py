@@ -77,6 +77,11 @@ class MemoryConsumer:
         """The next `take` revokes everything and leaves the group, as a static member too."""
         self._topics = []
 
+    @property
+    def joined(self) -> bool:
+        """Whether the group knows it."""
+        return self._member is not None
+
     def take(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
         """Records and events, if there are any; serves every callback."""
         if not self._kafka.up:

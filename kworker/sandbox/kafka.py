@@ -72,6 +72,7 @@ class Cluster:
             "group.min.session.timeout.ms": 1000,
             "group.consumer.min.session.timeout.ms": 1000,
             "group.consumer.min.heartbeat.interval.ms": 100,
+            "group.consumer.heartbeat.interval.ms": 1000,
             "num.network.threads": 2,
             "num.io.threads": 4,
             "background.threads": 2,

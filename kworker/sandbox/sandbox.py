@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -81,9 +82,12 @@ class Sandbox:
         with self._locked():
             state = self._state()
             running = [name for name in state.processes if state.alive(name)]
-            process.stop([state.processes[name] for name in running], STOP_TIMEOUT_S)
+            ending = [state.processes[name] for name in running]
             if wipe:
+                process.kill(ending)  # what an orderly end would save is removed
                 self._wipe()
+            else:
+                process.stop(ending, STOP_TIMEOUT_S)
             return running
 
     def status(self) -> Status:
@@ -191,8 +195,7 @@ class Sandbox:
         started: list[process.Process] = []
         with ExitStack() as undo:
             undo.callback(process.stop, started, STOP_TIMEOUT_S)
-            for server in missing:
-                server.prepare()
+            _prepare(missing)
             for server in missing:
                 self._say(f"starting {server.name} on port {server.port}")
                 child = process.start(server.command(), server.folder / "console.log")
@@ -258,6 +261,15 @@ def _controller_ports(plan: Plan) -> list[int]:
     above = range(plan.kafka_port + CONTROLLERS_ABOVE, 65536)
     free = (port for port in above if port != plan.redis_port and process.port_is_free(port))
     return [next(free) for _ in plan.kafka_ports]
+
+
+def _prepare(servers: Sequence[Server]) -> None:
+    """The first alone, for it may have to fetch archives; the others, each with a Java, at once."""
+    for server in servers[:1]:
+        server.prepare()
+    with ThreadPoolExecutor() as pool:
+        # As a list, which raises what one of them raised.
+        list(pool.map(lambda server: server.prepare(), servers[1:]))
 
 
 def _refuse_taken_ports(servers: Sequence[Server]) -> None:

@@ -42,7 +42,7 @@ _ASK_EVERY_S = 2.0
 _TURN_S = 0.005
 _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
 _SETTLE_MOST_S = 5.0
-_LEAVE_S = 1.5  # unsubscribed and polling, so that a static member's leaving is heard
+_LEAVE_S = 1.5  # at most: unsubscribed and polling, so that a static member's leaving is heard
 _CLOSE_S = 5.0
 
 
@@ -275,8 +275,8 @@ class Worker:
             # close() alone does not send a static member's leaving; this does.
             consumer.unsubscribe()
             until = time.monotonic() + _LEAVE_S
-            while time.monotonic() < until:
-                consumer.take(1, 0.1)
+            while consumer.joined and time.monotonic() < until:
+                consumer.take(1, _TURN_S)
                 telling.turn()
         closing = threading.Thread(target=consumer.close, name="close", daemon=True)
         closing.start()

@@ -20,6 +20,7 @@ CONSUMER = {
     "isolation.level": "read_committed",
     "partition.assignment.strategy": "range",
     "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 500,  # by which a member hears that others join and leave
     "fetch.wait.max.ms": 50,
     "topic.metadata.refresh.interval.ms": 1000,
 }

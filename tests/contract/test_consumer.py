@@ -302,6 +302,21 @@ def test_a_static_member_that_unsubscribes_leaves(kafka: Cluster) -> None:
     assert one.owned == []
 
 
+def test_a_static_member_that_has_left_may_close_at_once(kafka: Cluster) -> None:
+    """A drain shall not wait for longer than that takes; else the session would have to end."""
+    topic, group = kafka.create(2), new_group()
+    zero, one = (
+        Member(kafka, [topic], group=group, group_instance_id=name, session_timeout_ms=300_000)
+        for name in (f"{group}-0", f"{group}-1")
+    )
+    until(lambda: len(zero.owned) == len(one.owned) == 1, zero, one)
+    assert one.consumer.joined
+    one.consumer.unsubscribe()
+    until(lambda: not one.consumer.joined, one)
+    one.consumer.close()
+    until(lambda: len(zero.owned) == 2, zero)
+
+
 def test_a_namesake_of_a_static_member_fences_the_older_one(kafka: Cluster) -> None:
     """P9: who lost its identity is told so, and can commit nothing any more."""
     topic, group = kafka.create(), new_group()

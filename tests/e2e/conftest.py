@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 COMMAND_TIMEOUT_S = 240.0
 
 Kworker = Callable[..., subprocess.CompletedProcess[str]]
+Meanwhile = Callable[..., "Future[Any]"]
+"""Begins a call whose answer takes its time; `result()` waits for it."""
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +36,10 @@ def kworker(command: list[str]) -> Kworker:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def meanwhile() -> Iterator[Meanwhile]:
+    """For waits that need no processor: a module begins them before its first test."""
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -17,8 +18,6 @@ COMMAND = "from kworker.cli.spark import app; app()"
 MINUTE_MS = 60_000
 STAMP_MS = 1_700_000_040_000  # 2023-11-14T22:14:00Z
 SLOW_S = 180.0
-# Optimising costs a JVM that lives for seconds more than it gains.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TRANSFORMS = '''
 """What a user would write."""
 from pyspark.sql import functions as f
@@ -40,6 +39,38 @@ def nothing(orders):
 '''
 
 
+class Job:
+    """`kworker spark run` as a process."""
+
+    def __init__(self, arguments: list[str], errors: Path, environment: dict[str, str]) -> None:
+        self._errors = errors
+        with errors.open("w") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, "run", "--config", *arguments],
+                stderr=file,
+                env={**os.environ, **environment},
+            )
+
+    @property
+    def said(self) -> str:
+        """Its log."""
+        return self._errors.read_text()
+
+    def jvm(self) -> psutil.Process:
+        """The one that it started; to be asked when Spark runs: another starts that one."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        [found] = [child for child in children if child.name() == "java"]
+        return found
+
+    def ends(self) -> int:
+        """Waits for its end; the exit code."""
+        return self.process.wait(SLOW_S)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
 class Service:
     """A service's folder and results topic, and the Spark jobs that were started for it."""
 
@@ -51,13 +82,13 @@ class Service:
         self._bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self._producer = Producer({"bootstrap.servers": bootstrap})
-        self._jobs: list[subprocess.Popen[str]] = []
+        self._jobs: list[Job] = []
         (folder / "transforms.py").write_text(TRANSFORMS)
         self.file.write_text(
             f'name = "{self.name}"\nhandler = "m:f"\nstate_dir = "state"\n'
             f'[source]\ntopics = ["orders"]\n[kafka]\n"bootstrap.servers" = "{bootstrap}"\n'
             f'[spark]\ntrigger = "200ms"\ncheckpoints = "data/_checkpoints"\n'
-            f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SHORT_LIVED}"\n{tables}'
+            f'[spark.conf]\n"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC"\n{tables}'
         )
 
     def create_topic(self) -> None:
@@ -80,18 +111,11 @@ class Service:
     def flush(self) -> None:
         assert self._producer.flush(60) == 0
 
-    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", COMMAND, "run", "--config", str(self.file), *arguments]
-        job = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        )
-        self._jobs.append(job)
-        return job
-
-    def run_once(self) -> "subprocess.CompletedProcess[str]":
-        job = self.start("--once")
-        _, errors = job.communicate(timeout=2 * SLOW_S)
-        return subprocess.CompletedProcess(job.args, job.returncode, "", errors)
+    def start(self, *arguments: str, **environment: str) -> Job:
+        """Returns at once."""
+        errors = self.folder / f"stderr-{len(self._jobs)}"
+        self._jobs.append(Job([str(self.file), *arguments], errors, environment))
+        return self._jobs[-1]
 
     def progress(self, state_dir: str = "state") -> dict[str, Any]:
         try:
@@ -101,14 +125,6 @@ class Service:
         found: dict[str, Any] = json.loads(text)
         return found
 
-    def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """What stands in the tables, read by another process."""
-        command = [sys.executable, "-m", "tests.e2e.read_tables", str(self.file)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW_S, check=False)
-        assert done.returncode == 0, done.stderr
-        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
-        return found
-
     def committed(self, table: str) -> dict[int, int]:
         """The positions of a table's consumer group."""
         group = f"{self.name}.spark.{table}"
@@ -116,6 +132,4 @@ class Service:
 
     def close(self) -> None:
         for job in self._jobs:
-            if job.poll() is None:
-                job.kill()
-                job.wait()
+            job.kill()

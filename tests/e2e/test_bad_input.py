@@ -4,22 +4,25 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.conftest import Kworker
+from tests.e2e.conftest import Kworker, Meanwhile
 from tests.harness.service import ECHO, Service, Settings, service
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
 Port = Callable[[], int]
+Done = subprocess.CompletedProcess[str]
 
 USAGE, NOT_RUNNING, UNREACHABLE, ALREADY_RUNNING, CONFIG = 2, 3, 69, 73, 78
 
 
-def told(done: subprocess.CompletedProcess[str]) -> list[str]:
+def told(done: Done) -> list[str]:
     """The lines for a person; whatever else there is must not be a traceback."""
     assert "Traceback" not in done.stdout + done.stderr
     return [line for line in done.stderr.splitlines() if line.startswith("kworker: ")]
@@ -40,6 +43,34 @@ def written(
         yield made
     finally:
         made.end()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def waiting(tmp_path_factory: pytest.TempPathFactory, free_port: Port) -> Iterator[Service]:
+    """One without a broker, started before the first test: to say so takes it seconds."""
+    with written(
+        tmp_path_factory.mktemp("waiting"), f"127.0.0.1:{free_port()}", "orders"
+    ) as service:
+        service.start()
+        yield service
+
+
+class Daemon(NamedTuple):
+    """The same as a daemon, and what its start is to say."""
+
+    service: Service
+    started: "Future[Done]"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Port, meanwhile: Meanwhile
+) -> Iterator[Daemon]:
+    servers = f"127.0.0.1:{free_port()}"
+    with written(tmp_path_factory.mktemp("daemon"), servers, "orders") as service:
+        start = meanwhile(service.command, "start", "--daemon", "--timeout", "3s")
+        yield Daemon(service, start)
+        start.result()  # else it could start what is just being ended
 
 
 def test_mistakes_in_the_file_are_all_told_and_nothing_starts(tmp_path: Path) -> None:
@@ -126,34 +157,29 @@ def test_a_missing_topic_at_the_first_start_is_told_with_the_command_to_type(
 
 
 def test_an_unreachable_broker_is_waited_for_red_and_a_stop_ends_the_wait(
-    tmp_path: Path, free_port: Port
+    waiting: Service,
 ) -> None:
     """It may come; meanwhile the status says what is missing."""
-    servers = f"127.0.0.1:{free_port()}"
-    with written(tmp_path, servers, "orders") as waiting:
-        waiting.start()
-        eventually(lambda: waiting.state() == "waiting", timeout_s=60, what="it waits")
-        [reason] = waiting.status()["reasons"]
-        assert servers in reason
-        assert waiting.command("status").returncode == 0
-        assert waiting.stop() == 0
-        assert "Traceback" not in waiting.said()
-        waiting.is_gone()
+    eventually(lambda: waiting.state() == "waiting", timeout_s=60, what="it waits")
+    [reason] = eventually(lambda: waiting.status()["reasons"])
+    assert waiting.bootstrap in reason
+    assert waiting.command("status").returncode == 0
+    assert waiting.stop() == 0
+    assert "Traceback" not in waiting.said()
+    waiting.is_gone()
 
 
-def test_a_daemon_that_is_not_ready_in_time_is_69_and_goes_on_waiting(
-    tmp_path: Path, free_port: Port
-) -> None:
+def test_a_daemon_that_is_not_ready_in_time_is_69_and_goes_on_waiting(daemon: Daemon) -> None:
     """A script learns that it is not ready; the service is left to its patience."""
-    with written(tmp_path, f"127.0.0.1:{free_port()}", "orders") as waiting:
-        done = waiting.command("start", "--daemon", "--timeout", "3s")
-        [line] = told(done)
-        assert done.returncode == UNREACHABLE
-        assert "kworker status" in line
-        eventually(lambda: waiting.state() == "waiting", timeout_s=60, what="it waits on")
-        done = waiting.command("stop")
-        assert (done.returncode, told(done)) == (0, [])
-        waiting.is_gone()
+    service, started = daemon
+    done = started.result()
+    [line] = told(done)
+    assert done.returncode == UNREACHABLE
+    assert "kworker status" in line
+    eventually(lambda: service.state() == "waiting", timeout_s=60, what="it waits on")
+    done = service.command("stop")
+    assert (done.returncode, told(done)) == (0, [])
+    service.is_gone()
 
 
 def test_a_second_start_is_refused_and_the_first_goes_on(

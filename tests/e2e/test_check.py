@@ -5,8 +5,10 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -15,35 +17,56 @@ from confluent_kafka.admin import AdminClient
 from kworker import config_file, preflight
 from kworker.config import Config
 from kworker.errors import ExitCode
-from tests.e2e.conftest import Kworker
+from tests.e2e.conftest import Kworker, Meanwhile
 
 Configured = Callable[..., Path]
 
 HANDLER = "def handle(message):\n    return None\n"
 
 
+class Unreachable(NamedTuple):
+    """Brokers that are not there, and what `check --online` is to say of them."""
+
+    servers: str
+    checked: "Future[subprocess.CompletedProcess[str]]"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unreachable(
+    tmp_path_factory: pytest.TempPathFactory,
+    kworker: Kworker,
+    meanwhile: Meanwhile,
+    free_port: Callable[[], int],
+) -> Unreachable:
+    """Asked before the first test: the answer takes seconds."""
+    servers = f"127.0.0.1:{free_port()}"
+    file = written(tmp_path_factory.mktemp("unreachable"), servers=servers)
+    return Unreachable(servers, meanwhile(kworker, "check", "--online", "--config", file))
+
+
 @pytest.fixture
 def configured(tmp_path: Path) -> Configured:
-    """Writes a service's file and its handlers; brokers at a port that nobody serves."""
+    """Writes a service's file and its handlers."""
+    return partial(written, tmp_path)
 
-    def write(
-        extra: str = "",
-        *,
-        servers: str = "127.0.0.1:1",
-        topic: str = "cfg-nowhere",
-        handlers: str = HANDLER,
-        source: str = "",
-    ) -> Path:
-        file = tmp_path / "kworker.toml"
-        file.write_text(
-            f'name = "cfg-{uuid.uuid4().hex[:8]}"\nhandler = "handlers:handle"\n'
-            f'[source]\ntopics = ["{topic}"]\n{source}\n'
-            f'[kafka]\nbootstrap.servers = "{servers}"\n{extra}\n'
-        )
-        (tmp_path / "handlers.py").write_text(handlers)
-        return file
 
-    return write
+def written(
+    folder: Path,
+    extra: str = "",
+    *,
+    servers: str = "127.0.0.1:1",  # where nobody serves
+    topic: str = "cfg-nowhere",
+    handlers: str = HANDLER,
+    source: str = "",
+) -> Path:
+    file = folder / "kworker.toml"
+    file.write_text(
+        f'name = "cfg-{uuid.uuid4().hex[:8]}"\nhandler = "handlers:handle"\n'
+        f'[source]\ntopics = ["{topic}"]\n{source}\n'
+        f'[kafka]\nbootstrap.servers = "{servers}"\n{extra}\n'
+    )
+    (folder / "handlers.py").write_text(handlers)
+    return file
 
 
 def test_a_sound_configuration_is_told_so_with_its_ceiling_and_worst_case(
@@ -188,14 +211,11 @@ def test_what_is_not_built_yet_is_refused_not_ignored(
     assert kworker("config", "show", "--config", file).returncode == 0
 
 
-def test_an_unreachable_broker_is_exit_69(
-    kworker: Kworker, configured: Configured, free_port: Callable[[], int]
-) -> None:
+def test_an_unreachable_broker_is_exit_69(unreachable: Unreachable) -> None:
     """Waiting may help, unlike with the file."""
-    servers = f"127.0.0.1:{free_port()}"
-    done = kworker("check", "--online", "--config", configured(servers=servers))
+    done = unreachable.checked.result()
     assert done.returncode == 69
-    assert f"no broker of {servers} answers within 5 s" in done.stdout
+    assert f"no broker of {unreachable.servers} answers within 5 s" in done.stdout
     assert "Connection refused" in done.stdout
     assert done.stderr == ""
 

@@ -118,10 +118,13 @@ def test_a_second_instance_that_joins_and_leaves_repeats_nothing(
 ) -> None:
     """A planned revoke lets what is in hand finish: every partition moves, under a steady load."""
     source = topic("proof", partitions=8)
-    workers = {"processes": 1, "threads": 8}
     options: dict[str, Any] = {
         "handlers": SLOWISH,
-        "settings": {"workers": workers, "delivery": {"results": results}},
+        "settings": {
+            "workers": {"processes": 1, "threads": 8},
+            "delivery": {"results": results},
+            "kafka.consumer": {"heartbeat.interval.ms": 500},  # to hear soon of the other
+        },
     }
     writer = Writer(bootstrap, tmp_path / "produced")
     feeding = Feeding(writer, source)

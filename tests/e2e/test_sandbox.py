@@ -20,6 +20,9 @@ from kworker.sandbox.process import Process
 from tests.e2e.conftest import Kworker
 from tests.waiting import eventually
 
+# So that a killed broker's leaders move, and it may come back, within less than nine seconds.
+SOON_MISSED = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
+
 
 def processes_of(folder: Path) -> list[int]:
     """Whatever still runs and writes its output there: titles can change, this cannot."""
@@ -189,7 +192,7 @@ def test_an_interrupted_up_stops_what_it_started(
 
 def test_three_brokers_serve_on_when_one_is_killed(own_sandbox: Callable[..., Sandbox]) -> None:
     """The reason for `--brokers 3`: leaders move, acknowledged records stay."""
-    sandbox = own_sandbox(brokers=3, redis=False)
+    sandbox = own_sandbox(brokers=3, redis=False, properties=SOON_MISSED)
     create(sandbox.bootstrap, "replicated", replicas=3)
     produce(sandbox.bootstrap, "replicated", b"before")
 

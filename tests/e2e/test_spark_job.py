@@ -1,12 +1,12 @@
 """The Spark job on a real Kafka and a real Spark: what lands, what is refused, what survives.
 
-Starting Spark costs seconds, so two stories are told once and each test looks at one claim.
+Starting Spark costs seconds, so each story is told once, those that can beside each other, and
+each test looks at one claim.
 """
 
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kworker.cli.spark import app
-from tests.e2e.spark_service import SLOW_S, STAMP_MS, Service
+from tests.e2e.spark_service import SLOW_S, STAMP_MS, Job, Service
+from tests.tables import Reader
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -64,6 +65,24 @@ name = "orders"
 path = "data/orders"
 schema = "order_id BIGINT"
 """
+MISTAKEN = """
+[[spark.tables]]
+name = "a"
+path = "data/a"
+schema = "order_id BIGINT customer"
+[[spark.tables]]
+name = "b"
+path = "data/b"
+transform = "transforms:broken"
+[[spark.tables]]
+name = "c"
+path = "data/c"
+transform = "transforms:nothing"
+[[spark.tables]]
+name = "d"
+path = "data/d"
+transform = "no_such_module:f"
+"""
 
 Build = Callable[[str, str], Service]
 
@@ -82,11 +101,32 @@ def service(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterato
         each.close()
 
 
+class Begun(NamedTuple):
+    """The first job of each story, started together: a JVM's start is a wait of many seconds."""
+
+    landed: tuple[Service, Job]
+    mistaken: tuple[Service, Job]
+    survived: tuple[Service, Job]
+
+
+@pytest.fixture(scope="module")
+def begun(service: Build, tables: Reader) -> Begun:
+    landed = service("landed", TABLES)
+    landed.create_topic()
+    _send_all_kinds(landed)
+    mistaken, survived = service("mistaken", MISTAKEN), service("survived", PLAIN)
+    return Begun(
+        (landed, landed.start("--once")),
+        (mistaken, mistaken.start("--once")),
+        (survived, survived.start()),
+    )
+
+
 class Landed(NamedTuple):
     """The first story: results of every kind, one run, and what stood in the tables after."""
 
     service: Service
-    run: "subprocess.CompletedProcess[str]"
+    said: str
     tables: dict[str, list[dict[str, Any]]]
 
     def odd(self, table: str) -> dict[int, dict[str, Any]]:
@@ -115,9 +155,13 @@ STRAYS: dict[str | None, bytes] = {
 
 
 @pytest.fixture(scope="module")
-def landed(service: Build) -> Landed:
-    made = service("landed", TABLES)
-    made.create_topic()
+def landed(begun: Begun, tables: Reader) -> Landed:
+    made, job = begun.landed
+    assert job.ends() == 0, job.said
+    return Landed(made, job.said, tables.rows(made.file))
+
+
+def _send_all_kinds(made: Service) -> None:
     made.send_orders(0, ORDERS)
     for offset, value in ODD_RESULTS.items():
         made.send(value, f"orders/9/{offset}/{STAMP_MS}")
@@ -130,9 +174,6 @@ def landed(service: Build) -> Landed:
     made.send(b'{"order_id": 14}', f"orders/9/14/{STAMP_MS}")
     made.send(b'{"order_id": 14}', f"orders/9/14/{STAMP_MS}")
     made.flush()
-    run = made.run_once()
-    assert run.returncode == 0, run.stderr
-    return Landed(made, run, made.tables())
 
 
 def test_a_row_begins_with_its_source_and_holds_the_fields_of_the_schema(landed: Landed) -> None:
@@ -183,7 +224,7 @@ def test_records_of_others_on_the_topic_are_counted_and_left_out(landed: Landed)
     """FAULTS 33: a forged header must not stop the table, nor a forged time overflow it."""
     told = _told(landed, "orders")
     assert (told["foreign"], told["rows"]) == (len(STRAYS), ORDERS + len(ODD_RESULTS) + 3)
-    assert "records without a kworker-source header are left out" in landed.run.stderr
+    assert "records without a kworker-source header are left out" in landed.said
 
 
 def test_a_transform_makes_a_table_of_its_own(landed: Landed) -> None:
@@ -235,32 +276,11 @@ def _told(landed: Landed, table: str) -> dict[str, Any]:
     return next(entry for entry in found if entry["name"] == table)
 
 
-def test_mistakes_in_schema_and_transform_are_told_at_once_in_a_line_each(service: Build) -> None:
+def test_mistakes_in_schema_and_transform_are_told_at_once_in_a_line_each(begun: Begun) -> None:
     """Restarting cannot help: exit 78, and no traceback."""
-    made = service(
-        "mistaken",
-        """
-        [[spark.tables]]
-        name = "a"
-        path = "data/a"
-        schema = "order_id BIGINT customer"
-        [[spark.tables]]
-        name = "b"
-        path = "data/b"
-        transform = "transforms:broken"
-        [[spark.tables]]
-        name = "c"
-        path = "data/c"
-        transform = "transforms:nothing"
-        [[spark.tables]]
-        name = "d"
-        path = "data/d"
-        transform = "no_such_module:f"
-        """,
-    )
-    done = made.run_once()
-    lines = [line for line in done.stderr.splitlines() if line.startswith("kworker: ")]
-    assert done.returncode == 78
+    made, job = begun.mistaken
+    assert job.ends() == 78
+    lines = [line for line in job.said.splitlines() if line.startswith("kworker: ")]
     assert lines[0].startswith("kworker: spark.tables[a].schema: [PARSE_SYNTAX_ERROR]")
     assert lines[1].startswith("kworker: spark.tables[b].transform: transforms:broken raised")
     assert "no_such_column" in lines[1]
@@ -268,7 +288,7 @@ def test_mistakes_in_schema_and_transform_are_told_at_once_in_a_line_each(servic
         "kworker: spark.tables[c].transform: transforms:nothing returned NoneType, not a DataFrame"
     )
     assert lines[3].startswith("kworker: spark.tables[d].transform: cannot import no_such_module")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in job.said
     assert made.progress()["state"] == "failed"
 
 
@@ -288,41 +308,34 @@ SENT = 30_000
 
 
 @pytest.fixture(scope="module")
-def survived(service: Build) -> Survived:
-    made = service("survived", PLAIN)
-    first = made.start()
+def survived(begun: Begun, tables: Reader) -> Survived:
+    made, first = begun.survived
     waited = eventually(lambda: _reason(made, "state", "does not exist"), timeout_s=SLOW_S)
     second = made.start(KWORKER_STATE_DIR=str(made.folder / "other"))
     standby = eventually(lambda: _reason(made, "other", "holds"), timeout_s=SLOW_S)
     made.create_topic()
     made.send_orders(0, SENT // 3)
     open_batch = _await_open_batch(made)
-    jvm = _jvm(first)
+    jvm_of_first = first.jvm()
     first.kill()
-    first.wait()
-    eventually(lambda: _jvm(second), timeout_s=SLOW_S)
     made.send_orders(SENT // 3, SENT // 3)
     _await_open_batch(made, after=open_batch)
-    _jvm(second).kill()
-    code = second.wait(SLOW_S)
+    second.jvm().kill()
+    code = second.ends()
     failed = made.progress("other")
     made.file.write_text(made.file.read_text().replace("BIGINT", "BIGINT, customer STRING"))
     third = made.start()
     made.send_orders(2 * SENT // 3, SENT // 3)
     eventually(lambda: _complete(made, third), timeout_s=SLOW_S)
-    third.send_signal(signal.SIGTERM)
-    stopped = third.wait(SLOW_S)
-    return Survived(waited, standby, jvm, code, failed, stopped, made.tables()["orders"])
+    third.process.send_signal(signal.SIGTERM)
+    stopped = third.ends()
+    rows = tables.rows(made.file)["orders"]
+    return Survived(waited, standby, jvm_of_first, code, failed, stopped, rows)
 
 
 def _reason(made: Service, state_dir: str, text: str) -> dict[str, Any] | None:
     told = made.progress(state_dir)
     return told if text in told["reason"] else None
-
-
-def _jvm(job: "subprocess.Popen[str]") -> psutil.Process:
-    found = psutil.Process(job.pid).children(recursive=True)
-    return next((child for child in found if child.name() == "java"), None)  # type: ignore[return-value]
 
 
 def _await_open_batch(made: Service, after: int = -1) -> int:
@@ -338,9 +351,9 @@ def _await_open_batch(made: Service, after: int = -1) -> int:
     return max(eventually(begun, timeout_s=SLOW_S, every_s=0.002))
 
 
-def _complete(made: Service, job: "subprocess.Popen[str]") -> bool:
+def _complete(made: Service, job: Job) -> bool:
     told = made.progress()
-    return told["pid"] == job.pid and [table["behind"] for table in told["tables"]] == [0]
+    return told["pid"] == job.process.pid and [table["behind"] for table in told["tables"]] == [0]
 
 
 def test_a_missing_topic_is_waited_for_and_named(survived: Survived) -> None:

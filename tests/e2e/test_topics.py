@@ -1,33 +1,56 @@
 """`kworker topics` on a real broker."""
 
 import json
+import subprocess
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.e2e.conftest import Kworker
+from tests.e2e.conftest import Kworker, Meanwhile
 
 Configured = Callable[..., Path]
 
 
+class Unreachable(NamedTuple):
+    """Brokers that are not there, and what `topics show` is to say of them."""
+
+    servers: str
+    shown: "Future[subprocess.CompletedProcess[str]]"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unreachable(
+    tmp_path_factory: pytest.TempPathFactory,
+    kworker: Kworker,
+    meanwhile: Meanwhile,
+    free_port: Callable[[], int],
+) -> Unreachable:
+    """Asked before the first test: the answer takes a quarter of a minute."""
+    servers = f"127.0.0.1:{free_port()}"
+    file = written(tmp_path_factory.mktemp("unreachable"), ["a"], servers)
+    return Unreachable(servers, meanwhile(kworker, "topics", "show", "--config", file))
+
+
 @pytest.fixture
 def configured(tmp_path: Path, bootstrap: str) -> Configured:
-    """Writes a service's file: `configured(topics=["a"])`; its name is unique."""
+    """Writes a service's file: `configured(["a"])`; its name is unique."""
+    return lambda topics, extra="": written(tmp_path, topics, bootstrap, extra)
 
-    def write(topics: list[str], extra: str = "", *, servers: str = bootstrap) -> Path:
-        file = tmp_path / "kworker.toml"
-        file.write_text(
-            f'name = "cfg-{uuid.uuid4().hex[:8]}"\nhandler = "handlers:handle"\n'
-            f"[source]\ntopics = {json.dumps(topics)}\n"
-            f'[kafka]\nbootstrap.servers = "{servers}"\n{extra}\n'
-        )
-        (tmp_path / "handlers.py").write_text("def handle(message):\n    return None\n")
-        return file
 
-    return write
+def written(folder: Path, topics: list[str], servers: str, extra: str = "") -> Path:
+    file = folder / "kworker.toml"
+    file.write_text(
+        f'name = "cfg-{uuid.uuid4().hex[:8]}"\nhandler = "handlers:handle"\n'
+        f"[source]\ntopics = {json.dumps(topics)}\n"
+        f'[kafka]\nbootstrap.servers = "{servers}"\n{extra}\n'
+    )
+    (folder / "handlers.py").write_text("def handle(message):\n    return None\n")
+    return file
 
 
 def name_of(file: Path) -> str:
@@ -105,13 +128,10 @@ def test_what_the_brokers_refuse_is_told(kworker: Kworker, configured: Configure
     assert "Traceback" not in failed.stderr
 
 
-def test_unreachable_brokers_are_one_line(
-    kworker: Kworker, configured: Configured, free_port: Callable[[], int]
-) -> None:
+def test_unreachable_brokers_are_one_line(unreachable: Unreachable) -> None:
     """With the reason, and without librdkafka's own log."""
-    servers = f"127.0.0.1:{free_port()}"
-    failed = kworker("topics", "show", "--config", configured(["a"], servers=servers))
+    failed = unreachable.shown.result()
     assert failed.returncode == 69
     [line] = failed.stderr.splitlines()
-    assert line.startswith(f"kworker: no broker of {servers} answers within ")
+    assert line.startswith(f"kworker: no broker of {unreachable.servers} answers within ")
     assert line.endswith("Connection refused)")

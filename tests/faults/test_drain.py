@@ -56,7 +56,7 @@ def test_64_busy_handlers_and_a_backlog_drain_without_loss_or_repeat(
         tmp_path / "service", bootstrap, [source], handlers=SECOND, settings=settings
     ) as drained:
         drained.serve()
-        eventually(lambda: at_work(drained) == 64, what="64 handlers are at work")
+        eventually(lambda: at_work(drained) == 64, timeout_s=60, what="64 handlers are at work")
         began = time.monotonic()
         assert drained.stop() == 0
         assert time.monotonic() - began < DRAIN_S

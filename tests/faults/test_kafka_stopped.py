@@ -47,9 +47,9 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
         waiting.serve()
         waiting.handled(200)
         pids = waiting.worker_pids()
+        assert sum(row["in_hand"] for row in waiting.workers().values()), "an invalid run"
         stopped_ns = now_ns()
         sandbox.stop_broker(1)
-        assert sum(row["in_hand"] for row in waiting.workers().values()), "an invalid run"
         _stays_away(waiting, pids)
         waiting.write_handlers(SLOWISH.replace("0.02", "0.001"))
         sandbox.start_broker(1)

@@ -38,6 +38,7 @@ def test_what_ends_after_the_revoke_is_neither_committed_nor_published(
         "settings": {
             "workers": {"processes": 1, "threads": 4, "revoke_timeout": "1s"},
             "delivery": {"results": results},
+            "kafka.consumer": {"heartbeat.interval.ms": 500},  # to hear soon that another joins
         },
     }
     slow: Position = (source, 1, 0)
@@ -49,7 +50,7 @@ def test_what_ends_after_the_revoke_is_neither_committed_nor_published(
         options |= {"name": old.name, "instance": "there", "ledger": old.ledger}
         with service(tmp_path / "there", bootstrap, [source], **options) as new:
             new.serve()
-            assert new.worker(0)["partitions"] == [[source, 1]]
+            eventually(lambda: new.worker(0)["partitions"] == [[source, 1]], what="it has one")
             old.handled(2)  # the new owner has begun it, too
             (old.folder / "released").touch()
             old.handled(3)

@@ -1,8 +1,5 @@
 """Spark's JVM killed under a running service: workers do not notice, the table is complete."""
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,19 +11,18 @@ from tests.harness import kafka
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, numbered
 from tests.harness.ledgers import At
-from tests.harness.service import ROOT, Service, service
+from tests.harness.service import Service, service
+from tests.tables import Reader
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
 RECORDS = 3_000
 SPARK_S = 180.0
-# Optimising costs a JVM that lives for seconds more than it gains.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def test_a_killed_jvm_is_started_again_and_every_result_is_in_the_table_once(
-    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str, tables: Reader
 ) -> None:
     """The results topic is the buffer: while there is no Spark, workers go on as before."""
     source = topic("proof", partitions=4)
@@ -36,7 +32,6 @@ def test_a_killed_jvm_is_started_again_and_every_result_is_in_the_table_once(
         "spark": {
             "trigger": "200ms",
             "tables": [{"name": "orders", "path": "data/orders", "schema": "value STRING"}],
-            "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED},
         },
     }
     writer = Writer(bootstrap, tmp_path / "produced")
@@ -59,7 +54,7 @@ def test_a_killed_jvm_is_started_again_and_every_result_is_in_the_table_once(
         landing.is_gone()
     found = gather(landing, writer.acked, results)
     assert (found.contradictions(), found.repeated) == ({}, [])
-    assert rows(landing) == Counter(record.position for record in writer.acked)
+    assert rows(landing, tables) == Counter(record.position for record in writer.acked)
 
 
 def landed(landing: Service) -> dict[At, int]:
@@ -73,11 +68,9 @@ def jvm(landing: Service) -> psutil.Process:
     return found
 
 
-def rows(landing: Service) -> Counter[tuple[str, int, int]]:
+def rows(landing: Service, tables: Reader) -> Counter[tuple[str, int, int]]:
     """How often each source position stands in the table, read by another process."""
-    command = [sys.executable, "-m", "tests.e2e.read_tables", str(landing.config)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])["orders"]
     return Counter(
-        (row["source_topic"], row["source_partition"], row["source_offset"]) for row in found
+        (row["source_topic"], row["source_partition"], row["source_offset"])
+        for row in tables.rows(landing.config)["orders"]
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,10 +160,15 @@ def ends(bootstrap: str, topic: str) -> dict[At, int]:
 
 def committed(bootstrap: str, group: str) -> dict[At, int]:
     """The positions that a group has committed."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    asked = _admin(bootstrap).list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     found = asked[group].result(TIMEOUT_S).topic_partitions or ()
     return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+
+@lru_cache(maxsize=2)
+def _admin(bootstrap: str) -> AdminClient:
+    """Kept, because the same is asked again and again until something is so."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
 
 
 def _messages(

@@ -13,9 +13,13 @@ from typing import Any
 
 import psutil
 
+from kworker import config_file
+from kworker.clients.admin import Admin
+from kworker.clients.properties import admin_properties
 from kworker.errors import KworkerError
 from kworker.supervisor.client import Client
 from kworker.supervisor.instance import StateFolder
+from kworker.topics import SETTINGS, plan
 from tests.harness import kafka, recorded
 from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns
 from tests.waiting import eventually
@@ -112,9 +116,14 @@ class Service:
         )
 
     def create_topics(self) -> None:
-        """The service's own topics; the source is there."""
-        created = self.command("topics", "create")
-        assert created.returncode == 0, created.stderr
+        """The service's own topics, as `topics create` makes them; the source is there."""
+        config = config_file.load(self.config)
+        admin = Admin(admin_properties(config), timeout_s=COMMAND_TIMEOUT_S)
+        planned = plan(config, admin.topics(self.topics, SETTINGS))
+        names = {spec.name for spec in planned}
+        there = admin.topics(names)
+        assert admin.create(spec for spec in planned if spec.name not in there) == {}
+        eventually(lambda: admin.topics(names).keys() == names, what="its topics")
 
     def start(self, enter: Callable[[], None] | None = None) -> None:
         """A new supervisor; returns at once. `enter` is called in it before it begins."""

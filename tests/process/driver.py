@@ -138,13 +138,14 @@ class FakeWorker:
         words = self.slot.words
         words[Field.HEARTBEAT_NS] = time.monotonic_ns()
         words[Field.POLLED] = 1
-        words[Field.PHASE] = Phase.JOINING if self.behaviour.get("never_joins") else Phase.RUNNING
         words[Field.IN_HAND] = self.behaviour.get("in_hand", 0)
         reasons = tuple(self.behaviour.get("reasons", ()))
         mine = (("orders", self.slot.number),)
         self.slot.write_text(Text(mine, reasons, mine))
         words[Field.RED] = bool(reasons)
         self.memory = b"x" * self.behaviour.get("bytes", 0)
+        # Last: who reads "running" reads the rest.
+        words[Field.PHASE] = Phase.JOINING if self.behaviour.get("never_joins") else Phase.RUNNING
 
     def _work(self) -> None:
         if not self.behaviour.get("silent"):
@@ -158,10 +159,12 @@ class FakeWorker:
     def _drain(self) -> int:
         self.slot.words[Field.PHASE] = Phase.DRAINING
         steps = self.behaviour.get("drain_steps", 0)  # of a tenth of a second
-        for step in range(steps, 0, -1):
-            self.slot.words[Field.IN_HAND] = step
+        held = Path(self.behaviour.get("drain_while", ""))  # a file
+        while steps > 0 or held.is_file():
+            self.slot.words[Field.IN_HAND] = max(steps, 1)
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
             select.select([], [], [], 0.1)
+            steps -= 1
         self.slot.words[Field.IN_HAND] = 0
         self.slot.words[Field.PHASE] = Phase.GONE
         return int(self.behaviour.get("drain_exit", 0))

@@ -40,7 +40,7 @@ def test_after_kill_9_of_the_supervisor_the_workers_drain_and_are_gone(service: 
     orphans = list(service.running().values())
     service.send(signal.SIGKILL)
     service.exit_code()
-    eventually(lambda: not set(service.alive()) & set(orphans), timeout_s=5)
+    eventually(lambda: not set(service.alive()) & set(orphans))
     service.serve()
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0
@@ -48,7 +48,9 @@ def test_after_kill_9_of_the_supervisor_the_workers_drain_and_are_gone(service: 
 
 def test_a_new_start_waits_for_the_workers_of_a_killed_supervisor(service: Service):
     """With the same static identities, old and new would fence each other."""
-    service.write(behaviour={"*": {"drain_steps": 15}})
+    held = service.folder / "held"
+    held.touch()
+    service.write(behaviour={"*": {"drain_while": str(held)}})
     service.serve()
     before = list(service.running().values())
     service.send(signal.SIGKILL)
@@ -57,6 +59,7 @@ def test_a_new_start_waits_for_the_workers_of_a_killed_supervisor(service: Servi
     service.says("workers of an earlier supervisor are still draining")
     assert eventually(service.status)["state"] == "waiting"
     assert set(service.alive()) == set(before)
+    held.unlink()
     eventually(lambda: len(service.running()) == 2)
     assert not set(service.alive()) & set(before)
     assert service.status()["reasons"] == []

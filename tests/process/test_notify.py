@@ -75,7 +75,7 @@ def test_ready_comes_after_thirty_seconds_of_waiting_with_a_status(
 
 
 def test_stopping_and_more_time_while_the_drain_goes_on(service: Service, systemd: Systemd):
-    service.write(behaviour={"*": {"drain_steps": 8}}, limits={"status_every_s": 0.1})
+    service.write(behaviour={"*": {"drain_steps": 16}}, limits={"status_every_s": 0.1})
     service.serve(environment=systemd.environment)
     service.send(signal.SIGTERM)
     systemd.hears("STOPPING=1")
@@ -101,7 +101,7 @@ def test_a_reload_is_told_with_its_time_whether_it_is_refused_or_not(
 def test_the_watchdog_is_fed_only_while_the_workers_are_fresh(service: Service, systemd: Systemd):
     """A sign of life of the supervisor alone would hide a service that does nothing."""
     service.write(
-        limits={"heartbeat_s": 0.8, "abort_s": 60}, behaviour={"0": {"silent": True, "deaf": True}}
+        limits={"heartbeat_s": 1.2, "abort_s": 60}, behaviour={"0": {"silent": True, "deaf": True}}
     )
     service.start({**systemd.environment, "WATCHDOG_USEC": "200000"})
     systemd.hears("WATCHDOG=1", times=3)

@@ -66,8 +66,7 @@ def test_one_that_fails_backs_off_and_is_red(service: Service, spark: Sparked):
     service.write(limits={"restart": {"first_delay_s": 0.3, "longest_delay_s": 30}})
     service.serve()
     service.says("next start in 1.2 s")
-    red = service.status()
-    assert red["state"] == "red"
+    red = eventually(lambda: (told := service.status())["state"] == "red" and told)
     assert red["reasons"] == ["spark: the job exited (exit code 1)"]
     assert red["spark"]["state"] == "restarting"
 

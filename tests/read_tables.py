@@ -1,0 +1,43 @@
+"""Reads tables with Spark: for each configuration named on standard input, a line of JSON."""
+
+import json
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from kworker import config_file
+from kworker.config import Config
+from kworker.spark.session import archives, close_session, open_session
+
+
+def main(path: str) -> None:
+    """Until the input ends. `path` is a configuration with tables of every format."""
+    # Standard output is for answers; a JVM says there what it likes.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    config = config_file.load(path)
+    assert config.spark
+    session = open_session(config, archives(config.spark.tables, progress=print))
+    for line in sys.stdin:
+        # In a session of its own, so that no table is one of before.
+        found = rows(session.newSession(), config_file.load(line.rstrip("\n")))
+        answers.write(json.dumps(found) + "\n")
+    close_session(session, config)
+
+
+def rows(session: SparkSession, config: Config) -> dict[str, list[dict[str, Any]]]:
+    """By table; each row an object."""
+    assert config.spark
+    return {
+        table.name: [
+            json.loads(row)
+            for row in session.read.format(table.format).load(table.path).toJSON().collect()
+        ]
+        for table in config.spark.tables
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
