@@ -316,6 +316,20 @@ def test_a_partition_at_a_gap_stops_and_says_so_and_the_others_go_on() -> None:
     assert "3 to 4" in reason
 
 
+def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_such(
+    kafka: MemoryKafka,
+) -> None:
+    """The brokers tell who has records; at the end of a topic nobody waits for anybody."""
+    kafka.create("bar", partitions=2)
+    bench = Bench(kafka, ["foo", "bar"], in_flight=4)
+    bench.turn(8)
+    over = bench.poller.assignment.partitions["foo", 0]
+    assert bench.poller.flow.paused == set()
+    bench.poller.hear_of_ends({("bar", 0): 9})
+    bench.turn(4)
+    assert bench.poller.flow.paused == {over}
+
+
 def test_a_missing_topic_is_said_until_it_is_there(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo", "later"])
     bench.turn(2)
