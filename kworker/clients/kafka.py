@@ -95,6 +95,7 @@ class KafkaConsumer:
         self._properties = dict(properties)
         self._topics: list[str] = []
         self._held: dict[At, int] = {}  # assigned and not resumed: where each begins
+        self._paused: set[At] = set()  # in the client
         self._told: list[RawMessage] = []  # what came with an assignment and is no record
         self._life = 0  # what an earlier client still has to say is not heard
         self._consumer = self._made()
@@ -109,7 +110,7 @@ class KafkaConsumer:
     def renew(self) -> None:
         """Another client, with the same subscription, for one that is fenced for good."""
         self._life += 1
-        self._held, self._told = {}, []
+        self._held, self._paused, self._told = {}, set(), []
         threading.Thread(target=self._consumer.close, name="close", daemon=True).start()
         self._consumer = self._made()
         self.subscribe(self._topics)
@@ -191,6 +192,8 @@ class KafkaConsumer:
         """Answers a revoke or a loss."""
         gone = set(partitions)
         self._held = {at: start for at, start in self._held.items() if at not in gone}
+        # The client would keep a pause for whenever a partition comes back.
+        self.resume(gone & self._paused)
         if self._incremental:
             self._consumer.incremental_unassign([TopicPartition(*at) for at in gone])
         else:
@@ -200,10 +203,12 @@ class KafkaConsumer:
         asked = list(partitions)
         for at in asked:
             self._held.pop(at, None)
+        self._paused.update(asked)
         self._consumer.pause([TopicPartition(*at) for at in asked])
 
     def resume(self, partitions: Iterable[At]) -> None:
         paused = [at for at in partitions if self._held.pop(at, None) is None]
+        self._paused.difference_update(paused)
         self._consumer.resume([TopicPartition(*at) for at in paused])
 
     def commit(self, positions: Mapping[At, int]) -> None:

@@ -140,6 +140,19 @@ def test_what_is_not_owned_may_be_paused_and_resumed_in_vain(kafka: Cluster) -> 
     for_a_while(member, turns=2)
 
 
+def test_what_was_paused_is_read_when_it_is_taken_up_again(kafka: Cluster) -> None:
+    """Who paused it is gone, and so must be the pause, which the library itself keeps."""
+    topic, group = kafka.create(), new_group()
+    fill(kafka, topic, b"alpha", b"bravo")
+    member = Member(kafka, [topic], group=group)
+    until(lambda: len(member.records) == 2, member)
+    member.consumer.pause([(topic, 0)])
+    other = Member(kafka, [topic], group=group)
+    until(lambda: member.heard("revoked"), member, other)
+    other.consumer.close()
+    until(lambda: len(member.records) == 4, member)
+
+
 def test_without_a_commit_a_group_has_no_position(kafka: Cluster) -> None:
     topic = kafka.create()
     member = Member(kafka, [topic])
