@@ -4,13 +4,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 from pydantic import BaseModel, ConfigDict
 
 POLL_S = 0.05
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Process(BaseModel):
@@ -63,6 +65,16 @@ def start(command: list[str], output: Path) -> Process:
         setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE),
     )
     return Process(pid=pid, started=_started(pid) or 0)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """What would end us waits for the end of this: nothing is started that nobody knows of."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def stop(processes: Iterable[Process], timeout_s: float) -> None:

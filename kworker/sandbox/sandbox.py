@@ -198,11 +198,12 @@ class Sandbox:
             _prepare(missing)
             for server in missing:
                 self._say(f"starting {server.name} on port {server.port}")
-                child = process.start(server.command(), server.folder / "console.log")
-                started.append(child)
-                state.processes[server.name] = child
-                # At once: a `down` finds them even when this command is killed.
-                state.save(self._path)
+                with process.uninterrupted():
+                    child = process.start(server.command(), server.folder / "console.log")
+                    started.append(child)
+                    state.processes[server.name] = child
+                    # At once: a `down` finds them even when this command is killed.
+                    state.save(self._path)
             self._wait(state, awaited)
             undo.pop_all()
 

@@ -14,14 +14,6 @@ AsyncWork = Callable[[Record, int], Awaitable[Outcome]]
 """The same, on the loop."""
 
 
-class Delivered(Message):
-    """A message over the client's own record. Without a constructor, whose call costs as much
-    again as what it would do: `work` stores its fields.
-    """
-
-    __slots__ = ()
-
-
 def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
     """Runs a record's handler on the calling thread."""
     only, of, outputs = handlers.only, handlers.of, results.outputs
@@ -29,7 +21,7 @@ def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
     new = object.__new__
 
     def run_one(record: Record, began_ns: int) -> Outcome:
-        message = new(Delivered)
+        message = new(Message)  # and not by its constructor, which is for people
         message._raw = record.raw
         message._attempt = record.attempt
         message._last = False  # a failing record is tried again until it works
@@ -47,7 +39,7 @@ def async_work(handlers: Handlers, results: Results, timeout_s: float) -> AsyncW
     new = object.__new__
 
     async def run_one(record: Record, began_ns: int) -> Outcome:
-        message = new(Delivered)
+        message = new(Message)  # and not by its constructor, which is for people
         message._raw = record.raw
         message._attempt = record.attempt
         message._last = False  # a failing record is tried again until it works
