@@ -52,10 +52,16 @@ def _wait(scene: int) -> int:
 
 def _stop_what_is_left() -> list[str]:
     left = psutil.Process().children(recursive=True)
-    running = [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
-    described = [f"{process.pid} {' '.join(process.cmdline())[:150]}" for process in running]
-    for process in running:
-        process.terminate()
+    running, described = [], []
+    for process in left:
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                what = f"{process.pid} {' '.join(process.cmdline())[:150]}"
+                process.terminate()
+                running.append(process)
+                described.append(what)
+        except psutil.NoSuchProcess:
+            continue  # it has ended meanwhile
     _, stubborn = psutil.wait_procs(running, timeout=10)
     for process in stubborn:
         process.kill()

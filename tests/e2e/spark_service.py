@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.clients.offsets import committed
+from tests.harness.service import named
 
 COMMAND = "from kworker.cli.spark import app; app()"
 MINUTE_MS = 60_000
@@ -58,8 +59,7 @@ class Job:
 
     def jvm(self) -> psutil.Process:
         """The one that it started; to be asked when Spark runs: another starts that one."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        [found] = [child for child in children if child.name() == "java"]
+        [found] = named("java", psutil.Process(self.process.pid).children(recursive=True))
         return found
 
     def ends(self) -> int:

@@ -11,7 +11,7 @@ from tests.harness import kafka
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, numbered
 from tests.harness.ledgers import At
-from tests.harness.service import Service, service
+from tests.harness.service import Service, named, service
 from tests.tables import Reader
 from tests.waiting import eventually
 
@@ -64,7 +64,7 @@ def landed(landing: Service) -> dict[At, int]:
 
 def jvm(landing: Service) -> psutil.Process:
     """The one that the Spark job started."""
-    [found] = [process for process in landing.processes() if process.name() == "java"]
+    [found] = named("java", landing.processes())
     return found
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +301,16 @@ class Service:
                     continue
         if self.process:
             self.process.wait(GONE_TIMEOUT_S)
+
+
+def named(name: str, processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those of a name. Others may end while they are looked at: launchers, for one."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == name:
+                found.append(process)
+    return found
 
 
 @contextmanager
