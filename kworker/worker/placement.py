@@ -9,9 +9,12 @@ which never take that lock.
 """
 
 import ctypes
+import functools
 import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +22,9 @@ from typing import NamedTuple
 _libc = ctypes.CDLL(None)
 _TASKS = Path("/proc/self/task")
 _SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, how often
+_STARTS = frozenset(
+    {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.spawn", "os.system"}
+)
 _LIBRARY = "rdk:"  # how librdkafka's threads are called
 
 
@@ -56,6 +62,7 @@ class Placement:
         self._policy = policy
         self._usage = usage or _usage
         self._place = place or _place
+        _let_children_go()
         self._every = os.sched_getaffinity(0)
         self._together = False
         self._until = 0.0
@@ -97,6 +104,19 @@ class Placement:
         if self._together:
             self._together = False
             self._place(self._every)
+
+
+@functools.cache
+def _let_children_go() -> None:
+    """What a handler starts would have its thread's one CPU for life; so it is let go before."""
+    every = os.sched_getaffinity(0)
+
+    def hear(event: str, _arguments: object) -> None:
+        if event in _STARTS:
+            with suppress(OSError):
+                os.sched_setaffinity(0, every)
+
+    sys.addaudithook(hear)
 
 
 def _usage() -> Usage:

@@ -1,6 +1,8 @@
 """Placement: one CPU while that is enough, every CPU as soon as it is not."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,19 @@ def test_now_and_then_the_scheduler_may_choose_another_cpu(threads: Threads) -> 
     seen = threads.run(4 * POLICY.keep_s, share=0.1)[round(2 * POLICY.look_s / 0.01) :]
     apart = seen.count(len(EVERY)) * 0.01
     assert 3 <= round(apart / POLICY.choose_s) <= 4
+
+
+def test_what_a_handler_starts_may_use_every_cpu() -> None:
+    """A child inherits the CPUs of the thread that starts it, and keeps them."""
+    placement = Placement(POLICY, usage=lambda: Usage(0.0, 0.0))
+    placement.decide(True, 1000.0)
+    try:
+        assert len(os.sched_getaffinity(0)) == 1
+        count = "import os; print(len(os.sched_getaffinity(0)))"
+        counted = subprocess.run(
+            [sys.executable, "-c", count], capture_output=True, text=True, check=True
+        )
+        assert int(counted.stdout) == len(EVERY)
+    finally:
+        placement.decide(False, 1000.01)
+    assert os.sched_getaffinity(0) == EVERY
