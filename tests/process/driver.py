@@ -36,7 +36,7 @@ def main(folder: Path, ready_fd: int | None = None) -> int:
     log.configure(Log(format="json"))
     config = read_config(folder)
     parts = Parts(
-        body=work,
+        body=fake_worker,
         preflight=lambda _: preflight(folder),
         reread=lambda: read_config(folder),
         limits=read_limits(folder),
@@ -85,7 +85,7 @@ def read_limits(folder: Path) -> Limits:
     return Limits(**{**limits, "restart": RestartPolicy(**limits.get("restart", {}))})
 
 
-def work(config: Config, slot: Slot, lifeline_fd: int) -> int:
+def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
     """The body of a worker: what `worker.run` promises, without a record."""
     behaviours = _read(config.state_dir / "behaviour.json")
     behaviour = {**behaviours.get("*", {}), **behaviours.get(str(slot.number), {})}

@@ -82,14 +82,14 @@ def test_stop_shows_the_drain_and_how_it_ended(service: Service):
     in_hand = [line["in_hand"] for line in lines[:-1]]
     assert len(in_hand) >= 2
     assert in_hand[-1] < max(in_hand)
-    assert service.exit_code() == 0
+    assert service.exit_code(3) == 0
 
 
 def test_stop_now_ends_at_once(service: Service):
     service.write(behaviour={"*": {"drain_steps": 100, "in_hand": 1}})
     service.serve()
     assert list(service.client.follow("stop", now=True))[-1] == {"done": True, "exit_code": 75}
-    assert service.exit_code() == 75
+    assert service.exit_code(3) == 75
 
 
 def test_scale_takes_a_number_or_a_difference(service: Service):

@@ -41,7 +41,7 @@ def test_from_the_third_death_within_ten_seconds_it_waits_and_the_service_is_red
     births = service.births(0)
     assert len(births) == 4
     assert births[3] - births[2] > 3.0
-    assert births[2] - births[1] < 3.0
+    assert births[2] - births[1] < 1.5
 
 
 def test_totals_keep_what_a_dead_worker_had_counted(service: Service):

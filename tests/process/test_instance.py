@@ -40,7 +40,7 @@ def test_after_kill_9_of_the_supervisor_the_workers_drain_and_are_gone(service: 
     orphans = list(service.running().values())
     service.send(signal.SIGKILL)
     service.exit_code()
-    eventually(lambda: not set(service.alive()) & set(orphans))
+    eventually(lambda: not set(service.alive()) & set(orphans), timeout_s=5)
     service.serve()
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0

@@ -35,7 +35,7 @@ def test_term_while_waiting_exits_0(service: Service):
     service.start()
     service.says("waiting: kafka")
     service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
+    assert service.exit_code(5) == 0
 
 
 def test_a_preflight_check_that_crashes_is_a_mistake_not_a_loop(service: Service):
