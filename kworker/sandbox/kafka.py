@@ -76,6 +76,10 @@ class Cluster:
             "num.network.threads": 2,
             "num.io.threads": 4,
             "background.threads": 2,
+            # The default, 100 KiB, is little more than a segment of loopback: when it is full, the
+            # sender probes for room after 0.2, 0.4, 0.8 … s. Minus one is the system's own size.
+            "socket.receive.buffer.bytes": -1,
+            "socket.send.buffer.bytes": -1,
             # The default, 128 MB, is half of a small heap.
             "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
             "log.index.size.max.bytes": 1024 * 1024,

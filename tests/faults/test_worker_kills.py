@@ -18,7 +18,8 @@ KILLS = 22
 VALID = 20  # of them, at least: one may come when all that had begun is committed already
 IN_A_ROW = 3  # the last ones, of one slot
 RECORDS = 100_000
-PORTION, MORE = 3_000, 400  # before each kill, and whenever nobody is at work for it
+PORTION, MORE = 3_000, 400  # before each kill, and whenever too little is in hand for it
+BUSY = 50  # records in flight as last told, of which some are still so when the kill comes
 WORKERS = 4
 SERVED_S = 2.0
 SERIES_S = 10.0  # deaths of a slot that are closer together are answered with a back-off
@@ -81,14 +82,14 @@ def _victim(faults: Sequence[Fault], turn: int) -> int:
 
 
 def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> bool:
-    """Whether a worker runs and has records without an outcome. Feeds it when it has run dry."""
+    """Whether a worker runs and has records without an outcome. Feeds it when it runs dry."""
     row = struck.worker(slot)
     killed = {fault.pid for fault in struck.faults.faults}  # and perhaps not yet missed
     if row["pid"] in killed or row["phase"] != "running":
         return False
-    if row["in_flight"] == 0:
+    if row["in_flight"] < BUSY:
         writer.begin(topic, islice(stream, MORE))
-    return bool(row["in_flight"] > 0)
+    return bool(row["in_flight"] >= BUSY)
 
 
 def _hit_nothing(found: Evidence) -> list[Fault]:
