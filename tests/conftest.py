@@ -1,6 +1,7 @@
 """What every test may ask for: one real Kafka and one real Redis for the whole session."""
 
 import random
+import signal
 import subprocess
 import sys
 import uuid
@@ -41,6 +42,12 @@ def short_lived_java() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Begun in the background, this process ignores SIGINT, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
