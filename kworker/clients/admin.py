@@ -38,7 +38,7 @@ _SILENT = logging.getLogger("kworker.librdkafka.admin")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 # librdkafka puts the broker's name before its words, and its own state after them.
-_WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state \w+\).*$")
+_WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state .*$")
 
 
 class Refused(KworkerError):
@@ -208,7 +208,12 @@ class Admin:
     def _on_error(self, error: KafkaError) -> None:
         # "All brokers down" follows the reason, and says less.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._last_error = _WHERE_AND_WHEN.sub("", error.str())
+            self._last_error = bare_reason(error.str())
+
+
+def bare_reason(words: str) -> str:
+    """An error in librdkafka's words, without the broker's name and the connection's state."""
+    return _WHERE_AND_WHEN.sub("", words)
 
 
 _ABSENT = frozenset(

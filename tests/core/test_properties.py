@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.admin import refusals
+from kworker.clients.admin import bare_reason, refusals
 from kworker.clients.properties import (
     admin_properties,
     consumer_properties,
@@ -97,3 +97,17 @@ def test_every_property_that_librdkafka_refuses_is_told() -> None:
     wrong = config(consumer={"sesion.timeout.ms": 1, "fetch.min.byte": 1, "fetch.min.bytes": "x"})
     found = {refusal.name for refusal in refusals("consumer", consumer_properties(wrong, slot=0))}
     assert found == {"sesion.timeout.ms", "fetch.min.byte", "fetch.min.bytes"}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "",
+        " (after 0ms in state CONNECT)",
+        " (after 12ms in state CONNECT, 1 identical error(s) suppressed)",
+    ],
+)
+def test_a_reason_is_told_without_the_clients_own_state(state: str) -> None:
+    """What librdkafka adds changes from one refusal to the next."""
+    reason = "Connect to ipv4#127.0.0.1:9 failed: Connection refused"
+    assert bare_reason(f"127.0.0.1:9/bootstrap: {reason}{state}") == reason
