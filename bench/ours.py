@@ -63,7 +63,7 @@ def _wait(group: Group, begun: Path, records: int) -> float:
         if now > deadline:
             raise Broken(f"{left:,} of {records:,} records are left after the deadline")
         expected_s = (now - started) * left / max(1, records - left)
-        time.sleep(min(max(LOOK_S, expected_s / 4), LOOK_S_MOST))
+        time.sleep(min(max(LOOK_S, expected_s / 16), LOOK_S_MOST))
     return time.monotonic() - float(begun.read_text())
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kworker.core.record import Partition, Record, by_partition
 
@@ -15,7 +16,14 @@ class FlowPolicy:
     beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
     low: float = 0.5  # of its bound: where a paused partition goes on
     patience_s: float = 0.5  # full for so long: pause, and poll on
-    starving_s: float = 0.1  # a partition over its credit keeps another from its first record
+    starving_s: float = 0.5  # a partition over its credit keeps another from its first record
+
+
+class _Standing(NamedTuple):
+    """A partition over its credit while others starve."""
+
+    since: float
+    moved: int  # once so many of its records have ended, it moves
 
 
 class Flow:
@@ -24,8 +32,10 @@ class Flow:
     Owned by the poll thread. Not taking is cheaper than pausing, which throws away
     what the client has prefetched; so a full worker first just takes nothing, and
     pauses when it has been full for `patience_s`, because then it must poll on. A
-    partition has a credit, twice its even share; over it, it is paused while another
-    starves: that has records, none of them here, since what was prefetched comes first.
+    partition has a credit, twice its even share. One that stands over it is paused
+    while another starves: that has records, none of them here, since what was
+    prefetched comes first. One whose records go on ending is not: the others' turn
+    comes sooner than what a pause throws away would be back.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -35,7 +45,7 @@ class Flow:
         self._largest = 1  # bytes of the largest record seen lately
         self._full_since: float | None = None
         self._all_paused = False
-        self._over_since: dict[Partition, float] = {}
+        self._standing: dict[Partition, _Standing] = {}
         self.paused: set[Partition] = set()
         self.stopped = False  # for good: draining
         self.blocked = False  # for now: what is finished cannot be published
@@ -46,7 +56,7 @@ class Flow:
         self.bytes -= partition.in_flight_bytes
         partition.in_flight = partition.in_flight_bytes = 0
         self.paused.discard(partition)
-        self._over_since.pop(partition, None)
+        self._standing.pop(partition, None)
 
     def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
         """Records of one partition were taken, of so many bytes each."""
@@ -64,6 +74,7 @@ class Flow:
             total = sum([record.size for record in own])
             partition.in_flight -= len(own)
             partition.in_flight_bytes -= total
+            partition.ended += len(own)
             self.records -= len(own)
             self.bytes -= total
 
@@ -101,24 +112,29 @@ class Flow:
         """Those of the assigned partitions that shall be paused now, the others shall not be."""
         assigned = list(partitions)
         if self.must_pause_all(now):
-            self._over_since.clear()
+            self._standing.clear()
             return set(assigned)
         share = min(1.0, 2 / (len(assigned) + 1))
         starving = any(p.starving and p not in self.paused for p in assigned)
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
-        """Over its credit for longer than it may be; paused, until well below it."""
+        """It has stood over its credit for too long; paused, it is not yet well below it."""
         if partition in self.paused:
-            self._over_since.pop(partition, None)
+            self._standing.pop(partition, None)
             return self._over(partition, share * self._policy.low)
-        if not (starving and self._over(partition, share)) and not self._beyond(partition):
-            self._over_since.pop(partition, None)
+        beyond = self._beyond(partition)
+        if not beyond and not (starving and self._over(partition, share)):
+            self._standing.pop(partition, None)
             return False
-        since = self._over_since.setdefault(partition, now)
-        if now - since < self._policy.starving_s:
+        standing = self._standing.get(partition)
+        if standing is None or (partition.ended >= standing.moved and not beyond):
+            moved = partition.ended + max(1, int(partition.in_flight * share))
+            self._standing[partition] = _Standing(now, moved)
             return False
-        del self._over_since[partition]
+        if now - standing.since < self._policy.starving_s:
+            return False
+        del self._standing[partition]
         return True
 
     def _over(self, partition: Partition, credit: float) -> bool:

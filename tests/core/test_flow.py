@@ -167,6 +167,20 @@ def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
     assert turn(flow, partitions, 1.6) == set()
 
 
+def test_a_partition_whose_records_go_on_ending_is_not_paused_for_those_behind_it() -> None:
+    """The bench's own topic: eight partitions took turns, and lost their prefetch at each."""
+    flow, _ = a_flow(records_max=1200)
+    partitions = backlogged(12)
+    held = taken(flow, partitions[0], 1100)
+    for now in (1.0, 1.4, 1.8, 2.2, 2.6):
+        assert turn(flow, partitions, now) == set()
+        flow.leave(held[:200])
+        held = held[200:] + taken(flow, partitions[0], 200)
+    flow.leave(held[:50])
+    assert turn(flow, partitions, 2.7) == set()
+    assert turn(flow, partitions, 3.2) == {partitions[0]}
+
+
 def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None:
     """A pause throws away what was prefetched, and comes back a second later."""
     flow, _ = a_flow(records_max=1200)
@@ -180,7 +194,7 @@ def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None
     assert turn(flow, partitions, 9.0) == set()
     partitions[11].reaches += 1
     turn(flow, partitions, 9.1)
-    assert turn(flow, partitions, 9.3) == {partitions[0]}
+    assert turn(flow, partitions, 9.7) == {partitions[0]}
 
 
 def test_credit_counts_bytes_too() -> None:
