@@ -64,7 +64,7 @@ class Size:
     waiting: int  # records of those that take 10 ms each
 
 
-FULL = Size(rounds=3, records=1_000_000, waiting=64_000)
+FULL = Size(rounds=5, records=1_000_000, waiting=64_000)
 QUICK = Size(rounds=1, records=200_000, waiting=12_800)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _libc = ctypes.CDLL(None)
-_TASKS = Path("/proc/self/task")
+_TASKS = "/proc/self/task"
 _SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, how often
 _STARTS = frozenset(
     {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.spawn", "os.system"}
@@ -61,7 +61,7 @@ class Placement:
         """`usage` is asked on the poll thread; `place` moves the threads."""
         self._policy = policy
         self._usage = usage or _usage
-        self._place = place or _place
+        self._place = place or _OwnThreads().place
         _let_children_go()
         self._every = os.sched_getaffinity(0)
         self._together = False
@@ -127,10 +127,31 @@ def _usage() -> Usage:
     return Usage(time.process_time(), delayed_ns / 1e9)
 
 
-def _place(cpus: set[int]) -> None:
-    for thread in _TASKS.iterdir():
-        try:
-            if not (thread / "comm").read_text().startswith(_LIBRARY):
-                os.sched_setaffinity(int(thread.name), cpus)
-        except OSError:
-            pass  # the thread has ended, or the CPU has been taken from us: anywhere will do
+class _OwnThreads:
+    """This process's threads but those of the Kafka library.
+
+    Called from the poll thread, beside handlers that want the interpreter's lock: to read all
+    names each time would take as long as what waits for the handlers lasts.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[str, bool] = {}
+        self._young: set[str] = set()  # these may not have been given their names yet
+
+    def place(self, cpus: set[int]) -> None:
+        present = os.listdir(_TASKS)
+        known = {task: self._own[task] for task in present if task in self._own}
+        read = {task: _is_own(task) for task in present if task not in known}
+        for task, own in (known | read).items():
+            if own:
+                with suppress(OSError):  # it has ended, or that CPU was taken from us: anywhere
+                    os.sched_setaffinity(int(task), cpus)
+        self._own = known | {task: own for task, own in read.items() if task in self._young}
+        self._young = read.keys() - self._own
+
+
+def _is_own(task: str) -> bool:
+    try:
+        return not Path(_TASKS, task, "comm").read_text().startswith(_LIBRARY)
+    except OSError:
+        return False
