@@ -10,7 +10,25 @@ from pathlib import Path
 
 from bench.ours import KWORKER
 
+_STEAL = 7
 ROOT = Path(__file__).resolve().parent.parent
+
+
+class Stolen:
+    """What other virtual machines got of this one's CPU time, since it was made."""
+
+    def __init__(self) -> None:
+        self._before = _cpu_ticks()
+
+    def share(self) -> float:
+        """Of all that it had."""
+        spent = [now - then for now, then in zip(_cpu_ticks(), self._before, strict=True)]
+        return spent[_STEAL] / max(1, sum(spent))
+
+
+def _cpu_ticks() -> list[int]:
+    """User, nice, system, idle, iowait, irq, softirq, steal: all CPUs, since the machine began."""
+    return [int(word) for word in Path("/proc/stat").read_text().split()[1 : _STEAL + 2]]
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 Every contender is a process of its own with a fresh group, started one after the other, in rounds,
 so that what drifts drifts for all of them. The time runs from the first record taken to the last
 one done, and committed by those that commit. A ratio is the median of the rounds' own ratios.
+
+On a virtual machine others may get the CPU instead. The kernel tells: what was measured while more
+than STOLEN of it went to others is measured again, and counts with the least of it.
 """
 
 import argparse
@@ -14,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import ours, rivals
-from bench.place import ROOT, kafka
+from bench.place import ROOT, Stolen, kafka
 from bench.table import show
 from bench.topic import TOPIC, Group, fill
 
@@ -64,6 +67,9 @@ class Size:
     waiting: int  # records of those that take 10 ms each
 
 
+STOLEN = 0.02  # of all CPU time
+TRIES = 3
+
 FULL = Size(rounds=5, records=1_000_000, waiting=64_000)
 QUICK = Size(rounds=1, records=200_000, waiting=12_800)
 
@@ -84,12 +90,22 @@ class Benchmark:
         for number in range(1, self._size.rounds + 1):
             print(f"round {number} of {self._size.rounds}", flush=True)
             for contender in self._contenders:
-                rate = self._measure(contender, number)
-                self.rates[contender.name].append(rate)
-                print(f"  {contender.what:<44}{rate:>12,.0f} records/s", flush=True)
+                self.rates[contender.name].append(self._rate(contender, number))
 
-    def _measure(self, contender: Contender, number: int) -> float:
-        run = f"bench-{contender.name}-{number}"
+    def _rate(self, contender: Contender, number: int) -> float:
+        """Of the try from which least was stolen."""
+        rates: dict[float, float] = {}
+        for again in range(TRIES):
+            stolen = Stolen()
+            rate = self._measure(contender, f"bench-{contender.name}-{number}-{again}")
+            rates[share := stolen.share()] = rate
+            told = f", but {share:.0%} of the CPU went to others" if share > STOLEN else ""
+            print(f"  {contender.what:<44}{rate:>12,.0f} records/s{told}", flush=True)
+            if not told:
+                break
+        return rates[min(rates)]
+
+    def _measure(self, contender: Contender, run: str) -> float:
         wanted = self._size.waiting if contender.waits else self._size.records
         if contender.handler:
             records, seconds = ours.measure(
