@@ -15,7 +15,7 @@ class FlowPolicy:
     bytes_max: int
     beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
     low: float = 0.5  # of its bound: where a paused partition goes on
-    patience_s: float = 0.5  # full for so long: pause, and poll on
+    patience_s: float = 0.5  # no room for so long: pause, and poll on
     starving_s: float = 0.5  # a partition over its credit keeps another from its first record
 
 
@@ -31,7 +31,7 @@ class Flow:
 
     Owned by the poll thread. Not taking is cheaper than pausing, which throws away
     what the client has prefetched; so a full worker first just takes nothing, and
-    pauses when it has been full for `patience_s`, because then it must poll on. A
+    pauses when it has had no room for `patience_s`, because then it must poll on. A
     partition has a credit, twice its even share. One that stands over it is paused
     while another starves: that has records, none of them here, since what was
     prefetched comes first. One whose records go on ending is not: the others' turn
@@ -44,6 +44,7 @@ class Flow:
         self.bytes = 0
         self._largest = 1  # bytes of the largest record seen lately
         self._full_since: float | None = None
+        self._had_room = False  # since the last look
         self._all_paused = False
         self._standing: dict[Partition, _Standing] = {}
         self.paused: set[Partition] = set()
@@ -85,18 +86,21 @@ class Flow:
         by_bytes = (self._policy.bytes_max - self.bytes) // self._largest
         if self.records == 0:
             by_bytes = max(1, by_bytes)
-        return max(0, min(most, self._policy.records_max - self.records, by_bytes))
+        room = max(0, min(most, self._policy.records_max - self.records, by_bytes))
+        self._had_room |= room > 0
+        return room
 
     def must_pause_all(self, now: float) -> bool:
-        """Full for longer than patience, and not yet well below; or stopped."""
+        """Without room for longer than patience, and not yet well below; or stopped."""
         if self.stopped:
             return True
         if self._all_paused and not self._low():
             return True
-        if self.room(1):
+        if self.room(1) or self._had_room:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = now
+        self._had_room = False
         since = now if self._full_since is None else self._full_since
         self._all_paused = now - since >= self._policy.patience_s
         return self._all_paused

@@ -98,6 +98,19 @@ def test_full_takes_nothing_and_pauses_only_after_patience() -> None:
     assert turn(flow, [partition], 5.5) == {partition}
 
 
+def test_full_at_every_look_is_not_paused_while_there_is_room_in_between() -> None:
+    """A worker with a backlog: it takes whenever records have ended, and is full again."""
+    flow, partition = a_flow(records_max=10)
+    held = taken(flow, partition, 10)
+    for step in range(100):
+        flow.leave([held.pop(0)])
+        assert flow.room(100) == 1
+        held += taken(flow, partition, 1)
+        assert turn(flow, [partition], 5.0 + step * 0.02) == set()
+    assert turn(flow, [partition], 7.3) == set()
+    assert turn(flow, [partition], 7.8) == {partition}
+
+
 def test_what_was_paused_goes_on_when_half_is_done_and_not_before() -> None:
     """Hysteresis: else it would pause and resume with every record."""
     flow, partition = a_flow(records_max=10)
