@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kworker.core.record import Partition, Record, by_partition
 
@@ -16,14 +15,7 @@ class FlowPolicy:
     beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
     low: float = 0.5  # of its bound: where a paused partition goes on
     patience_s: float = 0.5  # no room for so long: pause, and poll on
-    starving_s: float = 0.5  # a partition over its credit keeps another from its first record
-
-
-class _Standing(NamedTuple):
-    """A partition over its credit while others starve."""
-
-    since: float
-    moved: int  # once so many of its records have ended, it moves
+    starving_s: float = 1.0  # a partition over its credit keeps another from its first record
 
 
 class Flow:
@@ -32,10 +24,9 @@ class Flow:
     Owned by the poll thread. Not taking is cheaper than pausing, which throws away
     what the client has prefetched; so a full worker first just takes nothing, and
     pauses when it has had no room for `patience_s`, because then it must poll on. A
-    partition has a credit, twice its even share. One that stands over it is paused
-    while another starves: that has records, none of them here, since what was
-    prefetched comes first. One whose records go on ending is not: the others' turn
-    comes sooner than what a pause throws away would be back.
+    partition has a credit, twice its even share; for long over it, it is paused while
+    another starves: that has records, none of them here, since what was prefetched
+    comes first. Mostly the other's turn comes sooner than that.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -46,7 +37,7 @@ class Flow:
         self._full_since: float | None = None
         self._had_room = False  # since the last look
         self._all_paused = False
-        self._standing: dict[Partition, _Standing] = {}
+        self._over_since: dict[Partition, float] = {}
         self.paused: set[Partition] = set()
         self.stopped = False  # for good: draining
         self.blocked = False  # for now: what is finished cannot be published
@@ -57,7 +48,7 @@ class Flow:
         self.bytes -= partition.in_flight_bytes
         partition.in_flight = partition.in_flight_bytes = 0
         self.paused.discard(partition)
-        self._standing.pop(partition, None)
+        self._over_since.pop(partition, None)
 
     def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
         """Records of one partition were taken, of so many bytes each."""
@@ -75,7 +66,6 @@ class Flow:
             total = sum([record.size for record in own])
             partition.in_flight -= len(own)
             partition.in_flight_bytes -= total
-            partition.ended += len(own)
             self.records -= len(own)
             self.bytes -= total
 
@@ -116,29 +106,26 @@ class Flow:
         """Those of the assigned partitions that shall be paused now, the others shall not be."""
         assigned = list(partitions)
         if self.must_pause_all(now):
-            self._standing.clear()
+            self._over_since.clear()
             return set(assigned)
         share = min(1.0, 2 / (len(assigned) + 1))
         starving = any(p.starving and p not in self.paused for p in assigned)
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
-        """It has stood over its credit for too long; paused, it is not yet well below it."""
+        """Over its credit for longer than it may be; paused, until well below it."""
         if partition in self.paused:
-            self._standing.pop(partition, None)
+            self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)
-        beyond = self._beyond(partition)
-        if not beyond and not (starving and self._over(partition, share)):
-            self._standing.pop(partition, None)
+        if self._beyond(partition):
+            return True
+        if not (starving and self._over(partition, share)):
+            self._over_since.pop(partition, None)
             return False
-        standing = self._standing.get(partition)
-        if standing is None or (partition.ended >= standing.moved and not beyond):
-            moved = partition.ended + max(1, int(partition.in_flight * share))
-            self._standing[partition] = _Standing(now, moved)
+        since = self._over_since.setdefault(partition, now)
+        if now - since < self._policy.starving_s:
             return False
-        if now - standing.since < self._policy.starving_s:
-            return False
-        del self._standing[partition]
+        del self._over_since[partition]
         return True
 
     def _over(self, partition: Partition, credit: float) -> bool:

