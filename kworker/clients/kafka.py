@@ -96,7 +96,8 @@ class KafkaConsumer:
         self._topics: list[str] = []
         self._held: dict[At, int] = {}  # assigned and not resumed: where each begins
         self._paused: set[At] = set()  # in the client
-        self._told: list[RawMessage] = []  # what came with an assignment and is no record
+        self._gone: set[At] = set()  # given up in the present call
+        self._early: list[RawMessage] = []  # came with the assignment: until that is resumed
         self._life = 0  # what an earlier client still has to say is not heard
         self._consumer = self._made()
 
@@ -110,7 +111,7 @@ class KafkaConsumer:
     def renew(self) -> None:
         """Another client, with the same subscription, for one that is fenced for good."""
         self._life += 1
-        self._held, self._paused, self._told = {}, set(), []
+        self._held, self._paused, self._early = {}, set(), []
         threading.Thread(target=self._consumer.close, name="close", daemon=True).start()
         self._consumer = self._made()
         self.subscribe(self._topics)
@@ -137,30 +138,48 @@ class KafkaConsumer:
         """Records and events, at once if there are any; serves every callback."""
         if self._held:
             self.pause(list(self._held))  # not resumed at once, so in earnest
-        first = self._consumer.poll(timeout_s) if timeout_s else None
+        self._gone = set()
+        early = self._early_now(most) if self._early else []
+        first = self._consumer.poll(timeout_s) if timeout_s and not early else None
         # With one message there, consume() would wait for the rest of its time; so it gets none.
-        rest = most if first is None else most - 1
+        rest = most - len(early) - (first is not None)
         batch = cast(list[RawMessage], self._consumer.consume(rest, 0) if rest else [])
         if first is not None:
             batch.insert(0, cast(RawMessage, first))
         if self._raised is not None:
             raise self._raised
-        if self._told:
-            batch, self._told = self._told + batch, []
-        return self._sought_back(batch) if self._held else batch
+        return early + (self._kept_back(batch) if self._held else batch)
 
-    def _sought_back(self, batch: list[RawMessage]) -> list[RawMessage]:
-        """Without what came in the very call that brought its assignment: it may be older."""
+    def _early_now(self, most: int) -> list[RawMessage]:
+        """What came before its partition was resumed, and that is resumed now."""
+        now: list[RawMessage] = []
+        later: list[RawMessage] = []
+        for raw in self._early:
+            waits = _at(raw) in self._held or _at(raw) in self._paused or len(now) == most
+            (later if waits else now).append(raw)
+        self._early = later
+        return now
+
+    def _kept_back(self, batch: list[RawMessage]) -> list[RawMessage]:
+        """Without what came in the very call that brought its assignment.
+
+        A partition that was ours before that call, too, is sought back: it may be older.
+        """
         early = [raw for raw in batch if _at(raw) in self._held]
-        self._told = [raw for raw in early if raw.error() and trouble_of(raw) is not Trouble.END]
-        # One with a trouble too: else what came before it would be passed over.
-        for at in {_at(raw) for raw in early if raw not in self._told}:
+        older = {
+            at
+            for raw in early
+            # With a trouble behind records: else what came before it would be passed over.
+            if (at := _at(raw)) in self._gone and not _is_trouble(raw)
+        }
+        for at in older:
             try:
                 self._consumer.seek(TopicPartition(*at, self._held[at]))
             except KafkaException as error:
                 if error.args[0].code() not in _NOT_FETCHING:
                     raise
                 # Nothing of the new epoch was fetched yet, so there is nothing to go back over.
+        self._early += [raw for raw in early if _at(raw) not in older or _is_trouble(raw)]
         return [raw for raw in batch if _at(raw) not in self._held]
 
     def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]:
@@ -191,6 +210,8 @@ class KafkaConsumer:
     def unassign(self, partitions: Iterable[At]) -> None:
         """Answers a revoke or a loss."""
         gone = set(partitions)
+        self._gone |= gone
+        self._early = [raw for raw in self._early if _at(raw) not in gone]
         self._held = {at: start for at, start in self._held.items() if at not in gone}
         # The client would keep a pause for whenever a partition comes back.
         self.resume(gone & self._paused)
@@ -317,6 +338,10 @@ def _offsets(positions: Mapping[At, int]) -> list[TopicPartition]:
 
 def _at(raw: RawMessage) -> At:
     return raw.topic(), raw.partition()
+
+
+def _is_trouble(raw: RawMessage) -> bool:
+    return raw.error() is not None and trouble_of(raw) is not Trouble.END
 
 
 def _first_error(partitions: Any) -> str | None:

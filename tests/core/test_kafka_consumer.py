@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from kworker.clients.kafka import At, KafkaConsumer
@@ -23,26 +24,35 @@ class Trouble(Fields):
 
 
 class Client:
-    """Returns one batch, and serves the callback in the same call."""
+    """Returns one batch after the other, and serves callbacks in the same call as the first."""
 
-    def __init__(self, batch: list[RawMessage]) -> None:
-        self.batch = batch
+    def __init__(self, *batches: list[RawMessage], given_up: bool = False) -> None:
+        self.batches = list(batches)
+        self.given_up = given_up  # and assigned again
+        self.served = False
         self.on_assign: Callable[[object, list[TopicPartition]], None]
+        self.on_revoke: Callable[[object, list[TopicPartition]], None]
+        self.asked: list[int] = []
         self.sought: list[tuple[str, int, int]] = []
 
-    def subscribe(self, _topics: list[str], on_assign: Any, **_others: Any) -> None:
-        self.on_assign = on_assign
+    def subscribe(self, _topics: list[str], on_assign: Any, on_revoke: Any, **_others: Any) -> None:
+        self.on_assign, self.on_revoke = on_assign, on_revoke
 
-    def consume(self, _most: int, _timeout_s: float) -> list[RawMessage]:
-        batch, self.batch = self.batch, []
-        if batch:
+    def consume(self, most: int, _timeout_s: float) -> list[RawMessage]:
+        self.asked.append(most)
+        if not self.served:
+            self.served = True
+            if self.given_up:
+                self.on_revoke(self, [TopicPartition(*AT)])
             self.on_assign(self, [TopicPartition(*AT)])
-        return batch
+        return self.batches.pop(0) if self.batches else []
 
     def seek(self, to: TopicPartition) -> None:
         self.sought.append((to.topic, to.partition, to.offset))
 
     def assign(self, _partitions: list[TopicPartition]) -> None: ...
+    def unassign(self) -> None: ...
+    def pause(self, _partitions: list[TopicPartition]) -> None: ...
     def resume(self, _partitions: list[TopicPartition]) -> None: ...
 
 
@@ -60,7 +70,9 @@ class Over(KafkaConsumer):
     def assigned(self, partitions: list[At]) -> None:
         self.assign(dict.fromkeys(partitions, 41))
 
-    def revoked(self, partitions: list[At]) -> None: ...
+    def revoked(self, partitions: list[At]) -> None:
+        self.unassign(partitions)
+
     def lost(self, partitions: list[At]) -> None: ...
     def committed(self, error: str | None) -> None: ...
 
@@ -69,17 +81,63 @@ def record(offset: int) -> Fields:
     return Fields((*AT, offset), 0, None, b"v", ())
 
 
-def test_records_that_came_with_their_assignment_come_again() -> None:
-    """They may be older than it, so they are gone back over, to its position."""
-    client = Client([record(41), record(42)])
-    assert Over(client).take(10, 0) == []
+def offsets(messages: list[RawMessage]) -> list[int]:
+    return [message.offset() for message in messages]
+
+
+def test_records_that_came_with_their_assignment_wait_until_it_is_resumed() -> None:
+    """And go before what came later. To seek them took the client up to three seconds."""
+    client = Client([record(41), record(42)], [record(43)])
+    consumer = Over(client)
+    assert consumer.take(10, 0) == []
+    consumer.resume([AT])
+    assert offsets(consumer.take(10, 0)) == [41, 42, 43]
+    assert consumer.take(10, 0) == []
+    assert client.sought == []
+
+
+def test_no_more_is_taken_than_was_asked_for() -> None:
+    client = Client([record(41), record(42), record(43)], [record(44)])
+    consumer = Over(client)
+    consumer.take(3, 0)
+    consumer.resume([AT])
+    assert [offsets(consumer.take(2, 0)) for _ in range(3)] == [[41, 42], [43, 44], []]
+    assert client.asked == [3, 1, 2]
+
+
+def test_while_it_is_paused_they_wait() -> None:
+    """The client fetches from behind them when it is resumed."""
+    consumer = Over(Client([record(41)], [], [record(42)]))
+    consumer.take(10, 0)
+    assert consumer.take(10, 0) == []  # not resumed in between: paused in earnest
+    consumer.resume([AT])
+    assert offsets(consumer.take(10, 0)) == [41, 42]
+
+
+def test_of_a_partition_that_is_given_up_again_nothing_is_left() -> None:
+    """Another member does them; and if it comes back, they are fetched again."""
+    consumer = Over(Client([record(41)]))
+    consumer.take(10, 0)
+    consumer.unassign([AT])
+    consumer.assign({AT: 41})
+    consumer.resume([AT])
+    assert consumer.take(10, 0) == []
+
+
+def test_those_of_a_partition_that_was_ours_before_are_sought_back() -> None:
+    """They may be of before it was given up; from its position on they come again."""
+    client = Client([record(41), record(42)], given_up=True)
+    consumer = Over(client)
+    assert consumer.take(10, 0) == []
+    consumer.resume([AT])
+    assert consumer.take(10, 0) == []
     assert client.sought == [(*AT, 41)]
 
 
 def test_a_trouble_behind_them_is_told_and_passes_over_none_of_them() -> None:
     """P1: the ledger takes a gap in the offsets for done."""
     trouble = Trouble(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    client = Client([record(41), trouble])
+    client = Client([record(41), trouble], given_up=True)
     consumer = Over(client)
     assert consumer.take(10, 0) == []
     assert client.sought == [(*AT, 41)]
@@ -87,10 +145,11 @@ def test_a_trouble_behind_them_is_told_and_passes_over_none_of_them() -> None:
     assert consumer.take(10, 0) == [trouble]
 
 
-def test_a_trouble_alone_is_told_and_nothing_is_sought() -> None:
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_trouble_alone_is_told_and_nothing_is_sought(given_up: bool) -> None:
     """A partition that stopped is not fetched again, and would not tell twice."""
     trouble = Trouble(KafkaError._AUTO_OFFSET_RESET)
-    client = Client([trouble])
+    client = Client([trouble], given_up=given_up)
     consumer = Over(client)
     assert consumer.take(10, 0) == []
     assert client.sought == []
