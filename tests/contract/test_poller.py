@@ -326,7 +326,7 @@ def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_su
     over = bench.poller.assignment.partitions["foo", 0]
     assert bench.poller.flow.paused == set()
     bench.poller.hear_of_ends({("bar", 0): 9})
-    bench.turn(4)
+    bench.turn(16)
     assert bench.poller.flow.paused == {over}
 
 
