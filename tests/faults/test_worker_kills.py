@@ -130,10 +130,14 @@ def _gap_s(found: Evidence, fault: Fault) -> float:
 
 
 def _backoff_s(found: Evidence, fault: Fault) -> float:
-    """A second from the third death of a series on, doubled with each further one."""
-    nth = sum(
-        1
+    """A second from the third death within a series' time, doubled with each further one."""
+    deaths = [
+        other.to_ns / 1e9
         for other in found.faults
-        if other.slot == fault.slot and 0 <= fault.to_ns - other.to_ns < SERIES_S * 1e9
-    )
-    return float(2 ** (nth - SERIES_FREE - 1)) if nth > SERIES_FREE else 0.0
+        if other.slot == fault.slot and other.to_ns <= fault.to_ns
+    ]
+    delay_s = 0.0
+    for death in deaths:
+        nth = sum(0 <= death - earlier < SERIES_S for earlier in deaths)
+        delay_s = (2 * delay_s or 1.0) if nth > SERIES_FREE else 0.0
+    return delay_s
