@@ -148,6 +148,8 @@ class KafkaConsumer:
             batch.insert(0, cast(RawMessage, first))
         if self._raised is not None:
             raise self._raised
+        if self._gone:  # what was kept of an earlier assignment is over with it
+            early = [raw for raw in early if _at(raw) not in self._gone]
         return early + (self._kept_back(batch) if self._held else batch)
 
     def _early_now(self, most: int) -> list[RawMessage]:

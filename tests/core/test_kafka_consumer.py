@@ -124,6 +124,16 @@ def test_of_a_partition_that_is_given_up_again_nothing_is_left() -> None:
     assert consumer.take(10, 0) == []
 
 
+def test_a_trouble_that_was_kept_is_not_told_of_the_next_assignment() -> None:
+    """It would stop a partition for a person to look at, which has nothing."""
+    client = Client([Trouble(KafkaError._AUTO_OFFSET_RESET)])
+    consumer = Over(client)
+    consumer.take(10, 0)
+    consumer.resume([AT])
+    client.served, client.given_up = False, True
+    assert consumer.take(10, 0) == []
+
+
 def test_those_of_a_partition_that_was_ours_before_are_sought_back() -> None:
     """They may be of before it was given up; from its position on they come again."""
     client = Client([record(41), record(42)], given_up=True)
