@@ -57,25 +57,37 @@ class Unpublishable(Exception):
 HeaderList = list[tuple[str, bytes | None]]
 
 
+SOURCE = "kworker-source"  # where a result comes from: topic, partition, offset, timestamp
+
+
 class Output:
     """One record to produce, ready: bytes and a topic."""
 
-    __slots__ = ("headers", "key", "size", "topic", "value")
+    __slots__ = ("_headers", "key", "size", "topic", "value")
 
     def __init__(
         self,
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        headers: HeaderList,
+        headers: HeaderList | bytes,
         size: int | None = None,
     ) -> None:
-        """`size` is an upper bound of its bytes in a batch, from a caller who has counted."""
+        """Bytes as `headers` are the source alone: thousands wait, and lists cost more.
+
+        `size` is an upper bound of its bytes in a batch, from a caller who has counted.
+        """
         self.topic = topic
         self.key = key
         self.value = value
-        self.headers = headers
-        self.size = size_of(headers, key, value) if size is None else size
+        self._headers = headers
+        self.size = size_of(self.headers, key, value) if size is None else size
+
+    @property
+    def headers(self) -> HeaderList:
+        """In order, as they are written."""
+        headers = self._headers
+        return [(SOURCE, headers)] if isinstance(headers, bytes) else headers
 
 
 def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:

@@ -103,8 +103,11 @@ class Record:
         self.outcome: Outcome = None
         self.refusal: object = None  # why Kafka did not take one of its outputs
 
-    def refuse(self, error: object, _message: object) -> None:
-        """The delivery report of an output that failed."""
+    def __call__(self, error: object, _message: object) -> None:
+        """The delivery report of an output that failed.
+
+        The record is its own callback: a bound method for each would be one object more.
+        """
         self.refusal = error
 
 

@@ -142,7 +142,7 @@ class Publisher:
             sent = self._sent if record is self._begun else 0
             try:
                 for output in outputs[sent:] if sent else outputs:
-                    produce(output, record.refuse)
+                    produce(output, record)
                     sent += 1
             except (QueueFull, Refused) as error:
                 self._begun, self._sent = record, sent

@@ -8,10 +8,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from kworker.core.message import RawMessage
-from kworker.core.outcome import HeaderList, Output, Result, Unpublishable
+from kworker.core.outcome import SOURCE, HeaderList, Output, Result, Unpublishable
 from kworker.core.record import Record
 
-SOURCE = "kworker-source"
 INDEX = "kworker-index"
 ATTEMPT = "kworker-attempt"
 TABLE = "kworker-table"
@@ -77,8 +76,9 @@ class Results:
         raw, partition, key = record.raw, record.partition, record.raw.key()
         value = _json(item)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
-        size = partition.frame_size + len(value) + len(key or b"")
-        return self._measured(Output(self._topic, key, value, [(SOURCE, source)], size))
+        size = partition.frame_size + len(value) + (len(key) if key else 0)
+        output = Output(self._topic, key, value, source, size)
+        return output if size <= self._limits.of(self._topic) else self._measured(output)
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
