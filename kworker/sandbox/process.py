@@ -38,13 +38,17 @@ class Process(BaseModel):
 
 
 def _started(pid: int) -> int | None:
-    """When the process began, or None when there is none, or only a zombie."""
+    """When the process began, or None when there is none, or only a zombie.
+
+    One whose first thread has ended is not gone: the others keep its ports until they end, too.
+    """
     try:
         # The name, in brackets, may hold anything, also blanks and brackets.
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if state in "ZX" else int(fields[18])
+    threads, started = int(fields[16]), int(fields[18])
+    return None if state in "ZX" and threads <= 1 else started
 
 
 def start(command: list[str], output: Path) -> Process:

@@ -16,7 +16,7 @@ from redis import Redis
 
 from kworker.errors import KworkerError
 from kworker.sandbox import Sandbox
-from kworker.sandbox.process import Process
+from kworker.sandbox.process import Process, kill, start
 from tests.e2e.conftest import Kworker
 from tests.waiting import eventually
 
@@ -135,6 +135,23 @@ def test_up_restarts_only_what_died(own_sandbox: Callable[..., Sandbox]) -> None
     assert sandbox.up() == ["redis"]
     assert sandbox.broker_pid(1) == broker
     assert Redis.from_url(sandbox.redis_url).ping()
+
+
+def test_a_process_is_there_until_its_last_thread_has_ended(tmp_path: Path) -> None:
+    """Until then its port is taken: of a killed one, too, for a moment."""
+    first_ends = (
+        "import ctypes, threading, time;"
+        " threading.Thread(target=time.sleep, args=(60,)).start();"
+        " ctypes.CDLL(None).pthread_exit(None)"
+    )
+    process = start([sys.executable, "-c", first_ends], tmp_path / "output")
+    try:
+        stat = Path(f"/proc/{process.pid}/stat")
+        eventually(lambda: ") Z " in stat.read_text(), what="its first thread has ended")
+        assert process.alive()
+    finally:
+        kill([process])
+    assert not process.alive()
 
 
 def test_a_port_in_use_is_one_line(sandbox_folder: Path, kworker: Kworker) -> None:
