@@ -6,6 +6,7 @@ import time
 from typing import Any, Protocol
 
 Headers = tuple[tuple[str, bytes | None], ...]
+HeaderList = list[tuple[str, bytes | None]]
 
 
 class RawMessage(Protocol):

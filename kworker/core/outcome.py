@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kworker.core.message import Headers
+from kworker.core.headers import SOURCE
+from kworker.core.message import HeaderList, Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,6 @@ class Reject(Exception):
 
 class Unpublishable(Exception):
     """A result that cannot be written: not serialisable, too large, or to an unknown topic."""
-
-
-HeaderList = list[tuple[str, bytes | None]]
-
-
-SOURCE = "kworker-source"  # where a result comes from: topic, partition, offset, timestamp
 
 
 class Output:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import ne
 
+from kworker.core.headers import Envelope, Source
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
 from kworker.core.outcome import RECORD_OVERHEAD, Outcome
@@ -74,6 +75,9 @@ class Record:
 
     __slots__ = (
         "attempt",
+        "claim",
+        "envelope",
+        "home",
         "lane",
         "offset",
         "outcome",
@@ -93,8 +97,11 @@ class Record:
         raw: RawMessage,
         taken: int = 0,
     ) -> None:
-        self.partition = partition
+        self.partition = partition  # where it is settled
         self.offset = offset
+        self.home = partition  # whose lanes it runs in: its source's, if that is here, too
+        self.envelope: Envelope | None = None  # of one that comes again, by the requeue topic
+        self.claim: object = None  # what idempotency knows of it
         self.lane = lane  # None: no order to keep
         self.size = size
         self.raw = raw
@@ -102,6 +109,14 @@ class Record:
         self.attempt = 1
         self.outcome: Outcome = None
         self.refusal: object = None  # why Kafka did not take one of its outputs
+
+    @property
+    def source(self) -> Source:
+        """Where it comes from first, whichever topic it was taken from."""
+        if self.envelope is not None:
+            return self.envelope.source
+        partition = self.partition
+        return Source(partition.topic, partition.number, self.offset, self.raw.timestamp()[1])
 
     def __call__(self, error: object, _message: object) -> None:
         """The delivery report of an output that failed.

@@ -7,14 +7,10 @@ import orjson
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from kworker.core.message import RawMessage
-from kworker.core.outcome import SOURCE, HeaderList, Output, Result, Unpublishable
+from kworker.core.headers import ATTEMPT, INDEX, SOURCE, TABLE, TRACE
+from kworker.core.message import HeaderList, RawMessage
+from kworker.core.outcome import Output, Result, Unpublishable
 from kworker.core.record import Record
-
-INDEX = "kworker-index"
-ATTEMPT = "kworker-attempt"
-TABLE = "kworker-table"
-TRACE = "traceparent"  # the one user header that is copied
 
 
 class Limits:
