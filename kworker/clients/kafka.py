@@ -309,7 +309,14 @@ class KafkaProducer:
         try:
             # By position: keywords cost as much again as the call.
             self._produce(
-                output.topic, output.value, output.key, -1, refused, None, 0, output.headers
+                output.topic,
+                output.value,
+                output.key,
+                output.partition,
+                refused,
+                None,
+                0,
+                output.headers,
             )
         except BufferError:
             raise QueueFull from None

@@ -296,7 +296,7 @@ class MemoryProducer:
         queue, self._queue = self._queue, []
         for output, refused in queue:
             topic = self._kafka.topic(output.topic)
-            at = (output.topic, -1 if topic is None else self._partition(output.key, topic))
+            at = (output.topic, -1 if topic is None else self._partition(output, topic))
             batches.setdefault(at, []).append((output, refused))
         for at, batch in batches.items():
             self._write(at, batch)
@@ -311,7 +311,10 @@ class MemoryProducer:
         queue, self._queue = self._queue, []
         _report(queue, KafkaError._PURGE_QUEUE)
 
-    def _partition(self, key: bytes | None, topic: Topic) -> int:
+    def _partition(self, output: Output, topic: Topic) -> int:
+        if output.partition >= 0:
+            return output.partition
+        key = output.key
         chosen = next(self._spread) if key is None else murmur2(key) & 0x7FFFFFFF
         return chosen % len(topic.logs)
 
