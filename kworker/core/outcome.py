@@ -58,7 +58,7 @@ class Unpublishable(Exception):
 class Output:
     """One record to produce, ready: bytes and a topic."""
 
-    __slots__ = ("_headers", "key", "size", "topic", "value")
+    __slots__ = ("_headers", "key", "partition", "size", "topic", "value")
 
     def __init__(
         self,
@@ -67,14 +67,17 @@ class Output:
         value: bytes | None,
         headers: HeaderList | bytes,
         size: int | None = None,
+        partition: int = -1,
     ) -> None:
         """Bytes as `headers` are the source alone: thousands wait, and lists cost more.
 
-        `size` is an upper bound of its bytes in a batch, from a caller who has counted.
+        `size` is an upper bound of its bytes in a batch, from a caller who has counted;
+        without a `partition` the key decides.
         """
         self.topic = topic
         self.key = key
         self.value = value
+        self.partition = partition
         self._headers = headers
         self.size = size_of(self.headers, key, value) if size is None else size
 
