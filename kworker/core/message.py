@@ -9,6 +9,10 @@ Headers = tuple[tuple[str, bytes | None], ...]
 HeaderList = list[tuple[str, bytes | None]]
 
 
+class Undecodable(ValueError):
+    """The value is not what it should be: poison, since it will never be."""
+
+
 class RawMessage(Protocol):
     """A record as the Kafka client, or its twin, delivers it."""
 

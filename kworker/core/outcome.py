@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from kworker.core.duration import parse_duration
 from kworker.core.headers import SOURCE
 from kworker.core.message import HeaderList, Headers
 
@@ -24,19 +25,27 @@ class Result:
 
 
 class Retry(Exception):
-    """Raised by a handler: try this record again, `after` a duration such as "30s"."""
+    """Raised by a handler: try this record again, `after` a duration such as "30s".
+
+    ValueError for an `after` that is none.
+    """
 
     def __init__(self, reason: str = "", after: str | None = None) -> None:
         super().__init__(reason)
         self.after = after
+        self.after_s = None if after is None else parse_duration(after)
 
 
 class Snooze(Exception):
-    """Raised by a handler: not now; again `after` a duration, and no attempt is counted."""
+    """Raised by a handler: not now; again `after` a duration, and no attempt is counted.
+
+    ValueError for an `after` that is none.
+    """
 
     def __init__(self, after: str, reason: str = "") -> None:
         super().__init__(reason)
         self.after = after
+        self.after_s = parse_duration(after)
 
 
 class Unavailable(Exception):

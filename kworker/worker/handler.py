@@ -13,14 +13,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kworker.config import Config
-from kworker.core.message import Message
+from kworker.core.message import Message, Undecodable
 from kworker.errors import ConfigError
 
 Call = Callable[[Message], Any]
-
-
-class Undecodable(Exception):
-    """The value is not what the handler's model expects."""
 
 
 @dataclass(frozen=True)
