@@ -31,6 +31,7 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     # Bytes are the limit that counts.
     "queue.buffering.max.messages": 1000000,
 }
+_TRANSACTION_TIMEOUT_MS = 45_000
 # With the newer protocol the broker sets the session's length, and refuses a client that does.
 _CLASSIC_ONLY = frozenset({"session.timeout.ms"})
 # What a regular expression must never read as a source: the topics of kworker services.
@@ -91,6 +92,23 @@ def producer_properties(config: Config, *, slot: int) -> Properties:
         **config.kafka.producer,
         "delivery.report.only.error": True,
     }
+
+
+def transactional(properties: Properties) -> Properties:
+    """A producer's properties, made fit for a transactional one.
+
+    An open transaction stops every read_committed reader, so it must not live on for long
+    after its producer; and the library wants the other time-outs to be no longer.
+    """
+    limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
+    # Another name for message.timeout.ms.
+    left = {k: v for k, v in properties.items() if k != "delivery.timeout.ms"}
+    timeouts = {
+        "transaction.timeout.ms": limit_ms,
+        "message.timeout.ms": limit_ms,
+        "socket.timeout.ms": min(int(properties.get("socket.timeout.ms", limit_ms)), limit_ms // 2),
+    }
+    return {**left, **timeouts}
 
 
 def admin_properties(config: Config) -> Properties:

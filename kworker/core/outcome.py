@@ -81,7 +81,7 @@ class Output:
         """Bytes as `headers` are the source alone: thousands wait, and lists cost more.
 
         `size` is an upper bound of its bytes in a batch, from a caller who has counted;
-        without a `partition` the key chooses.
+        without a `partition` the key decides.
         """
         self.topic = topic
         self.key = key
