@@ -159,6 +159,9 @@ class Lanes:
         self._ready(pulled)
         return pulled
 
+    def all_parked(self) -> list[Record]:
+        return [entry[2] for entry in self._parked]
+
     def next_due(self) -> float | None:
         return self._parked[0][0] if self._parked else None
 

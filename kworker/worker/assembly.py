@@ -11,6 +11,8 @@ from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.retry import RetryPolicy
+from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Slot
 from kworker.topics import of_a_service
 from kworker.worker.committer import CommitPolicy, Committer
@@ -74,6 +76,7 @@ def make_poller(
             )
         ),
         triage=make_triage(config, facts),
+        refusals=Refusals(StateFolder(config.state_dir).rejected),
         intake=IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age),
         revoke_timeout_s=workers.revoke_timeout,
     )

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
+from kworker.core.failure import Described, Failure
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import Burying, Failed, Retrying, Skipped
 from kworker.core.record import Partition, Record
+from kworker.supervisor.refusals import Refusals
 from kworker.worker.ended import Ended
 from kworker.worker.pool import Take
 from kworker.worker.triage import Triage
@@ -33,12 +35,14 @@ class Dispatch:
         lanes: Lanes,
         flow: Flow,
         triage: Triage,
+        refusals: Refusals,
         clock: Callable[[], float],
     ) -> None:
         self._pool = pool
         self._lanes = lanes
         self._flow = flow
         self._triage = triage
+        self._refusals = refusals
         self._clock = clock
         self._out = 0  # records in the pool
         self._doomed: list[Record] = []  # failed before they could run
@@ -98,17 +102,23 @@ class Dispatch:
 
     def _take(self, most: int) -> deque[Record]:
         run = self._lanes.take(most)
-        while run and self._triage.standing:
-            passing: deque[Record] = deque()
-            for record in run:
-                if self._triage.passes(record):
-                    passing.append(record)
-                else:
-                    self._lanes.park(record, inf)
+        while run and (self._triage.standing or self._refusals.any):
+            passing = deque(record for record in run if self._passes(record))
             if passing:
                 return passing
             run = self._lanes.take(most)
         return run
+
+    def _passes(self, record: Record) -> bool:
+        """Whether a record may run; if not, it waits, or is doomed."""
+        if self._refusals.any and (by := self._refusals.by(record.source)):
+            record.outcome = _rejected(by)
+            self._doomed.append(record)
+            return False
+        if not self._triage.passes(record):
+            self._lanes.park(record, inf)
+            return False
+        return True
 
     def _end(self, ended: list[Record]) -> list[Record]:
         self._out -= len(ended)
@@ -141,6 +151,8 @@ class Dispatch:
     def _judge(self, record: Record) -> bool:
         """Whether the record ends with this failure."""
         self.failed += 1
+        if self._refusals.any and (by := self._refusals.by(record.source)):
+            record.outcome = _rejected(by)
         now = self._clock()
         due = self._triage.judge(record, now)
         if due is None:
@@ -159,6 +171,13 @@ class Dispatch:
         woken = self._lanes.wake(now) if self._lanes.parked else []
         if wakes := self._triage.wakes(now, self._out):
             woken += self._lanes.recall(wakes)
+        if self._refusals.look(now):
+            rejected = [r for r in self._lanes.all_parked() if self._refusals.by(r.source)]
+            woken += self._lanes.recall(rejected)
         if woken and self._flow.held:
             for record in woken:
                 self._flow.release((record, *self._lanes.behind(record)))
+
+
+def _rejected(by: str) -> Failed:
+    return Failed(Described(Failure("operator", message=f"rejected by {by}")))

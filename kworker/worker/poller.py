@@ -12,6 +12,7 @@ from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import Burying, Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
+from kworker.supervisor.refusals import Refusals
 from kworker.worker.assignment import Assignment
 from kworker.worker.committer import Committer, Committing
 from kworker.worker.dispatch import Dispatch, Pool
@@ -60,12 +61,13 @@ class Poller:
         lanes: Lanes,
         flow: Flow,
         triage: Triage,
+        refusals: Refusals,
         intake: IntakePolicy,
         revoke_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.dispatch = Dispatch(pool, lanes, flow, triage, clock)
+        self.dispatch = Dispatch(pool, lanes, flow, triage, refusals, clock)
         self.assignment = Assignment(self._finish, self.dispatch.close)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
@@ -81,6 +83,7 @@ class Poller:
         self.counters = Counters()
         self._troubles: dict[str, str] = {}
         self._outcomes = 0  # since the last settling
+        self._refusals = refusals
         self._letters = 0  # retries and dead letters on their way to Kafka
         self._shedding: list[Partition] = []  # what may end but not begin anew
         self._flow_at = 0.0
@@ -236,10 +239,17 @@ class Poller:
             retried = sum([type(record.outcome) is Retrying for record in records])
             dead = sum([type(record.outcome) is Burying for record in records])
             self._letters -= retried + dead
+            if self._refusals.any:
+                self._tell_refusals(records)
         self.counters.retried += retried
         self.counters.dead += dead
         self.counters.done += len(records) - retried - dead
         self._acknowledged(records)
+
+    def _tell_refusals(self, records: list[Record]) -> None:
+        for record in records:
+            if type(record.outcome) is Burying:
+                self._refusals.done(record.source)
 
     def _acknowledged(self, records: list[Record]) -> None:
         """All that they led to is durable."""

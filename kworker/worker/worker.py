@@ -249,6 +249,9 @@ class Worker:
                 _LOG.warning("fenced by its own past; joins anew", error=str(fenced))
                 poller.rejoin()
             telling.turn()
+            if self._slot.words[Field.ACCEPT]:
+                self._slot.words[Field.ACCEPT] = 0
+                poller.accept_dead()
             if self._phase is Phase.JOINING and poller.assignment.joined:
                 telling.tell()  # who reads "running" reads the partitions, too
                 self._enter(Phase.RUNNING)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kworker.clients.kafka import At
@@ -14,6 +15,7 @@ from kworker.core.message import RawMessage
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
+from kworker.supervisor.refusals import Refusals
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.ended import Ended
 from kworker.worker.intake import IntakePolicy
@@ -138,6 +140,7 @@ class Bench:
         breaker: BreakerPolicy | None = None,
         held: int = 5000,
         max_age_s: float | None = None,
+        state_dir: Path | None = None,
     ) -> None:
         self.kafka = kafka
         self.clock = clock or Clock()
@@ -170,6 +173,7 @@ class Bench:
                 lambda topic: topic,
                 self.clock,
             ),
+            refusals=Refusals(state_dir or Path("/nonexistent")),
             intake=IntakePolicy(REQUEUE, lambda topic: not topic.startswith(GROUP), max_age_s),
             revoke_timeout_s=REVOKE_TIMEOUT_S,
             clock=self.clock,

@@ -1,6 +1,7 @@
 """What becomes of records that fail: the poller, its triage and its letters over the twin."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields, Headers
 from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
 from kworker.core.retry import RetryPolicy
+from kworker.supervisor.refusals import Refusals
 from tests.contract.bench import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
 from tests.contract.delayed import Delays
 
@@ -431,3 +433,47 @@ def test_an_open_breaker_holds_up_no_end(
     begin(bench)
     assert bench.clock.now - before < 3
     assert len(kafka.records(DEAD)) == 10
+
+
+# -- rejected by a person -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retry", [HOLD, RetryPolicy((1.0, 10.0)), FINAL])
+def test_what_a_person_rejects_is_dead_at_its_next_turn(
+    kafka: MemoryKafka, tmp_path: Path, retry: RetryPolicy
+) -> None:
+    """Whether it runs, is held, or has yet to begin; and once only."""
+    words = [b"running", b"waiting", b"failing"]
+    bench = bench_of(kafka, *words, retry=retry, state_dir=tmp_path, hands=1)
+    delays = Delays(kafka)
+    for offset in range(3):
+        Refusals(tmp_path).add(("foo", 0, offset), "me@here")
+    bench.turn()
+    assert bench.in_hand() == [b"running"]
+    fail(bench, b"running")
+    for _ in range(10):
+        bench.turn()
+        delays.forward()
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"running", b"waiting", b"failing"]
+    for raw in kafka.records(DEAD):
+        assert told(raw)[names.REASON] == b"operator"
+        assert told(raw)[names.MESSAGE] == b"rejected by me@here"
+    assert bench.pool.runs == bench.pool.runs[:1]
+    assert list(tmp_path.iterdir()) == []
+    assert committed(kafka) == 3
+
+
+def test_a_held_record_is_rejected_without_waiting_for_its_time(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """And its key goes on."""
+    policy = RetryPolicy((3600.0,), hold=True)
+    bench = bench_of(kafka, b"alpha", retry=policy, state_dir=tmp_path)
+    kafka.append("foo", 0, value=b"behind", key=b"alpha")
+    fail(bench, b"alpha")
+    bench.turn(2)
+    Refusals(tmp_path).add(("foo", 0, 0), "me@here")
+    bench.turn(4)
+    assert len(kafka.records(DEAD)) == 1
+    assert bench.in_hand() == [b"behind"]
+    assert bench.poller.flow.held == 0
