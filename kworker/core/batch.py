@@ -26,9 +26,10 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
 
     What it raises instead: `BatchFailed` tells which record failed. `Unavailable` is no
     record's fault, and every record of the batch fails with it at once: a service that
-    is down is not asked again for parts of it. Any other exception, `Retry`, `Snooze`
-    and `Reject` among them, is some record's: the batch is halved, and each half called
-    by itself, until a single record raises. So a record is in at most 1 + ⌈log2 size⌉ calls.
+    is down is not asked again for parts of it. (Where only one record's is, return it for
+    that record.) Any other exception, `Retry`, `Snooze` and `Reject` among them, is some
+    record's: the batch is halved, and each half called by itself, until a single record
+    raises. So a record is in at most 1 + ⌈log2 size⌉ calls.
 
     With `ordering = "key"` no two records of a batch have the same key, but for null.
     Raises TypeError and ValueError for what is no size, and for a class: it is its

@@ -8,10 +8,10 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from kworker.core.record import Record
-from kworker.core.telling import TellDead
 from kworker.supervisor.scoreboard import Hand
-from kworker.worker.batching import AsyncBatchWork, Batch, BatchWork, Gathering
+from kworker.worker.batching import AsyncBatchWork, Batch, BatchWork
 from kworker.worker.ended import Ended
+from kworker.worker.gathering import Gatherings
 from kworker.worker.handler import Handlers
 from kworker.worker.loop_pool import HandlerLoop
 from kworker.worker.pool import Take
@@ -50,11 +50,7 @@ class BatchPool:
         self._crew = crew
         self._free = list(hands)
         self._clock = clock
-        self._batching_of = handlers.batching_of
-        # The one without batching is for records that go alone.
-        kinds = [None, *handlers.batchings]
-        self._gatherings = {batching: Gathering(batching, len(hands)) for batching in kinds}
-        self._room = sum(gathering.size for gathering in self._gatherings.values())
+        self._gatherings = Gatherings(handlers, len(hands))
         self._running: set[Batch] = set()
 
     def start(self) -> None:
@@ -62,12 +58,11 @@ class BatchPool:
 
     def feed(self, take: Take) -> int:
         """Takes what batches can be made of now; how many records that was."""
+        gatherings = self._gatherings
         fed = 0
-        while self._room > 0 and (records := take(self._room)):
+        while gatherings.room > 0 and (records := take(gatherings.room)):
             now = self._clock()
-            for record in records:
-                self._gathering_of(record).add(record, now)
-            self._room -= len(records)
+            gatherings.add(records, now)
             fed += len(records)
             self._begin(now)
         return fed
@@ -83,31 +78,21 @@ class BatchPool:
 
     def stop(self) -> None:
         """What is called ends, and nothing more is begun; does not wait."""
-        for gathering in self._gatherings.values():
-            while gathering.take():
-                pass
+        self._gatherings.clear()
         for batch in self._running:
             batch.stopped = True
         self._crew.stop()
-
-    def _gathering_of(self, record: Record) -> Gathering:
-        outcome: object = record.outcome
-        if isinstance(outcome, TellDead):
-            return self._gatherings[None]
-        return self._gatherings[self._batching_of(record.raw.topic())]
 
     def _begin(self, now: float) -> None:
         """Whatever is due, as far as the crew and the hands reach."""
         self._collect()
         while len(self._running) < self._crew.most:
-            due = [gathering for gathering in self._gatherings.values() if gathering.due(now)]
-            first = min(due, key=lambda gathering: gathering.since, default=None)
-            if first is None or first.next_size > len(self._free):
+            gathering = self._gatherings.longest_due(now)
+            if gathering is None or gathering.next_size > len(self._free):
                 return
-            records = first.take()
-            self._room += len(records)
+            records = self._gatherings.take(gathering)
             hands = [self._free.pop() for _ in records]
-            batch = Batch(records, hands, first.batching, self.ended)
+            batch = Batch(records, hands, gathering.batching, self.ended)
             self._running.add(batch)
             self._crew.begin(batch)
 

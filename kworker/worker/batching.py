@@ -1,7 +1,6 @@
-"""Batches on their way: gathered, run part by part, each record ended once."""
+"""Batches on their way through a handler: part by part, until each record has ended once."""
 
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,39 +21,6 @@ BatchWork = Callable[["Batch"], None]
 """Runs a batch until each of its records has ended; raises nothing."""
 AsyncBatchWork = Callable[["Batch"], Awaitable[None]]
 """The same, on the loop."""
-
-
-class Gathering:
-    """The records that wait to be a batch of one handler. Owned by the poll thread."""
-
-    def __init__(self, batching: Batching | None, size_max: int) -> None:
-        self.batching = batching
-        self.size = min(batching.size, size_max) if batching else 1
-        self._wait_s = batching.wait_s if batching else 0.0
-        self._waiting: deque[tuple[float, Record]] = deque()
-
-    @property
-    def next_size(self) -> int:
-        """Of the next batch, if it began now."""
-        return min(self.size, len(self._waiting))
-
-    @property
-    def since(self) -> float:
-        """When the first became ready; IndexError when there is none."""
-        return self._waiting[0][0]
-
-    def add(self, record: Record, now: float) -> None:
-        self._waiting.append((now, record))
-
-    def due(self, now: float) -> bool:
-        """There is a batch to begin."""
-        waiting = self._waiting
-        return bool(waiting) and (len(waiting) >= self.size or now - self.since >= self._wait_s)
-
-    def take(self) -> list[Record]:
-        """The next batch, the first that came first."""
-        following = self._waiting.popleft
-        return [following()[1] for _ in range(self.next_size)]
 
 
 class Batch:
