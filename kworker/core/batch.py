@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kworker.core.duration import parse_duration
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MARK = "_kworker_batch"
 
@@ -14,7 +16,7 @@ class BatchMark:
     """What `@batch` was given."""
 
     size: int
-    wait: str  # a duration
+    wait_s: float
 
 
 def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Function]:
@@ -32,16 +34,17 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
     raises. So a record is in at most 1 + ⌈log2 size⌉ calls.
 
     With `ordering = "key"` no two records of a batch have the same key, but for null.
-    Raises TypeError and ValueError for what is no size, and for a class: it is its
-    `__call__` that is decorated.
+    Raises ValueError for a size or a wait that is none, and TypeError for a class: it is
+    its `__call__` that is decorated.
     """
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"size is {size!r}, expected a whole number of at least 1")
+    mark = BatchMark(size, parse_duration(wait))
 
     def decorate(function: _Function) -> _Function:
         if isinstance(function, type):
             raise TypeError(f"@batch belongs on {function.__name__}.__call__, not on the class")
-        setattr(function, _MARK, BatchMark(size, wait))
+        setattr(function, _MARK, mark)
         return function
 
     return decorate

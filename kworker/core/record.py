@@ -107,7 +107,6 @@ class Record:
         self.offset = offset
         self.home = partition  # whose lanes it runs in: its source's, if that is here, too
         self.envelope: Envelope | None = None  # of one that comes again, by the requeue topic
-        self.place = 0  # in the scoreboard, of its source position; with an envelope only
         self.claim: object = None  # what idempotency knows of it
         self.lane = lane  # None: no order to keep
         self.size = size

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kworker.config import parse_duration
 from kworker.core.batch import BatchFailed, BatchMark
 from kworker.core.bisection import ends_around, returned
 from kworker.core.message import Message, Undecodable
@@ -75,10 +74,7 @@ def batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Bat
     def call(items: list[Any], messages: list[Message]) -> Any:
         return target(items, messages) if two else target(items)
 
-    try:
-        return Batching(mark.size, parse_duration(mark.wait), item, call)
-    except ValueError as error:
-        raise ConfigError(f"handler: {reference}: @batch: wait: {error}") from None
+    return Batching(mark.size, mark.wait_s, item, call)
 
 
 def one_by_one(batching: Batching, is_async: bool) -> Call:

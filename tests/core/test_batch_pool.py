@@ -22,7 +22,8 @@ from kworker.worker.batch_pool import BatchPool, Crew, LoopCrew, ThreadCrew
 from kworker.worker.batching import Batch, async_batch_work, batch_work
 from kworker.worker.calling import Batching, batching
 from kworker.worker.handler import Handler, Handlers
-from kworker.worker.results import Limits, Results
+from kworker.worker.results import Results
+from kworker.worker.topic_facts import TopicFacts
 from tests.records import a_partition, a_record
 from tests.waiting import eventually
 
@@ -142,9 +143,9 @@ class Bench:
 
     def _start(self, default: Handler, routes: dict[str, Handler]) -> None:
         handlers = Handlers(default, routes)
-        limits = Limits(["results"])
-        limits.learn({"results": 1000})
-        made = (handlers, Results("results", [], limits), TIMEOUT_S, ATTEMPTS)
+        facts = TopicFacts(["results"])
+        facts.learn({"results": 1000}, {"results": 1})
+        made = (handlers, Results("results", [], facts), TIMEOUT_S, ATTEMPTS)
         crew: Crew
         if self._async:
             crew = LoopCrew(async_batch_work(*made), self._at_once)

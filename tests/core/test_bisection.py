@@ -87,10 +87,14 @@ def test_one_poison_among_500_costs_no_record_more_than_10_calls() -> None:
         assert run.most_calls <= 10
 
 
-@pytest.mark.parametrize("error", [Retry, Snooze, Reject, TypeError])
-def test_what_speaks_of_a_record_is_isolated(error: type[Exception]) -> None:
-    run = Run(8, raising_for({5}, error))
-    assert [r for r, end in run.once.items() if isinstance(end, error)] == [5]
+@pytest.mark.parametrize("error", [Retry("busy", "30s"), Snooze("30s"), Reject(), TypeError()])
+def test_what_speaks_of_a_record_is_isolated(error: Exception) -> None:
+    def handler(records: Sequence[int]) -> list[None]:
+        if 5 in records:
+            raise error
+        return [None] * len(records)
+
+    assert Run(8, handler).once == {record: error if record == 5 else None for record in range(8)}
 
 
 def test_a_service_that_is_down_is_not_asked_again_for_parts() -> None:
@@ -162,13 +166,20 @@ def test_a_decorated_function_is_still_a_function() -> None:
     assert handler([1]) == [1]
     mark = mark_of(handler)
     assert mark is not None
-    assert (mark.size, mark.wait) == (7, "1s")
+    assert (mark.size, mark.wait_s) == (7, 1.0)
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, "100"])
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
     with pytest.raises(ValueError, match="size is"):
         batch(size=size)
+
+
+@pytest.mark.parametrize("wait", ["", "soon", "1", 1, None, "-1s"])
+def test_a_wait_that_is_none_is_refused(wait: Any) -> None:
+    """When the module is imported, so that `check` tells it."""
+    with pytest.raises(ValueError, match="expected a duration"):
+        batch(wait=wait)
 
 
 def test_a_class_is_not_what_is_decorated() -> None:

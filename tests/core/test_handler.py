@@ -344,7 +344,10 @@ def test_batch_and_plain_handlers_share_a_process(load: Load) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("@batch(wait='soon')\ndef handler(messages): ...\n", "@batch: wait: expected a duration"),
+        (
+            "@batch(wait='soon')\ndef handler(messages): ...\n",
+            "cannot import .*a duration",
+        ),
         ("@batch(size=0)\ndef handler(messages): ...\n", "cannot import .*size is 0"),
         ("@batch\ndef handler(messages): ...\n", "cannot import .*TypeError"),
         ("@batch(size=2001)\ndef handler(messages): ...\n", "workers.in_flight is 2000"),

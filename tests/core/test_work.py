@@ -10,13 +10,14 @@ import structlog
 from structlog.testing import capture_logs
 
 from kworker.core.headers import SOURCE, Envelope
-from kworker.core.message import Fields, Message
+from kworker.core.message import Message
 from kworker.core.outcome import Failed, Output
-from kworker.core.record import Record
+from kworker.core.record import PLACE_BITS, Record
 from kworker.core.telling import TellDead
 from kworker.worker.handler import Handler, Handlers
 from kworker.worker.pool import place_of
-from kworker.worker.results import Limits, Results
+from kworker.worker.results import Results
+from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.work import async_work, work
 from tests.records import a_partition, a_record
 
@@ -28,7 +29,7 @@ THEN = [Output("orders.dead", None, b"", [])]
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a record through handlers of both kinds; further ones by topic."""
     is_async = request.param == "async def"
-    results = Results("orders.results", [], Limits([]))
+    results = Results("orders.results", [], TopicFacts([]))
 
     def run(
         record: Record, call: Any, dead: Any = None, *, attempts: float = 4, **routes: Any
@@ -65,9 +66,7 @@ def _plain_logging() -> Iterator[None]:
 def come_again(topic: str = "payments") -> Record:
     """A record of the requeue topic, as the poller makes it."""
     record = a_record(a_partition("orders.requeue"), 3)
-    record.envelope = Envelope.open([(SOURCE, f"{topic}/0/42/1700".encode())])
-    record.raw = Fields((topic, 0, 42), 1700, None, b"{}", ())
-    record.place = 4200
+    record.comes_again(Envelope.open([(SOURCE, f"{topic}/0/42/1700".encode())]), known=1)
     return record
 
 
@@ -106,7 +105,7 @@ def test_a_record_that_comes_again_has_the_handler_of_its_source(run: Run) -> No
 def test_a_record_that_comes_again_is_in_hand_by_its_source_position() -> None:
     """A suspect is known by it, wherever it was taken from."""
     record = come_again()
-    assert place_of(record) == 4200
+    assert place_of(record) == (1 << PLACE_BITS) + 42
     record.envelope = None
     assert place_of(record) == 3
 
@@ -152,6 +151,6 @@ def test_a_plain_dead_of_an_async_handler_is_told_too() -> None:
         pytest.fail("run")
 
     handlers = Handlers(Handler("h", call, True, dead=lambda m, _: told.append(m.offset)), {})
-    run_one = async_work(handlers, Results("results", [], Limits([])), 60.0)
+    run_one = async_work(handlers, Results("results", [], TopicFacts([])), 60.0)
     assert asyncio.run(_awaited(run_one(telling(ValueError("no")), 0))) is THEN
     assert told == [7]
