@@ -22,6 +22,7 @@ class StateFolder:
         self.path = path
         self.socket = path / "control.sock"
         self.log = path / "kworker.log"
+        self.suspects = path / "suspects"
         self.spark_progress = path / "spark" / "progress.json"
         self._lock = path / "lock"
         self._workers_lock = path / "workers.lock"
