@@ -10,7 +10,7 @@ from kworker.core.ending import Ending
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
 from kworker.supervisor.child import ended, send
-from kworker.supervisor.runners import Runners
+from kworker.supervisor.proc import Runners
 from kworker.supervisor.scoreboard import Field, Held, Slot
 
 # Nobody's handler sends these to its own process; from outside they mean to end it.

@@ -1,6 +1,5 @@
 """Looking at the workers from outside: who is stuck, who has grown too large, how fast they go."""
 
-import os
 from dataclasses import dataclass
 
 import structlog
@@ -11,11 +10,10 @@ from kworker.core.duration import format_duration
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Member
-from kworker.supervisor.runners import Runners
+from kworker.supervisor.proc import Runners, rss_bytes
 from kworker.supervisor.scoreboard import Field, Held
 
 _log = structlog.get_logger()
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +82,12 @@ class Watch:
         member.press(now)
 
     def _stuck(self, member: Member, config: Config, now: float) -> Stuck | None:
+        # A drain has its own deadline, and what it leaves behind is nobody's fault.
+        judged = member.asked is Asked.NOTHING and member.phase.taking
         if why := self._silent(member, now):
-            # What a drain leaves behind is redelivered, and nobody's fault.
-            mine = member.running and member.slot.held()
-            return Stuck(why, self._computing(member, mine, now) if mine else ())
+            return Stuck(why, self._computing(member, now) if judged else ())
         limit_s = config.workers.handler_timeout
-        overdue = self._overdue(member, limit_s, now) if member.running else ()
+        overdue = self._overdue(member, limit_s, now) if judged else ()
         if not overdue:
             return None
         timeout = format_duration(limit_s)
@@ -109,9 +107,10 @@ class Watch:
         elif member.pid and member.runners is None:
             member.runners = Runners(member.pid, now)
 
-    def _computing(self, member: Member, held: list[Held], now: float) -> tuple[Held, ...]:
+    def _computing(self, member: Member, now: float) -> tuple[Held, ...]:
         """Of a silent worker's records that whose thread computes; all, when none is found."""
         computing = member.runners.computing(now) if member.runners else set()
+        held = member.slot.held()
         return tuple(h for h in held if h.thread in computing) or tuple(held)
 
     def _silent(self, member: Member, now: float) -> str:
@@ -134,12 +133,3 @@ class Watch:
         if 0 < config.workers.max_records <= taken:
             return f"has taken {taken} records, workers.max_records = {config.workers.max_records}"
         return ""
-
-
-def rss_bytes(pid: int | None) -> int:
-    """The resident size of a process; 0 of one that is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
-        return 0

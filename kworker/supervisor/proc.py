@@ -1,13 +1,26 @@
-"""Which threads of a process compute: the one that holds the interpreter's lock shows by that."""
+"""What /proc tells of another process: its size, and which of its threads compute."""
 
 import os
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _COMPUTING = 0.5  # of the time between two looks
 
 
+def rss_bytes(pid: int | None) -> int:
+    """The resident size of a process; 0 of one that is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
 class Runners:
-    """Looks at a process twice, and tells which threads had a CPU meanwhile."""
+    """Looks at a process twice, and tells which threads had a CPU meanwhile.
+
+    By that the one shows that holds the interpreter's lock: the others wait for it.
+    """
 
     def __init__(self, pid: int, now: float) -> None:
         self.pid = pid
