@@ -81,8 +81,6 @@ def supported(config: Config) -> list[Finding]:
     asked = {
         "delivery.guarantee": ('"exactly-once"', config.delivery.guarantee == "exactly-once"),
         "idempotency": ("the section", config.idempotency is not None),
-        "retry.mode": ('"hold"', config.retry.mode == "hold"),
-        "source.max_age": ("an age", config.source.max_age is not None),
     }
     return [
         Finding(key, f"{what} is not built yet in this version", "leave it out")

@@ -59,6 +59,13 @@ def own_topics(config: Config) -> list[str]:
     return [config.delivery.results, *waiting, *_lasting(config), config.dead_state_topic]
 
 
+def written_topics(config: Config) -> list[str]:
+    """The topics that a worker writes."""
+    waiting = [config.retry_topic(delay) for delay in config.retry.delays]
+    written = [config.delivery.results, *config.delivery.topics, *waiting, config.dead_letter.topic]
+    return list(dict.fromkeys(written))
+
+
 def _lasting(config: Config) -> list[str]:
     return [config.requeue_topic, config.dead_letter.topic]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kworker.cli import check, config, init, sandbox, service, spark, systemd, topics
+from kworker.cli import check, config, init, reject, sandbox, service, spark, systemd, topics
 from kworker.cli.options import PREPARE_PANEL
 from kworker.errors import ExitCode, KworkerError
 
@@ -57,7 +57,7 @@ def options(
 
 
 # The service first: it is what a user comes for.
-for verbs in (service, init, check):
+for verbs in (service, init, check, reject):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),

@@ -31,10 +31,12 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     # Bytes are the limit that counts.
     "queue.buffering.max.messages": 1000000,
 }
+_TRANSACTION_TIMEOUT_MS = 45_000
 # With the newer protocol the broker sets the session's length, and refuses a client that does.
 _CLASSIC_ONLY = frozenset({"session.timeout.ms"})
 # What a regular expression must never read as a source: the topics of kworker services.
-OWN_TOPICS = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.requeue$", r"^.*\.dead(\.state)?$")
+_NEVER_READ = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.dead(\.state)?$")
+OWN_TOPICS = (*_NEVER_READ, r"^.*\.requeue$")
 
 
 def speaks_new_protocol(config: Settings) -> bool:
@@ -76,7 +78,7 @@ def _owned_by_consumer(config: Config, slot: int) -> Properties:
     else:
         owned["partition.assignment.strategy"] = "range"
     if config.source.pattern:
-        owned["topic.blacklist"] = ",".join(OWN_TOPICS)
+        owned["topic.blacklist"] = ",".join([*_NEVER_READ, *_other_requeues(config)])
     if config.workers.membership == "static":
         owned["group.instance.id"] = _client_id(config, slot)
     return owned
@@ -93,6 +95,23 @@ def producer_properties(config: Config, *, slot: int) -> Properties:
     }
 
 
+def transactional(properties: Properties) -> Properties:
+    """A producer's properties, made fit for a transactional one.
+
+    An open transaction stops every read_committed reader, so it must not live on for long
+    after its producer; and the library wants the other time-outs to be no longer.
+    """
+    limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
+    # Another name for message.timeout.ms.
+    left = {k: v for k, v in properties.items() if k != "delivery.timeout.ms"}
+    timeouts = {
+        "transaction.timeout.ms": limit_ms,
+        "message.timeout.ms": limit_ms,
+        "socket.timeout.ms": min(int(properties.get("socket.timeout.ms", limit_ms)), limit_ms // 2),
+    }
+    return {**left, **timeouts}
+
+
 def admin_properties(config: Config) -> Properties:
     """For the short-lived clients of checks and commands."""
     return {"client.id": f"{config.name}-{config.instance}-admin", **config.kafka.common}
@@ -100,3 +119,21 @@ def admin_properties(config: Config) -> Properties:
 
 def _client_id(config: Config, slot: int) -> str:
     return f"{config.name}-{config.instance}-{slot}"
+
+
+def _other_requeues(config: Config) -> list[str]:
+    """Patterns of every requeue topic but this service's own, which its workers read.
+
+    The library's patterns have no look-ahead: a name differs from ours at some first letter,
+    or goes on where ours ends.
+    """
+    own, end = config.requeue_topic, r"\.requeue$"
+    differing = [f"^{_literal(own[:i])}[^{letter}].*{end}" for i, letter in enumerate(own)]
+    # Where the letter that differs is the dot of the end itself.
+    shorter = [f"^{_literal(own[:i])}{end}" for i in range(len(config.name))]
+    longer = [f"^{_literal(own[:i])}{end}" for i in range(len(config.name) + 1, len(own) + 1)]
+    return [*differing, *shorter, *longer, f"^{_literal(own)}.+{end}"]
+
+
+def _literal(text: str) -> str:
+    return text.replace(".", r"\.")

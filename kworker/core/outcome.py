@@ -67,7 +67,7 @@ class Unpublishable(Exception):
 class Output:
     """One record to produce, ready: bytes and a topic."""
 
-    __slots__ = ("_headers", "key", "size", "topic", "value")
+    __slots__ = ("_headers", "key", "partition", "size", "topic", "value")
 
     def __init__(
         self,
@@ -76,14 +76,17 @@ class Output:
         value: bytes | None,
         headers: HeaderList | bytes,
         size: int | None = None,
+        partition: int = -1,
     ) -> None:
         """Bytes as `headers` are the source alone: thousands wait, and lists cost more.
 
-        `size` is an upper bound of its bytes in a batch, from a caller who has counted.
+        `size` is an upper bound of its bytes in a batch, from a caller who has counted;
+        without a `partition` the key decides.
         """
         self.topic = topic
         self.key = key
         self.value = value
+        self.partition = partition
         self._headers = headers
         self.size = size_of(self.headers, key, value) if size is None else size
 
@@ -98,13 +101,12 @@ def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:
     """An upper bound of a record's bytes in a record batch."""
     size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
     for name, content in headers:
-        size += _HEADER_OVERHEAD + len(name) * _UTF8_MAX + len(content or b"")
+        size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
     return size
 
 
 RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version
-_HEADER_OVERHEAD = 10  # two varint lengths
-_UTF8_MAX = 4
+_HEADER_OVERHEAD = 8  # two varint lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +116,18 @@ class Failed:
     error: BaseException
 
 
-Outcome = list[Output] | Failed | None
-"""Results to publish; a failure; or None: done, with nothing to publish."""
+class Retrying(list[Output]):
+    """Its way to another run."""
+
+
+class Burying(list[Output]):
+    """Its dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Done before, or elsewhere: nothing to run, nothing to publish."""
+
+
+Outcome = list[Output] | Failed | Skipped | None
+"""What to publish; a failure; nothing to do; or None: done, with nothing to publish."""

@@ -113,6 +113,13 @@ class Fleet:
             member.signal(signum)
         return [member.pid for member in alive if member.pid]
 
+    def accept_dead(self) -> int:
+        """Every worker lets die what its breaker holds; how many workers there are."""
+        alive = [member for member in self.members if member.alive]
+        for member in alive:
+            member.slot.words[Field.ACCEPT] = 1
+        return len(alive)
+
     def died(self, pid: int, code: int, now: float) -> ExitCode | None:
         """A child was reaped: None, or the code with which the whole service must end."""
         for member in self.members:

@@ -23,6 +23,7 @@ class StateFolder:
         self.socket = path / "control.sock"
         self.log = path / "kworker.log"
         self.suspects = path / "suspects"
+        self.rejected = path / "rejected"
         self.spark_progress = path / "spark" / "progress.json"
         self._lock = path / "lock"
         self._workers_lock = path / "workers.lock"

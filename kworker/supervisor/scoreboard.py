@@ -27,12 +27,15 @@ class Field(IntEnum):
     IN_HAND = auto()  # records taken and not settled
     IN_FLIGHT = auto()  # of those, without an outcome
     IN_FLIGHT_BYTES = auto()
+    HELD = auto()  # records of keys that wait in memory for another run
+    SUSPECTS = auto()  # records that wait for the cell, or run in it
     PARTITIONS = auto()
     LAG_RECORDS = auto()  # beyond what was taken
     UNFINISHED = auto()  # at or beyond the committed position
     AGE_MS = auto()  # of the oldest unfinished record, by its timestamp
     RED = auto()  # 1 while a reason stands in the text
     LEAVE = auto()  # the supervisor's, set before SIGTERM: 1 when nobody takes this slot's place
+    ACCEPT = auto()  # set by the supervisor, cleared by the worker: let die what the breaker holds
     # Counters, folded into the totals when the worker is reaped.
     CONSUMED = auto()
     DONE = auto()

@@ -28,8 +28,8 @@ def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:
     return {
         "workers": [_row(member, now) for member in fleet.members],
         "delays": [],
-        "held": 0,
-        "suspects": 0,
+        "held": fleet.sum(Field.HELD),
+        "suspects": fleet.sum(Field.SUSPECTS),
         "counters": {name: counters[name] for name in _COUNTERS},
         "lag": {
             "records": fleet.sum(Field.LAG_RECORDS),

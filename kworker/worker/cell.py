@@ -29,7 +29,7 @@ from kworker.supervisor.scoreboard import Scoreboard, Slot, Text
 from kworker.worker import handler
 from kworker.worker.assembly import make_pool
 from kworker.worker.handler import Handlers
-from kworker.worker.results import Limits
+from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
 
 _LOG = structlog.get_logger()
@@ -68,9 +68,9 @@ class Parent:
 class Cell:
     """Runs records in a pool as the worker has one. One thread feeds it and answers."""
 
-    def __init__(self, config: Config, handlers: Handlers, limits: Limits, slot: Slot) -> None:
+    def __init__(self, config: Config, handlers: Handlers, facts: TopicFacts, slot: Slot) -> None:
         self._slot = slot
-        self._pool = make_pool(config, slot, handlers, limits)
+        self._pool = make_pool(config, slot, handlers, facts)
         self._pool.start()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._ready: deque[Record] = deque()
@@ -145,15 +145,15 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
     hands = max(config.workers.threads, config.workers.concurrency)
     slot = Scoreboard(1, hands, board_fd).slots[0]
     os.close(board_fd)
-    limits = Limits([*orders.limits])
-    limits.learn(orders.limits)
+    facts = TopicFacts([*orders.limits])
+    facts.learn(orders.limits, {})
     try:
         handlers = handler.load(config)
     except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
         parent.tell(Unfit(f"{type(error).__name__}: {error}"))
         return ExitCode.FAILURE
     parent.tell(Ready())
-    Cell(config, handlers, limits, slot).serve(parent)
+    Cell(config, handlers, facts, slot).serve(parent)
     try:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; everything is done

@@ -1,6 +1,6 @@
 """The ward: suspects run apart, in a cell that may die of them, and come back with an outcome."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, Tr
 from kworker.supervisor.scoreboard import Held
 from kworker.worker.cell_process import COMMAND, CellProcess, Gone
 from kworker.worker.known_suspects import KnownSuspects
-from kworker.worker.results import Limits
+from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.wire import Ended, Garbled, Orders, Ready, Run, Unfit
 
 _LOG = structlog.get_logger()
@@ -33,12 +33,12 @@ class Ward:
     """
 
     def __init__(
-        self, config: Config, folder: Path, limits: Limits, command: Sequence[str] = COMMAND
+        self, config: Config, folder: Path, facts: TopicFacts, command: Sequence[str] = COMMAND
     ) -> None:
-        """`folder` is the state folder's `suspects`; `limits` are known by the first `turn`."""
+        """`folder` is the state folder's `suspects`; `facts` are known by the first `turn`."""
         self._config = config
         self._known = KnownSuspects(folder)
-        self._limits = limits
+        self._facts = facts
         self._command = command
         self._trial = Trial(TrialPolicy(config.dead_letter.crash_limit))
         self._numbers = count()
@@ -108,7 +108,12 @@ class Ward:
         What runs comes back from `turn` for as long as `busy`, the rest from `give_up`.
         """
         self._taking = False
-        return [self._forget(n) for n in [*self._records] if n not in self._trial.running]
+        return self.withdraw(lambda _: True)
+
+    def withdraw(self, wanted: Callable[[Record], bool]) -> list[Record]:
+        """Hands back those of the wanted that do not run."""
+        waiting = [n for n in self._records if n not in self._trial.running]
+        return [self._forget(number) for number in waiting if wanted(self._records[number])]
 
     def give_up(self) -> list[Record]:
         """Hands back everything that has no outcome, and ends the cell."""
@@ -151,8 +156,8 @@ class Ward:
                 cell.finish(now)
 
     def _start(self, now: float) -> None:
-        workers, limits = self._config.workers, self._limits
-        orders = Orders(self._config, {topic: limits.of(topic) for topic in limits.topics})
+        workers, facts = self._config.workers, self._facts
+        orders = Orders(self._config, {topic: facts.limit(topic) for topic in facts.topics})
         hands = max(workers.threads, workers.concurrency)
         self._started = now
         try:
@@ -280,7 +285,7 @@ class Ward:
 
 
 def _run(number: int, record: Record) -> Run:
-    """As its handler sees it, without the headers of kworker's own topics."""
-    raw, envelope = record.raw, record.envelope
-    headers = envelope.restored if envelope else raw.headers() or ()
-    return Run(number, record.source, raw.key(), raw.value(), tuple(headers), record.attempt)
+    """As its handler sees it."""
+    raw = record.raw
+    headers = tuple(raw.headers() or ())
+    return Run(number, record.source, raw.key(), raw.value(), headers, record.attempt)

@@ -9,10 +9,21 @@ from kworker.config import Config
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
 from kworker.core.message import Headers
-from kworker.core.outcome import Output
+from kworker.core.outcome import Output, Skipped
 
 FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more to tell
 _LENGTH_BYTES = 4
+# What reading one raises for bytes that are none; a handler may have written to our pipe.
+_NO_PICKLE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class Ended:
     """One run is over."""
 
     number: int
-    outcome: list[Output] | Failure | None
+    outcome: list[Output] | Skipped | Failure | None
 
 
 Word = Orders | Run | Ready | Unfit | Ended
@@ -95,5 +106,5 @@ class Frames:
 def _loaded(data: bytearray) -> Any:
     try:
         return pickle.loads(data)
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError) as error:
+    except _NO_PICKLE as error:
         raise Garbled(f"{type(error).__name__}: {error}") from None

@@ -196,7 +196,9 @@ class Service:
         return self.output.read_text() if self.output.exists() else ""
 
     def committed(self) -> dict[At, int]:
-        return kafka.committed(self.bootstrap, self.name)
+        """The positions in its source topics."""
+        found = kafka.committed(self.bootstrap, self.name)
+        return {at: position for at, position in found.items() if at[0] in self.topics}
 
     def caught_up(self, timeout_s: float = 120.0) -> None:
         """Waits until the group has committed the end of every source partition."""

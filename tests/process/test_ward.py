@@ -11,11 +11,11 @@ import pytest
 
 from kworker.config import Config, DeadLetter, Kafka, Source, Workers
 from kworker.core.failure import Described, Failure
-from kworker.core.headers import SOURCE, Envelope
+from kworker.core.headers import ATTEMPT, SOURCE, Envelope
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.supervisor.journal import Journal
-from kworker.worker.results import Limits
+from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.ward import Ward
 from tests.records import a_partition, a_record
 from tests.waiting import eventually
@@ -89,9 +89,9 @@ class Bench:
             dead_letter=DeadLetter(crash_limit=2),
         )
         self.journal = Journal(folder / "suspects")
-        limits = Limits(["orders.results"])
-        limits.learn({"orders.results": 1000})
-        self.ward = Ward(self.config, folder / "suspects", limits)
+        facts = TopicFacts(["orders.results"])
+        facts.learn({"orders.results": 1000}, {})
+        self.ward = Ward(self.config, folder / "suspects", facts)
         self.partition = a_partition()
         self.decided: list[Record] = []
         self.cells: set[int] = set()
@@ -194,10 +194,9 @@ def test_results_bear_the_source_and_its_attempt_also_of_a_record_that_comes_aga
     """The cell never sees kworker's own topics, nor the headers that it writes there."""
     ward = bench()
     requeue = a_partition("orders.requeue", 1, known=1)
-    headers = ((SOURCE, b"orders/3/77/1700000000000"), ("trace", b"x"))
+    headers = ((SOURCE, b"orders/3/77/1700000000000"), (ATTEMPT, b"4"), ("trace", b"x"))
     record = a_record(requeue, 5, value=b"good", headers=headers)
-    record.envelope = Envelope.open(headers)
-    record.attempt = 4
+    record.comes_again(Envelope.open(headers), known=0)
     ward.journal_of([record])
     ward.ward.look(time.monotonic(), force=True)
     ward.ward.take([record])
@@ -357,6 +356,7 @@ def test_a_drain_begins_nothing_and_lets_end_what_has_begun(bench: Callable[...,
     [back] = ward.ward.shed()
     assert back.partition.number == 1
     assert ward.ward.busy
+    assert ward.ward.withdraw(lambda _: True) == []
     ward.until_all(1)
     assert not ward.ward.busy
     assert ward.ward.give_up() == []
