@@ -7,8 +7,8 @@ from typing import Any
 from kworker.core.phase import Phase
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.member import Member
+from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Field
-from kworker.supervisor.watch import rss_bytes
 
 _COUNTERS = ("consumed", "done", "failed", "retried", "dead", "duplicates", "dropped")
 
