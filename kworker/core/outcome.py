@@ -129,5 +129,8 @@ class Skipped:
     """Done before, or elsewhere: nothing to run, nothing to publish."""
 
 
+SKIPPED = Skipped()
+
+
 Outcome = list[Output] | Failed | Skipped | None
 """What to publish; a failure; nothing to do; or None: done, with nothing to publish."""
