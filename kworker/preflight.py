@@ -82,7 +82,6 @@ def supported(config: Config) -> list[Finding]:
     """What is configured, and this version cannot do yet."""
     asked = {
         "delivery.guarantee": ('"exactly-once"', config.delivery.guarantee == "exactly-once"),
-        "idempotency": ("the section", config.idempotency is not None),
     }
     return [
         Finding(key, f"{what} is not built yet in this version", "leave it out")

@@ -27,7 +27,7 @@ from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
 from kworker.supervisor.scoreboard import Scoreboard, Slot, Text
 from kworker.worker import handler
-from kworker.worker.assembly import make_pool
+from kworker.worker.assembly import make_pool, make_results
 from kworker.worker.handler import Handlers
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
@@ -70,7 +70,7 @@ class Cell:
 
     def __init__(self, config: Config, handlers: Handlers, facts: TopicFacts, slot: Slot) -> None:
         self._slot = slot
-        self._pool = make_pool(config, slot, handlers, facts)
+        self._pool = make_pool(config, slot, handlers, make_results(config, facts))
         self._pool.start()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._ready: deque[Record] = deque()

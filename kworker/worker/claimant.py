@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from kworker.core.claim import pack
-from kworker.core.outcome import Failed
 from kworker.core.pace import Pace
 from kworker.core.record import Partition, Record
 from kworker.worker.claim_book import Answers, Batch
@@ -145,7 +144,7 @@ class Claimant:
         What failed, and what is too large to hand on, runs again there.
         """
         for record in records:
-            outcome = None if isinstance(record.outcome, Failed) else pack(record.outcome)
+            outcome = _packed(record)
             if outcome is None:
                 self.released([record])
             elif record.claim:
@@ -221,6 +220,12 @@ class Claimant:
             return  # a position costs more than the rest
         for record in duplicates:
             _LOG.debug("duplicate: done before, settled without a run", source=str(record.source))
+
+
+def _packed(record: Record) -> str | None:
+    """None for what failed, and for what is too large to hand on."""
+    outcome = record.outcome
+    return pack(outcome) if outcome is None or type(outcome) is list else None
 
 
 def _of(records: list[Record], chosen: Collection[Record]) -> list[Record]:

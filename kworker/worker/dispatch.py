@@ -65,6 +65,11 @@ class Dispatch:
         self._to_tell: deque[Record] = deque()  # their handlers hear that they die
         self.failed = 0  # runs, ever
 
+    def start(self) -> None:
+        """Begins the claims thread, where there is one."""
+        if self._claimant is not None:
+            self._claimant.start()
+
     # -- what the poller asks ---------------------------------------------------------
 
     @property
@@ -244,23 +249,29 @@ class Dispatch:
     def _judge(self, record: Record) -> bool:
         """Whether the record ends with this failure."""
         assert isinstance(record.outcome, Failed)
-        error = record.outcome.error
+        error, now = record.outcome.error, self._clock()
         self.failed += 1
+        record.outcome = None
+        failure = Failure.of(error)
         if self._refusals.any and (by := self._refusals.by(record.source)):
-            record.outcome = Failed(Described(_rejected(by)))
-        now = self._clock()
-        due = self._triage.judge(record, now)
-        if due is None:
-            if type(record.outcome) is Burying and self._tells_dead(record.source.topic):
-                record.outcome = TellDead(error, record.outcome)
+            failure = _rejected(by)
+        match self._triage.judge(record, failure, now):
+            case float(due):
+                self._wait(record, due)
+                return False
+            case Burying() as letter if self._tells_dead(record.source.topic):
+                record.outcome = TellDead(error, letter)
                 self._to_tell.append(record)
                 return False
-            return True
+            case letter:
+                record.outcome = letter
+                return True
+
+    def _wait(self, record: Record, due: float) -> None:
         if due == inf:
             self._lanes.park(record, inf)
         else:
             self._flow.hold(self._lanes.hold(record, due))
-        return False
 
     def _doom(self, record: Record, failure: Failure) -> None:
         record.outcome = Failed(Described(failure))
