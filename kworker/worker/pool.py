@@ -177,7 +177,8 @@ class ThreadPool:
                 return done
             partition = record.partition
             words[since_at] = now_ns = clock_ns()
-            words[place_at] = partition.place + record.offset
+            place = partition.place + record.offset if record.envelope is None else record.place
+            words[place_at] = place
             try:
                 # What waited here while its partition was taken away is another's to do.
                 record.outcome = work(record, now_ns) if partition.open else None
@@ -185,6 +186,12 @@ class ThreadPool:
                 record.outcome = Failed(error)
             add(record)
             done += 1
+
+
+def place_of(record: Record) -> int:
+    """What names a record in the scoreboard: by its source position, where that is known."""
+    envelope = record.envelope
+    return record.partition.place + record.offset if envelope is None else record.place
 
 
 def _emptied(run: deque[Record]) -> list[Record]:
