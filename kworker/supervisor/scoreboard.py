@@ -150,6 +150,11 @@ class Slot:
     def phase(self) -> Phase:
         return Phase(self.words[Field.PHASE])
 
+    @property
+    def hands(self) -> int:
+        """How many there are."""
+        return len(self._hands)
+
     def hand(self, index: int) -> Hand:
         return self._hands[index]
 

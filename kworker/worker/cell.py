@@ -27,7 +27,7 @@ from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
 from kworker.supervisor.scoreboard import Scoreboard, Slot, Text, hands_of
 from kworker.worker import handler
-from kworker.worker.assembly import make_pool
+from kworker.worker.assembly import make_pool, make_results
 from kworker.worker.dispatch import Pool
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
@@ -95,8 +95,7 @@ class Cell:
             self._answer(parent, record)
 
     def _answer(self, parent: Parent, record: Record) -> None:
-        outcome: object = record.outcome
-        if isinstance(outcome, NotAttempted):
+        if isinstance(record.outcome, NotAttempted):
             record.outcome = None
             self._ready.appendleft(record)
             return
@@ -160,7 +159,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
         parent.tell(Unfit(f"{type(error).__name__}: {error}"))
         return ExitCode.FAILURE
     parent.tell(Ready())
-    pool = make_pool(config, slot, handlers, facts)
+    pool = make_pool(config, slot, handlers, make_results(config, facts))
     pool.start()
     Cell(pool, slot).serve(parent)
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
@@ -181,7 +182,7 @@ class ThreadPool:
             words[place_at] = place
             try:
                 # What waited here while its partition was taken away is another's to do.
-                record.outcome = work(record, now_ns) if partition.open else None
+                record.outcome = work(record, now_ns) if partition.open else NOT_ATTEMPTED
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 record.outcome = Failed(error)
             add(record)

@@ -9,7 +9,7 @@ from kworker.config import Config
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
 from kworker.core.message import Headers
-from kworker.core.outcome import Output, Skipped
+from kworker.core.outcome import Outcome
 
 FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more to tell
 _LENGTH_BYTES = 4
@@ -63,7 +63,7 @@ class Ended:
     """One run is over."""
 
     number: int
-    outcome: list[Output] | Skipped | Failure | None
+    outcome: Outcome | Failure
 
 
 Word = Orders | Run | Ready | Unfit | Ended

@@ -195,7 +195,6 @@ def test_a_misspelt_property_is_told_where_it_stands(
     ("extra", "key"),
     [
         ('[delivery]\nguarantee = "exactly-once"', "delivery.guarantee"),
-        ('[idempotency]\nredis = "redis://127.0.0.1:1"\nkey = "key"', "idempotency"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_not_ignored(
