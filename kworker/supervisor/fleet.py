@@ -19,7 +19,7 @@ from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.journal import Journal
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Death, Member
-from kworker.supervisor.scoreboard import Field, Scoreboard, Slot
+from kworker.supervisor.scoreboard import Field, Scoreboard, Slot, hands_of
 
 Body = Callable[[Config, Slot, int], int]
 """What a worker does: `worker.run`, or a test's stand-in."""
@@ -49,7 +49,7 @@ class Fleet:
     def use(self, config: Config) -> None:
         """Lives that begin from here on have this configuration, and a board that fits it."""
         self._config = config
-        self._hands = max(config.workers.threads, config.workers.concurrency)
+        self._hands = hands_of(config.workers)
         processes = max(config.workers.processes, self.size)
         self._board = Scoreboard.for_workers(processes, self._hands)
 

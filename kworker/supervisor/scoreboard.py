@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
+from kworker.config import Workers
 from kworker.core.phase import Phase
 from kworker.core.record import PLACE_BITS
 
@@ -235,6 +236,11 @@ class Scoreboard:
     def for_workers(cls, processes: int, hands: int) -> "Scoreboard":
         """Room for four times the configured processes, so that `scale` needs no new board."""
         return cls(max(SLOTS_MIN, 4 * processes), hands)
+
+
+def hands_of(workers: Workers) -> int:
+    """How many records the handlers of one process may have in hand at once, of either kind."""
+    return max(workers.threads, workers.concurrency)
 
 
 def _pairs(rows: list[list[object]]) -> tuple[tuple[str, int], ...]:

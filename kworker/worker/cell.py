@@ -19,16 +19,16 @@ import structlog
 from setproctitle import setproctitle
 
 from kworker import log
-from kworker.config import Config
+from kworker.core.batch import NotAttempted
 from kworker.core.failure import Failure
 from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Unpublishable
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
-from kworker.supervisor.scoreboard import Scoreboard, Slot, Text
+from kworker.supervisor.scoreboard import Scoreboard, Slot, Text, hands_of
 from kworker.worker import handler
 from kworker.worker.assembly import make_pool, make_results
-from kworker.worker.handler import Handlers
+from kworker.worker.dispatch import Pool
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
 
@@ -68,10 +68,10 @@ class Parent:
 class Cell:
     """Runs records in a pool as the worker has one. One thread feeds it and answers."""
 
-    def __init__(self, config: Config, handlers: Handlers, facts: TopicFacts, slot: Slot) -> None:
+    def __init__(self, pool: Pool, slot: Slot) -> None:
+        """`pool` has been started, and has its hands in `slot`."""
         self._slot = slot
-        self._pool = make_pool(config, slot, handlers, make_results(config, facts))
-        self._pool.start()
+        self._pool = pool
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._ready: deque[Record] = deque()
         self._numbers: dict[Record, int] = {}
@@ -92,7 +92,14 @@ class Cell:
         if self._ready:
             self._pool.feed(self._take)
         for record in self._pool.ended.take(_TURN_S if self._numbers else 0.0):
-            parent_hears(parent, self._numbers.pop(record), record)
+            self._answer(parent, record)
+
+    def _answer(self, parent: Parent, record: Record) -> None:
+        if isinstance(record.outcome, NotAttempted):
+            record.outcome = None
+            self._ready.appendleft(record)
+            return
+        _tell(parent, self._numbers.pop(record), record)
 
     def _take(self, most: int) -> deque[Record]:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
@@ -110,7 +117,7 @@ class Cell:
         return record
 
 
-def parent_hears(parent: Parent, number: int, record: Record) -> None:
+def _tell(parent: Parent, number: int, record: Record) -> None:
     """Tells a record's outcome, or that there is too much of it."""
     outcome = record.outcome
     told = Failure.of(outcome.error) if isinstance(outcome, Failed) else outcome
@@ -142,8 +149,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
     setproctitle(f"kworker: cell [{config.name}]")
     log.configure(config.log)
     log.identify(cell=True)
-    hands = max(config.workers.threads, config.workers.concurrency)
-    slot = Scoreboard(1, hands, board_fd).slots[0]
+    slot = Scoreboard(1, hands_of(config.workers), board_fd).slots[0]
     os.close(board_fd)
     facts = TopicFacts([*orders.limits])
     facts.learn(orders.limits, {})
@@ -153,7 +159,9 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
         parent.tell(Unfit(f"{type(error).__name__}: {error}"))
         return ExitCode.FAILURE
     parent.tell(Ready())
-    Cell(config, handlers, facts, slot).serve(parent)
+    pool = make_pool(config, slot, handlers, make_results(config, facts))
+    pool.start()
+    Cell(pool, slot).serve(parent)
     try:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; everything is done

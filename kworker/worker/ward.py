@@ -13,7 +13,7 @@ from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.core.restart import Backoff
 from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, TrialPolicy
-from kworker.supervisor.scoreboard import Held
+from kworker.supervisor.scoreboard import Held, hands_of
 from kworker.worker.cell_process import COMMAND, CellProcess, Gone
 from kworker.worker.known_suspects import KnownSuspects
 from kworker.worker.topic_facts import TopicFacts
@@ -156,9 +156,8 @@ class Ward:
                 cell.finish(now)
 
     def _start(self, now: float) -> None:
-        workers, facts = self._config.workers, self._facts
+        facts, hands = self._facts, hands_of(self._config.workers)
         orders = Orders(self._config, {topic: facts.limit(topic) for topic in facts.topics})
-        hands = max(workers.threads, workers.concurrency)
         self._started = now
         try:
             self._cell = CellProcess(orders, hands, self._command)
