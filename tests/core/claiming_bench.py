@@ -66,6 +66,7 @@ class Worker:
     def step(self, passing_s: float = 2 * GATHER_S) -> Answers:
         """Time passes, what is due is said, and its answers are heard."""
         self.bench.now += passing_s
+        self.claiming.turn(0.0)  # what it was handed before
         before = self.claimant.turn(self.bench.now)
         self.claiming.turn(0.0)
         after = self.claimant.turn(self.bench.now)

@@ -63,6 +63,7 @@ def test_an_event_that_is_done_is_settled_without_a_run(
         for record in again:
             assert worker.ask(record).duplicates == [record]
             assert worker.claimant.ready == 0
+            assert not record.claim  # settled, it marks nothing
             record.claim = None
     assert (a.claimant.duplicates, b.claimant.duplicates) == (2, 2)
 
@@ -198,6 +199,20 @@ def test_an_outage_of_redis_frees_no_claim_of_the_living(bench: Bench, orders: P
     a.step()
     assert not b.insist(again, LEASE_S * 0.8)
     assert bench.state("e") == Claimed("far/1", "orders/0/1")
+
+
+def test_a_redis_that_comes_and_goes_is_no_silence_of_others(
+    bench: Bench, orders: Partition
+) -> None:
+    """Each time it may have gone before they could renew."""
+    a, b = bench.worker("far/1"), bench.worker("host/2")
+    a.runs(event(orders, 1, "e"))
+    again = event(orders, 1, "e")
+    for _ in range(20):
+        assert not b.insist(again, LEASE_S * 0.3)
+        bench.redis.away = True
+        assert not b.insist(again, LEASE_S * 0.2)
+        bench.redis.away = False
 
 
 def test_this_worker_stopped_for_long_has_seen_nobody_die(bench: Bench, orders: Partition) -> None:
@@ -336,7 +351,45 @@ def test_what_was_withdrawn_may_be_asked_for_again(bench: Bench, orders: Partiti
         worker.step()
     assert sorted(r.offset for r in worker.claimant.take(9)) == [0, 1, 2]
     assert worker.claimant.room() == 16
-    assert bench.state("e1") == Claimed("host/1", "orders/0/1")
+    worker.step()
+    for i in range(3):
+        assert bench.state(f"e{i}") == Claimed("host/1", f"orders/0/{i}")
+
+
+def test_what_is_withdrawn_while_redis_is_asked_may_be_asked_for_again(
+    bench: Bench, orders: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for once, and its claim stays."""
+    worker = bench.worker()
+    record = event(orders, 1, "e")
+
+    def meanwhile() -> None:
+        monkeypatch.undo()
+        worker.claimant.ask(worker.claimant.withdraw(orders))
+        bench.now += 2 * GATHER_S
+        worker.claimant.turn(bench.now)
+
+    monkeypatch.setattr(bench.redis, "begin", meanwhile)
+    worker.ask(record)
+    for _ in range(3):
+        worker.step()
+    assert list(worker.claimant.take(9)) == [record]
+    assert bench.state("e") == Claimed("host/1", "orders/0/1")
+
+
+def test_an_outcome_withdrawn_on_its_way_comes_again(bench: Bench, orders: Partition) -> None:
+    """The partition went while Redis was asked, and came back."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    old, new, newer = (event(orders, 1, "e") for _ in range(3))
+    a.runs(old)
+    a.claimant.outlived([with_outcome(old, None)])
+    a.step()
+    b.claimant.ask([new])
+    bench.now += 2 * GATHER_S
+    b.claimant.turn(bench.now)
+    assert b.claimant.withdraw(orders) == [new]
+    assert b.step().ended == []
+    assert b.ask(newer).ended == [newer]
 
 
 # -- without Redis ----------------------------------------------------------------------
@@ -382,6 +435,23 @@ def test_without_redis_records_run_unguarded_where_that_is_asked_for(
     a.wait(3.0)
     assert bench.state("e") == Done()
     assert bench.worker("host/2").ask(late).duplicates == [late]
+
+
+def test_all_marks_of_an_outage_go_before_the_first_claim(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """More than one call carries."""
+    worker = bench.worker(handlers=1_000)
+    records = [event(orders, i, f"e{i}") for i in range(1_600)]
+    worker.ask(*records)
+    assert list(worker.claimant.take(2_000)) == records
+    bench.redis.away = True
+    worker.claimant.settled(records)
+    worker.step()
+    bench.redis.away = False
+    bench.now += 5.0
+    last = event(others, 9, "e1599")
+    assert worker.ask(last).duplicates == [last]
 
 
 def test_a_lost_answer_costs_nothing(bench: Bench, orders: Partition) -> None:
@@ -504,6 +574,37 @@ def test_a_drain_leaves_nothing_behind_that_did_not_begin(bench: Bench, orders: 
     assert bench.state("g") is None
     assert bench.state("a") is None
     assert not bench.folder.exists() or list(bench.folder.iterdir()) == []
+
+
+def test_what_was_granted_and_not_heard_is_released_at_the_end(
+    bench: Bench, orders: Partition
+) -> None:
+    """The poll thread had stopped listening."""
+    worker = bench.worker("host/1")
+    worker.claimant.ask([event(orders, 1, "e")])
+    bench.now += 2 * GATHER_S
+    worker.claimant.turn(bench.now)
+    worker.claiming.turn(0.0)
+    assert bench.state("e") == Claimed("host/1", "orders/0/1")
+    worker.end()
+    assert bench.state("e") is None
+
+
+def test_the_last_marks_are_in_the_folder_before_redis_is_asked(
+    bench: Bench, orders: Partition
+) -> None:
+    """That call may hang until the worker is killed."""
+    worker = bench.worker("host/1")
+    record = event(orders, 1, "e")
+    worker.runs(record)
+    worker.claimant.settled([record])
+    bench.now += 2 * GATHER_S
+    worker.claimant.turn(bench.now)
+    kept: list[int] = []
+    bench.redis.begin = lambda: kept.append(len(list(bench.folder.iterdir())))  # type: ignore[method-assign]
+    worker.end()
+    assert kept == [1]
+    assert list(bench.folder.iterdir()) == []
 
 
 def test_a_drain_waits_for_redis_no_longer_than_told(bench: Bench, orders: Partition) -> None:
