@@ -361,6 +361,7 @@ def test_what_is_withdrawn_while_redis_is_asked_may_be_asked_for_again(
 ) -> None:
     """It is asked for once, and its claim stays."""
     worker = bench.worker()
+    worker.step()
     record = event(orders, 1, "e")
 
     def meanwhile() -> None:
