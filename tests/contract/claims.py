@@ -65,19 +65,19 @@ class RealStore:
 
     def __init__(self, server: "OwnServer") -> None:
         self._server = server
-        self._prefix = f"test-{uuid.uuid4().hex[:8]}:"
+        self.prefix = f"test-{uuid.uuid4().hex[:8]}:"
         self._clients: list[RedisClaims | RedisSuspects] = []
         self._names = itertools.count()
 
     def claims(self, owner: str, ttl_s: float = TTL_S) -> RedisClaims:
         made = RedisClaims(
-            self._server.url, prefix=self._prefix, owner=owner, ttl_s=ttl_s, timeout_s=0.5
+            self._server.url, prefix=self.prefix, owner=owner, ttl_s=ttl_s, timeout_s=0.5
         )
         self._clients.append(made)
         return made
 
     def suspects(self) -> RedisSuspects:
-        made = RedisSuspects(self._server.url, prefix=self._prefix)
+        made = RedisSuspects(self._server.url, prefix=self.prefix)
         self._clients.append(made)
         return made
 

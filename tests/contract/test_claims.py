@@ -337,6 +337,21 @@ def test_a_redis_that_is_not_there_is_said_without_its_password() -> None:
     assert "s3cret" not in str(told.value)
 
 
+def test_a_refusal_ends_the_connection(own_redis: OwnServer) -> None:
+    """A replica stays one for who stays connected; the name may lead to the new master."""
+    url = f"{own_redis.url}?client_name=refused"
+    claims = RedisClaims(url, prefix="p:", owner="a", ttl_s=1)
+
+    def connected() -> bool:
+        return "refused" in [client["name"] for client in own_redis.admin.client_list()]
+
+    claims.exchange(Exchange())
+    assert connected()
+    with own_redis.readonly(), pytest.raises(Unreachable):
+        claims.exchange(Exchange())
+    eventually(lambda: not connected(), what="it is closed")
+
+
 def test_what_kworker_did_not_write_is_trouble(own_redis: OwnServer) -> None:
     """Another's data under our names is not taken for anything."""
     claims = RedisClaims(own_redis.url, prefix="odd:", owner="a", ttl_s=1)
