@@ -203,8 +203,6 @@ class Dispatch:
 
     def _from_ward(self, ward: Ward, now: float) -> list[Record]:
         ward.look(now)
-        if not self._in_ward:
-            return []
         ended = ward.turn(now)
         self._in_ward.difference_update(ended)
         return ended
@@ -259,13 +257,18 @@ class Dispatch:
             case float(due):
                 self._wait(record, due)
                 return False
-            case Burying() as letter if self._tells_dead(record.source.topic):
+            case Burying() as letter if self._tells(record, failure):
                 record.outcome = TellDead(error, letter)
                 self._to_tell.append(record)
                 return False
             case letter:
                 record.outcome = letter
                 return True
+
+    def _tells(self, record: Record, failure: Failure) -> bool:
+        """Whether its handler hears of it: not of one that might end this process, too."""
+        dangerous = failure.kind in ("crashed", "timeout")
+        return not dangerous and self._tells_dead(record.source.topic)
 
     def _wait(self, record: Record, due: float) -> None:
         if due == inf:
@@ -342,10 +345,17 @@ class Dispatch:
         self._triage.forget(partition)
         self._flow.forget(partition)
 
-    def end(self, deadline: float) -> None:
-        """Nothing runs any more: the last marks, until a deadline; and the cell."""
+    def abandon_suspects(self) -> None:
+        """What the cell still runs is delivered again; the cell ends."""
         if self._ward is not None:
-            self._ward.give_up()
+            abandoned = self._ward.give_up()
+            self._in_ward.difference_update(abandoned)
+            self._flow.leave(abandoned)
+            if self._claimant is not None:
+                self._claimant.released(abandoned)
+
+    def end(self, deadline: float) -> None:
+        """Nothing runs any more: the last marks, until a deadline."""
         if self._claimant is not None:
             self._claimant.drain(deadline)
 

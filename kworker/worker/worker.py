@@ -266,6 +266,7 @@ class Worker:
         while not poller.idle and time.monotonic() < self._drain_by - kept_s:
             poller.turn()
             telling.turn()
+        poller.dispatch.abandon_suspects()
         self._unfinished = poller.flow.records
         while not poller.settled and time.monotonic() < self._drain_by:
             poller.turn()
