@@ -45,6 +45,7 @@ class Field(IntEnum):
     DEAD = auto()
     DUPLICATES = auto()
     DROPPED = auto()
+    UNGUARDED = auto()  # ran without Redis: possible duplicates
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()

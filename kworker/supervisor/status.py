@@ -10,7 +10,16 @@ from kworker.supervisor.member import Member
 from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Field
 
-_COUNTERS = ("consumed", "done", "failed", "retried", "dead", "duplicates", "dropped")
+_COUNTERS = (
+    "consumed",
+    "done",
+    "failed",
+    "retried",
+    "dead",
+    "duplicates",
+    "dropped",
+    "unguarded",
+)
 
 
 def package_version() -> str:
