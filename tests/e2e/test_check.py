@@ -410,9 +410,9 @@ def test_a_start_waits_for_redis(
 
     [away] = found(f"redis://127.0.0.1:{free_port()}/0")
     assert (away.key, away.exit_code) == ("idempotency.redis", ExitCode.UNREACHABLE)
-    assert offsets(bootstrap, config.name) == {}
+    assert not (config.state_dir / "group.json").exists()
     assert found(redis_url) == []
-    assert offsets(bootstrap, config.name) != {}
+    assert offsets(bootstrap, config.name) == {0: 0, 1: 0}
 
 
 def test_usage_errors_are_one_line(kworker: Kworker) -> None:
