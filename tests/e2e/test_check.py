@@ -398,10 +398,8 @@ def test_a_start_waits_for_redis(
     redis_url: str,
     free_port: Callable[[], int],
     bootstrap: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As for the brokers; and nothing is committed before it is there."""
-    monkeypatch.setattr(preflight, "supported", lambda _: [])
     config = service()
 
     def found(url: str) -> list[preflight.Finding]:
