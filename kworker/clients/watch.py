@@ -1,4 +1,4 @@
-"""What the brokers know and a worker shows or needs: ends of partitions, limits of topics.
+"""What the brokers know and a process shows or needs: partitions and their ends, limits.
 
 Asked without waiting: the admin client answers in the background.
 """
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from kworker.clients.kafka import At
@@ -31,6 +31,7 @@ class KafkaWatch:
         self._admin = AdminClient({**_FRESH, **properties}, logger=_LOG)
         self._ends: dict[TopicPartition, Any] = {}
         self._limits: dict[ConfigResource, Any] = {}
+        self._partitions: dict[str, Any] = {}
 
     def ask_ends(self, partitions: Iterable[At]) -> None:
         """Asks how far each partition can be read: to an open transaction, or its last record."""
@@ -67,6 +68,23 @@ class KafkaWatch:
         return {
             resource.name: int(answer[_LIMIT].value)
             for resource, future in asked.items()
+            if (answer := _result(future)) is not None
+        }
+
+    def ask_partitions(self, topics: Iterable[str]) -> None:
+        """Asks how many partitions each topic has."""
+        asked = TopicCollection(list(topics))
+        if not self._partitions:
+            self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+
+    def partitions(self) -> dict[str, int] | None:
+        """The answer, once; without the topics that do not exist, or nobody told of."""
+        if not self._partitions or not all(future.done() for future in self._partitions.values()):
+            return None
+        asked, self._partitions = self._partitions, {}
+        return {
+            topic: len(answer.partitions)
+            for topic, future in asked.items()
             if (answer := _result(future)) is not None
         }
 

@@ -30,7 +30,7 @@ class Watch:
 
     def fresh(self, now: float) -> bool:
         """Whether no worker is stuck, which is what systemd's watchdog is told."""
-        return not any(self._stuck(member, now) for member in self._fleet.members)
+        return not any(self._why_stuck(member, now) for member in self._fleet.members)
 
     def turn(self, now: float) -> None:
         """Samples the counters, and ends workers whose poll thread is stuck."""
@@ -39,7 +39,7 @@ class Watch:
             for member in self._fleet.members:
                 member.sample(now, self._limits.rate_over_s)
         for member in self._fleet.members:
-            why = self._stuck(member, now)
+            why = self._why_stuck(member, now)
             if why and member.asked in (Asked.NOTHING, Asked.DRAIN):
                 _log.error(
                     f"worker {member.number} {why}: stacks are dumped, it is replaced",
@@ -61,16 +61,8 @@ class Watch:
                 worn.append(member.number)
         return worn
 
-    def _stuck(self, member: Member, now: float) -> str:
-        if not member.alive:
-            return ""
-        silent_s = member.silent_s(now, self._since)
-        if member.polled and silent_s > self._limits.heartbeat_s:
-            return f"has not polled for {silent_s:.0f} s"
-        # One that waits for what its handler needs at boot beats, too.
-        if not member.polled and silent_s > self._limits.boot_s:
-            return f"is starting for {silent_s:.0f} s"
-        return ""
+    def _why_stuck(self, member: Member, now: float) -> str:
+        return why_stuck(member, self._limits, now, self._since)
 
     def _wear(self, member: Member, config: Config) -> str:
         size = rss_bytes(member.pid)
@@ -81,6 +73,19 @@ class Watch:
         if 0 < config.workers.max_records <= taken:
             return f"has taken {taken} records, workers.max_records = {config.workers.max_records}"
         return ""
+
+
+def why_stuck(member: Member, limits: Limits, now: float, since: float) -> str:
+    """What a process that beats no more is doing; silence before `since` does not count."""
+    if not member.alive:
+        return ""
+    silent_s = member.silent_s(now, since)
+    if member.polled and silent_s > limits.heartbeat_s:
+        return f"has not polled for {silent_s:.0f} s"
+    # One that waits for what its handler needs at boot beats, too.
+    if not member.polled and silent_s > limits.boot_s:
+        return f"is starting for {silent_s:.0f} s"
+    return ""
 
 
 def rss_bytes(pid: int | None) -> int:
