@@ -94,6 +94,11 @@ class Dispatch:
         return len(self._in_ward)
 
     @property
+    def unguarded(self) -> int:
+        """Records that ran without Redis, ever."""
+        return self._claimant.unguarded if self._claimant else 0
+
+    @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
         claims = self._claimant.reason if self._claimant else None
