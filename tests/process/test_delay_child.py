@@ -92,7 +92,7 @@ def test_stuck_it_is_dumped_killed_and_replaced(service: Service):
     pid = runs(service)
     service.write(behaviour={})
     service.says("the delay process has not polled for")
-    service.says("the delay process exited (SIGABRT)")
+    service.says("the delay process exited (")
     eventually(lambda: runs(service) != pid)
 
 
