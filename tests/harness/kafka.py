@@ -132,6 +132,12 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
     return [_read(message) for message in _messages(bootstrap, topic, None, isolation)]
 
 
+def messages(bootstrap: str, topic: str) -> list[Raw]:
+    """Every committed record, by partition and offset, as the client gives it."""
+    found = _messages(bootstrap, topic, None, "read_committed")
+    return sorted(found, key=lambda each: (each.partition(), each.offset()))
+
+
 def messages_of(bootstrap: str, topic: str, partition: int) -> Iterator[Raw]:
     """Every record of one partition, as the client gives it."""
     return _messages(bootstrap, topic, [partition], "read_uncommitted")
@@ -178,7 +184,7 @@ def _messages(
     try:
         wanted = partitions or _partitions(consumer, topic)
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in wanted])
-        left = len(wanted)
+        left = set(wanted)  # an end is told again after more was written
         while left:
             batch = consumer.consume(10_000, 0.2)
             for message in batch:
@@ -187,7 +193,7 @@ def _messages(
                     yield message
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    left -= 1
+                    left.discard(message.partition())
     finally:
         consumer.close()
 
