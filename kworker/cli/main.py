@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kworker.cli import check, config, dead, init, sandbox, service, spark, systemd, topics
+from kworker.cli import check, config, dead, init, offsets, sandbox, service, spark, systemd, topics
 from kworker.cli.options import PREPARE_PANEL
 from kworker.errors import ExitCode, KworkerError
 
@@ -66,7 +66,8 @@ for name, group in (
     ("systemd", systemd),
 ):
     app.add_typer(group.app, name=name, rich_help_panel=PREPARE_PANEL)
-app.add_typer(dead.app, name="dead", rich_help_panel="Repair")
+for name, group in (("dead", dead), ("offsets", offsets)):
+    app.add_typer(group.app, name=name, rich_help_panel="Repair")
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 
 
