@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime
 
-from kworker.config import parse_duration
+from kworker.core.duration import parse_duration
 
 EPOCH_MS_MIN = 10**11
 """A smaller whole number (it would be of before 1973-03-03) is taken for no time."""

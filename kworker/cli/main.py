@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from kworker.cli import check, config, dead, init, offsets, sandbox, service, spark, systemd, topics
+from kworker.cli import (
+    check,
+    config,
+    dead,
+    init,
+    offsets,
+    reject,
+    sandbox,
+    service,
+    spark,
+    systemd,
+    topics,
+)
 from kworker.cli.options import PREPARE_PANEL
 from kworker.errors import ExitCode, KworkerError
 
@@ -57,7 +69,7 @@ def options(
 
 
 # The service first: it is what a user comes for.
-for verbs in (service, init, check):
+for verbs in (service, init, check, reject):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),

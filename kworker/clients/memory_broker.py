@@ -63,6 +63,11 @@ class MemoryKafka:
         made.logs += [Log() for _ in range(partitions - len(made.logs))]
         self._topics_changed(topic)
 
+    def delete(self, topic: str) -> None:
+        """The topic and what it held are gone; groups that read it rebalance."""
+        del self._topics[topic]
+        self._topics_changed(topic)
+
     def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
 

@@ -25,6 +25,8 @@ class Partition:
         "busy",
         "epoch",
         "frame_size",
+        "held",
+        "held_bytes",
         "in_flight",
         "in_flight_bytes",
         "known",
@@ -53,6 +55,8 @@ class Partition:
         self.reaches = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
+        self.held = 0  # records of keys that are held
+        self.held_bytes = 0
         self.ready: deque[Record] = deque()  # may run now; kept by Lanes
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}
@@ -71,6 +75,7 @@ class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
+    `place` is set with an envelope only: its source's, as the scoreboard names it.
     """
 
     __slots__ = (
@@ -82,6 +87,7 @@ class Record:
         "offset",
         "outcome",
         "partition",
+        "place",
         "raw",
         "refusal",
         "size",
@@ -109,6 +115,15 @@ class Record:
         self.attempt = 1
         self.outcome: Outcome = None
         self.refusal: object = None  # why Kafka did not take one of its outputs
+
+    def comes_again(self, envelope: Envelope, known: int) -> None:
+        """It was taken from the requeue topic; `known` is its source's index in the scoreboard."""
+        source = envelope.source
+        self.envelope = envelope
+        self.place = (min(known, _KNOWN_MAX) << PLACE_BITS) + source.offset
+        self.attempt = envelope.attempt
+        key, value = self.raw.key(), self.raw.value()
+        self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
 
     @property
     def source(self) -> Source:

@@ -1,6 +1,6 @@
 """What a handler returned, as records to produce: serialised, addressed, measured."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
@@ -11,56 +11,23 @@ from kworker.core.headers import ATTEMPT, INDEX, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import Output, Result, Unpublishable
 from kworker.core.record import Record
-
-
-class Limits:
-    """The largest record that each topic takes. Written by one thread, read by all."""
-
-    def __init__(self, topics: Sequence[str]) -> None:
-        self.topics = list(topics)
-        self._of: dict[str, int] = {}
-
-    def learn(self, of: Mapping[str, int]) -> None:
-        """Bytes by topic, as the brokers tell; what they do not tell stays."""
-        self._of = {**self._of, **of}
-
-    @property
-    def missing(self) -> str:
-        """The topics of which nothing is known."""
-        return ", ".join(topic for topic in self.topics if topic not in self._of)
-
-    @property
-    def known(self) -> bool:
-        return not self.missing
-
-    @property
-    def largest(self) -> int:
-        """Bytes; ValueError before anything is known."""
-        return max(self._of.values())
-
-    @property
-    def smallest(self) -> int:
-        """Bytes; ValueError before anything is known."""
-        return min(self._of.values())
-
-    def of(self, topic: str) -> int:
-        """Bytes; KeyError for a topic that is not among `topics`."""
-        return self._of[topic]
+from kworker.worker.topic_facts import TopicFacts
 
 
 class Results:
     """Turns what handlers return into outputs. Stateless: any thread may use it."""
 
-    def __init__(self, topic: str, further: Collection[str], limits: Limits) -> None:
+    def __init__(self, topic: str, further: Collection[str], facts: TopicFacts) -> None:
         self._topic = topic
         self._further = frozenset(further)
-        self._limits = limits
+        self._facts = facts
 
     def outputs(self, record: Record, returned: Any) -> list[Output] | None:
         """Raises Unpublishable for what could not be written or would be refused."""
         if returned is None:
             return None
-        if type(returned) is dict and record.attempt == 1 and not record.raw.headers():
+        first = record.attempt == 1 and record.envelope is None
+        if type(returned) is dict and first and not record.raw.headers():
             return [self._plain(record, returned)]
         if type(returned) is list:
             several = [item for item in returned if item is not None]
@@ -74,7 +41,7 @@ class Results:
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
         output = Output(self._topic, key, value, source, size)
-        return output if size <= self._limits.of(self._topic) else self._measured(output)
+        return output if size <= self._facts.limit(self._topic) else self._measured(output)
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
@@ -84,7 +51,7 @@ class Results:
         return self._measured(Output(self._topic, raw.key(), serialise(item), headers))
 
     def _measured(self, output: Output) -> Output:
-        if output.size > (most := self._limits.of(output.topic)):
+        if output.size > (most := self._facts.limit(output.topic)):
             raise Unpublishable(
                 f"a result of up to {output.size} bytes; {output.topic} takes {most}"
             )
@@ -105,8 +72,7 @@ class Results:
 def own_headers(record: Record, index: int) -> HeaderList:
     """Where a result comes from; index and attempt only where they tell something."""
     raw = record.raw
-    source = b"%b%d/%d" % (record.partition.prefix, record.offset, raw.timestamp()[1])
-    headers: HeaderList = [(SOURCE, source)]
+    headers: HeaderList = [(SOURCE, str(record.source).encode())]
     if index:
         headers.append((INDEX, b"%d" % index))
     if record.attempt > 1:

@@ -184,7 +184,7 @@ def _messages(
     try:
         wanted = partitions or _partitions(consumer, topic)
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in wanted])
-        left = set(wanted)  # an end is told again after more was written
+        left = set(wanted)  # one that is written meanwhile ends more than once
         while left:
             batch = consumer.consume(10_000, 0.2)
             for message in batch:
