@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from kworker.cli import check, config, init, reject, sandbox, service, spark, systemd, topics
+from kworker.cli import (
+    check,
+    config,
+    dead,
+    init,
+    offsets,
+    reject,
+    sandbox,
+    service,
+    spark,
+    systemd,
+    topics,
+)
 from kworker.cli.options import PREPARE_PANEL
 from kworker.errors import ExitCode, KworkerError
 
@@ -66,6 +78,8 @@ for name, group in (
     ("systemd", systemd),
 ):
     app.add_typer(group.app, name=name, rich_help_panel=PREPARE_PANEL)
+for name, group in (("dead", dead), ("offsets", offsets)):
+    app.add_typer(group.app, name=name, rich_help_panel="Repair")
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 
 

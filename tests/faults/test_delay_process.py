@@ -37,12 +37,17 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def source_of(struck: Service, number: int) -> bytes:
+    """Where a record is said to come from."""
+    return f"{struck.topics[0]}/{number % PARTITIONS}/{number}/1700000000000".encode()
+
+
 class Retries:
     """Writes what workers would: records that failed just now."""
 
     def __init__(self, struck: Service) -> None:
         self._producer = Producer({"bootstrap.servers": struck.bootstrap, "linger.ms": 5})
-        self._name = struck.name
+        self._struck = struck
         self.due_ms: dict[int, int] = {}  # by the source offset, which tells records apart
 
     def write(self, delay: str, count: int, *, after_ms: int | None = None) -> None:
@@ -52,7 +57,7 @@ class Retries:
             self.due_ms[number] = due_ms
             headers = [
                 ("user", b"\xff"),
-                ("kworker-source", b"orders/%d/%d/1700000000000" % (number % PARTITIONS, number)),
+                ("kworker-source", source_of(self._struck, number)),
                 ("kworker-attempt", b"2"),
                 ("kworker-due", b"%d" % due_ms),
             ]
@@ -66,7 +71,7 @@ class Retries:
         assert self._producer.flush(30) == 0
 
     def _write(self, delay: str, partition: int, value: bytes, headers: Any) -> None:
-        topic = f"{self._name}.retry.{delay}"
+        topic = f"{self._struck.name}.retry.{delay}"
         self._producer.produce(topic, value, b"k", partition, headers=headers)
         self._producer.poll(0)
 
@@ -127,7 +132,7 @@ def each_once_and_none_early(struck: Service, retries: Retries) -> None:
         assert read.at[1] == number % PARTITIONS
         assert read.headers == {
             "user": b"\xff",
-            "kworker-source": b"orders/%d/%d/1700000000000" % (number % PARTITIONS, number),
+            "kworker-source": source_of(struck, number),
             "kworker-attempt": b"2",
         }
 

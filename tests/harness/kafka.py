@@ -143,6 +143,12 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
     return [_read(message) for message in _messages(bootstrap, topic, None, isolation)]
 
 
+def messages(bootstrap: str, topic: str) -> list[Raw]:
+    """Every committed record, by partition and offset, as the client gives it."""
+    found = _messages(bootstrap, topic, None, "read_committed")
+    return sorted(found, key=lambda each: (each.partition(), each.offset()))
+
+
 def messages_of(bootstrap: str, topic: str, partition: int) -> Iterator[Raw]:
     """Every record of one partition, as the client gives it."""
     return _messages(bootstrap, topic, [partition], "read_uncommitted")

@@ -86,12 +86,14 @@ def test_while_it_is_away_the_status_shows_what_it_told_last(service: Service):
 
 def test_stuck_it_is_dumped_killed_and_replaced(service: Service):
     service.write(
-        behaviour={"delay": {"silent": True}}, limits={"heartbeat_s": 0.5, "abort_s": 1.0}
+        behaviour={"delay": {"silent": True, "ignore_term": True}},
+        limits={"heartbeat_s": 1.2, "dump_s": 0.2, "term_s": 0.3, "abort_s": 0.5},
     )
     service.serve()
     pid = runs(service)
     service.write(behaviour={})
     service.says("the delay process has not polled for")
+    service.says("in fake_delay")
     service.says("the delay process exited (SIGABRT)")
     eventually(lambda: runs(service) != pid)
 
