@@ -33,6 +33,9 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     "queue.buffering.max.kbytes": 65536,
     # Bytes are the limit that counts.
     "queue.buffering.max.messages": 1000000,
+    # How long what is for a topic that was deleted keeps back the reports of all else: workers
+    # write to topics that they have seen, so that those are new is no reason to wait for them.
+    "topic.metadata.propagation.max.ms": 1000,
 }
 _TRANSACTION_TIMEOUT_MS = 45_000
 # What is prefetched of a partition whose head is not due is thrown away; a partition that is

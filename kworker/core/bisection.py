@@ -1,6 +1,7 @@
 """Which records of a batch run together, until each has ended once."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from kworker.core.batch import NOT_ATTEMPTED, BatchFailed
@@ -11,59 +12,68 @@ Ends = list[Any]
 """For each record what a handler may return for it, or NOT_ATTEMPTED."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Doubted(Generic[_Record]):
+    """What is left of a part that raised `Unavailable`, while some of it are asked alone."""
+
+    records: Sequence[_Record]
+    turned_away: bool = False  # one was
+
+
 class Bisection(Generic[_Record]):
     """One batch, in parts: a part that raises is halved.
 
-    So a record is in at most 1 + ⌈log2 size⌉ parts. Of a part that raises `Unavailable`
-    the first record is asked alone before the halves of the others: it may be the matter
-    of one customer among them. When two alone have raised it, with no call between them
-    that did not, the service is down: `down` is what all that is left ends with.
+    So a record is in at most 1 + ⌈log2 size⌉ parts. A part that raises `Unavailable` may do
+    so for one customer's sake, so before its halves its first record is asked alone, and if
+    that raises it too, another. When both do, the service is down: the rest of the part is
+    given up.
     """
 
     def __init__(self, records: Sequence[_Record]) -> None:
-        self._parts = [records] if records else []
-        self._turned_away = 0  # records that raised Unavailable alone, one after the other
-        self.down: Unavailable | None = None
+        self._parts: list[Sequence[_Record] | _Doubted[_Record]] = [records] if records else []
+        self.given_up: Sequence[_Record] = ()  # by what was raised last; not attempted
 
     def next(self) -> Sequence[_Record]:
-        """The records to run now, or to end if it is `down`; none when all have ended."""
-        return self._parts.pop() if self._parts else ()
-
-    def returned(self, part: Sequence[_Record], value: Any) -> Ends:
-        """How each record of a part ended that returned this."""
-        self._turned_away = 0
-        return returned(len(part), value)
+        """The records to run now; none when all have ended or are given up."""
+        while self._parts:
+            part = self._parts.pop()
+            if not isinstance(part, _Doubted):
+                return part
+            self._halve(part.records)
+        return ()
 
     def raised(self, part: Sequence[_Record], error: BaseException) -> Ends:
-        """How each record of a part ended that raised; nothing when others must tell."""
-        if isinstance(error, Unavailable):
-            return self._unavailable(part, error)
-        self._turned_away = 0
+        """How each record of a part ended that raised; nothing when smaller ones must tell."""
+        self.given_up = ()
         if isinstance(error, BatchFailed):
             return ends_around(error, len(part))
         if len(part) == 1:
+            if isinstance(error, Unavailable):
+                self._turned_away()
             return [error]
-        self._halve(part)
+        if isinstance(error, Unavailable):
+            self._parts += [_Doubted(part[1:]), part[:1]]
+        else:
+            self._halve(part)
         return []
 
-    def _unavailable(self, part: Sequence[_Record], error: Unavailable) -> Ends:
-        if len(part) > 1:
-            self._halve(part[1:])
-            self._parts.append(part[:1])
-            return []
-        self._turned_away += 1
-        if self._turned_away > 1:
-            self.down = error
-        elif self._parts:
-            # Not the next, but the last: what one customer sent often came together.
-            furthest = self._parts[0]
-            self._parts[:1] = [furthest[:-1]] if len(furthest) > 1 else []
-            self._parts.append(furthest[-1:])
-        return [error]
+    def _turned_away(self) -> None:
+        """One alone; if that was asked for the others' sake, they are what was put off last."""
+        doubted = self._parts[-1] if self._parts else None
+        if not isinstance(doubted, _Doubted):
+            return
+        self._parts.pop()
+        if doubted.turned_away:
+            self.given_up = doubted.records
+            return
+        # Not the next record: what one customer sent often came together.
+        middle = len(doubted.records) // 2
+        rest = [*doubted.records[:middle], *doubted.records[middle + 1 :]]
+        self._parts += [_Doubted(rest, turned_away=True), doubted.records[middle : middle + 1]]
 
     def _halve(self, part: Sequence[_Record]) -> None:
         half = (len(part) + 1) // 2
-        self._parts += [part[half:], part[:half]] if half < len(part) else [part]
+        self._parts += [each for each in (part[half:], part[:half]) if each]
 
 
 def returned(size: int, value: Any) -> Ends:

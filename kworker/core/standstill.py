@@ -1,11 +1,25 @@
 """What a handler says is unavailable: its route takes nothing, and one record probes."""
 
 from collections import deque
+from dataclasses import dataclass
+from math import inf
 
 from kworker.core.record import Partition, Record
 from kworker.core.retry import STANDSTILL_S
 
 _NAMES_MAX = 1_000  # remembered; a name may be a customer's
+_FORGET_S = 300.0  # a name that was not raised for so long is as good as new
+_APART = 3  # times that others succeeded between two raises: then it is not everybody's matter,
+_APART_S = 1.0  # and stops nobody so shortly after a success
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """When a name last was, and how many records had succeeded by then."""
+
+    at: float
+    successes: int
+    apart: int = 0  # times that it was raised again although others had succeeded
 
 
 class Route:
@@ -14,26 +28,25 @@ class Route:
     A name that is raised stops the route. What is in hand ends as it may; then one record
     every five seconds probes, each time another if there is one, and its success lets all
     go on. A name that is raised although records have succeeded since it last was is the
-    matter of those records alone: they wait, the route does not stop.
+    matter of those records alone: they are snoozed, the route does not stop. Such records
+    come together, too, with no success between them; so when that is known of a name, it
+    takes a while without any success to stop the route.
     """
 
     def __init__(self) -> None:
         self.standing: list[str] = []
         self._raisers: deque[Record] = deque()
         self._aside: deque[Record] = deque()  # kept from running
-        self._raised: dict[str, int] = {}  # by name: how many had succeeded when it last was
+        self._raised: dict[str, _Raised] = {}  # by name
         self._successes = 0
+        self._well = (0, -inf)  # successes as a raise found them, and when they were news to it
         self._probe_at = 0.0
         self._probe: Record | None = None
         self._encouraged = False  # something in hand succeeded after all
 
     def raised(self, record: Record, name: str, now: float) -> bool:
         """True: the route stands, and the record waits. False: it is snoozed."""
-        before = self._raised.pop(name, self._successes)
-        self._raised[name] = self._successes
-        if len(self._raised) > _NAMES_MAX:
-            del self._raised[next(iter(self._raised))]
-        if self._successes > before and not self.standing:
+        if self._matter_of_few(name, now) and not self.standing:
             return False
         if not self.standing:
             self._probe_at = now + STANDSTILL_S
@@ -43,6 +56,19 @@ class Route:
         self._probe = None
         self._raisers.append(record)
         return True
+
+    def _matter_of_few(self, name: str, now: float) -> bool:
+        """Whether others succeed while this name is raised."""
+        last = self._raised.pop(name, None)
+        if last is None or now - last.at > _FORGET_S:
+            last = _Raised(now, self._successes)
+        if self._successes > self._well[0]:
+            self._well = (self._successes, now)
+        again = self._successes > last.successes
+        self._raised[name] = _Raised(now, self._successes, last.apart + again)
+        if len(self._raised) > _NAMES_MAX:
+            del self._raised[next(iter(self._raised))]
+        return again or (last.apart >= _APART and now - self._well[1] < _APART_S)
 
     def succeeded(self, records: int) -> bool:
         """True: the route, which stood, goes on."""
@@ -75,8 +101,8 @@ class Route:
         return self._probe
 
     def let_go(self) -> list[Record]:
-        """All that waited, in the order in which they would have run."""
-        waited = [*self._raisers, *self._aside]
+        """All that waited; last those that raised it, for it may have been their matter alone."""
+        waited = [*self._aside, *self._raisers]
         self._raisers.clear()
         self._aside.clear()
         return waited
