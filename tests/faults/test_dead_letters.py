@@ -1,195 +1,214 @@
-"""Dead letters on a strict broker: byte for byte, not to be erased, and when they cannot be written."""
+"""What is in dead letters: the record byte for byte, and nothing that a retention would erase."""
 
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from kworker.core.message import Headers
-from kworker.sandbox import Options, Sandbox
-from tests.harness import oracles
-from tests.harness.history import history
-from tests.harness.kafka import New, Read, Writer, create_topic, messages_of, read_all
-from tests.harness.ledgers import At, Position, Produced
-from tests.harness.service import Service, service
+from tests.harness.kafka import (
+    New,
+    Raw,
+    Read,
+    Writer,
+    create_topic,
+    messages_of,
+    read_all,
+    starts,
+)
+from tests.harness.ledgers import Invocation, Position, Produced, invocations, now_ns
+from tests.harness.service import service
 from tests.waiting import eventually
 
-# Whoever has no rule may do everything; what is too old is looked for all the time.
-STRICT = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-    "log.retention.check.interval.ms": "200",
-    "log.initial.task.delay.ms": "200",
-}
-
-
-@pytest.fixture(scope="module")
-def strict(
-    tmp_path_factory: pytest.TempPathFactory,
-    free_port: Callable[[], int],
-    guarded: Callable[[Path], None],
-) -> Iterator[str]:
-    """A broker of this module's own."""
-    folder = tmp_path_factory.mktemp("strict")
-    guarded(folder)
-    sandbox = Sandbox(folder, Options(kafka_port=free_port(), redis=False, properties=STRICT))
-    sandbox.up()
-    yield sandbox.bootstrap
-    sandbox.down(wipe=True)
-
-
-def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-
-
-# -- when they cannot be written -------------------------------------------------------------
-
-REFUSING = """
+HANDLERS = """
 from kworker import Reject
 from tests.harness.recorded import recorded
 
 @recorded
+def refuse(message):
+    raise Reject(f"not an order: {message.json()}")
+
+@recorded
+def fail(message):
+    raise ConnectionError("not now")
+
+@recorded
 def handle(message):
-    if message.value.startswith(b"bad"):
-        raise Reject("bad")
-    return message.value
+    return {"text": "x" * 2_000_000} if message.value == b"large" else message.value
 """
-GOOD, PARTITIONS = 200, 4
-BAD_IN = (0, 1)  # partitions
+BYTES_MAX = 1_048_588  # the broker's default
+DAYS_MS, HOURS_MS = 24 * 3_600_000, 3_600_000
+MANY, PARTITIONS = 1_000, 4
+# FAULTS 32, and what kworker itself might take for its own.
+CORPUS: dict[str, tuple[bytes | None, bytes | None, Headers]] = {
+    "null key and value": (None, None, ()),
+    "null value": (b"k", None, ()),
+    "empty key and value": (b"", b"", ()),
+    "invalid UTF-8": (b"\xff\xfe", b'{"a": "\xff\xc0"}', (("h\u00e9", b"\xff\x00\xfe"),)),
+    "deep nesting": (b"k", b"[" * 100_000 + b"]" * 100_000, ()),
+    "NaN": (b"k", b'{"a": NaN, "b": -Infinity}', ()),
+    "huge integers": (b"k", b'{"a": %b}' % (b"9" * 5_000), ()),
+    "5,000 headers": (b"k", b"{}", tuple((f"h{n % 100}", b"%d" % n) for n in range(5_000))),
+    "headers without a value or a name": (b"k", b"{}", (("a", None), ("a", b""), ("", b"x"))),
+    "the user's own kworker headers": (
+        b"k",
+        b"{}",
+        (
+            ("kworker-source", b"other/0/0/0"),
+            ("kworker-attempt", b"999"),
+            ("kworker-in-source", b"twice"),
+            ("kworker-", b""),
+            ("kafka_dlt-original-topic", b"another framework's"),
+            ("traceparent", b"00-1-2-3"),
+        ),
+    ),
+}
 
 
-@contextmanager
-def deleted(running: Service, dead: str) -> Iterator[None]:
-    admin(running.bootstrap).delete_topics([dead])[dead].result(30)
-    yield
-    running.create_topics()
+class Run(NamedTuple):
+    """One service, at its end, and all that it left behind."""
+
+    corpus: dict[str, tuple[Position, New]]
+    large: list[Produced]
+    stamped: list[Produced]
+    runs: list[Invocation]
+    results: list[Read]
+    letters: dict[Position, Raw]
+    erased_ns: int  # when the retention check was seen to have run, before their second run
 
 
-@contextmanager
-def unauthorised(running: Service, dead: str) -> Iterator[None]:
-    client = admin(running.bootstrap)
-    rule = AclBinding(
-        ResourceType.TOPIC,
-        dead,
-        ResourcePatternType.LITERAL,
-        "User:*",
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.DENY,
-    )
-    [made] = client.create_acls([rule]).values()
-    made.result(30)
-    yield
-    its = AclBindingFilter(
-        ResourceType.TOPIC,
-        dead,
-        ResourcePatternType.LITERAL,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
-    [gone] = client.delete_acls([its]).values()
-    gone.result(30)
-
-
-Break = Callable[[Service, str], AbstractContextManager[None]]
-
-
-@pytest.mark.parametrize("broken", [deleted, unauthorised])
-def test_while_they_cannot_be_written_their_partitions_wait_and_all_else_goes_on(
-    tmp_path: Path, strict: str, broken: Break
-) -> None:
-    """P1 and P7: nothing is lost, it is red and says of which topic, and recovers by itself."""
-    source = create_topic(strict, f"proof-{broken.__name__}", PARTITIONS)
-    settings = {"workers": {"processes": 2, "threads": 4}, "retry": {"delays": []}}
-    writer = Writer(strict, tmp_path / "produced")
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, strict: str) -> Run:
+    folder = tmp_path_factory.mktemp("dead")
+    corpus, large = (create_topic(strict, name, PARTITIONS) for name in ("corpus", "large"))
+    stamped = create_topic(strict, "stamped", 1, **STAMPS)
+    settings = {
+        "workers": {"processes": 2, "threads": 4},
+        "handlers": {corpus: "handlers:refuse", stamped: "handlers:fail"},
+        "retry": {"delays": ["3s"]},
+    }
+    writer = Writer(strict, folder / "produced")
+    wanted = dict(written(writer, corpus))
+    thousand = writer.write(large, thousand_and_one_large())
+    now_ms = int(time.time() * 1000)
+    old_and_new = writer.write(stamped, stamps(now_ms))
     with service(
-        tmp_path / "service", strict, [source], handlers=REFUSING, settings=settings
-    ) as refusing:
-        dead = f"{refusing.name}.dead"
-        before = writer.write(source, mixed("before"))
-        refusing.serve()
-        refusing.caught_up()
-        with broken(refusing, dead):
-            during = writer.write(source, mixed("during"))
-            eventually(lambda: says_why(refusing, dead), what="it is red, and says why")
-            eventually(lambda: done(refusing) == 2 * GOOD, what="all the results")
-            eventually(lambda: beyond(refusing, during) == set(), what="the others committed")
-            assert short(refusing, during) == {(source, partition) for partition in BAD_IN}
-        mended = time.monotonic()
-        refusing.caught_up()
-        print(f"{broken.__name__}: well again after {time.monotonic() - mended:.1f} s")
-        eventually(lambda: refusing.status()["reasons"] == [], what="nothing is wrong any more")
-        assert refusing.state() == "running"
-        assert refusing.stop() == 0
-    letters = read_all(strict, dead)
-    told = Counter(letter.source for letter in letters if letter.source in positions(during))
-    assert told == dict.fromkeys(positions(bad(during)), 1)
-    assert unsafe(refusing, writer, letters, lost=bad(before)) == []
+        folder / "service", strict, [corpus, large, stamped], handlers=HANDLERS, settings=settings
+    ) as failing:
+        dead = f"{failing.name}.dead"
+        failing.serve()
+        eventually(lambda: failing.counter("retried") == len(old_and_new), what="they wait")
+        erased_ns = checked(strict, writer, "control-1", now_ms)
+        failing.caught_up()
+        dying = len(CORPUS) + 1 + 1 + len(old_and_new)
+        eventually(lambda: failing.counter("dead") == dying, what="all are dead")
+        assert failing.stop() == 0
+    checked(strict, writer, "control-2", now_ms)
+    letters = [raw for n in range(PARTITIONS) for raw in messages_of(strict, dead, n)]
+    by_source = {source_of(raw): raw for raw in letters}
+    assert len(by_source) == len(letters) == dying
+    return Run(
+        wanted,
+        thousand,
+        old_and_new,
+        invocations(failing.ledger),
+        read_all(strict, failing.results),
+        by_source,
+        erased_ns,
+    )
 
 
-def mixed(prefix: str) -> Iterator[New]:
-    """In each partition good ones, and in some of them a bad one in their midst."""
-    for n in range(GOOD):
-        name = f"{prefix}-{n}"
-        yield New(name, name.encode(), name.encode(), n % PARTITIONS)
-        if n // PARTITIONS == 10 and n % PARTITIONS in BAD_IN:
-            yield New(f"bad {name}", f"bad {name}".encode(), b"bad", n % PARTITIONS)
+# Everything may be written to it, and nothing is erased of it before it is read.
+STAMPS = {"message_timestamp_after_max_ms": str(10 * DAYS_MS), "retention_ms": "-1"}
 
 
-def bad(records: Iterable[Produced]) -> list[Produced]:
-    return [record for record in records if record.identity.startswith("bad")]
+def written(writer: Writer, topic: str) -> Iterator[tuple[str, tuple[Position, New]]]:
+    """The corpus, and a record as large as the topic takes."""
+    for name, (key, value, headers) in CORPUS.items():
+        new = New(name, value, key, 0, headers)
+        [produced] = writer.write(topic, [new])
+        yield name, (produced.position, new)
+    for size in range(BYTES_MAX, 0, -1):
+        new = New("at the limit", os.urandom(size), None, 0, (("kworker-a", b"a"),))
+        if taken := writer.tried(topic, new):
+            yield new.identity, (taken.position, new)
+            return
 
 
-def positions(records: Iterable[Produced]) -> set[Position]:
-    return {record.position for record in records}
+def thousand_and_one_large() -> Iterator[New]:
+    for n in range(MANY):
+        value = b"large" if n == MANY // 2 else b"%d" % n
+        yield New(f"{n}", value, b"key-%d" % (n % 50), n % PARTITIONS)
 
 
-def says_why(running: Service, topic: str) -> bool:
-    status = running.status()
-    return status["state"] == "red" and any(topic in reason for reason in status["reasons"])
+def stamps(now_ms: int) -> Iterator[New]:
+    yield New("old", b"old", b"old", 0, time_ms=now_ms - 15 * DAYS_MS)
+    yield New("new", b"new", b"new", 0, time_ms=now_ms + 2 * HOURS_MS)
 
 
-def done(running: Service) -> int:
-    """Records with a result."""
-    return len({read.source for read in read_all(running.bootstrap, running.results)})
+def checked(bootstrap: str, writer: Writer, control: str, now_ms: int) -> int:
+    """Waits until the retention check has run: a record of the same age, unprotected, is gone."""
+    create_topic(bootstrap, control, 1)
+    writer.write(control, [New("control", b"", None, 0, time_ms=now_ms - 15 * DAYS_MS)])
+    eventually(lambda: starts(bootstrap, control) == {(control, 0): 1}, what="it is erased")
+    return now_ns()
 
 
-def short(running: Service, records: Iterable[Produced]) -> set[At]:
-    """Partitions committed no further than their bad record."""
-    committed = running.committed()
-    return {record.at for record in bad(records) if committed[record.at] <= record.offset}
+def source_of(letter: Raw) -> Position:
+    topic, partition, offset, _ = dict(letter.headers())["kworker-source"].decode().split("/")
+    return topic, int(partition), int(offset)
 
 
-def beyond(running: Service, records: Sequence[Produced]) -> set[At]:
-    """Partitions without a bad record that are not committed to their end."""
-    committed = running.committed()
-    waiting = {record.at for record in bad(records)}
-    return {r.at for r in records if r.at not in waiting and committed[r.at] <= r.offset}
+def users_headers(letter: Raw) -> list[tuple[str, bytes | None]]:
+    """By DESIGN 4: without kworker's and the last two, and with their own names again."""
+    *carried, _, _ = letter.headers()
+    mine = [pair for pair in carried if not is_kworkers(pair[0])]
+    return [(name.replace("kworker-in-", "kworker-", 1), value) for name, value in mine]
 
 
-def unsafe(
-    running: Service, writer: Writer, letters: Iterable[Read], *, lost: Iterable[Produced]
-) -> list[Any]:
-    """O3, with a dead letter for an end; those `lost` with their topic had theirs."""
-    gone = positions(lost)
-    known = [record for record in writer.acked if record.position not in gone]
-    results = read_all(running.bootstrap, running.results)
-    ends = oracles.first_results([*results, *letters])
-    return oracles.unsafe(history(running.bootstrap, running.name), known, ends)
+def is_kworkers(name: str) -> bool:
+    return name.startswith("kworker-") and not name.startswith("kworker-in-")
+
+
+def told(letter: Raw, name: str) -> str:
+    return dict(letter.headers())[f"kworker-{name}"].decode()
+
+
+@pytest.mark.parametrize("name", [*CORPUS, "at the limit"])
+def test_a_dead_letter_is_its_record_byte_for_byte(run: Run, name: str) -> None:
+    """FAULTS 32: whatever it holds, it is handled or dead, and redriven it is what it was."""
+    position, new = run.corpus[name]
+    letter = run.letters[position]
+    assert (letter.key(), letter.value()) == (new.key, new.value)
+    assert users_headers(letter) == list(new.headers)
+    assert told(letter, "reason") in ("rejected", "undecodable")
+    assert [own for own, _ in letter.headers()[-2:]] == [
+        "kafka_dlt-original-topic",
+        "kafka_dlt-exception-fqcn",
+    ]
+
+
+def test_a_result_too_large_among_a_thousand_kills_its_source_alone(run: Run) -> None:
+    """One oversized record fails the whole batch that it is in, so it must not get there."""
+    [source] = [record.position for record in run.large if record.identity == f"{MANY // 2}"]
+    assert told(run.letters[source], "reason") == "unpublishable"
+    assert run.letters[source].value() == b"large"
+    ours = Counter(read.source for read in run.results if read.source[0] == "large")
+    assert ours == dict.fromkeys({record.position for record in run.large} - {source}, 1)
+
+
+def test_old_records_and_records_from_the_future_retry_and_die_like_any(run: Run) -> None:
+    """Kept with their own stamps they would be erased within the day, or be refused."""
+    for record in run.stamped:
+        runs = [each for each in run.runs if each.position == record.position]
+        assert [each.attempt for each in runs] == [1, 2]
+        assert runs[1].start_ns > run.erased_ns, "an invalid run: the check came too late"
+        letter = run.letters[record.position]
+        assert told(letter, "reason") == "exhausted"
+        assert letter.value() == record.identity.encode()
+        assert abs(letter.timestamp()[1] - time.time() * 1000) < HOURS_MS
+    stamps = [int(told(run.letters[each.position], "source").split("/")[3]) for each in run.stamped]
+    assert stamps[1] - stamps[0] == 15 * DAYS_MS + 2 * HOURS_MS

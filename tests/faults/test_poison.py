@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 

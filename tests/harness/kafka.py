@@ -83,6 +83,14 @@ class Writer:
         self.finish()
         return self.acked[before:]
 
+    def tried(self, topic: str, new: New) -> Produced | None:
+        """The same of one that may be refused: None, then."""
+        before = len(self.acked)
+        self.begin(topic, [new])
+        self._producer.flush(TIMEOUT_S)
+        self.refused.clear()
+        return self.acked[-1] if len(self.acked) > before else None
+
     def begin(self, topic: str, records: Iterable[New]) -> None:
         """Hands all to the client, which writes them meanwhile; `hear` and `finish` follow."""
         for new in records:
@@ -164,12 +172,21 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
     """Where each partition of a topic ends now."""
+    return {at: high for at, (_, high) in _watermarks(bootstrap, topic).items()}
+
+
+def starts(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition of a topic begins now."""
+    return {at: low for at, (low, _) in _watermarks(bootstrap, topic).items()}
+
+
+def _watermarks(bootstrap: str, topic: str) -> dict[At, tuple[int, int]]:
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
         found = {}
         for partition in _partitions(consumer, topic):
             place = TopicPartition(topic, partition)
-            found[topic, partition] = consumer.get_watermark_offsets(place, TIMEOUT_S)[1]
+            found[topic, partition] = consumer.get_watermark_offsets(place, TIMEOUT_S)
         return found
     finally:
         consumer.close()
