@@ -1,4 +1,4 @@
-"""Records that kill or hang their process, among 3,000 others, with `kill -9` beside (FAULTS 5, 7)."""
+"""Records that kill or hang their process among 3,000 others, with `kill -9` beside (5, 7)."""
 
 import re
 import time
