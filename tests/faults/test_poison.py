@@ -1,6 +1,5 @@
 """Records that kill or hang their process among 3,000 others, with `kill -9` beside (5, 7)."""
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -24,7 +23,6 @@ Topic = Callable[..., str]
 POISON = """
 import ctypes
 import os
-import re
 import time
 from tests.harness.recorded import recorded
 
@@ -203,20 +201,15 @@ def _lives_ended(
     found: Evidence, struck: Service, culprits: Sequence[Position]
 ) -> dict[Position, int]:
     """In how many workers, cells apart, each culprit ran."""
-    workers = _named(struck, "worker_pid")
+    workers = struck.logged("worker_pid")
     runs = by_position(found.runs)
     return {place: len({run.pid for run in runs[place]} & workers) for place in culprits}
-
-
-def _named(struck: Service, what: str) -> set[int]:
-    """The pids of a kind that the log names."""
-    return {int(pid) for pid in re.findall(rf'"{what}": ?(\d+)', struck.said())}
 
 
 def _innocent(found: Evidence, struck: Service, culprits: Sequence[Position]) -> Evidence:
     """The same of all but the culprits, whose doings are faults: others repeat because of them."""
     guilty = set(culprits)
-    deadly = {run.pid for run in found.runs if run.position in guilty} | _named(struck, "cell")
+    deadly = {run.pid for run in found.runs if run.position in guilty} | struck.logged("cell")
     ended = [_fault(pid, found.runs) for pid in deadly - {fault.pid for fault in found.faults}]
     return replace(
         found,
