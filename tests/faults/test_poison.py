@@ -1,5 +1,6 @@
 """Records that kill or hang their process among 3,000 others, with `kill -9` beside (5, 7)."""
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -116,6 +117,7 @@ def test_only_culprits_die_and_all_else_goes_on_beside_them_and_beside_random_ki
     found = gather(struck, stream.writer.acked, results)
     letters = kafka.read_all(bootstrap, dead)
     assert _verdicts(letters) == {place: VERDICTS[kind] for kind, place in culprits.items()}
+    assert _counted(struck) <= set(culprits.values())
     lives = _lives_ended(found, struck, culprits.values())
     assert all(count <= CRASH_LIMIT + 1 for count in lives.values()), lives
     assert restarts <= sum(lives.values()) + KILLS
@@ -202,6 +204,13 @@ def _verdicts(letters: Sequence[Read]) -> dict[Position, tuple[str, str]]:
         place: (found["kworker-reason"].decode(), found["kworker-message"].decode())
         for place, found in headers.items()
     }
+
+
+def _counted(struck: Service) -> set[Position]:
+    """Of whom a death was counted, but for kills, which the kernel may deal to those beside."""
+    alone = r"suspect ([^ ]+) ended its process, alone \((?!SIGKILL)"
+    places = [place.rsplit("/", 2) for place in re.findall(alone, struck.said())]
+    return {(topic, int(partition), int(offset)) for topic, partition, offset in places}
 
 
 def _lives_ended(
