@@ -7,14 +7,15 @@ from typing import Any
 
 from kworker.clients.kafka import KafkaConsumer, KafkaProducer
 from kworker.clients.properties import consumer_properties, producer_properties
-from kworker.clients.redis import RedisClaims
-from kworker.config import Config
+from kworker.clients.redis import RedisClaims, RedisSuspects
+from kworker.config import Config, Idempotency
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.pace import Pace
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.journal import Journal, Watched
 from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Slot
 from kworker.topics import of_a_service
@@ -35,6 +36,7 @@ from kworker.worker.poller import Poller
 from kworker.worker.pool import ThreadPool
 from kworker.worker.publisher import Publisher, PublishPolicy
 from kworker.worker.results import Results
+from kworker.worker.shared_suspects import SharedSuspects
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
 from kworker.worker.ward import Ward
@@ -92,14 +94,15 @@ def make_poller(
     )
     folder = StateFolder(config.state_dir)
     at_once = workers.concurrency if handlers.is_async else workers.threads
+    shared = make_shared(config.idempotency, folder) if config.idempotency else None
     dispatch = Dispatch(
         pool=pool,
         lanes=lanes,
         flow=flow,
         triage=make_triage(config, facts),
         refusals=Refusals(folder.rejected),
-        ward=Ward(config, folder.suspects, facts),
-        claimant=make_claimant(config, folder, at_once) if config.idempotency else None,
+        ward=Ward(config, folder.suspects, facts, shared),
+        claimant=make_claimant(config, folder, at_once, shared) if config.idempotency else None,
         tells_dead=lambda topic: handlers.dead_of(topic) is not None,
         clock=time.monotonic,
     )
@@ -128,7 +131,15 @@ def make_triage(config: Config, facts: TopicFacts) -> Triage:
     )
 
 
-def make_claimant(config: Config, folder: StateFolder, at_once: int) -> Claimant:
+def make_shared(chosen: Idempotency, folder: StateFolder) -> SharedSuspects:
+    """Suspects that other hosts know of, too; told by the claims thread."""
+    storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)
+    return SharedSuspects(storage, Watched(Journal(folder.suspects)))
+
+
+def make_claimant(
+    config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
+) -> Claimant:
     """Claims records in Redis before they run, `at_once` of them; `start` begins its thread."""
     chosen = config.idempotency
     assert chosen is not None
@@ -140,6 +151,7 @@ def make_claimant(config: Config, folder: StateFolder, at_once: int) -> Claimant
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
         gone=Neighbours(config.instance).gone,
         marks=Marks(folder.marks, owner),
+        suspects=shared,
     )
     return Claimant(claiming, Pace(at_once), chosen.unavailable)
 
