@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from kworker.core.batch import NotAttempted
 from kworker.core.duration import parse_duration
 from kworker.core.headers import SOURCE
 from kworker.core.message import HeaderList, Headers
+from kworker.core.telling import TellDead
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +131,8 @@ class Skipped:
     """Done before, or elsewhere: nothing to run, nothing to publish."""
 
 
-Outcome = list[Output] | Failed | Skipped | None
-"""What to publish; a failure; nothing to do; or None: done, with nothing to publish."""
+SKIPPED = Skipped()
+
+
+Outcome = list[Output] | Failed | Skipped | NotAttempted | TellDead | None
+"""What to publish; a failure; why it did not run; or None: done, with nothing to publish."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
+from kworker.config import Workers
 from kworker.core.phase import Phase
 from kworker.core.record import PLACE_BITS
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
-_HAND_WORDS = 8  # two are used; a cache line, so that threads do not share one
+_HAND_WORDS = 8  # three are used; a cache line, so that threads do not share one
 _NOBODY = -1
 
 
@@ -44,6 +45,7 @@ class Field(IntEnum):
     DEAD = auto()
     DUPLICATES = auto()
     DROPPED = auto()
+    UNGUARDED = auto()  # ran without Redis: possible duplicates
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()
@@ -62,6 +64,7 @@ class Held:
     partition: int
     offset: int
     since_ns: int
+    thread: int = 0  # the system's number of the handler's thread; 0 where many share one
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,26 @@ class Hand:
         self.words = words
         self.place_at = base
         self.since_at = base + 1
+        self._thread_at = base + 2
+
+    @property
+    def thread(self) -> int:
+        """Whose hand it is, by the system's number; 0 until it was told."""
+        return self.words[self._thread_at]
+
+    def belong(self, thread: int) -> None:
+        """This is the hand of that thread alone."""
+        self.words[self._thread_at] = thread
+
+    @property
+    def used(self) -> bool:
+        """Whether it ever held something in this life."""
+        return self.words[self.since_at] != 0
+
+    def forget(self) -> None:
+        """Between two lives: nothing was ever held, by nobody."""
+        self.clear()
+        self.words[self.since_at] = self.words[self._thread_at] = 0
 
     def take(self, place: int, now_ns: int) -> None:
         """The thread begins with a record: its partition's `place` and its offset, added."""
@@ -120,13 +143,18 @@ class Slot:
         for word in range(_HEAD_WORDS):
             self.words[word] = 0
         for hand in self._hands:
-            hand.clear()
+            hand.forget()
         self.words[Field.STARTED_NS] = self.words[Field.HEARTBEAT_NS] = now_ns
         self.words[Field.PID] = pid
 
     @property
     def phase(self) -> Phase:
         return Phase(self.words[Field.PHASE])
+
+    @property
+    def hands(self) -> int:
+        """How many there are."""
+        return len(self._hands)
 
     def hand(self, index: int) -> Hand:
         return self._hands[index]
@@ -161,8 +189,17 @@ class Slot:
     def held(self) -> list[Held]:
         """The records in the hands of this worker's handlers, dead or alive."""
         known = self.read_text().known
-        found = [held for hand in self._hands if (held := hand.read())]
-        return [Held(*known[k], offset, since) for k, offset, since in found if k < len(known)]
+        found = [(*held, hand.thread) for hand in self._hands if (held := hand.read())]
+        return [
+            Held(*known[k], offset, since, thread)
+            for k, offset, since, thread in found
+            if k < len(known)
+        ]
+
+    @property
+    def begun(self) -> bool:
+        """Whether a handler ever began with a record in this life."""
+        return any(hand.used for hand in self._hands)
 
     def oldest_since_ns(self) -> int | None:
         """When the longest-running handler began; None when all are idle."""
@@ -173,15 +210,18 @@ class Slot:
 
 
 class Scoreboard:
-    """The whole board: a memfd made before the first fork, so every worker inherits it."""
+    """The whole board: a memfd made before the first fork, so every worker inherits it.
 
-    def __init__(self, slots: int, hands: int) -> None:
+    For a program that is executed, the caller makes the memfd and hands it on: `fd`.
+    """
+
+    def __init__(self, slots: int, hands: int, fd: int | None = None) -> None:
         words = -(-(_HEAD_WORDS + hands * _HAND_WORDS) // 512) * 512  # whole pages
         stride = words * 8 + 2 * _TEXT_BYTES
-        fd = os.memfd_create("kworker-scoreboard", os.MFD_CLOEXEC)
-        os.ftruncate(fd, slots * stride)
-        self._map = mmap.mmap(fd, slots * stride)
-        os.close(fd)
+        own = os.memfd_create("kworker-scoreboard", os.MFD_CLOEXEC) if fd is None else os.dup(fd)
+        os.ftruncate(own, slots * stride)
+        self._map = mmap.mmap(own, slots * stride)
+        os.close(own)
         view = memoryview(self._map)
         self.slots: Sequence[Slot] = [
             Slot(
@@ -197,6 +237,11 @@ class Scoreboard:
     def for_workers(cls, processes: int, hands: int) -> "Scoreboard":
         """Room for four times the configured processes, so that `scale` needs no new board."""
         return cls(max(SLOTS_MIN, 4 * processes), hands)
+
+
+def hands_of(workers: Workers) -> int:
+    """How many records the handlers of one process may have in hand at once, of either kind."""
+    return max(workers.threads, workers.concurrency)
 
 
 def _pairs(rows: list[list[object]]) -> tuple[tuple[str, int], ...]:

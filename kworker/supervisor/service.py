@@ -218,7 +218,7 @@ class Service:
             self._spark.begin(now)
 
     def _serve(self, now: float) -> None:
-        self._watch.turn(now)
+        self._watch.turn(self.config, now)
         if not self._renewals.roll.left:
             self._renewals.roll.add(self._watch.worn_out(self.config, now))
         self._renewals.turn(now, lambda: self._progress(now))
@@ -229,7 +229,7 @@ class Service:
             _log.info("every worker has joined: running", workers=self.fleet.size)
 
     def _drain_on(self, now: float) -> None:
-        self._watch.turn(now)
+        self._watch.turn(self.config, now)
         self.fleet.turn(now)
         self._announcer.draining(self.fleet.in_hand() + len(self.fleet.members), now)
         if not self.fleet.members:

@@ -7,10 +7,19 @@ from typing import Any
 from kworker.core.phase import Phase
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.member import Member
+from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Field
-from kworker.supervisor.watch import rss_bytes
 
-_COUNTERS = ("consumed", "done", "failed", "retried", "dead", "duplicates", "dropped")
+_COUNTERS = (
+    "consumed",
+    "done",
+    "failed",
+    "retried",
+    "dead",
+    "duplicates",
+    "dropped",
+    "unguarded",
+)
 
 
 def package_version() -> str:

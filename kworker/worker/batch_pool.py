@@ -13,10 +13,8 @@ from kworker.worker.batching import AsyncBatchWork, Batch, BatchWork
 from kworker.worker.ended import Ended
 from kworker.worker.gathering import Gatherings
 from kworker.worker.handler import Handlers
-from kworker.worker.loop_pool import HandlerLoop
+from kworker.worker.loop_pool import SLACK_S, HandlerLoop
 from kworker.worker.pool import Take
-
-SLACK_S = 0.001
 
 
 class Crew(Protocol):
@@ -78,7 +76,6 @@ class BatchPool:
 
     def stop(self) -> None:
         """What is called ends, and nothing more is begun; does not wait."""
-        self._gatherings.clear()
         for batch in self._running:
             batch.stopped = True
         self._crew.stop()

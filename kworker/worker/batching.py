@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from kworker.core.batch import NotAttempted
+from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
 from kworker.core.bisection import Bisection, Ends, returned
 from kworker.core.message import Message
 from kworker.core.outcome import Failed, Outcome
@@ -54,7 +54,7 @@ class Batch:
             going = [record for record in part if record.partition.open]
             for record in part:
                 if not record.partition.open:
-                    self.end(record, None)
+                    self.end(record, NOT_ATTEMPTED)
             if going:
                 self._hold(going)
                 return going
@@ -69,7 +69,7 @@ class Batch:
         return ends
 
     def end(self, record: Record, outcome: Outcome | NotAttempted) -> None:
-        record.outcome = outcome  # type: ignore[assignment]
+        record.outcome = outcome
         self._hand_of[record].clear()
         self._ended.add(record)
 

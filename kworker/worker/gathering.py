@@ -46,9 +46,6 @@ class Gathering:
         following = self._waiting.popleft
         return [following()[1] for _ in range(self.next_size)]
 
-    def clear(self) -> None:
-        self._waiting.clear()
-
 
 class Gatherings:
     """Those of all handlers. Owned by the poll thread."""
@@ -78,10 +75,6 @@ class Gatherings:
         records = gathering.take()
         self.room += len(records)
         return records
-
-    def clear(self) -> None:
-        for gathering in self._all:
-            gathering.clear()
 
     def _gathering(self, record: Record) -> Gathering:
         outcome: object = record.outcome

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
@@ -110,7 +111,8 @@ class LoopPool:
         self._hands[index].take(place_of(record), now_ns)
         try:
             # What waited here while its partition was taken away is another's to do.
-            record.outcome = await self._work(record, now_ns) if record.partition.open else None
+            going = record.partition.open
+            record.outcome = await self._work(record, now_ns) if going else NOT_ATTEMPTED
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             record.outcome = Failed(error)
         self._hands[index].clear()

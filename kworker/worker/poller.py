@@ -10,15 +10,13 @@ import structlog
 from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
-from kworker.core.outcome import Burying, Retrying, Skipped
+from kworker.core.outcome import Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
-from kworker.supervisor.refusals import Refusals
 from kworker.worker.assignment import Assignment
 from kworker.worker.committer import Committer, Committing
-from kworker.worker.dispatch import Dispatch, Pool
+from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import Intake, IntakePolicy, Taking
 from kworker.worker.publisher import Publisher
-from kworker.worker.triage import Triage
 
 _LOG = structlog.get_logger()
 
@@ -57,17 +55,15 @@ class Poller:
         consumer: Callable[[Assignment], Consumer],
         committer: Callable[[Consumer], Committer],
         publisher: Publisher,
-        pool: Pool,
         lanes: Lanes,
         flow: Flow,
-        triage: Triage,
-        refusals: Refusals,
+        dispatch: Dispatch,
         intake: IntakePolicy,
         revoke_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.dispatch = Dispatch(pool, lanes, flow, triage, refusals, clock)
+        self.dispatch = dispatch
         self.assignment = Assignment(self._finish, self.dispatch.close)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
@@ -83,7 +79,6 @@ class Poller:
         self.counters = Counters()
         self._troubles: dict[str, str] = {}
         self._outcomes = 0  # since the last settling
-        self._refusals = refusals
         self._letters = 0  # retries and dead letters on their way to Kafka
         self._shedding: list[Partition] = []  # what may end but not begin anew
         self._flow_at = 0.0
@@ -145,6 +140,7 @@ class Poller:
         """From now on what is in hand ends, and nothing new begins."""
         self.flow.stopped = True
         self._shedding = list(self.assignment.partitions.values())
+        self.dispatch.withdraw(self._shedding)
         self._shed()
 
     def hear_of_ends(self, ends: Mapping[At, int]) -> None:
@@ -180,7 +176,7 @@ class Poller:
         """How long to wait in the client: only when nothing else can happen."""
         if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
-        if not self.publisher.idle:
+        if not self.publisher.idle or self.dispatch.restless:
             return BUSY_S
         due = min(self.dispatch.next_due() or now + IDLE_S, now + IDLE_S)
         if self._outcomes:
@@ -197,6 +193,7 @@ class Poller:
         assignment.fresh.clear()
         assignment.changed = False
         self._intake.rebalanced()
+        self.dispatch.rebalanced()
         if self.flow.stopped:
             self._shedding = list(assignment.partitions.values())
         self._flow_at = 0.0
@@ -225,33 +222,31 @@ class Poller:
             skipped = [record for record in telling if type(record.outcome) is Skipped]
             if skipped:
                 self.counters.duplicates += len(skipped)
-                self._acknowledged(skipped)
+                self._settle_ledgers(skipped)
                 telling = [record for record in telling if type(record.outcome) is not Skipped]
             self._letters += sum([type(record.outcome) is not list for record in telling])
             self.publisher.add(telling)
-        self.counters.done += len(ended)
-        self._acknowledged(ended)
+        self._done(ended)
 
     def _published(self, records: list[Record]) -> None:
         """What they led to is in Kafka."""
-        retried = dead = 0
         if self._letters:
-            retried = sum([type(record.outcome) is Retrying for record in records])
-            dead = sum([type(record.outcome) is Burying for record in records])
-            self._letters -= retried + dead
-            if self._refusals.any:
-                self._tell_refusals(records)
-        self.counters.retried += retried
-        self.counters.dead += dead
-        self.counters.done += len(records) - retried - dead
-        self._acknowledged(records)
+            letters = [record for record in records if type(record.outcome) is not list]
+            retried = sum([type(record.outcome) is Retrying for record in letters])
+            self._letters -= len(letters)
+            self.counters.retried += retried
+            self.counters.dead += len(letters) - retried
+            self._settle_ledgers(letters)
+            self.dispatch.settled_letters(letters)
+            records = [record for record in records if type(record.outcome) is list]
+        self._done(records)
 
-    def _tell_refusals(self, records: list[Record]) -> None:
-        for record in records:
-            if type(record.outcome) is Burying:
-                self._refusals.done(record.source)
+    def _done(self, records: list[Record]) -> None:
+        self.counters.done += len(records)
+        self._settle_ledgers(records)
+        self.dispatch.settled(records)
 
-    def _acknowledged(self, records: list[Record]) -> None:
+    def _settle_ledgers(self, records: list[Record]) -> None:
         """All that they led to is durable."""
         for partition, own in by_partition(records):
             partition.ledger.settle([record.offset for record in own])
@@ -303,6 +298,7 @@ class Poller:
         """
         deadline = self._clock() + self._revoke_timeout_s
         before, self._shedding = self._shedding, going
+        self.dispatch.withdraw(going)
         self._shed()
         while any(p.in_flight for p in going) and self._clock() < deadline:
             self._work(BUSY_S)
@@ -318,7 +314,7 @@ class Poller:
         """Drops what has not begun, unless something beyond it has."""
         for partition in self._shedding:
             begun = partition.ledger.highest_but(self.lanes.waiting(partition))
-            self.flow.drop(self.lanes.drop(partition, begun))
+            self.dispatch.drop(partition, begun)
 
 
 def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[At]:

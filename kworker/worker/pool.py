@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
@@ -147,6 +148,7 @@ class ThreadPool:
 
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
+        hand.belong(threading.get_native_id())
         while (run := self._runs.get()) is not None:
             self._now[index] = run
             if len(run) > 1 or self._finished[index] % _SAMPLED == 0:
@@ -180,7 +182,7 @@ class ThreadPool:
             words[place_at] = place
             try:
                 # What waited here while its partition was taken away is another's to do.
-                record.outcome = work(record, now_ns) if partition.open else None
+                record.outcome = work(record, now_ns) if partition.open else NOT_ATTEMPTED
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 record.outcome = Failed(error)
             add(record)

@@ -10,7 +10,7 @@ import structlog
 
 from kworker.core.breaker import Breaker
 from kworker.core.failure import Failure
-from kworker.core.outcome import Burying, Failed, Retrying
+from kworker.core.outcome import Burying, Retrying
 from kworker.core.record import Partition, Record
 from kworker.core.retry import STANDSTILL_S, Again, Die, RetryPolicy
 from kworker.core.standstill import Route
@@ -56,14 +56,11 @@ class Triage:
 
     # -- of a run that ended ----------------------------------------------------------
 
-    def judge(self, record: Record, now: float) -> float | None:
-        """None: its outcome is to be published now. Else the time when it runs again, parked.
+    def judge(self, record: Record, failure: Failure, now: float) -> Retrying | Burying | float:
+        """The letter that the record ends with; or the time when it runs again, parked.
 
         That is infinite for one that waits until `wakes` returns it.
         """
-        assert isinstance(record.outcome, Failed)
-        failure = Failure.of(record.outcome.error)
-        record.outcome = None
         if failure.kind != "unavailable":
             decision = self._policy.decide(failure, record.attempt)
         elif self._route(record).raised(record, failure.name, now):
@@ -92,32 +89,32 @@ class Triage:
                 _LOG.warning("what was unavailable is back: the records that waited go on")
                 self._wakes += route.let_go()
 
-    def _again(self, record: Record, failure: Failure, again: Again, now: float) -> float | None:
+    def _again(
+        self, record: Record, failure: Failure, again: Again, now: float
+    ) -> Retrying | float:
         self._log.again(record, failure, f"runs again in {again.after_s:g} s", now)
         if again.delay_s is None:
             record.attempt = again.attempt
             return now + again.after_s
         due_ms = int((self._wall() + again.after_s) * 1000)
         letter = self._letters.waiting(record, failure, again.delay_s, again.attempt, due_ms)
-        record.outcome = Retrying([letter])
-        return None
+        return Retrying([letter])
 
-    def _die(self, record: Record, failure: Failure, reason: str, now: float) -> float | None:
-        if self._breaker is not None and not self._breaker.died(now):
+    def _die(self, record: Record, failure: Failure, reason: str, now: float) -> Burying | float:
+        if reason != "operator" and self._breaker is not None and not self._breaker.died(now):
             held = self._held.setdefault(record.partition, deque())
             held.append(_Held(record, failure, reason))
             self._log.again(record, failure, f"{reason}; held, since the breaker is open", now)
             return inf
         if self._breaker is not None and self._breaker.open:
             _LOG.error("the breaker opens: too many dead letters; what would be one is held")
-        self._bury(record, failure, reason, now)
-        return None
+        return self._bury(record, failure, reason, now)
 
-    def _bury(self, record: Record, failure: Failure, reason: str, now: float) -> None:
+    def _bury(self, record: Record, failure: Failure, reason: str, now: float) -> Burying:
         self._log.dead(record, failure, reason, now)
         now_ms = int(self._wall() * 1000)
         letter = self._letters.dead(record, failure, reason, record.attempt, now_ms)
-        record.outcome = Burying([letter])
+        return Burying([letter])
 
     # -- of what waits ----------------------------------------------------------------
 
@@ -146,7 +143,7 @@ class Triage:
             self._breaker.reset()
         accepted = [held for held in self._let_go() if held.record.partition.open]
         for held in accepted:
-            self._bury(held.record, held.failure, held.reason, now)
+            held.record.outcome = self._bury(held.record, held.failure, held.reason, now)
         return [held.record for held in accepted]
 
     def forget(self, partition: Partition) -> None:

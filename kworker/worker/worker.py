@@ -25,7 +25,7 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
 from kworker.worker import handler
-from kworker.worker.assembly import make_poller, make_pool
+from kworker.worker.assembly import make_poller, make_pool, make_results
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced
 from kworker.worker.poller import Poller
@@ -45,6 +45,7 @@ _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publis
 _SETTLE_MOST_S = 5.0
 _LEAVE_S = 1.5  # at most: unsubscribed and polling, so that a static member's leaving is heard
 _CLOSE_S = 5.0
+_MARKS_S = 2.0  # at least, for what Redis is still to be told
 
 
 def run(config: Config, slot: Slot, lifeline_fd: int) -> int:
@@ -206,16 +207,18 @@ class Worker:
         config, slot = self._config, self._slot
         if not self._learn(facts, watch):
             return
-        pool = make_pool(config, slot, handlers, facts)
-        poller, consumer = make_poller(config, slot.number, pool, facts)
+        pool = make_pool(config, slot, handlers, make_results(config, facts))
+        poller, consumer = make_poller(config, slot.number, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
         pool.start()
+        poller.dispatch.start()
         consumer.subscribe([*config.source.topics, config.requeue_topic])
         if self._phase < Phase.DRAINING:
             self._enter(Phase.JOINING)
         self._serve(poller, telling)
         self._drain(poller, telling)
         pool.stop()
+        poller.dispatch.end(max(self._drain_by, time.monotonic() + _MARKS_S))
         self._leave(consumer, telling)
 
     def _learn(self, facts: TopicFacts, watch: KafkaWatch) -> bool:
@@ -263,6 +266,7 @@ class Worker:
         while not poller.idle and time.monotonic() < self._drain_by - kept_s:
             poller.turn()
             telling.turn()
+        poller.dispatch.abandon_suspects()
         self._unfinished = poller.flow.records
         while not poller.settled and time.monotonic() < self._drain_by:
             poller.turn()

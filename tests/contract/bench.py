@@ -16,7 +16,9 @@ from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.refusals import Refusals
+from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.dispatch import Dispatch
 from kworker.worker.ended import Ended
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
@@ -141,6 +143,8 @@ class Bench:
         held: int = 5000,
         max_age_s: float | None = None,
         state_dir: Path | None = None,
+        claimant: Claimant | None = None,
+        tells_dead: bool = False,
     ) -> None:
         self.kafka = kafka
         self.clock = clock or Clock()
@@ -157,15 +161,11 @@ class Bench:
             made.append(Straggling(kafka, properties, listener))
             return made[0]
 
-        self.poller = Poller(
-            consumer=consumer,
-            committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
-            publisher=Publisher(
-                lambda: MemoryProducer(kafka, {}), PublishPolicy(1 << 20, backlog_records_max=1000)
-            ),
+        lanes, flow = Lanes(ordering), Flow(FlowPolicy(in_flight, 1 << 20, held_max=held))
+        dispatch = Dispatch(
             pool=self.pool,
-            lanes=Lanes(ordering),
-            flow=Flow(FlowPolicy(in_flight, 1 << 20, held_max=held)),
+            lanes=lanes,
+            flow=flow,
             triage=Triage(
                 retry or RetryPolicy(DELAYS_S),
                 Letters(retry_topic, DEAD, _facts(kafka)),
@@ -174,6 +174,20 @@ class Bench:
                 self.clock,
             ),
             refusals=Refusals(state_dir or Path("/nonexistent")),
+            ward=None,
+            claimant=claimant,
+            tells_dead=lambda _topic: tells_dead,
+            clock=self.clock,
+        )
+        self.poller = Poller(
+            consumer=consumer,
+            committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
+            publisher=Publisher(
+                lambda: MemoryProducer(kafka, {}), PublishPolicy(1 << 20, backlog_records_max=1000)
+            ),
+            lanes=lanes,
+            flow=flow,
+            dispatch=dispatch,
             intake=IntakePolicy(REQUEUE, lambda topic: not topic.startswith(GROUP), max_age_s),
             revoke_timeout_s=REVOKE_TIMEOUT_S,
             clock=self.clock,

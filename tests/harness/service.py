@@ -188,6 +188,11 @@ class Service:
     def worker(self, slot: int) -> dict[str, Any]:
         return self.workers()[slot]
 
+    def shares(self) -> list[list[At]]:
+        """The source partitions of each worker."""
+        rows = self.workers().values()
+        return [[(t, p) for t, p in row["partitions"] if t in self.topics] for row in rows]
+
     def counter(self, name: str) -> int:
         return int(self.status().get("counters", {}).get(name, 0))
 

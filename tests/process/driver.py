@@ -11,9 +11,11 @@
 
 import json
 import os
+import re
 import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -25,6 +27,7 @@ from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
 from kworker.errors import ConfigError, KworkerError
 from kworker.supervisor.check import Report
+from kworker.supervisor.journal import Journal
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.supervisor.service import Parts
@@ -91,6 +94,9 @@ def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
     behaviour = {**behaviours.get("*", {}), **behaviours.get(str(slot.number), {})}
     with (config.state_dir / "births").open("a") as births:
         births.write(f"{slot.number} {os.getpid()} {time.monotonic()}\n")
+    if behaviour.get("tell_suspects"):
+        known = Journal(config.state_dir / "suspects").read()
+        (config.state_dir / "known_at_birth").write_text(json.dumps(sorted(known)))
     if behaviour.get("tell_environment"):
         (config.state_dir / "environment").write_text("\n".join(os.environ))
     return FakeWorker(slot, lifeline_fd, behaviour).run()
@@ -139,6 +145,8 @@ class FakeWorker:
         words[Field.HEARTBEAT_NS] = time.monotonic_ns()
         words[Field.POLLED] = 1
         words[Field.IN_HAND] = self.behaviour.get("in_hand", 0)
+        for index, offset in enumerate(self.behaviour.get("holds", ())):
+            self.slot.hand(index).take(offset, time.monotonic_ns())
         reasons = tuple(self.behaviour.get("reasons", ()))
         mine = (("orders", self.slot.number),)
         self.slot.write_text(Text(mine, reasons, mine))
@@ -146,8 +154,19 @@ class FakeWorker:
         self.memory = b"x" * self.behaviour.get("bytes", 0)
         # Last: who reads "running" reads the rest.
         words[Field.PHASE] = Phase.JOINING if self.behaviour.get("never_joins") else Phase.RUNNING
+        if "holds_the_lock" in self.behaviour:
+            threading.Thread(target=self._hold_the_lock, daemon=True).start()
+
+    def _hold_the_lock(self) -> None:
+        """As a handler that computes in C: from here no other thread runs."""
+        hand = self.slot.hand(1)
+        hand.belong(threading.get_native_id())
+        hand.take(self.behaviour["holds_the_lock"], time.monotonic_ns())
+        re.match(r"(a+)+$", "a" * 60 + "b")
 
     def _work(self) -> None:
+        for index in self.behaviour.get("renews", ()):
+            self.slot.hand(index).take(self.behaviour["holds"][index], time.monotonic_ns())
         if not self.behaviour.get("silent"):
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
         if not self.behaviour.get("idle"):
@@ -158,6 +177,8 @@ class FakeWorker:
 
     def _drain(self) -> int:
         self.slot.words[Field.PHASE] = Phase.DRAINING
+        for index in self.behaviour.get("lets_go", ()):
+            self.slot.hand(index).clear()
         steps = self.behaviour.get("drain_steps", 0)  # of a tenth of a second
         held = Path(self.behaviour.get("drain_while", ""))  # a file
         while steps > 0 or held.is_file():

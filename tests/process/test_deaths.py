@@ -101,7 +101,10 @@ def test_a_fenced_worker_ends_the_service_with_73(service: Service):
 
 def test_a_silent_poll_thread_is_dumped_killed_and_replaced(service: Service):
     """A worker that holds the GIL for ever keeps its partitions from everybody."""
-    service.write(limits={"heartbeat_s": 1.2, "abort_s": 0.5}, behaviour={"0": {"silent": True}})
+    service.write(
+        limits={"heartbeat_s": 1.2, "dump_s": 0.2, "term_s": 0.3, "abort_s": 0.5},
+        behaviour={"0": {"silent": True, "ignore_term": True}},
+    )
     service.serve()
     service.write(behaviour={})
     service.says("has not polled for")
