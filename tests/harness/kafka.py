@@ -178,7 +178,7 @@ def _messages(
     try:
         wanted = partitions or _partitions(consumer, topic)
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in wanted])
-        left = len(wanted)
+        left = set(wanted)  # one that is written meanwhile ends more than once
         while left:
             batch = consumer.consume(10_000, 0.2)
             for message in batch:
@@ -187,7 +187,7 @@ def _messages(
                     yield message
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    left -= 1
+                    left.discard(message.partition())
     finally:
         consumer.close()
 
