@@ -21,7 +21,7 @@ from oracle import Orders
 from produce import CUSTOMERS, NEW_CUSTOMERS
 from programs import KWORKER, PYTHON, Failed, Programs
 from report import Course, Listing, Look
-from stage import STAGE, Clock, free_port, fresh
+from stage import ENVIRONMENT, STAGE, Clock, free_port, fresh
 from watch import Watch
 
 ORDERS = 20_000
@@ -40,7 +40,7 @@ class Scene:
         self._clock = Clock()
         self._example = stage / "orders"
         self._servers = f"127.0.0.1:{free_port()}"
-        self._programs = Programs(stage, {})
+        self._programs = Programs(stage, ENVIRONMENT)
         self._drained = False
 
     def play(self) -> bool:
@@ -85,6 +85,7 @@ class Scene:
         self._programs = Programs(
             self._stage,
             {
+                **ENVIRONMENT,
                 "KWORKER_CONFIG": str(self._example / "kworker.toml"),
                 "KWORKER_KAFKA__BOOTSTRAP_SERVERS": self._servers,
                 "KWORKER_CONSOLE__LISTEN": "",

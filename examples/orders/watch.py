@@ -68,11 +68,16 @@ class Watch:
         """SIGKILL to the worker in whose partitions the most orders are still undone.
 
         At once, by what `status` said last: asking takes a while, and the work might be over.
+        Nobody is killed when that worker has died meanwhile: to be called again.
         """
         left = {slot: sum(undone[p] for p in owned) for slot, owned in self._partitions.items()}
         slot = max(left, key=lambda slot: left[slot])
         pid = self._pids[slot]
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            self.ask()
+            return
         self._victim = (slot, pid)
         self.kills += 1
         self.undone_at_kill = left[slot]
