@@ -123,12 +123,13 @@ class Reader:
         self._consumer.assign([TopicPartition(topic, p, 0) for p in self._partitions])
 
     def read(self, seconds: float) -> None:
-        """Takes what arrives within this time."""
+        """Takes what there is; what arrives within this time, when there is nothing."""
         first = self._consumer.poll(seconds)
-        for message in [first] if first else []:
-            self._record(message)
-        for message in self._consumer.consume(5000, 0):
-            self._record(message)
+        messages = [first] if first else []
+        while messages:
+            for message in messages:
+                self._record(message)
+            messages = self._consumer.consume(5000, 0)
 
     def read_to_end(self) -> None:
         """Takes everything there is, when nothing is written any more."""

@@ -181,7 +181,7 @@ def after(look: Look, earlier: Look, listing: Listing) -> list[Verdict]:
         ),
         (
             look.dead.times == earlier.dead.times,
-            f"{look.dead.times.total() - earlier.dead.times.total()} died again",
+            f"{look.dead.times.total() - earlier.dead.times.total()} of them died again",
         ),
         _nothing_left(look),
         (

@@ -117,10 +117,13 @@ class Scene:
         self._undo.callback(self._following.close)
         self._watch = Watch(self._programs, ORDERS)
         self._watch.ask()
-        while (done := len(self._following.ended)) < ORDERS:
+        before = done = 0
+        while done < ORDERS:
             self._following.read()
+            before, done = done, len(self._following.ended)
             self._watch.look(done)
-            if done >= KILL_AT and not self._watch.kills:
+            # While work goes on, not in the outage: that it was in hand is what a kill is about.
+            if KILL_AT <= before < done and not self._watch.kills:
                 self._watch.kill_one(self._orders.undone(self._following.ended))
 
     def _settle(self) -> Course:

@@ -160,7 +160,7 @@ AFTER: list[tuple[str, Callable[[Any], object], str]] = [
     ("an order without a result", lambda e: lose(e.results.times), "orders in = rows"),
     ("an order without a row", lambda e: lose(e.tables.times), "orders in = rows"),
     ("a phantom", lambda e: e.results.times.update([(7, 7)]), "orders in = rows"),
-    ("a second death", lambda e: e.dead.times.update([CUT_OFF]), "1 died again"),
+    ("a second death", lambda e: e.dead.times.update([CUT_OFF]), "1 of them died again"),
     ("no invoice", lambda e: e.billing.invoices.pop(1), "invoices"),
     ("a result without an invoice", lambda e: e.billing.invoices.update({3: 0}), "invoices"),
     ("a row too many", lambda e: repeat(e.tables.times), "exactly once"),
