@@ -147,6 +147,8 @@ class Heads:
                 self._gap(at)
             case Trouble.FENCED:
                 raise Fenced(str(event.error()))
+            case Trouble.MISSING if at[0].startswith("^"):
+                self.joined = True  # no delay topic is there, so nothing waits
             case Trouble.MISSING:
                 self.reasons[at[0]] = f"cannot read {at[0]}: {event.error().str()}"
             case Trouble.PASSING:

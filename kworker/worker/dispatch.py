@@ -28,6 +28,7 @@ class Pool(Protocol):
     def feed(self, take: Take) -> int: ...
     def slack_s(self) -> float: ...
     def reclaim(self, now: float) -> list[Record]: ...
+    def hurry(self) -> None: ...
 
 
 class Dispatch:
@@ -327,6 +328,10 @@ class Dispatch:
             for partition in going:
                 back += self._claimant.withdraw(partition)
         self._lanes.put_back(back)
+
+    def hurry(self) -> None:
+        """What waits for others to be a batch with them does so no longer."""
+        self._pool.hurry()
 
     def drop(self, partition: Partition, above: int) -> None:
         """Forgets what waits of a partition beyond an offset; see `Lanes.drop`."""

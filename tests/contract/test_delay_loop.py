@@ -284,6 +284,21 @@ def test_a_delay_that_is_new_is_found(
     assert texts(kafka) == ["1"]
 
 
+def test_without_any_delay_nothing_is_wrong(clocks: Clocks) -> None:
+    """`delays = []` has no topic, and a service that has none must not be red for ever."""
+    kafka = MemoryKafka(lambda: clocks.wall_ms / 1000)
+    for topic in (REQUEUE, DEAD):
+        kafka.create(topic, 2)
+    bench = DelayBench(kafka, clocks)
+    bench.run(5_000)
+    assert bench.loop.heads.joined
+    assert bench.loop.reasons == []
+    kafka.create(SECOND, 2)
+    wait(kafka, clocks, SECOND, 1)
+    bench.run(1_200)
+    assert texts(kafka) == ["1"]
+
+
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, HOUR_MS])
 def test_when_the_clock_jumps_due_times_are_honoured_by_it_and_nothing_spins(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks, jump_ms: int
