@@ -7,38 +7,24 @@ from typing import Any, Literal, Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, KafkaConsumer, KafkaProducer, Refused
+from kworker.clients.kafka import At, KafkaConsumer, Listener, Refused
 from kworker.clients.properties import (
     Properties,
     admin_properties,
     consumer_properties,
-    producer_properties,
 )
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
-from kworker.core.breaker import Breaker, BreakerPolicy
-from kworker.core.flow import Flow, FlowPolicy
-from kworker.core.lanes import Lanes
-from kworker.core.retry import RetryPolicy
 from kworker.errors import ConfigError, KworkerError
-from kworker.supervisor.instance import StateFolder
-from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Scoreboard, hands_of
 from kworker.topics import BYTES_MAX, TopicInfo, source_topics
 from kworker.worker import handler
-from kworker.worker.assembly import Crew, make_claimant, make_pool
-from kworker.worker.committer import CommitPolicy, Committer
-from kworker.worker.dispatch import Dispatch
+from kworker.worker.assembly import Role, make_poller, make_pool, make_results
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced, IntakePolicy
 from kworker.worker.leaving import leave
-from kworker.worker.letters import Letters
-from kworker.worker.poller import Poller
-from kworker.worker.publisher import Publisher, PublishPolicy
-from kworker.worker.results import Results
 from kworker.worker.stretch import Course, StretchConsumer, Window, stretches
 from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.triage import Triage
 
 _LOG = structlog.get_logger()
 
@@ -139,13 +125,12 @@ class Replay:
         self._course = course
         self._watch = KafkaWatch(admin_properties(config))
         self._handlers = _load(config)
-        results = Results(config.delivery.results, config.delivery.topics, facts, identity)
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
+        results = make_results(config, facts, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
+        role = Role(0, self._reader, IntakePolicy(), identity, apart=False)
         try:
-            self._client, self._poller = _poller(
-                config, identity, course, self._pool, self._handlers, facts
-            )
+            self._poller = make_poller(config, role, self._pool, self._handlers, facts)
         except Refused as refused:
             raise ConfigError(f"kafka: {refused}") from None
         self._look_at = self._tell_at = time.monotonic()
@@ -179,6 +164,10 @@ class Replay:
             raise KworkerError(f"Kafka ended the client: {fenced}") from None
         finally:
             self._end()
+
+    def _reader(self, listener: Listener) -> StretchConsumer:
+        self._client = KafkaConsumer(_reading(self._config), listener)
+        return StretchConsumer(self._client, listener, self._course)
 
     def _turn(self) -> None:
         self._poller.turn()
@@ -226,74 +215,7 @@ def _close(handlers: Handlers) -> None:
         _LOG.warning("the handler's close() raised", error=f"{type(error).__name__}: {error}")
 
 
-def _poller(
-    config: Config,
-    identity: str,
-    course: Course,
-    pool: Crew,
-    handlers: Handlers,
-    facts: TopicFacts,
-) -> tuple[KafkaConsumer, Poller]:
-    """The poller, and the client in it."""
-    workers, delivery, retry = config.workers, config.delivery, config.retry
-    made: list[KafkaConsumer] = []
-
-    def consumer(listener: Any) -> StretchConsumer:
-        made.append(KafkaConsumer(_reading(config), listener))
-        return StretchConsumer(made[0], listener, course)
-
-    writing = _writing(config, facts)
-    commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = PublishPolicy(workers.in_flight_bytes, 2 * delivery.commit_records)
-    lanes = Lanes(workers.ordering)
-    flow = Flow(
-        FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
-    )
-    folder = StateFolder(config.state_dir)
-    at_once = workers.concurrency if handlers.is_async else workers.threads
-    dispatch = Dispatch(
-        pool=pool,
-        lanes=lanes,
-        flow=flow,
-        triage=_triage(config, identity, facts),
-        refusals=Refusals(folder.rejected),
-        ward=None,
-        claimant=make_claimant(config, folder, at_once) if config.idempotency else None,
-        tells_dead=lambda topic: handlers.dead_of(topic) is not None,
-        clock=time.monotonic,
-    )
-    poller = Poller(
-        consumer=consumer,
-        committer=lambda client: Committer(client, commits),
-        publisher=Publisher(lambda: KafkaProducer(writing), backlog),
-        dispatch=dispatch,
-        lanes=lanes,
-        flow=flow,
-        intake=IntakePolicy(),
-        revoke_timeout_s=workers.revoke_timeout,
-    )
-    return made[0], poller
-
-
-def _triage(config: Config, identity: str, facts: TopicFacts) -> Triage:
-    retry = config.retry
-    breaker = BreakerPolicy.of(config.dead_letter.breaker)
-    return Triage(
-        RetryPolicy(tuple(retry.delays), frozenset(retry.never), hold=True),
-        Letters(config.retry_topic, config.dead_letter.topic, facts, identity),
-        Breaker(breaker) if breaker else None,
-        config.route,
-    )
-
-
 def _reading(config: Config) -> Properties:
     properties = consumer_properties(config, slot=0)
     # What retention erases meanwhile is passed: there is nothing left to decide.
     return {**properties, "auto.offset.reset": "earliest"}
-
-
-def _writing(config: Config, facts: TopicFacts) -> Properties:
-    properties = producer_properties(config, slot=0)
-    # One record over a topic's limit would fail the whole batch that it is in.
-    batch = min(int(properties.get("batch.size", _BATCH_BYTES)), facts.smallest)
-    return {**properties, "message.max.bytes": facts.largest, "batch.size": batch}
