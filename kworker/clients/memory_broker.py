@@ -131,8 +131,8 @@ class MemoryKafka:
         return self._transactors.get(transactional_id)
 
     def missing(self, topics: list[str]) -> list[str]:
-        """Those of a subscription's plain names that do not exist."""
-        return [name for name in topics if not name.startswith("^") and name not in self._topics]
+        """Those of a subscription's names and regular expressions that stand for no topic."""
+        return [asked for asked in topics if not any(_matches(n, [asked]) for n in self._topics)]
 
     def _topics_changed(self, topic: str) -> None:
         for group in self._groups.values():

@@ -1,10 +1,13 @@
 """The librdkafka properties of each kind of client: what kworker sets, the user's, what it owns."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from kworker.config import Config, Settings
 
 Properties = dict[str, str | int | float | bool]
+Slot = int | Literal["delay"]
+"""Which process of a service: a worker by its number, or the delay process."""
 
 # Why these differ from the library's own defaults: prefetch is memory times the processes; the
 # default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
@@ -32,6 +35,15 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     "queue.buffering.max.messages": 1000000,
 }
 _TRANSACTION_TIMEOUT_MS = 45_000
+# What is prefetched of a partition whose head is not due is thrown away; a partition that is
+# resumed waits for the fetch that is under way for the others; and a delay that is new has
+# records as soon as it is configured.
+_DELAY_DEFAULTS: Mapping[str, str | int | bool] = {
+    "queued.max.messages.kbytes": 4096,
+    "queued.min.messages": 2000,
+    "fetch.wait.max.ms": 100,
+    "topic.metadata.refresh.interval.ms": 10_000,
+}
 # With the newer protocol the broker sets the session's length, and refuses a client that does.
 _CLASSIC_ONLY = frozenset({"session.timeout.ms"})
 # What a regular expression must never read as a source: the topics of kworker services.
@@ -64,7 +76,31 @@ def consumer_properties(config: Config, *, slot: int) -> Properties:
     }
 
 
-def _owned_by_consumer(config: Config, slot: int) -> Properties:
+def delay_consumer_properties(config: Config) -> Properties:
+    """For the consumer of the delay process, the only member of its group on this host."""
+    owned = {**_owned_by_consumer(config, "delay"), "group.id": f"{config.name}.delay"}
+    owned.pop("topic.blacklist", None)  # which names the very topics
+    return {
+        "client.id": _client_id(config, "delay"),
+        **consumer_defaults(config),
+        **_DELAY_DEFAULTS,
+        **config.kafka.common,
+        **config.kafka.consumer,
+        **owned,
+    }
+
+
+def delay_producer_properties(config: Config) -> Properties:
+    """For the transactional producer of the delay process; its id is the client's."""
+    return {
+        **transactional(producer_properties(config, slot="delay")),
+        # What came from a topic of ours fits into another; but one batch must, too.
+        "message.max.bytes": 1_000_000_000,
+        "batch.size": 65_536,
+    }
+
+
+def _owned_by_consumer(config: Config, slot: Slot) -> Properties:
     owned: Properties = {
         "group.id": config.name,
         "enable.auto.commit": False,
@@ -84,8 +120,8 @@ def _owned_by_consumer(config: Config, slot: int) -> Properties:
     return owned
 
 
-def producer_properties(config: Config, *, slot: int) -> Properties:
-    """For the producer of the worker in `slot`."""
+def producer_properties(config: Config, *, slot: Slot) -> Properties:
+    """For the producer of the process in `slot`."""
     return {
         "client.id": _client_id(config, slot),
         **PRODUCER_DEFAULTS,
@@ -117,7 +153,7 @@ def admin_properties(config: Config) -> Properties:
     return {"client.id": f"{config.name}-{config.instance}-admin", **config.kafka.common}
 
 
-def _client_id(config: Config, slot: int) -> str:
+def _client_id(config: Config, slot: Slot) -> str:
     return f"{config.name}-{config.instance}-{slot}"
 
 

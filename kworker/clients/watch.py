@@ -1,4 +1,4 @@
-"""What the brokers know and a worker shows or needs: ends of partitions, facts of topics.
+"""What the brokers know and a process shows or needs: ends of partitions, facts of topics.
 
 Asked without waiting: the admin client answers in the background.
 """
@@ -32,6 +32,7 @@ class KafkaWatch:
         self._ends: dict[TopicPartition, Any] = {}
         self._limits: dict[ConfigResource, Any] = {}
         self._described: dict[str, Any] = {}
+        self._partitions: dict[str, Any] = {}
 
     def ask_ends(self, partitions: Iterable[At]) -> None:
         """Asks how far each partition can be read: to an open transaction, or its last record."""
@@ -84,6 +85,23 @@ class KafkaWatch:
                 if (answer := _result(future)) is not None
             },
         )
+
+    def ask_partitions(self, topics: Iterable[str]) -> None:
+        """Asks how many partitions each topic has."""
+        asked = TopicCollection(list(topics))
+        if not self._partitions:
+            self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+
+    def partitions(self) -> dict[str, int] | None:
+        """The answer, once; without the topics that do not exist, or nobody told of."""
+        if not self._partitions or not all(future.done() for future in self._partitions.values()):
+            return None
+        asked, self._partitions = self._partitions, {}
+        return {
+            topic: len(answer.partitions)
+            for topic, future in asked.items()
+            if (answer := _result(future)) is not None
+        }
 
 
 def _result(future: Any) -> Any:

@@ -26,12 +26,13 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
     exception instance, which is that record's failure. A list of another length, or
     anything else, is a failure of every record.
 
-    What it raises instead: `BatchFailed` tells which record failed. `Unavailable` is no
-    record's fault, and every record of the batch fails with it at once: a service that
-    is down is not asked again for parts of it. (Where only one record's is, return it for
-    that record.) Any other exception, `Retry`, `Snooze` and `Reject` among them, is some
-    record's: the batch is halved, and each half called by itself, until a single record
-    raises. So a record is in at most 1 + ⌈log2 size⌉ calls.
+    What it raises instead: `BatchFailed` tells which record failed. Any other exception,
+    `Retry`, `Snooze` and `Reject` among them, is some record's: the batch is halved, and
+    each half called by itself, until a single record raises. So is `Unavailable`, which
+    may be one customer's; but two records are asked alone first, and when both raise it
+    the service is down, is not asked again, and every record that is left fails with it.
+    (Where it is known to be one record's, return it for that record.) So a record is in
+    at most 1 + ⌈log2 size⌉ calls.
 
     With `ordering = "key"` no two records of a batch have the same key, but for null.
     Raises ValueError for a size or a wait that is none, and TypeError for a class: it is

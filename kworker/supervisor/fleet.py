@@ -56,6 +56,11 @@ class Fleet:
         self._board = Scoreboard.for_workers(processes, self._hands)
 
     @property
+    def lifeline(self) -> int:
+        """Reads end-of-file in a child when the supervisor is gone."""
+        return self._lifeline
+
+    @property
     def room(self) -> int:
         """The largest size that needs no restart."""
         return len(self._board.slots)

@@ -45,6 +45,7 @@ class Field(IntEnum):
     DEAD = auto()
     DUPLICATES = auto()
     DROPPED = auto()
+    UNGUARDED = auto()  # ran without Redis: possible duplicates
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()
@@ -74,6 +75,8 @@ class Text:
     reasons: tuple[str, ...] = ()
     # Every partition that this process ever had: a hand names one by its index.
     known: tuple[tuple[str, int], ...] = ()
+    # Of the delay process: each delay, how many records wait, and when the first is due (ms).
+    delays: tuple[tuple[str, int, int | None], ...] = ()
 
 
 class Hand:
@@ -160,7 +163,7 @@ class Slot:
 
     def write_text(self, text: Text) -> None:
         """Replaces the words; `known` is cut where the room ends, `partitions` with it."""
-        data = json.dumps([text.partitions, text.reasons, text.known]).encode()
+        data = json.dumps([text.partitions, text.reasons, text.known, text.delays]).encode()
         if len(data) > _TEXT_BYTES - 8:
             cut = len(text.known) * (_TEXT_BYTES // 2) // len(data)
             self.write_text(Text(text.partitions[:cut], text.reasons[:8], text.known[:cut]))
@@ -182,8 +185,9 @@ class Slot:
             data = bytes(self._text[at + 8 : at + 8 + length])
             if self.words[Field.TEXT_SEQ] - seq < 2:
                 break
-        partitions, reasons, known = json.loads(data)
-        return Text(_pairs(partitions), tuple(reasons), _pairs(known))
+        partitions, reasons, known, delays = json.loads(data)
+        rows = tuple((name, waiting, due_ms) for name, waiting, due_ms in delays)
+        return Text(_pairs(partitions), tuple(reasons), _pairs(known), rows)
 
     def held(self) -> list[Held]:
         """The records in the hands of this worker's handlers, dead or alive."""

@@ -10,7 +10,16 @@ from kworker.supervisor.member import Member
 from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Field
 
-_COUNTERS = ("consumed", "done", "failed", "retried", "dead", "duplicates", "dropped")
+_COUNTERS = (
+    "consumed",
+    "done",
+    "failed",
+    "retried",
+    "dead",
+    "duplicates",
+    "dropped",
+    "unguarded",
+)
 
 
 def package_version() -> str:
@@ -27,7 +36,6 @@ def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:
     oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.members), default=0)
     return {
         "workers": [_row(member, now) for member in fleet.members],
-        "delays": [],
         "held": fleet.sum(Field.HELD),
         "suspects": fleet.sum(Field.SUSPECTS),
         "counters": {name: counters[name] for name in _COUNTERS},

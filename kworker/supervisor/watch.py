@@ -114,15 +114,7 @@ class Watch:
         return tuple(h for h in held if h.thread in computing) or tuple(held)
 
     def _silent(self, member: Member, now: float) -> str:
-        if not member.alive:
-            return ""
-        silent_s = member.silent_s(now, self._since)
-        if member.polled and silent_s > self._limits.heartbeat_s:
-            return f"has not polled for {silent_s:.0f} s"
-        # One that waits for what its handler needs at boot beats, too.
-        if not member.polled and silent_s > self._limits.boot_s:
-            return f"is starting for {silent_s:.0f} s"
-        return ""
+        return why_silent(member, self._limits, now, self._since)
 
     def _wear(self, member: Member, config: Config) -> str:
         size = rss_bytes(member.pid)
@@ -133,3 +125,16 @@ class Watch:
         if 0 < config.workers.max_records <= taken:
             return f"has taken {taken} records, workers.max_records = {config.workers.max_records}"
         return ""
+
+
+def why_silent(member: Member, limits: Limits, now: float, since: float) -> str:
+    """What a process that beats no more is doing; silence before `since` does not count."""
+    if not member.alive:
+        return ""
+    silent_s = member.silent_s(now, since)
+    if member.polled and silent_s > limits.heartbeat_s:
+        return f"has not polled for {silent_s:.0f} s"
+    # One that waits for what its handler needs at boot beats, too.
+    if not member.polled and silent_s > limits.boot_s:
+        return f"is starting for {silent_s:.0f} s"
+    return ""

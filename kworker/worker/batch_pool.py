@@ -74,6 +74,10 @@ class BatchPool:
         self._begin(now)
         return []
 
+    def hurry(self) -> None:
+        """What has been gathered so far begins at the next turn, as far as the crew reaches."""
+        self._gatherings.hurry()
+
     def stop(self) -> None:
         """What is called ends, and nothing more is begun; does not wait."""
         for batch in self._running:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
-from kworker.core.bisection import Bisection, Ends, returned
+from kworker.core.bisection import Bisection, Ends
 from kworker.core.message import Message
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
@@ -55,14 +55,21 @@ class Batch:
             for record in part:
                 if not record.partition.open:
                     self.end(record, NOT_ATTEMPTED)
-            if going:
+            if (down := self._bisection.down) is not None:
+                for record in going:
+                    self.end(record, Failed(down))
+            elif going:
                 self._hold(going)
                 return going
             self.tell()
         return []
 
+    def returned(self, part: Sequence[Record], value: Any) -> Ends:
+        """How the records of a part ended."""
+        return self._bisection.returned(part, value)
+
     def raised(self, part: Sequence[Record], error: BaseException) -> Ends:
-        """How the records of a part ended; nothing when it is run again in halves."""
+        """How the records of a part ended; nothing when it is run again in smaller ones."""
         if not (ends := self._bisection.raised(part, error)):
             for record in part:
                 self._hand_of[record].clear()
@@ -107,7 +114,7 @@ def batch_work(
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 ends = batch.raised(part.records, error)
             else:
-                ends = returned(len(part.records), value)
+                ends = batch.returned(part.records, value)
             calls.end(batch, part, ends)
         return None
 
@@ -138,7 +145,7 @@ def async_batch_work(
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 ends = batch.raised(part.records, error)
             else:
-                ends = returned(len(part.records), value)
+                ends = batch.returned(part.records, value)
             calls.end(batch, part, ends)
         return None
 

@@ -123,11 +123,11 @@ class Cell:
 def _tell(parent: Parent, number: int, record: Record) -> None:
     """Tells a record's outcome, or that there is too much of it."""
     outcome = record.outcome
-    told = Failure.of(outcome.error) if isinstance(outcome, Failed) else outcome
+    told = Failure.in_full(outcome.error) if isinstance(outcome, Failed) else outcome
     try:
         parent.tell(Ended(number, told))
     except OverflowError as error:
-        parent.tell(Ended(number, Failure.of(Unpublishable(f"results of {error} in all"))))
+        parent.tell(Ended(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
 
 
 def main(arguments: Sequence[str]) -> int:

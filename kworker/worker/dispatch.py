@@ -28,6 +28,7 @@ class Pool(Protocol):
     def feed(self, take: Take) -> int: ...
     def slack_s(self) -> float: ...
     def reclaim(self, now: float) -> list[Record]: ...
+    def hurry(self) -> None: ...
 
 
 class Dispatch:
@@ -91,6 +92,11 @@ class Dispatch:
     @property
     def suspects(self) -> int:
         return len(self._in_ward)
+
+    @property
+    def unguarded(self) -> int:
+        """Records that ran without Redis, ever."""
+        return self._claimant.unguarded if self._claimant else 0
 
     @property
     def reasons(self) -> list[str]:
@@ -250,14 +256,13 @@ class Dispatch:
         error, now = record.outcome.error, self._clock()
         self.failed += 1
         record.outcome = None
-        failure = Failure.of(error)
         if self._refusals.any and (by := self._refusals.by(record.source)):
-            failure = _rejected(by)
-        match self._triage.judge(record, failure, now):
+            error = Described(_rejected(by))
+        match self._triage.judge(record, error, now):
             case float(due):
                 self._wait(record, due)
                 return False
-            case Burying() as letter if self._tells(record, failure):
+            case Burying() as letter if self._tells(record, error):
                 record.outcome = TellDead(error, letter)
                 self._to_tell.append(record)
                 return False
@@ -265,9 +270,9 @@ class Dispatch:
                 record.outcome = letter
                 return True
 
-    def _tells(self, record: Record, failure: Failure) -> bool:
+    def _tells(self, record: Record, error: BaseException) -> bool:
         """Whether its handler hears of it: not of one that might end this process, too."""
-        dangerous = failure.kind in ("crashed", "timeout")
+        dangerous = Failure.of(error).kind in ("crashed", "timeout")
         return not dangerous and self._tells_dead(record.source.topic)
 
     def _wait(self, record: Record, due: float) -> None:
@@ -323,6 +328,10 @@ class Dispatch:
             for partition in going:
                 back += self._claimant.withdraw(partition)
         self._lanes.put_back(back)
+
+    def hurry(self) -> None:
+        """What waits for others to be a batch with them does so no longer."""
+        self._pool.hurry()
 
     def drop(self, partition: Partition, above: int) -> None:
         """Forgets what waits of a partition beyond an offset; see `Lanes.drop`."""

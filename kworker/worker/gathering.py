@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from math import inf
 
 from kworker.core.record import Record
 from kworker.core.telling import TellDead
@@ -41,6 +42,10 @@ class Gathering:
         full = len(waiting) >= self.size
         return bool(waiting) and (full or now - self.since >= self._wait_s)
 
+    def hurry(self) -> None:
+        """What is here has waited long enough."""
+        self._waiting = deque((-inf, record) for _, record in self._waiting)
+
     def take(self) -> list[Record]:
         """The next batch: those that came first."""
         following = self._waiting.popleft
@@ -64,6 +69,11 @@ class Gatherings:
         for record in records:
             self._gathering(record).add(record, now)
             self.room -= 1
+
+    def hurry(self) -> None:
+        """What has been gathered so far is due."""
+        for gathering in self._all:
+            gathering.hurry()
 
     def longest_due(self, now: float) -> Gathering | None:
         """Of those with a batch to begin."""

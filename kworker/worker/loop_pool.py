@@ -94,6 +94,9 @@ class LoopPool:
         """Nothing: whatever was handed over has started."""
         return []
 
+    def hurry(self) -> None:
+        """Nothing: whatever was handed over waits for a handler only."""
+
     def stop(self) -> None:
         """Handlers still running are left where they are; nothing more is begun."""
         self._loop.stop()

@@ -209,6 +209,8 @@ class Poller:
             # Look at many outcomes at once: being woken by each costs more than it does.
             time.sleep(slack_s)
             wait_s = 0.0
+        if self._shedding:
+            self.dispatch.hurry()
         if ended := self.dispatch.turn(wait_s):
             self._settle(ended)
         if self._shedding and self.lanes.parked:

@@ -108,6 +108,9 @@ class ThreadPool:
         self._stuck = len(stuck)
         return [record for run in stuck for record in _emptied(run)]
 
+    def hurry(self) -> None:
+        """Nothing: whatever was handed over waits for a handler only."""
+
     def stop(self) -> None:
         """Every thread ends after its present record, and begins nothing more; does not wait."""
         for run in [*self._now, *self._waiting_runs()]:

@@ -54,6 +54,7 @@ class Telling:
         words[Field.RETRIED] = poller.counters.retried
         words[Field.DEAD] = poller.counters.dead
         words[Field.DUPLICATES] = poller.counters.duplicates
+        words[Field.UNGUARDED] = poller.dispatch.unguarded
         words[Field.HELD] = poller.flow.held
         words[Field.SUSPECTS] = poller.dispatch.suspects
         words[Field.PUBLISHED] = poller.publisher.published

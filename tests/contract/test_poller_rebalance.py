@@ -1,5 +1,9 @@
 """The real poller on the twin when its partitions go and come."""
 
+from collections.abc import Callable
+
+import pytest
+
 from kworker.clients.memory import MemoryKafka
 from tests.contract.bench import (
     GROUP,
@@ -83,6 +87,28 @@ def test_a_revoke_does_not_wait_longer_than_its_time() -> None:
     assert REVOKE_TIMEOUT_S <= clock.now - before < REVOKE_TIMEOUT_S + 1
     take_turns(one, two)
     assert len(two.owned) == 1
+
+
+def revoke(bench: Bench) -> None:
+    bench.consumer.close()
+
+
+def drain(bench: Bench) -> None:
+    bench.poller.stop_taking()
+    bench.turn(2)
+
+
+@pytest.mark.parametrize("begin", [revoke, drain])
+def test_what_waits_for_a_batch_to_fill_holds_up_no_end(begin: Callable[[Bench], None]) -> None:
+    """It would wait for its `wait`, and meanwhile the group stands still."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.pool.hurry = lambda: one.end(*[value for value in one.in_hand() if value])
+    before = clock.now
+    begin(one)
+    assert clock.now - before < 1
+    assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
 
 
 def test_a_handler_that_outlives_its_partition_commits_nothing() -> None:

@@ -222,6 +222,21 @@ def test_a_part_of_a_batch_begins_when_its_first_record_has_waited(threads: Benc
     assert calls.made == [(1, 2)]
 
 
+def test_in_a_hurry_what_is_gathered_begins_and_what_comes_after_waits(benches: Benches) -> None:
+    """A revoke and a drain wait for what is here; nobody waits for the other partitions'."""
+    bench, calls = benches(), Calls()
+    bench.batches(calls, size=3)
+    bench.feed(records(1, 2))
+    bench.pool.hurry()
+    bench.ended(2)
+    bench.feed(records(3))
+    bench.turn()
+    assert calls.made == [(1, 2)]
+    bench.pool.hurry()
+    bench.ended(1)
+    assert calls.made == [(1, 2), (3,)]
+
+
 def test_what_remains_of_a_full_batch_waits_from_when_it_came(threads: Benches) -> None:
     bench, calls = threads(), Calls()
     bench.batches(calls, size=3, wait="200ms")
@@ -402,16 +417,31 @@ def test_what_has_ended_does_not_wait_for_the_other_half(threads: Benches) -> No
     assert calls.made == [(0, 1, 2, 3), (0, 1), (2, 3), (2,), (3,)]
 
 
-def test_who_cannot_be_reached_is_called_once(benches: Benches) -> None:
+def test_who_cannot_be_reached_is_not_called_again_for_each(benches: Benches) -> None:
+    """What was not called any more fails with what was: it waits for the same."""
+
     def answer(_: list[Message]) -> None:
         raise Unavailable("billing")
 
     calls = Calls(answer)
     bench = benches()
-    bench.batches(calls, size=4)
-    bench.feed(records(0, 1, 2, 3))
-    assert {type(outcome.error) for outcome in bench.ended(4).values()} == {Unavailable}
-    assert len(calls.made) == 1
+    bench.batches(calls, size=100)
+    bench.feed(records(*range(100)))
+    assert {type(outcome.error) for outcome in bench.ended(100).values()} == {Unavailable}
+    assert [len(call) for call in calls.made] == [100, 1, 1]
+
+
+def test_one_customer_that_cannot_be_reached_fails_alone(benches: Benches) -> None:
+    def answer(messages: list[Message]) -> list[None]:
+        if any(message.offset == 0 for message in messages):
+            raise Unavailable("customer-0")
+        return [None] * len(messages)
+
+    bench = benches()
+    bench.batches(Calls(answer), size=100)
+    bench.feed(records(*range(100)))
+    outcomes = bench.ended(100)
+    assert [o for o, outcome in outcomes.items() if isinstance(outcome, Failed)] == [0]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.batch import NOT_ATTEMPTED, BatchFailed, batch, mark_of
-from kworker.core.bisection import Bisection, Ends, returned
+from kworker.core.bisection import Bisection, Ends
 from kworker.core.outcome import Reject, Retry, Snooze, Unavailable
 
 Handler = Callable[[Sequence[int]], Any]
@@ -24,16 +24,18 @@ class Run:
         self.calls: list[Sequence[int]] = []
         bisection = Bisection(range(size))
         while part := bisection.next():
-            self.calls.append(part)
             for record, end in zip(part, self._ends(bisection, part, handler), strict=False):
                 self.ends[record].append(end)
 
     def _ends(self, bisection: Bisection[int], part: Sequence[int], handler: Handler) -> Ends:
+        if bisection.down:
+            return [bisection.down] * len(part)
+        self.calls.append(part)
         try:
             value = handler(part)
         except Exception as error:  # noqa: BLE001 - as a handler may
             return bisection.raised(part, error)
-        return returned(len(part), value)
+        return bisection.returned(part, value)
 
     @property
     def once(self) -> dict[int, Any]:
@@ -97,11 +99,60 @@ def test_what_speaks_of_a_record_is_isolated(error: Exception) -> None:
     assert Run(8, handler).once == {record: error if record == 5 else None for record in range(8)}
 
 
-def test_a_service_that_is_down_is_not_asked_again_for_parts() -> None:
+@given(st.integers(1, 600))
+def test_a_service_that_is_down_is_not_asked_again_for_parts(size: int) -> None:
     """Halving 500 records would be 999 calls to what is down; nobody's fault is everybody's."""
-    run = Run(500, raising_for({499}, Unavailable))
-    assert len(run.calls) == 1
+    run = Run(size, raising_for(set(range(size)), Unavailable))
+    assert len(run.calls) <= 3
     assert {type(end) for end in run.once.values()} == {Unavailable}
+
+
+@given(st.integers(1, 600).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
+def test_who_alone_is_unavailable_fails_alone(drawn: tuple[int, int]) -> None:
+    """One customer for ever unavailable stops nobody else, wherever it is in the batch."""
+    size, poison = drawn
+    run = Run(size, raising_for({poison}, Unavailable))
+    assert [r for r, end in run.once.items() if isinstance(end, Unavailable)] == [poison]
+    assert run.most_calls <= bound(size)
+
+
+def test_what_one_customer_sent_together_does_not_speak_for_all() -> None:
+    """A batch of those that waited begins with them each time, and would never get further."""
+    run = Run(100, raising_for(set(range(10)), Unavailable))
+    assert [r for r, end in run.once.items() if isinstance(end, Unavailable)] == list(range(10))
+
+
+def test_a_service_that_goes_down_between_the_calls_is_asked_by_two_more() -> None:
+    """What is left of a batch cannot know it from the calls that had their answer."""
+    calls: list[Sequence[int]] = []
+
+    def handler(records: Sequence[int]) -> list[None]:
+        calls.append(records)
+        if len(calls) > 3 or 0 in records:
+            raise Unavailable("billing")
+        return [None] * len(records)
+
+    ends = Run(100, handler).once
+    assert [len(call) for call in calls] == [100, 1, 1, 50, 1, 1]
+    assert {r for r, end in ends.items() if end is None} == {99}
+
+
+@given(batches(), st.data())
+def test_whatever_is_raised_each_record_ends_once_and_the_calls_are_bounded(
+    drawn: tuple[int, set[int]], data: st.DataObject
+) -> None:
+    """One error of many may hide another, and a service may come and go."""
+    size, poison = drawn
+    errors = (ValueError("no"), Unavailable("billing"), None)
+
+    def handler(records: Sequence[int]) -> list[None]:
+        if poison.intersection(records) and (error := data.draw(st.sampled_from(errors))):
+            raise error
+        return [None] * len(records)
+
+    run = Run(size, handler)
+    assert len(run.once) == size
+    assert run.most_calls <= bound(size)
 
 
 def stopping_at(index: int, cause: Exception) -> Handler:

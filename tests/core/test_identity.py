@@ -56,7 +56,7 @@ def test_what_is_no_id_says_so(by: type[Ids], returned: object, words: str) -> N
 
 def test_what_a_function_raises_is_no_id(by: type[Ids]) -> None:
     """A record that it cannot read must not end the claims thread."""
-    with pytest.raises(NoId, match=f"{MODULE}:of raised JSONDecodeError"):
+    with pytest.raises(NoId, match=f"{MODULE}:of raised Undecodable"):
         by.function(lambda m: m.json()["id"])(a_record(a_partition(), value=b"{"))
 
 

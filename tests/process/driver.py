@@ -6,7 +6,8 @@
 - `limits.json`: the supervisor's waits, shortened;
 - `preflight.json`: the report of the preflight check; fine when it is not there;
 - `behaviour.json`: what a worker does, by slot or `*`, read when it is born;
-- `births`: a line for each life of a worker: slot, pid, monotonic time.
+- `births`: a line for each life of a worker: slot, pid, monotonic time;
+  `delay-births`: the same for the delay process, whose behaviour is that of `delay`.
 """
 
 import json
@@ -40,6 +41,7 @@ def main(folder: Path, ready_fd: int | None = None) -> int:
     config = read_config(folder)
     parts = Parts(
         body=fake_worker,
+        delay=fake_delay,
         preflight=lambda _: preflight(folder),
         reread=lambda: read_config(folder),
         limits=read_limits(folder),
@@ -100,6 +102,14 @@ def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
     if behaviour.get("tell_environment"):
         (config.state_dir / "environment").write_text("\n".join(os.environ))
     return FakeWorker(slot, lifeline_fd, behaviour).run()
+
+
+def fake_delay(config: Config, slot: Slot, lifeline_fd: int) -> int:
+    """The body of the delay process: as a worker's, but that it tells of delays."""
+    behaviour = _read(config.state_dir / "behaviour.json").get("delay", {})
+    with (config.state_dir / "delay-births").open("a") as births:
+        births.write(f"0 {os.getpid()} {time.monotonic()}\n")
+    return FakeDelay(slot, lifeline_fd, {"idle": True, **behaviour}).run()
 
 
 class FakeWorker:
@@ -189,6 +199,15 @@ class FakeWorker:
         self.slot.words[Field.IN_HAND] = 0
         self.slot.words[Field.PHASE] = Phase.GONE
         return int(self.behaviour.get("drain_exit", 0))
+
+
+class FakeDelay(FakeWorker):
+    """Tells what the test wants of its delays."""
+
+    def _join(self) -> None:
+        super()._join()
+        rows = tuple((name, count, due) for name, count, due in self.behaviour.get("rows", ()))
+        self.slot.write_text(Text(reasons=self.slot.read_text().reasons, delays=rows))
 
 
 def _read(path: Path) -> dict[str, Any]:
