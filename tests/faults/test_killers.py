@@ -67,7 +67,7 @@ PLACES = {kind: partition for partition, kind in enumerate(VERDICTS)}
 CRASH_LIMIT = 2
 KILLS = 3
 RECORDS = 3_000
-FIRST, RATE = 300, 120  # records before the culprits, and a second beside them: half of what fits
+FIRST, RATE = 300, 150  # records before the culprits, and a second beside them: 5/8 of what fits
 MEMORY_BYTES = 640 << 20  # for all processes: none comes to `workers.memory`
 SETTLED_S = 90.0
 # One that hangs is dumped, told to drain, aborted; and the third death of a slot is answered late.
@@ -108,6 +108,7 @@ def test_only_culprits_die_and_all_else_goes_on_beside_them_and_beside_random_ki
         stream.finish()
         struck.caught_up()
         restarts = sum(row["restarts"] for row in struck.workers().values())
+        ended = struck.logged("worker_pid") - set(struck.worker_pids().values())
         assert max(_descriptors(struck)) <= max(before) + FDS_MORE
         assert _zombies(struck) == []
         assert list((struck.folder / "state" / "suspects").iterdir()) == []
@@ -120,8 +121,10 @@ def test_only_culprits_die_and_all_else_goes_on_beside_them_and_beside_random_ki
     assert _counted(struck) <= set(culprits.values())
     lives = _lives_ended(found, struck, culprits.values())
     assert all(count <= CRASH_LIMIT + 1 for count in lives.values()), lives
-    assert restarts <= sum(lives.values()) + KILLS
-    assert _innocent(found, struck, culprits.values()).contradictions() == {}
+    # Until the hoarder's memory is free the kernel may end one more beside it.
+    assert restarts <= sum(lives.values()) + KILLS + CRASH_LIMIT
+    ended |= struck.logged("cell")
+    assert _innocent(found, ended, culprits.values()).contradictions() == {}
     assert _overtaken(found, culprits.values()) == []
     gaps = _gaps_s(found, from_ns, to_ns)
     print(f"{restarts} restarts; stood still for {gaps}, of {(to_ns - from_ns) / 1e9:.1f} s")
@@ -231,23 +234,22 @@ def _overtaken(found: Evidence, culprits: Iterable[Position]) -> list[Position]:
     return [last[run.key][1] for run in behind if run.start_ns < last[run.key][0]]
 
 
-def _innocent(found: Evidence, struck: Service, culprits: Iterable[Position]) -> Evidence:
-    """The same of all but the culprits, whose doings are faults: others repeat because of them."""
+def _innocent(found: Evidence, ended: set[int], culprits: Iterable[Position]) -> Evidence:
+    """The same of all but the culprits; what repeats may do so because a process ended."""
     guilty = set(culprits)
-    deadly = {run.pid for run in found.runs if run.position in guilty} | struck.logged("cell")
-    ended = [_fault(pid, found.runs) for pid in deadly - {fault.pid for fault in found.faults}]
+    faults = [_fault(pid, found.runs) for pid in ended - {fault.pid for fault in found.faults}]
     return replace(
         found,
         produced=[record for record in found.produced if record.position not in guilty],
         runs=[run for run in found.runs if run.position not in guilty],
-        faults=[*found.faults, *ended],
+        faults=[*found.faults, *faults],
     )
 
 
 def _fault(pid: int, runs: Sequence[Invocation]) -> Fault:
-    """The end of a process, at some time after it last did something."""
+    """The end of a process, somewhen after it last did something."""
     times = [at for run in runs if run.pid == pid for at in (run.start_ns, run.end_ns) if at]
-    return Fault("died of a record", pid, -1, (), min(times, default=0), max(times, default=0), 1)
+    return Fault("ended", pid, -1, (), min(times, default=0), max(times, default=0), 1)
 
 
 def _gaps_s(found: Evidence, from_ns: int, to_ns: int) -> dict[At, float]:
