@@ -1,4 +1,4 @@
-"""Dead letters on a strict broker: byte for byte, not to be erased, and when they cannot be written."""
+"""Dead letters on a strict broker: byte for byte, not erased, and when they cannot be written."""
 
 import time
 from collections import Counter
