@@ -33,6 +33,7 @@ class Contender:
     threads: int = rivals.NO_OP_THREADS
     waits: bool = False
     claims: bool = False  # idempotent, with Redis
+    retries: int = 0  # records that wait in a delay topic meanwhile
     part: float = 1.0  # of the records: what is slow is measured with fewer
 
 
@@ -45,6 +46,13 @@ CONTENDERS = (
     Contender("consume", "raw consume(500), tuned"),
     Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",)),
     Contender("kworker", "kworker, no-op, key order, commits", NO_OP, "no_op"),
+    Contender(
+        "kworker-retries",
+        "the same, while 5,000 wait for a retry",
+        ("kworker",),
+        "no_op",
+        retries=5_000,
+    ),
     Contender("kworker-results", "kworker, a result produced for each", NO_OP, "result"),
     Contender("kworker-decoded", "kworker, JSON decoded, a result for each", NO_OP, "decoded"),
     Contender("threads", "64 bare threads sleeping 10 ms, no Kafka", waits=True),
@@ -68,6 +76,7 @@ CONTENDERS = (
 TARGETS = (
     ("kworker", "pool", 2.0),
     ("kworker", "poll", 0.3),
+    ("kworker-retries", "kworker", 0.95),
     ("kworker-results", "pool", 1.2),
     ("kworker-wait", "threads", 0.97),
     ("kworker-wait-claims", "kworker-wait", 0.97),
@@ -130,6 +139,7 @@ class Benchmark:
                 contender.threads,
                 wanted,
                 claims=contender.claims,
+                retries=contender.retries,
             )
         else:
             records, seconds = self._rival(contender.name, run, wanted)

@@ -14,6 +14,7 @@ from kworker.cli import (
     init,
     offsets,
     reject,
+    replay,
     sandbox,
     service,
     spark,
@@ -69,7 +70,7 @@ def options(
 
 
 # The service first: it is what a user comes for.
-for verbs in (service, init, check, reject):
+for verbs in (service, init, check, reject, replay):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),

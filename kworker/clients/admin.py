@@ -119,6 +119,19 @@ class Admin:
             done = self._coordinated(lambda: consumer.commit(offsets=offsets, asynchronous=False))
         _raise_first_error(done or ())
 
+    def delete_group(self, group: str) -> None:
+        """Forgets a group without members, and its positions; one that is not there is fine."""
+        limit = {"request_timeout": self._timeout_s}
+
+        def ask() -> None:
+            try:
+                self._answer(self._client.delete_consumer_groups([group], **limit)[group])
+            except KafkaException as error:
+                if _code(error) != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+
+        self._coordinated(ask)
+
     @contextmanager
     def _beside(self, group: str) -> Iterator[Consumer]:
         """A consumer that speaks of the group without joining it.

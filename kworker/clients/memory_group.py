@@ -115,8 +115,8 @@ class Group:
         """Takes over positions, of whatever partition and also backwards, as the broker does."""
         if (error := self.refusal(member)) is not None:
             return error
-        assert member is not None
-        self.accept(member.name, member.generation, positions)
+        name, generation = ("", -1) if member is None else (member.name, member.generation)
+        self.accept(name, generation, positions)
         return None
 
     def accept(self, member: str, generation: int, positions: Mapping[At, int]) -> None:
@@ -126,8 +126,10 @@ class Group:
             self.history.append(Commit(self._name, member, generation, at, position))
 
     def refusal(self, member: Member | None) -> KafkaError | None:
-        """Why positions are not taken from this member now."""
-        if member is None or member.expelled:
+        """Why positions are not taken from this member now; from nobody, while it has members."""
+        if member is None:
+            return KafkaError(KafkaError.UNKNOWN_MEMBER_ID) if self._members else None
+        if member.expelled:
             return KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
         if member.fenced:
             return KafkaError(KafkaError.FENCED_INSTANCE_ID)

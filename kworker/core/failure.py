@@ -1,7 +1,7 @@
 """What is told of a run that raised: enough to decide by, to log, and to write in headers."""
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kworker.core.message import Undecodable
@@ -29,7 +29,7 @@ class Failure:
     """One failed run, as plain values: it crosses processes.
 
     `exception` is the dotted name of its type, `lineage` that and the bare name of it and
-    of each of its bases, `after` seconds, `name` what is unavailable.
+    of each of its bases, `after` seconds, `name` what is unavailable, `where` the line that raised.
     """
 
     kind: Kind
@@ -39,6 +39,7 @@ class Failure:
     stack: str = ""
     after: float | None = None
     name: str = ""
+    where: str = ""
 
     def __str__(self) -> str:
         """A line for the log."""
@@ -47,7 +48,10 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """Describes what a handler raised, or what kworker found."""
+        """Describes what a handler raised, or what kworker found; without its stack.
+
+        To write that down costs more than all the rest, and most failures are not final.
+        """
         if isinstance(error, Described):
             return error.failure
         return cls(
@@ -55,16 +59,19 @@ class Failure:
             exception=_dotted(type(error)),
             lineage=_lineage(type(error)),
             message=_text(error),
-            stack=_stack(error),
             after=error.after_s if isinstance(error, Retry | Snooze) else None,
             name=error.name if isinstance(error, Unavailable) else "",
+            where=_where(error),
         )
 
-    @property
-    def where(self) -> str:
-        """The innermost line of the traceback that has a file."""
-        lines = [line.strip() for line in self.stack.splitlines()]
-        return next((line for line in reversed(lines) if line.startswith('File "')), "")
+    @classmethod
+    def in_full(cls, error: BaseException) -> "Failure":
+        """The same with its stack."""
+        return error.failure if isinstance(error, Described) else cls.of(error).with_stack(error)
+
+    def with_stack(self, error: BaseException) -> "Failure":
+        """The same, told of this error."""
+        return self if isinstance(error, Described) else replace(self, stack=_stack(error))
 
 
 class Described(Exception):
@@ -108,6 +115,15 @@ def _text(error: BaseException) -> str:
         text = f"(its text cannot be made: {type(raised).__name__})"
     # What UTF-8 cannot say must not stop a dead letter from being written.
     return text[:_TEXT_MAX].encode(errors="backslashreplace").decode()
+
+
+def _where(error: BaseException) -> str:
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
 
 
 def _stack(error: BaseException) -> str:

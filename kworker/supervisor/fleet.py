@@ -19,6 +19,7 @@ from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.journal import Journal
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Death, Member
+from kworker.supervisor.proc import stand_before
 from kworker.supervisor.scoreboard import Field, Scoreboard, Slot, hands_of
 
 Body = Callable[[Config, Slot, int], int]
@@ -26,6 +27,7 @@ Body = Callable[[Config, Slot, int], int]
 
 _log = structlog.get_logger()
 _FORK_AGAIN_S = 1.0
+_OOM_MORE = 100  # of all memory, 10 %: when it runs out, it is never the supervisor that is ended
 _NAMED_MOST = 20  # suspects in a line of the log
 
 
@@ -171,6 +173,7 @@ class Fleet:
     def _live(self, config: Config, slot: Slot) -> int:
         """In the child."""
         setproctitle(f"kworker: worker {slot.number} [{config.name}] starting")
+        stand_before(_OOM_MORE)
         log.identify(worker=slot.number)
         self._folder.join_workers()
         return self._body(config, slot, self._lifeline)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Literal
 
 from kworker.core.suspects import Place, Suspect
 
-_KEPT_S = 24 * 3600.0  # a suspect that did not come again has long been settled
+KEPT_S = 24 * 3600.0  # a suspect that did not come again has long been settled
 _BYTES_MAX = 4096
+_STILL_NS = 1_000_000_000  # a folder changed later than so may change again within the same tick
 
 
 class Journal:
@@ -50,7 +52,6 @@ class Journal:
 
         Of more than `most` in all, the oldest are forgotten. Raises OSError.
         """
-        self._folder.mkdir(mode=0o700, exist_ok=True)
         for place in places:
             known = _parsed(self._path(place)) or Suspect(place, why, since=now_s)
             self.write(replace(known.after(how), why=why))
@@ -58,9 +59,10 @@ class Journal:
 
     def write(self, suspect: Suspect) -> None:
         """Adds or replaces one. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._path(suspect.place)
         unfinished = path.with_suffix(f".{os.getpid()}")
-        data = json.dumps(asdict(suspect)).encode()
+        data = packed(suspect).encode()
         fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, data)
@@ -91,8 +93,49 @@ class Journal:
         by_age = sorted((_written(path), path) for path in self._folder.iterdir())
         surplus = len(by_age) - most
         for number, (written, path) in enumerate(by_age):
-            if number < surplus or now_s - written > _KEPT_S:
+            if number < surplus or now_s - written > KEPT_S:
                 path.unlink(missing_ok=True)
+
+
+class Watched:
+    """The suspects of a journal, read again only when its folder has changed."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._changed_ns: int | None = 0
+        self.suspects: dict[Place, Suspect] = {}  # replaced as a whole
+
+    def look(self, *, force: bool = False) -> bool:
+        """Whether they were read: a `stat` tells, unless forced."""
+        changed_ns = self._journal.changed_ns
+        if changed_ns == self._changed_ns and not force:
+            return False
+        self.suspects = self._journal.read() if changed_ns else {}
+        still = time.time_ns() - changed_ns > _STILL_NS
+        self._changed_ns = changed_ns if still else None
+        return True
+
+
+def packed(suspect: Suspect) -> str:
+    """As text, for a file or for other hosts."""
+    return json.dumps(asdict(suspect))
+
+
+def unpacked(text: str | bytes) -> Suspect | None:
+    """The reverse; None for what is no suspect."""
+    try:
+        raw = json.loads(text)
+        topic, partition, offset = raw["place"]
+        return Suspect(
+            place=(str(topic), int(partition), int(offset)),
+            why="timeout" if raw["why"] == "timeout" else "crash",
+            deaths=int(raw["deaths"]),
+            unsure=int(raw["unsure"]),
+            ended=tuple(str(how) for how in raw["ended"]),
+            since=float(raw["since"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _written(path: Path) -> float:
@@ -105,15 +148,6 @@ def _written(path: Path) -> float:
 def _parsed(path: Path) -> Suspect | None:
     try:
         with path.open("rb") as file:
-            raw = json.loads(file.read(_BYTES_MAX))
-        topic, partition, offset = raw["place"]
-        return Suspect(
-            place=(str(topic), int(partition), int(offset)),
-            why="timeout" if raw["why"] == "timeout" else "crash",
-            deaths=int(raw["deaths"]),
-            unsure=int(raw["unsure"]),
-            ended=tuple(str(how) for how in raw["ended"]),
-            since=float(raw["since"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+            return unpacked(file.read(_BYTES_MAX))
+    except OSError:
         return None

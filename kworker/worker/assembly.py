@@ -3,18 +3,20 @@
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from kworker.clients.kafka import KafkaConsumer, KafkaProducer
-from kworker.clients.properties import consumer_properties, producer_properties
-from kworker.clients.redis import RedisClaims
-from kworker.config import Config
+from kworker.clients.kafka import KafkaProducer
+from kworker.clients.properties import producer_properties
+from kworker.clients.redis import RedisClaims, RedisSuspects
+from kworker.config import Config, Idempotency
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.pace import Pace
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.journal import Journal, Watched
 from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Slot
 from kworker.topics import of_a_service
@@ -31,10 +33,11 @@ from kworker.worker.letters import Letters
 from kworker.worker.life import Neighbours, own_life
 from kworker.worker.loop_pool import LoopPool
 from kworker.worker.marks import Marks
-from kworker.worker.poller import Poller
+from kworker.worker.poller import Consumer, Poller
 from kworker.worker.pool import ThreadPool
 from kworker.worker.publisher import Publisher, PublishPolicy
 from kworker.worker.results import Results
+from kworker.worker.shared_suspects import SharedSuspects
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
 from kworker.worker.ward import Ward
@@ -64,26 +67,40 @@ def make_pool(config: Config, slot: Slot, handlers: Handlers, results: Results) 
     return ThreadPool(work(handlers, results, timeout_s, attempts), hands)
 
 
-def make_results(config: Config, facts: TopicFacts) -> Results:
+@dataclass(frozen=True, slots=True)
+class Role:
+    """In what a worker and a replay differ.
+
+    `reader` makes the consumer of a listener; `replay` is the id that what is written bears;
+    only a supervised process has the suspects `apart`.
+    """
+
+    slot: int
+    reader: Callable[[Any], Consumer]
+    intake: IntakePolicy
+    replay: str = ""
+    apart: bool = True
+
+
+def make_results(config: Config, facts: TopicFacts, replay: str = "") -> Results:
     """What turns what handlers return into records to write."""
-    return Results(config.delivery.results, config.delivery.topics, facts)
+    return Results(config.delivery.results, config.delivery.topics, facts, replay)
+
+
+def make_intake(config: Config) -> IntakePolicy:
+    """A worker's: records come again by the requeue topic."""
+    return IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age)
 
 
 def make_poller(
-    config: Config, slot: int, pool: Crew, handlers: Handlers, facts: TopicFacts
-) -> tuple[Poller, KafkaConsumer]:
-    """The poller and the consumer inside it."""
+    config: Config, role: Role, pool: Crew, handlers: Handlers, facts: TopicFacts
+) -> Poller:
+    """The poller of a worker, or of a replay."""
     workers, delivery, retry = config.workers, config.delivery, config.retry
     # One record over a topic's limit would fail the whole batch that it is in.
-    producer = producer_properties(config, slot=slot)
+    producer = producer_properties(config, slot=role.slot)
     producer["message.max.bytes"] = facts.largest
     producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), facts.smallest)
-    made: list[KafkaConsumer] = []
-
-    def consumer(listener: Any) -> KafkaConsumer:
-        made.append(KafkaConsumer(consumer_properties(config, slot=slot), listener))
-        return made[0]
-
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
     backlog = PublishPolicy(workers.in_flight_bytes, 2 * delivery.commit_records)
     lanes = Lanes(workers.ordering)
@@ -92,43 +109,52 @@ def make_poller(
     )
     folder = StateFolder(config.state_dir)
     at_once = workers.concurrency if handlers.is_async else workers.threads
+    sharing = config.idempotency if role.apart else None
+    shared = make_shared(sharing, folder) if sharing else None
     dispatch = Dispatch(
         pool=pool,
         lanes=lanes,
         flow=flow,
-        triage=make_triage(config, facts),
+        triage=make_triage(config, facts, role.replay),
         refusals=Refusals(folder.rejected),
-        ward=Ward(config, folder.suspects, facts),
-        claimant=make_claimant(config, folder, at_once) if config.idempotency else None,
+        ward=Ward(config, folder.suspects, facts, shared) if role.apart else None,
+        claimant=make_claimant(config, folder, at_once, shared) if config.idempotency else None,
         tells_dead=lambda topic: handlers.dead_of(topic) is not None,
         clock=time.monotonic,
     )
-    poller = Poller(
-        consumer=consumer,
+    return Poller(
+        consumer=role.reader,
         committer=lambda client: Committer(client, commits),
         publisher=Publisher(lambda: KafkaProducer(producer), backlog),
         dispatch=dispatch,
         lanes=lanes,
         flow=flow,
-        intake=IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age),
+        intake=role.intake,
         revoke_timeout_s=workers.revoke_timeout,
     )
-    return poller, made[0]
 
 
-def make_triage(config: Config, facts: TopicFacts) -> Triage:
+def make_triage(config: Config, facts: TopicFacts, replay: str) -> Triage:
     """What decides about failed runs."""
     retry = config.retry
     breaker = BreakerPolicy.of(config.dead_letter.breaker)
     return Triage(
         RetryPolicy(tuple(retry.delays), frozenset(retry.never), retry.mode == "hold"),
-        Letters(config.retry_topic, config.dead_letter.topic, facts),
+        Letters(config.retry_topic, config.dead_letter.topic, facts, replay),
         Breaker(breaker) if breaker else None,
         config.route,
     )
 
 
-def make_claimant(config: Config, folder: StateFolder, at_once: int) -> Claimant:
+def make_shared(chosen: Idempotency, folder: StateFolder) -> SharedSuspects:
+    """Suspects that other hosts know of, too; told by the claims thread."""
+    storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)
+    return SharedSuspects(storage, Watched(Journal(folder.suspects)))
+
+
+def make_claimant(
+    config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
+) -> Claimant:
     """Claims records in Redis before they run, `at_once` of them; `start` begins its thread."""
     chosen = config.idempotency
     assert chosen is not None
@@ -140,6 +166,7 @@ def make_claimant(config: Config, folder: StateFolder, at_once: int) -> Claimant
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
         gone=Neighbours(config.instance).gone,
         marks=Marks(folder.marks, owner),
+        suspects=shared,
     )
     return Claimant(claiming, Pace(at_once), chosen.unavailable)
 

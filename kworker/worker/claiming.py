@@ -1,4 +1,4 @@
-"""The claims thread: the only one of a worker that asks Redis who holds what."""
+"""The claims thread: the only one of a worker that talks to Redis."""
 
 import time
 from collections import deque
@@ -15,6 +15,7 @@ from kworker.core.silence import Silence
 from kworker.errors import Unreachable
 from kworker.worker.claim_book import Answers, Batch, Book
 from kworker.worker.marks import Marks
+from kworker.worker.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
 
@@ -44,7 +45,8 @@ class Claiming:
     """Owns the connection to Redis, the book and the marks.
 
     One thread runs it. Batches come by `inbox`, answers go by `answered`. Every call is the
-    owner's beat; without anything to say there is one a third of a lease.
+    owner's beat; without anything to say there is one a third of a lease, or where suspects are
+    shared one a second.
     """
 
     def __init__(
@@ -56,10 +58,12 @@ class Claiming:
         policy: ClaimPolicy,
         gone: Callable[[str], bool],
         marks: Marks,
+        suspects: SharedSuspects | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gone` tells which owners surely have ended."""
         self._claims = claims
+        self._suspects = suspects
         self._policy = policy
         self._marks = marks
         self._clock = clock
@@ -93,6 +97,8 @@ class Claiming:
             self.failure = error
         finally:
             self._claims.close()
+            if self._suspects is not None:
+                self._suspects.close()
 
     def turn(self, wait_s: float) -> None:
         """Waits so long for a batch, then does what is due."""
@@ -121,7 +127,8 @@ class Claiming:
 
     @property
     def _call_at(self) -> float:
-        return min(self._beat_at, self._look_at) if self._silence.owners else self._beat_at
+        beat_at = min(self._beat_at, self._look_at) if self._silence.owners else self._beat_at
+        return beat_at if self._suspects is None else min(beat_at, self._suspects.due_at)
 
     # -- what happens -----------------------------------------------------------------
 
@@ -148,7 +155,9 @@ class Claiming:
             self.away, self._retry_s = None, _RETRY_S[0]
 
     def _talk(self) -> None:
-        """Marks, then claims, then those that dead owners hold."""
+        """Suspects and marks, then claims, then those that dead owners hold."""
+        if self._suspects is not None:
+            self._suspects.turn(self._clock())
         for _ in range(_ROUNDS):
             while self._marks.many:
                 self._say(self._marks.next())
@@ -191,6 +200,8 @@ class Claiming:
         try:
             while len(self._marks):
                 self._say(self._marks.next())
+            if self._suspects is not None:
+                self._suspects.end()
         except Unreachable as error:
             _LOG.warning(
                 "marks are kept in state_dir; the next start tells them to Redis",

@@ -256,14 +256,13 @@ class Dispatch:
         error, now = record.outcome.error, self._clock()
         self.failed += 1
         record.outcome = None
-        failure = Failure.of(error)
         if self._refusals.any and (by := self._refusals.by(record.source)):
-            failure = _rejected(by)
-        match self._triage.judge(record, failure, now):
+            error = Described(_rejected(by))
+        match self._triage.judge(record, error, now):
             case float(due):
                 self._wait(record, due)
                 return False
-            case Burying() as letter if self._tells(record, failure):
+            case Burying() as letter if self._tells(record, error):
                 record.outcome = TellDead(error, letter)
                 self._to_tell.append(record)
                 return False
@@ -271,9 +270,9 @@ class Dispatch:
                 record.outcome = letter
                 return True
 
-    def _tells(self, record: Record, failure: Failure) -> bool:
+    def _tells(self, record: Record, error: BaseException) -> bool:
         """Whether its handler hears of it: not of one that might end this process, too."""
-        dangerous = failure.kind in ("crashed", "timeout")
+        dangerous = Failure.of(error).kind in ("crashed", "timeout")
         return not dangerous and self._tells_dead(record.source.topic)
 
     def _wait(self, record: Record, due: float) -> None:

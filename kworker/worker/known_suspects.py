@@ -1,28 +1,29 @@
-"""The crash journal as the poll thread has it: in memory, read again when it changes."""
+"""Who is suspected, as the poll thread has it: from the crash journal, and from other hosts."""
 
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import structlog
 
 from kworker.core.record import Record
 from kworker.core.suspects import Place, Suspect
-from kworker.supervisor.journal import Journal
+from kworker.supervisor.journal import Journal, Watched
+from kworker.worker.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
 _LOOK_EVERY_S = 0.2
-_STILL_NS = 1_000_000_000  # a folder changed later than so may change again within the same tick
 
 
 class KnownSuspects:
     """Who is suspected, by source position. Owned by the poll thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shared: SharedSuspects | None = None) -> None:
         """`folder` is the state folder's `suspects`, which need not be there."""
         self._journal = Journal(folder)
+        self._own = Watched(self._journal)
+        self._shared = shared
+        self._others: Mapping[Place, Suspect] = {}
         self._all: dict[Place, Suspect] = {}
-        self._changed_ns: int | None = 0
         self._look_at = 0.0
 
     def __bool__(self) -> bool:
@@ -38,15 +39,25 @@ class KnownSuspects:
 
     def look(self, now: float, *, force: bool = False) -> None:
         """Reads the journal if it has changed: a `stat` now and then, unless forced."""
+        if force and self._shared:
+            self._shared.want()
         if now < self._look_at and not force:
             return
         self._look_at = now + _LOOK_EVERY_S
-        changed_ns = self._journal.changed_ns
-        if changed_ns == self._changed_ns and not force:
-            return
-        self._all = self._journal.read() if changed_ns else {}
-        still = time.time_ns() - changed_ns > _STILL_NS
-        self._changed_ns = changed_ns if still else None
+        if self._own.look(force=force):
+            self._put_together()
+
+    def hear(self) -> None:
+        """Takes in what other hosts have told meanwhile; costs nothing."""
+        if self._shared and self._shared.others is not self._others:
+            self._others = self._shared.others
+            self._put_together()
+
+    def _put_together(self) -> None:
+        self._all = {**self._own.suspects}
+        for place, suspect in self._others.items():
+            if place not in self._all or suspect.deaths > self._all[place].deaths:
+                self._all[place] = suspect
 
     def count(self, suspect: Suspect) -> None:
         """One of its deaths was counted, which outlives this worker."""
@@ -66,3 +77,5 @@ class KnownSuspects:
             place = record.source.place
             if self._all.pop(place, None):
                 self._journal.remove(place)
+                if self._shared:
+                    self._shared.settle(place)

@@ -8,6 +8,7 @@ from kworker.core.headers import carried
 from kworker.core.message import HeaderList
 from kworker.core.outcome import Output, size_of
 from kworker.core.record import Record
+from kworker.worker.results import replay_header
 from kworker.worker.topic_facts import TopicFacts
 
 _ERROR_MAX = 1_000  # characters: it is for people, who read the dead letter for more
@@ -17,11 +18,17 @@ class Letters:
     """Writes them. Used by the poll thread; times are wall-clock milliseconds."""
 
     def __init__(
-        self, retry_topic: Callable[[float], str], dead_topic: str, facts: TopicFacts
+        self,
+        retry_topic: Callable[[float], str],
+        dead_topic: str,
+        facts: TopicFacts,
+        replay: str = "",
     ) -> None:
+        """`replay` is the id of the replay that this is for: its dead letters bear it."""
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic
         self._facts = facts
+        self._replay = replay
 
     def waiting(
         self, record: Record, failure: Failure, delay_s: float, attempt: int, due_ms: int
@@ -62,6 +69,7 @@ class Letters:
                 (names.MESSAGE, message),
                 (names.STACKTRACE, stack),
                 *_redriven(record),
+                *replay_header(record, self._replay),
                 (names.FOREIGN_TOPIC, source.topic.encode()),
                 (names.FOREIGN_EXCEPTION, failure.exception.encode()),
             ]

@@ -7,7 +7,7 @@ import orjson
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from kworker.core.headers import ATTEMPT, INDEX, SOURCE, TABLE, TRACE
+from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import Output, Result, Unpublishable
 from kworker.core.record import Record
@@ -17,17 +17,21 @@ from kworker.worker.topic_facts import TopicFacts
 class Results:
     """Turns what handlers return into outputs. Stateless: any thread may use it."""
 
-    def __init__(self, topic: str, further: Collection[str], facts: TopicFacts) -> None:
+    def __init__(
+        self, topic: str, further: Collection[str], facts: TopicFacts, replay: str = ""
+    ) -> None:
+        """`replay` is the id of the replay that this is for."""
         self._topic = topic
         self._further = frozenset(further)
         self._facts = facts
+        self._replay = replay
 
     def outputs(self, record: Record, returned: Any) -> list[Output] | None:
         """Raises Unpublishable for what could not be written or would be refused."""
         if returned is None:
             return None
         first = record.attempt == 1 and record.envelope is None
-        if type(returned) is dict and first and not record.raw.headers():
+        if type(returned) is dict and first and not self._replay and not record.raw.headers():
             return [self._plain(record, returned)]
         if type(returned) is list:
             several = [item for item in returned if item is not None]
@@ -45,7 +49,7 @@ class Results:
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
-        headers = own_headers(record, index)
+        headers = own_headers(record, index) + replay_header(record, self._replay)
         if type(item) is Result:
             return self._measured(self._addressed(raw, item, headers))
         return self._measured(Output(self._topic, raw.key(), serialise(item), headers))
@@ -80,6 +84,15 @@ def own_headers(record: Record, index: int) -> HeaderList:
     if given := raw.headers():
         headers += [header for header in given if header[0] == TRACE]
     return headers
+
+
+def replay_header(record: Record, replay: str) -> HeaderList:
+    """What marks all that comes of a replay; nothing without one.
+
+    Nor for an event that has a claim: what was done before does not run, so that this replay
+    is the first to complete it, and what comes of it is as good as live.
+    """
+    return [(REPLAY, replay.encode())] if replay and not record.claim else []
 
 
 def serialise(value: Any) -> bytes:

@@ -56,11 +56,12 @@ class Triage:
 
     # -- of a run that ended ----------------------------------------------------------
 
-    def judge(self, record: Record, failure: Failure, now: float) -> Retrying | Burying | float:
+    def judge(self, record: Record, error: BaseException, now: float) -> Retrying | Burying | float:
         """The letter that the record ends with; or the time when it runs again, parked.
 
         That is infinite for one that waits until `wakes` returns it.
         """
+        failure = Failure.of(error)
         if failure.kind != "unavailable":
             decision = self._policy.decide(failure, record.attempt)
         elif self._route(record).raised(record, failure.name, now):
@@ -72,7 +73,7 @@ class Triage:
             case Again():
                 return self._again(record, failure, decision, now)
             case Die(reason):
-                return self._die(record, failure, reason, now)
+                return self._die(record, failure.with_stack(error), reason, now)
 
     def succeeded(self, records: list[Record]) -> None:
         """So many ended well; what waited for that goes on."""

@@ -16,6 +16,7 @@ from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, Tr
 from kworker.supervisor.scoreboard import Held, hands_of
 from kworker.worker.cell_process import COMMAND, CellProcess, Gone
 from kworker.worker.known_suspects import KnownSuspects
+from kworker.worker.shared_suspects import SharedSuspects
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.wire import Ended, Garbled, Orders, Ready, Run, Unfit
 
@@ -33,11 +34,16 @@ class Ward:
     """
 
     def __init__(
-        self, config: Config, folder: Path, facts: TopicFacts, command: Sequence[str] = COMMAND
+        self,
+        config: Config,
+        folder: Path,
+        facts: TopicFacts,
+        shared: SharedSuspects | None = None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         """`folder` is the state folder's `suspects`; `facts` are known by the first `turn`."""
         self._config = config
-        self._known = KnownSuspects(folder)
+        self._known = KnownSuspects(folder, shared)
         self._facts = facts
         self._command = command
         self._trial = Trial(TrialPolicy(config.dead_letter.crash_limit))
@@ -59,6 +65,7 @@ class Ward:
     @property
     def known(self) -> bool:
         """Whether there are suspects at all: while there are none, no record need be asked for."""
+        self._known.hear()
         return bool(self._known)
 
     def suspects(self, record: Record) -> bool:

@@ -14,10 +14,8 @@ from typing import Any
 import setproctitle
 import structlog
 
-from kworker.clients.kafka import KafkaConsumer
-from kworker.clients.properties import (
-    admin_properties,
-)
+from kworker.clients.kafka import KafkaConsumer, Listener
+from kworker.clients.properties import admin_properties, consumer_properties
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
 from kworker.core.phase import Phase
@@ -25,9 +23,10 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
 from kworker.worker import handler
-from kworker.worker.assembly import make_poller, make_pool, make_results
+from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced
+from kworker.worker.leaving import CLOSE_S, LEAVE_S, leave
 from kworker.worker.poller import Poller
 from kworker.worker.telling import Telling, Title
 from kworker.worker.topic_facts import TopicFacts
@@ -43,8 +42,6 @@ _ASK_EVERY_S = 2.0
 _TURN_S = 0.005
 _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
 _SETTLE_MOST_S = 5.0
-_LEAVE_S = 1.5  # at most: unsubscribed and polling, so that a static member's leaving is heard
-_CLOSE_S = 5.0
 _MARKS_S = 2.0  # at least, for what Redis is still to be told
 
 
@@ -165,7 +162,7 @@ class Worker:
 
     def _watch(self, thread: threading.Thread, title: Title) -> None:
         """Until the poll thread has ended, or has had its time to."""
-        while thread.is_alive() and time.monotonic() < self._drain_by + _LEAVE_S + _CLOSE_S:
+        while thread.is_alive() and time.monotonic() < self._drain_by + LEAVE_S + CLOSE_S:
             setproctitle.setproctitle(title.text(time.monotonic()))
             if self._wait(_TITLE_EVERY_S):
                 # The lifeline stays readable once it is cut: wait for the thread instead.
@@ -208,18 +205,25 @@ class Worker:
         if not self._learn(facts, watch):
             return
         pool = make_pool(config, slot, handlers, make_results(config, facts))
-        poller, consumer = make_poller(config, slot.number, pool, handlers, facts)
+        made: list[KafkaConsumer] = []
+
+        def reader(listener: Listener) -> KafkaConsumer:
+            made.append(KafkaConsumer(consumer_properties(config, slot=slot.number), listener))
+            return made[0]
+
+        role = Role(slot.number, reader, make_intake(config))
+        poller = make_poller(config, role, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
         pool.start()
         poller.dispatch.start()
-        consumer.subscribe([*config.source.topics, config.requeue_topic])
+        made[0].subscribe([*config.source.topics, config.requeue_topic])
         if self._phase < Phase.DRAINING:
             self._enter(Phase.JOINING)
         self._serve(poller, telling)
         self._drain(poller, telling)
         pool.stop()
         poller.dispatch.end(max(self._drain_by, time.monotonic() + _MARKS_S))
-        self._leave(consumer, telling)
+        self._leave(made[0], telling)
 
     def _learn(self, facts: TopicFacts, watch: KafkaWatch) -> bool:
         """Waits, red, until the brokers tell what the topics take; False: told to stop."""
@@ -279,13 +283,4 @@ class Worker:
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)
         static = self._config.workers.membership == "static"
-        if self._leaving and static:
-            # close() alone does not send a static member's leaving; this does.
-            consumer.unsubscribe()
-            until = time.monotonic() + _LEAVE_S
-            while consumer.joined and time.monotonic() < until:
-                consumer.take(1, _TURN_S)
-                telling.turn()
-        closing = threading.Thread(target=consumer.close, name="close", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_S)
+        leave(consumer, telling.turn, for_good=self._leaving and static)

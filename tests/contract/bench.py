@@ -25,6 +25,7 @@ from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
 from kworker.worker.pool import Take
 from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
 
@@ -32,6 +33,7 @@ GROUP = "orders"
 RESULTS = "orders.results"
 REQUEUE = "orders.requeue"
 DEAD = "orders.dead"
+REPLAY = "0a1b2c"  # the id of a replay
 DELAYS_S = (1.0, 10.0)
 HOLD = RetryPolicy((1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0), hold=True)
 REVOKE_TIMEOUT_S = 5.0
@@ -127,7 +129,7 @@ class Straggling(MemoryConsumer):
 
 
 class Bench:
-    """One worker of the group."""
+    """One worker of the group; with a course, a replay beside it."""
 
     def __init__(
         self,
@@ -146,6 +148,7 @@ class Bench:
         state_dir: Path | None = None,
         claimant: Claimant | None = None,
         tells_dead: bool = False,
+        course: Course | None = None,
     ) -> None:
         self.kafka = kafka
         self.clock = clock or Clock()
@@ -153,14 +156,15 @@ class Bench:
             if kafka.topic(own) is None:
                 kafka.create(own, 2)
         self.pool = SteppedPool(self.clock, hands)
-        properties = {"group.id": GROUP, "enable.partition.eof": True}
+        self.group = GROUP if course is None else f"{GROUP}.replay.{REPLAY}"
+        properties = {"group.id": self.group, "enable.partition.eof": True}
         if static:
             properties["group.instance.id"] = static
         made: list[Straggling] = []
 
-        def consumer(listener: Any) -> Straggling:
+        def consumer(listener: Any) -> Any:
             made.append(Straggling(kafka, properties, listener))
-            return made[0]
+            return StretchConsumer(made[0], listener, course) if course else made[0]
 
         lanes, flow = Lanes(ordering), Flow(FlowPolicy(in_flight, 1 << 20, held_max=held))
         dispatch = Dispatch(
@@ -169,7 +173,7 @@ class Bench:
             flow=flow,
             triage=Triage(
                 retry or RetryPolicy(DELAYS_S),
-                Letters(retry_topic, DEAD, _facts(kafka)),
+                Letters(retry_topic, DEAD, _facts(kafka), REPLAY if course else ""),
                 Breaker(breaker) if breaker else None,
                 lambda topic: topic,
                 self.clock,
@@ -195,7 +199,8 @@ class Bench:
             wall=lambda: 1_700_000_000.0 + self.clock.now,
         )
         self.consumer = made[0]
-        self.consumer.subscribe(topics)
+        if topics:
+            self.consumer.subscribe(topics)
 
     @property
     def owned(self) -> list[At]:

@@ -77,7 +77,7 @@ class RealStore:
         return made
 
     def suspects(self) -> RedisSuspects:
-        made = RedisSuspects(self._server.url, prefix=self.prefix)
+        made = RedisSuspects(self._server.url, prefix=self.prefix, timeout_s=0.5)
         self._clients.append(made)
         return made
 

@@ -13,6 +13,7 @@ from kworker.worker.claim_book import Answers
 from kworker.worker.claimant import GATHER_S, Claimant
 from kworker.worker.claiming import Claiming, ClaimPolicy
 from kworker.worker.marks import Marks
+from kworker.worker.shared_suspects import SharedSuspects
 from tests.records import a_record
 
 PREFIX = "t:"
@@ -46,6 +47,7 @@ class Worker:
         handlers: int = 16,
         folder: Path | None = None,
         find_id: IdOf | None = None,
+        suspects: SharedSuspects | None = None,
         **policy: Any,
     ) -> None:
         self.bench = bench
@@ -59,6 +61,7 @@ class Worker:
             policy=ClaimPolicy(LEASE_S, **policy),
             gone=bench.gone.__contains__,
             marks=self.marks,
+            suspects=suspects,
             clock=lambda: bench.now,
         )
         self.claimant = Claimant(self.claiming, Pace(handlers), policy.get("unavailable", "wait"))

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from kworker.clients.memory_redis import MemoryRedisSuspects
 from kworker.core.claim import OUTCOME_BYTES_MAX, Claimed, Done, Ended
 from kworker.core.outcome import Failed, Output
 from kworker.core.pace import AHEAD_MOST, Pace
 from kworker.core.record import Partition, Record
+from kworker.core.suspects import Suspect
+from kworker.supervisor.journal import Journal, Watched, packed
 from kworker.worker.claim_book import BUSY_S, OWN_BUSY_S
 from kworker.worker.claimant import GATHER_S
-from tests.core.claiming_bench import LEASE_S, Bench, Worker, busy, event, with_outcome
+from kworker.worker.shared_suspects import SharedSuspects
+from tests.core.claiming_bench import LEASE_S, PREFIX, Bench, Worker, busy, event, with_outcome
 from tests.records import a_partition
 from tests.waiting import eventually
 
@@ -669,3 +673,36 @@ def test_so_much_is_claimed_ahead_as_is_soon_taken() -> None:
     for tick in range(200, 300):
         pace.look(1000.0 + tick * 0.02)
     assert pace.ahead == 16
+
+
+# -- suspects ---------------------------------------------------------------------------
+
+
+def test_suspects_of_other_hosts_are_known_when_the_first_records_may_run(
+    bench: Bench, orders: Partition, tmp_path: Path
+) -> None:
+    """A new owner must not run in its pool what its partition's last one died of."""
+    storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
+    shared = SharedSuspects(storage, Watched(Journal(tmp_path / "suspects")), lambda: 0.0)
+    worker = bench.worker(suspects=shared)
+    worker.step()
+    storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})
+    shared.want()
+    record = event(orders, 7, "e")
+    assert worker.runs(record) == [record]
+    assert list(shared.others) == [("orders", 0, 7)]
+
+
+def test_suspects_are_looked_for_each_second_with_nothing_else_to_do(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """And no more often."""
+    storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
+    shared = SharedSuspects(storage, Watched(Journal(tmp_path / "suspects")), lambda: 0.0)
+    worker = bench.worker(suspects=shared)
+    worker.step(1.0)
+    storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})
+    worker.step(0.5)
+    assert not shared.others
+    worker.step(0.5)
+    assert list(shared.others) == [("orders", 0, 7)]

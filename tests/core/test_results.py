@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from kworker.core.message import HeaderList
 from kworker.core.outcome import Output, Result, Unpublishable
 from kworker.core.record import Record
 from kworker.worker.results import Results
@@ -228,3 +229,24 @@ def test_the_size_covers_header_names_of_any_script() -> None:
     for name in names:
         output = Output(RESULTS, None, b"", [(name, None)])
         assert output.size >= len(name.encode())
+
+
+@pytest.mark.parametrize("returned", [{"id": 1}, b"raw", Result({"id": 1}), [{"id": 1}]])
+@pytest.mark.parametrize(
+    ("claim", "headers"),
+    [
+        (None, [SOURCE, ("kworker-replay", b"0a1b2c")]),
+        ("", [SOURCE, ("kworker-replay", b"0a1b2c")]),
+        ("order-7", [SOURCE]),
+    ],
+)
+def test_a_replays_results_say_so_unless_the_event_was_never_done(
+    returned: Any, claim: object, headers: HeaderList
+) -> None:
+    """Tables skip them; but what was claimed ends here first. Without an id nobody knows."""
+    facts = TopicFacts([RESULTS])
+    facts.learn({RESULTS: 100_000}, {})
+    record = source()
+    record.claim = claim
+    [output] = Results(RESULTS, [], facts, "0a1b2c").outputs(record, returned) or []
+    assert output.headers == headers

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from kworker.cli.main import run
@@ -353,6 +354,42 @@ def test_a_record_of_the_full_size_fits_into_requeue(desk: Desk) -> None:
     """As a dead letter it had more headers."""
     desk.write(1, value=b"x" * 1_048_000, stack="s" * 8_000)
     assert desk.does("redrive")["done"] == 1
+
+
+FIXED_LATER = """
+from pathlib import Path
+
+def handle(message):
+    if not Path("fixed").exists():
+        raise ValueError("not yet")
+    return {"headers": [name for name, _ in message.headers], "attempt": message.attempt}
+"""
+
+
+def test_beside_the_running_service_what_is_redriven_is_done(desk: Desk) -> None:
+    """The whole way: it fails, is redriven too early, dies again, and is done after the fix."""
+    service = desk.service
+    service.write_handlers(FIXED_LATER)
+    with service.config.open("a") as config:
+        config.write("\n[retry]\ndelays = []\n[workers]\nprocesses = 1\n")
+    writer = Producer({"bootstrap.servers": service.bootstrap})
+    writer.produce(service.topics[0], b"v", b"k", 1, headers=HEADERS)
+    assert writer.flush(30) == 0
+    service.serve()
+    try:
+        eventually(lambda: desk.does("list")["count"] == 1, timeout_s=60, what="it is dead")
+        assert desk.does("redrive")["done"] == 1
+        again = {"count": 1, "hidden": 1}
+        eventually(lambda: again.items() <= desk.does("list").items(), what="it is dead again")
+        assert desk.does("show", f"{service.topics[0]}:1:0")["redriven"] == 1
+        (service.folder / "fixed").touch()
+        assert desk.does("redrive")["done"] == 1
+        [result] = eventually(lambda: messages(service.bootstrap, service.results), what="a result")
+    finally:
+        service.end()
+    own = [name for name, _ in HEADERS]
+    assert json.loads(result.value()) == {"headers": own, "attempt": 1}
+    assert desk.unresolved() == 0
 
 
 # Ended in the middle.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -199,6 +200,10 @@ class Service:
     def said(self) -> str:
         """All that supervisor and workers have written."""
         return self.output.read_text() if self.output.exists() else ""
+
+    def logged(self, name: str) -> set[int]:
+        """Every number that its log gives under a name, such as `worker_pid`."""
+        return {int(number) for number in re.findall(rf'"{name}": ?(\d+)', self.said())}
 
     def committed(self) -> dict[At, int]:
         """The positions in its source topics."""

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import psutil
 
@@ -185,3 +186,13 @@ def test_a_worker_has_nothing_of_the_supervisors(service: Service):
         assert not [name for name in open_files if name.startswith(("socket:", "anon_inode"))]
         assert len([name for name in open_files if name.startswith("pipe:")]) <= 1
         assert [name for name in open_files if name.endswith("/workers.lock")]
+
+
+def test_where_memory_runs_out_workers_are_ended_before_their_supervisor(service: Service):
+    """It is small, but the kernel takes the largest of those that it has not yet ended."""
+
+    def lead(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    service.serve()
+    assert {lead(pid) - lead(service.pid) for pid in service.running().values()} == {100}

@@ -407,6 +407,17 @@ def test_the_poll_thread_never_waits_for_the_cell(bench: Callable[..., Bench]):
     assert slowest < 0.5
 
 
+def test_where_memory_runs_out_the_cell_has_a_lead_that_does_not_outweigh_size(
+    bench: Callable[..., Bench],
+):
+    """It goes before a worker of its size, not before one that has used up the memory."""
+    ward = bench()
+    ward.suspect("sleep")
+    ward.until(lambda: ward.runs("sleep"))
+    lead = Path(f"/proc/{ward.cell}/oom_score_adj").read_text()
+    assert int(lead) - int(Path("/proc/self/oom_score_adj").read_text()) == 200
+
+
 def test_an_idle_cell_ends(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("kworker.worker.ward._IDLE_S", 0.1)
     ward = bench()
