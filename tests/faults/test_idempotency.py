@@ -87,7 +87,7 @@ def result_ids(bootstrap: str, results: str) -> list[bytes | None]:
 def test_each_event_sent_three_times_has_one_effect_whatever_is_planned(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str, redis: OwnRedis, world: Effects
 ) -> None:
-    """Rebalances, a rolling restart and a time without Redis among it: P2."""
+    """Rebalances, a rolling restart, a replay and a time without Redis among it: P2."""
     source = topic("proof", partitions=8)
     options: dict[str, Any] = {
         "handlers": handler(world),
@@ -107,11 +107,13 @@ def test_each_event_sent_three_times_has_one_effect_whatever_is_planned(
             writer.begin(source, events(EVENTS, 2))
             eventually(lambda: time.monotonic() > away_until, timeout_s=AWAY_S + 10)
             redis.start()
-            here.command("restart")
+            assert here.command("restart").returncode == 0
             writer.finish()
             assert there.stop() == 0
         here.is_running()
         here.caught_up()
+        replay = here.command("replay", "--all")
+        assert replay.returncode == 0, replay.stderr
         assert here.stop() == 0
         here.is_gone()
     assert once(world, EVENTS)
