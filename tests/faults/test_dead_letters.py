@@ -88,7 +88,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, strict: str) -> Run:
     settings = {
         "workers": {"processes": 2, "threads": 4},
         "handlers": {corpus: "handlers:refuse", stamped: "handlers:fail"},
-        "retry": {"delays": ["3s"]},
+        "retry": {"delays": ["2s"]},
     }
     writer = Writer(strict, folder / "produced")
     wanted = dict(written(writer, corpus))
