@@ -151,13 +151,13 @@ def run(
 
     `tell` hears of that number after each transaction. Raises as `Resolver.resolve` does.
     """
-    begun_s = time.monotonic()
-    done = 0
+    done, due_s = 0, time.monotonic()
     for batch in batches(steps, pace.batch_max):
-        stop.wait(begun_s + pace.due_s(done))
+        stop.wait(due_s)
         if stop.asked:
             break
         resolver.resolve(batch)
+        due_s = time.monotonic() + pace.rest_s(len(batch))
         done += len(batch)
         tell(done)
     return done

@@ -85,8 +85,8 @@ class Pace:
             return BATCH_RECORDS_MAX
         return max(1, min(int(self.rate), BATCH_RECORDS_MAX))
 
-    def due_s(self, done: int) -> float:
-        """When the next batch may begin, after so many records, from the first one's start."""
+    def rest_s(self, done: int) -> float:
+        """Between the end of a batch of so many records and the next: never faster than asked."""
         return 0.0 if self.rate is None else done / self.rate
 
 

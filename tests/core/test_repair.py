@@ -109,10 +109,10 @@ def test_at_a_rate_no_second_has_more_than_its_share_and_one_transaction(rate):
     """What failed for overload comes back as slowly as it is told to."""
     pace = Pace(rate)
     assert 1 <= pace.batch_max <= max(1, rate)
-    assert pace.due_s(0) == 0
-    assert pace.due_s(100) * rate == pytest.approx(100)
+    assert pace.rest_s(0) == 0
+    assert pace.rest_s(100) * rate == pytest.approx(100)
     assert Pace().batch_max == BATCH_RECORDS_MAX
-    assert Pace().due_s(1_000_000) == 0
+    assert Pace().rest_s(1_000_000) == 0
 
 
 # Resolutions.
