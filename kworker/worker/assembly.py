@@ -8,7 +8,6 @@ from typing import Any
 
 from kworker.clients.kafka import KafkaProducer
 from kworker.clients.properties import producer_properties
-from kworker.clients.redis import RedisClaims, RedisSuspects
 from kworker.config import Config, Idempotency
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
@@ -148,6 +147,8 @@ def make_triage(config: Config, facts: TopicFacts, replay: str) -> Triage:
 
 def make_shared(chosen: Idempotency, folder: StateFolder) -> SharedSuspects:
     """Suspects that other hosts know of, too; told by the claims thread."""
+    from kworker.clients.redis import RedisSuspects  # megabytes, for those who use it
+
     storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)
     return SharedSuspects(storage, Watched(Journal(folder.suspects)))
 
@@ -156,6 +157,8 @@ def make_claimant(
     config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
 ) -> Claimant:
     """Claims records in Redis before they run, `at_once` of them; `start` begins its thread."""
+    from kworker.clients.redis import RedisClaims
+
     chosen = config.idempotency
     assert chosen is not None
     owner = own_life(config.instance)

@@ -192,7 +192,8 @@ def test_without_redis_process_goes_on_and_counts(
         eventually(lambda: _guarded(here, writer, source, next(probes)), what="it has Redis")
         seen = here.counter("duplicates")
         writer.write(source, events(200, 2))
-        eventually(lambda: here.counter("duplicates") == seen + 200, what="all are duplicates")
+        # A probe may be counted only now, so it may be some more.
+        eventually(lambda: here.counter("duplicates") >= seen + 200, what="all are duplicates")
         assert {world.counts[f"e{number}"] for number in range(200)} == {1}
         assert here.stop() == 0
 

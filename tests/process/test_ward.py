@@ -255,7 +255,8 @@ def test_a_handler_that_never_ends_is_dumped_and_convicted_as_a_time_out(
     assert isinstance(verdict, Failure)
     assert (verdict.kind, verdict.message) == ("timeout", "over workers.handler_timeout = 1s")
     assert all(isinstance(outcome, list) for outcome in outcomes.values())
-    assert ward.runs(what) == 3  # beside others, then twice alone
+    # Beside others, in a half with one of those if it had not ended by then, and twice alone.
+    assert ward.runs(what) in ((3,) if what == "sleep" else (3, 4))
     assert "in killer" in capfd.readouterr().err
 
 
