@@ -16,7 +16,7 @@ help: ## explain the targets (this list)
 
 install: $(INSTALLED) ## install kworker and all it needs into .venv (again only when the pins change)
 
-demo: java install ## 20,000 orders through real Kafka, workers and Spark, one worker killed; a report that adds up
+demo: java install ## 20,000 orders, some of them bad, through Kafka, workers and Spark: killed, mended, redriven
 	@$(BIN)/python examples/orders/demo.py $(ARGS)
 
 test: java install ## every test, on real Kafka, Redis and Spark

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.confined import confined
 from bench.ours import KWORKER, command
-from bench.place import ROOT, kafka
+from bench.place import ROOT, servers
 from bench.topic import fill
 
 TOPIC = "backlog"
@@ -81,11 +81,11 @@ def _watched(
 
 
 def main() -> int:
-    with kafka(".bench-memory") as (servers, folder):
+    with servers(".bench-memory") as place:
         print(f"writing {RECORDS:,} records of {RECORD_BYTES:,} bytes", flush=True)
-        fill(servers, TOPIC, RECORDS, RECORD_BYTES)
+        fill(place.kafka, TOPIC, RECORDS, RECORD_BYTES)
         print(f"each consumer may use {LIMIT_BYTES >> 20} MiB; a handler takes {HANDLER_S:.0f} s")
-        outcomes = [naive(servers, folder), ours(servers, folder)]
+        outcomes = [naive(place.kafka, place.folder), ours(place.kafka, place.folder)]
     for outcome in outcomes:
         print(f"  {outcome}")
     return 0 if [outcome.survived for outcome in outcomes] == [False, True] else 1

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +10,9 @@ from pathlib import Path
 
 from confluent_kafka import Consumer
 
-from bench.topic import Group, ends
+from bench.place import KWORKER, Place
+from bench.topic import Group, ends, wait_for_retries
 
-KWORKER = Path(sys.executable).with_name("kworker")
 HERE = Path(__file__).resolve().parent
 LOOK_S, LOOK_S_MOST = 0.02, 0.1
 START_S = 60.0
@@ -25,9 +24,21 @@ class Broken(Exception):
 
 
 def measure(
-    servers: str, folder: Path, run: str, handler: str, threads: int, records: int
+    place: Place,
+    run: str,
+    handler: str,
+    threads: int,
+    records: int,
+    *,
+    claims: bool = False,
+    retries: int = 0,
 ) -> tuple[int, float]:
-    """Records, and seconds from the first one taken to the last one done and committed."""
+    """Records, and seconds from the first one taken to the last one done and committed.
+
+    With `claims`, each order is claimed in Redis and marked as done there. So many `retries`
+    wait meanwhile in the delay topic of ten minutes.
+    """
+    servers, folder = place.kafka, place.folder
     group = Group(servers, run)
     records = group.begin(records)
     begun = folder / f"{run}.begun"
@@ -41,8 +52,14 @@ def measure(
         "KWORKER_WORKERS__THREADS": str(threads),
         "BENCH_BEGUN": str(begun),
     }
+    if retries:
+        environment["KWORKER_RETRY__DELAYS"] = '["10m"]'
+    if claims:
+        environment["KWORKER_IDEMPOTENCY__REDIS"] = place.redis
+        environment["KWORKER_IDEMPOTENCY__KEY"] = "json:order_id"
     try:
         command(environment, "topics", "create")
+        wait_for_retries(servers, f"{run}.retry.10m", retries)
         with _started(environment, folder / f"{run}.log"):
             seconds = _wait(group, begun, records)
             _check(environment, servers, run, handler, records)

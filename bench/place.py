@@ -4,12 +4,13 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.ours import KWORKER
-
+KWORKER = Path(sys.executable).with_name("kworker")
 _STEAL = 7
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,11 +32,19 @@ def _cpu_ticks() -> list[int]:
     return [int(word) for word in Path("/proc/stat").read_text().split()[1 : _STEAL + 2]]
 
 
-@contextmanager
-def kafka(name: str) -> Iterator[tuple[str, Path]]:
-    """A fresh folder of this name in the checkout, and the address of a Kafka that lives in it.
+class Place(NamedTuple):
+    """Where a benchmark's servers are, and its files."""
 
-    At the end Kafka is stopped and its data removed; logs stay in the folder.
+    kafka: str
+    redis: str
+    folder: Path
+
+
+@contextmanager
+def servers(name: str, *, redis: bool = False) -> Iterator[Place]:
+    """A fresh folder of this name in the checkout, and a Kafka and perhaps a Redis in it.
+
+    At the end they are stopped and their data removed; logs stay in the folder.
     """
     folder = ROOT / name
     sandbox = ("--dir", str(folder / "sandbox"))
@@ -43,10 +52,11 @@ def kafka(name: str) -> Iterator[tuple[str, Path]]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / ".gitignore").write_text("*\n")
-    port = _free_port()
+    port, redis_port = _free_port(), _free_port()
+    with_redis = ("--redis-port", str(redis_port)) if redis else ("--no-redis",)
     try:
-        _sandbox("up", *sandbox, "--kafka-port", str(port), "--no-redis")
-        yield f"127.0.0.1:{port}", folder
+        _sandbox("up", *sandbox, "--kafka-port", str(port), *with_redis)
+        yield Place(f"127.0.0.1:{port}", f"redis://127.0.0.1:{redis_port}/0", folder)
     finally:
         _sandbox("down", *sandbox, "--wipe")
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 from confluent_kafka import Consumer, Message
+from redis import Redis
 
 from bench.topic import TOPIC
 
@@ -22,6 +23,7 @@ TUNED = {
     "enable.auto.offset.store": False,
     "enable.auto.commit": False,
 }
+STORING = {**TUNED, "enable.auto.offset.store": True}
 DEFAULTS: dict[str, object] = {}
 CHUNK = 500
 NO_OP_THREADS = 16
@@ -66,6 +68,24 @@ def pool(consumer: Consumer, records: int, threads: int, handle: Callable) -> fl
             if done >= records:
                 return time.perf_counter() - started
             batch = consumer.consume(CHUNK, 0.1)
+
+
+def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
+    """A record at a time: the order's key set in Redis unless it is there, then the handler."""
+    message = _first(consumer)[0]
+    started = time.perf_counter()
+    done = 0
+    while True:
+        if message is not None:
+            order = json.loads(message.value())
+            if redis.set(f"{group}:{order['order_id']}", "1", nx=True, ex=86_400):
+                no_op(message)
+            done += 1
+            if done % CHUNK == 0 or done == records:
+                consumer.commit(asynchronous=False)
+            if done == records:
+                return time.perf_counter() - started
+        message = consumer.poll(1.0)
 
 
 def bare_threads(records: int) -> float:
@@ -116,32 +136,33 @@ CONTENDERS: dict[str, tuple[dict, Callable[[Consumer, int], float]]] = {
     "consume-default": (DEFAULTS, consume),
     "poll": (TUNED, poll),
     "consume": (TUNED, consume),
-    "pool": ({**TUNED, "enable.auto.offset.store": True}, _pool_no_op),
-    "pool-wait": ({**TUNED, "enable.auto.offset.store": True}, _pool_wait),
+    "pool": (STORING, _pool_no_op),
+    "pool-wait": (STORING, _pool_wait),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One contender of the benchmark.")
-    parser.add_argument("name", choices=[*CONTENDERS, "threads"])
+    parser.add_argument("name", choices=[*CONTENDERS, "set-nx", "threads"])
     parser.add_argument("--servers", default="127.0.0.1:9092")
     parser.add_argument("--group", default="bench")
+    parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--records", type=int, required=True)
     arguments = parser.parse_args()
-    if arguments.name == "threads":
-        seconds = bare_threads(arguments.records)
-    else:
-        seconds = _run(arguments.name, arguments.servers, arguments.group, arguments.records)
+    seconds = bare_threads(arguments.records) if arguments.name == "threads" else _run(arguments)
     print(json.dumps({"records": arguments.records, "seconds": seconds}))
 
 
-def _run(name: str, servers: str, group: str, records: int) -> float:
-    settings, loop = CONTENDERS[name]
-    client = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
+def _run(arguments: argparse.Namespace) -> float:
+    group, redis = arguments.group, Redis.from_url(arguments.redis)
+    claiming = (STORING, lambda consumer, records: set_nx(consumer, records, redis, group))
+    settings, loop = {**CONTENDERS, "set-nx": claiming}[arguments.name]
+    client = {"bootstrap.servers": arguments.servers, "group.id": group}
+    client["auto.offset.reset"] = "earliest"
     consumer = Consumer(client | settings)
     consumer.subscribe([TOPIC])
     try:
-        return loop(consumer, records)
+        return loop(consumer, arguments.records)
     finally:
         consumer.close()
 

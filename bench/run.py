@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import ours, rivals
-from bench.place import ROOT, Stolen, kafka
+from bench.place import ROOT, Place, Stolen, servers
 from bench.table import show
 from bench.topic import TOPIC, Group, fill
 
@@ -32,6 +32,9 @@ class Contender:
     handler: str = ""  # of kworker; a rival has none
     threads: int = rivals.NO_OP_THREADS
     waits: bool = False
+    claims: bool = False  # idempotent, with Redis
+    retries: int = 0  # records that wait in a delay topic meanwhile
+    part: float = 1.0  # of the records: what is slow is measured with fewer
 
 
 NO_OP = ("pool", "poll")
@@ -43,18 +46,41 @@ CONTENDERS = (
     Contender("consume", "raw consume(500), tuned"),
     Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",)),
     Contender("kworker", "kworker, no-op, key order, commits", NO_OP, "no_op"),
+    Contender(
+        "kworker-retries",
+        "the same, while 5,000 wait for a retry",
+        ("kworker",),
+        "no_op",
+        retries=5_000,
+    ),
     Contender("kworker-results", "kworker, a result produced for each", NO_OP, "result"),
     Contender("kworker-decoded", "kworker, JSON decoded, a result for each", NO_OP, "decoded"),
     Contender("threads", "64 bare threads sleeping 10 ms, no Kafka", waits=True),
     Contender("pool-wait", "hand-written pool of 64, 10 ms each", ("threads",), waits=True),
     Contender("kworker-wait", "kworker, 64 threads, 10 ms each", WAITING, "wait", 64, waits=True),
+    Contender(
+        "kworker-wait-claims",
+        "the same, idempotent",
+        ("kworker-wait",),
+        "wait",
+        64,
+        waits=True,
+        claims=True,
+    ),
+    Contender("set-nx", "raw poll(), one SET NX a record", part=0.05),
+    Contender(
+        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.5
+    ),
 )
 
 TARGETS = (
     ("kworker", "pool", 2.0),
     ("kworker", "poll", 0.3),
+    ("kworker-retries", "kworker", 0.95),
     ("kworker-results", "pool", 1.2),
     ("kworker-wait", "threads", 0.97),
+    ("kworker-wait-claims", "kworker-wait", 0.97),
+    ("kworker-claims", "set-nx", 5.0),
 )
 
 
@@ -77,11 +103,8 @@ QUICK = Size(rounds=1, records=200_000, waiting=12_800)
 class Benchmark:
     """The rates measured so far, a list of rounds for each contender."""
 
-    def __init__(
-        self, servers: str, folder: Path, size: Size, contenders: tuple[Contender, ...]
-    ) -> None:
-        self._servers = servers
-        self._folder = folder
+    def __init__(self, place: Place, size: Size, contenders: tuple[Contender, ...]) -> None:
+        self._place = place
         self._size = size
         self._contenders = contenders
         self.rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
@@ -107,20 +130,27 @@ class Benchmark:
 
     def _measure(self, contender: Contender, run: str) -> float:
         wanted = self._size.waiting if contender.waits else self._size.records
+        wanted = int(wanted * contender.part)
         if contender.handler:
             records, seconds = ours.measure(
-                self._servers, self._folder, run, contender.handler, contender.threads, wanted
+                self._place,
+                run,
+                contender.handler,
+                contender.threads,
+                wanted,
+                claims=contender.claims,
+                retries=contender.retries,
             )
         else:
             records, seconds = self._rival(contender.name, run, wanted)
         return records / seconds
 
     def _rival(self, name: str, run: str, wanted: int) -> tuple[int, float]:
-        group = Group(self._servers, run)
+        group = Group(self._place.kafka, run)
         records = group.begin(wanted)
         group.close()
-        command = [sys.executable, "-m", "bench.rivals", name, "--servers", self._servers]
-        command += ["--group", run, "--records", str(records)]
+        command = [sys.executable, "-m", "bench.rivals", name, "--servers", self._place.kafka]
+        command += ["--redis", self._place.redis, "--group", run, "--records", str(records)]
         output = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
@@ -171,10 +201,10 @@ def main() -> int:
     size = QUICK if arguments.quick else FULL
     size = replace(size, rounds=arguments.rounds or size.rounds)
     chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
-    with kafka(".bench") as (servers, folder):
+    with servers(".bench", redis=True) as place:
         print(f"filling the topic with {size.records:,} records", flush=True)
-        fill(servers, TOPIC, size.records)
-        benchmark = Benchmark(servers, folder, size, chosen)
+        fill(place.kafka, TOPIC, size.records)
+        benchmark = Benchmark(place, size, chosen)
         benchmark.run()
     report = benchmark.report()
     met = show(report)

@@ -1,6 +1,7 @@
 """The topic that every contender reads, and where its group begins on it."""
 
 import random
+import time
 from collections.abc import Iterator
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -57,6 +58,22 @@ def _send(producer: Producer, topic: str, key: str, value: str) -> None:
             producer.poll(0.1)  # the queue is full: let some be acknowledged
         else:
             return
+
+
+def wait_for_retries(servers: str, topic: str, count: int) -> None:
+    """Writes records to a delay topic as a worker would, none of them due for ten minutes."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50})
+    due_ms = int((time.time() + 600) * 1000)
+    for number in range(count):
+        partition = number % PARTITIONS
+        headers = [
+            ("kworker-source", b"%s/%d/%d/0" % (TOPIC.encode(), partition, number)),
+            ("kworker-attempt", b"2"),
+            ("kworker-due", b"%d" % due_ms),
+        ]
+        producer.produce(topic, b"{}", b"%d" % number, partition, headers=headers)
+    if producer.flush(TIMEOUT_S):
+        raise RuntimeError(f"{topic} could not be filled")
 
 
 class Group:

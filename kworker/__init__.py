@@ -1,6 +1,16 @@
 """kworker runs a Python function over Kafka topics as a supervised multi-process daemon."""
 
+from kworker.core.batch import BatchFailed, batch
 from kworker.core.message import Message
 from kworker.core.outcome import Reject, Result, Retry, Snooze, Unavailable
 
-__all__ = ["Message", "Reject", "Result", "Retry", "Snooze", "Unavailable"]
+__all__ = [
+    "BatchFailed",
+    "Message",
+    "Reject",
+    "Result",
+    "Retry",
+    "Snooze",
+    "Unavailable",
+    "batch",
+]

@@ -4,9 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from kworker.config import Settings, Spark, Table, parse_duration
+from kworker.config import Settings, Spark, Table
 from kworker.config_keys import Key, nearest
 from kworker.config_problems import Problem
+from kworker.core.duration import parse_duration
 
 Problems = Iterator[Problem]
 

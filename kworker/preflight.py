@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,7 @@ from kworker.clients.properties import (
     producer_properties,
 )
 from kworker.config import Config
+from kworker.core.idempotency import names_function
 from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.topics import (
@@ -35,6 +36,7 @@ from kworker.topics import (
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
+    from kworker.clients.redis import Server
 
 IMPORT_TIMEOUT_S = 40.0
 BROKER_TIMEOUT_S = 5.0
@@ -70,7 +72,7 @@ def before_start(config: Config) -> list[Finding]:
     """All that `start` needs to know; at the group's first start, its positions are committed."""
     found = [*supported(config), *handlers(config), *clients(config)]
     if exit_code(found) is ExitCode.OK:
-        found += online(config)
+        found += [*online(config), *redis(config)]
     if exit_code(found) is ExitCode.OK:
         found += ensure_start_offsets(config)
     return found
@@ -80,9 +82,6 @@ def supported(config: Config) -> list[Finding]:
     """What is configured, and this version cannot do yet."""
     asked = {
         "delivery.guarantee": ('"exactly-once"', config.delivery.guarantee == "exactly-once"),
-        "idempotency": ("the section", config.idempotency is not None),
-        "retry.mode": ('"hold"', config.retry.mode == "hold"),
-        "source.max_age": ("an age", config.source.max_age is not None),
     }
     return [
         Finding(key, f"{what} is not built yet in this version", "leave it out")
@@ -96,6 +95,8 @@ def handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Fin
     keys = {config.handler: "handler"} if config.handler else {}
     for topic, reference in config.handlers.items():
         keys.setdefault(reference, f"handlers.{topic}")
+    if config.idempotency and names_function(config.idempotency.key):
+        keys.setdefault(config.idempotency.key, "idempotency.key")
     return _imports(config, keys, timeout_s)
 
 
@@ -269,19 +270,40 @@ def _uneven(
 
 
 def redis(config: Config) -> list[Finding]:
-    """Whether Redis answers, where it is configured."""
+    """Whether Redis answers, where it is configured, and keeps what it is given."""
     if config.idempotency is None:
         return []
-    from kworker.clients.redis import ping
+    from kworker.clients.redis import describe
 
     key = "idempotency.redis"
     try:
-        ping(config.idempotency.redis, timeout_s=BROKER_TIMEOUT_S)
+        server = describe(config.idempotency.redis, timeout_s=BROKER_TIMEOUT_S)
     except Unreachable as error:
         return [Finding(key, str(error), "start Redis, or correct it", ExitCode.UNREACHABLE)]
     except ValueError as error:
         return [Finding(key, str(error), "correct it")]
-    return []
+    return [*_unfit(key, server)]
+
+
+def _unfit(key: str, server: "Server") -> Iterator[Finding]:
+    """A Redis that forgets lets effects be repeated."""
+    if server.eviction != "noeviction":
+        yield Finding(
+            key,
+            f"maxmemory-policy is {server.eviction}: with its memory full, it would forget what"
+            " is done, and effects would be repeated",
+            "set it to noeviction (redis-cli config set maxmemory-policy noeviction, and in its"
+            " configuration), or give kworker a Redis of its own",
+        )
+    if server.cluster:
+        yield Finding(key, "it is a Redis Cluster, which is not supported", "name a single Redis")
+    if server.keeps is False:
+        yield Finding(
+            key,
+            "it keeps nothing on disk: restarted, it has forgotten what is done",
+            "turn on appendonly, if effects must not be repeated then",
+            ExitCode.OK,
+        )
 
 
 def spark(config: Config) -> list[Finding]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from kworker.clients.properties import OWN_TOPICS
 from kworker.config import Config
+from kworker.core.duration import parse_duration
 
 # A record that waits or is dead carries more headers than the one it was.
 HEADROOM_BYTES = 64 * 1024
@@ -57,6 +58,28 @@ def own_topics(config: Config) -> list[str]:
     """The topics that the service writes for itself."""
     waiting = dict.fromkeys(config.retry_topic(delay) for delay in config.retry.delays)
     return [config.delivery.results, *waiting, *_lasting(config), config.dead_state_topic]
+
+
+def written_topics(config: Config) -> list[str]:
+    """The topics that a worker writes."""
+    waiting = [config.retry_topic(delay) for delay in config.retry.delays]
+    written = [config.delivery.results, *config.delivery.topics, *waiting, config.dead_letter.topic]
+    return list(dict.fromkeys(written))
+
+
+def delay_pattern(config: Config) -> str:
+    """What the delay topics of this service, configured or not, and no other topics match."""
+    # In a topic's name, nothing but a dot means something else in a pattern.
+    return f"^{_delay_prefix(config).replace('.', '[.]')}[1-9][0-9]*(ms|s|m|h)$"
+
+
+def delay_ms(config: Config, topic: str) -> int:
+    """How long records stay in a delay topic."""
+    return round(parse_duration(topic.removeprefix(_delay_prefix(config))) * 1000)
+
+
+def _delay_prefix(config: Config) -> str:
+    return f"{config.name}.retry."
 
 
 def _lasting(config: Config) -> list[str]:

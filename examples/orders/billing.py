@@ -1,8 +1,9 @@
 """A small billing service for the example: real HTTP, some milliseconds a call, calls counted.
 
 `python billing.py --port 8400`, then `POST /invoices` with an order as JSON answers its invoice,
-and `GET /calls` tells how often it was asked. Every call writes a new invoice, as real services do:
-who asks twice for one order gets two.
+`POST /customers` with a list of names makes them known, and `GET /calls` tells how it was asked and
+what it answered. Every invoice is a new one, as in real services: who asks twice for one order
+gets two. It works well unless told otherwise: see `--help` for what can go wrong.
 """
 
 import argparse
@@ -11,27 +12,96 @@ import itertools
 import json
 import random
 import signal
+import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+BUSY_S = 2  # what 429 asks its caller to wait
+
+Answer = tuple[HTTPStatus, dict]
+
+
+@dataclass(frozen=True)
+class Troubles:
+    """What goes wrong, by number and not by chance: the same in every play."""
+
+    put_off_every: int = 0  # of so many orders, one is too many at first and one breaks something
+    outage_after: int = 0  # calls
+    outage_s: float = 0.0
+
+    def put_off(self, order_id: int, before: int) -> HTTPStatus | None:
+        """How an order is put off that was `before` times; None when it is its turn."""
+        if not self.put_off_every:
+            return None
+        match order_id % self.put_off_every:
+            case 0 if before < 1:
+                return HTTPStatus.TOO_MANY_REQUESTS
+            case 1 if before < 1 + order_id // self.put_off_every % 2:
+                return HTTPStatus.INTERNAL_SERVER_ERROR
+        return None
 
 
 class Billing:
-    """The invoices written so far. Owned by the event loop."""
+    """Who is a customer, and what was answered so far. Owned by the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        customers: int,
+        troubles: Troubles = Troubles(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`customers` are known from the start: customer-000, customer-001 and so on."""
+        self._customers = {f"customer-{number:03}" for number in range(customers)}
+        self._troubles = troubles
+        self._clock = clock
         self._numbers = itertools.count(1)
-        self._calls_of_order: Counter[int] = Counter()
+        self._answers: Counter[HTTPStatus] = Counter()
+        self._invoices: Counter[int] = Counter()  # of each order
+        self._put_off: Counter[int] = Counter()
+        self._down_until: float | None = None  # None: the outage is still to come
 
-    def invoice(self, order: dict) -> dict:
-        self._calls_of_order[order["order_id"]] += 1
-        return {"invoice_id": f"INV-{next(self._numbers):06}", "order_id": order["order_id"]}
+    def invoice(self, order: dict) -> Answer:
+        """One call, counted."""
+        answer = self._answer(order)
+        self._answers[answer[0]] += 1
+        return answer
 
-    def calls(self) -> dict:
-        """How often it was asked, and for how many orders more than once."""
-        asked = self._calls_of_order
-        return {
-            "calls": asked.total(),
-            "orders": len(asked),
-            "orders_asked_again": sum(times > 1 for times in asked.values()),
+    def _answer(self, order: dict) -> Answer:
+        try:
+            order_id, customer = order["order_id"], order["customer"]
+        except (KeyError, TypeError) as error:
+            return HTTPStatus.BAD_REQUEST, {"error": f"not an order: {error!r}"}
+        if self._down():
+            return HTTPStatus.SERVICE_UNAVAILABLE, {"error": "the database is away"}
+        if customer not in self._customers:
+            return HTTPStatus.BAD_REQUEST, {"error": f"unknown customer {customer}"}
+        if status := self._troubles.put_off(order_id, self._put_off[order_id]):
+            self._put_off[order_id] += 1
+            return status, {"error": status.phrase.lower()}
+        self._invoices[order_id] += 1
+        number = f"INV-{next(self._numbers):06}"
+        return HTTPStatus.CREATED, {"invoice_id": number, "order_id": order_id}
+
+    def _down(self) -> bool:
+        begins = 0 < self._troubles.outage_after <= self._answers.total()
+        if begins and self._down_until is None:
+            self._down_until = self._clock() + self._troubles.outage_s
+        return self._down_until is not None and self._clock() < self._down_until
+
+    def welcome(self, customers: list[str]) -> Answer:
+        """These are customers now, too."""
+        self._customers.update(customers)
+        return HTTPStatus.OK, {"customers": len(self._customers)}
+
+    def calls(self) -> Answer:
+        """What it was asked and answered: in all, and by order."""
+        return HTTPStatus.OK, {
+            "calls": self._answers.total(),
+            "answers": {str(int(status)): times for status, times in self._answers.items()},
+            "invoices": dict(self._invoices),
+            "put_off": dict(self._put_off),
         }
 
 
@@ -58,25 +128,31 @@ class Connection(asyncio.Protocol):
         match request[:2]:
             case [b"POST", b"/invoices"]:
                 later = random.uniform(*self._latency_s)
-                asyncio.get_running_loop().call_later(later, self._invoice, body)
+                loop = asyncio.get_running_loop()
+                loop.call_later(later, self._take, self._billing.invoice, body)
+            case [b"POST", b"/customers"]:
+                self._take(self._billing.welcome, body)
             case [b"GET", b"/calls"]:
-                self._answer("200 OK", self._billing.calls())
+                self._tell(self._billing.calls())
             case _:
-                self._answer("404 Not Found", {"error": "POST /invoices or GET /calls"})
+                paths = "POST /invoices, POST /customers or GET /calls"
+                self._tell((HTTPStatus.NOT_FOUND, {"error": paths}))
 
-    def _invoice(self, body: bytes) -> None:
+    def _take(self, taker: Callable[..., Answer], body: bytes) -> None:
         try:
-            invoice = self._billing.invoice(json.loads(body))
-        except (ValueError, KeyError, TypeError) as error:
-            self._answer("400 Bad Request", {"error": f"not an order: {error}"})
+            content = json.loads(body)
+        except ValueError as error:
+            self._tell((HTTPStatus.BAD_REQUEST, {"error": f"not JSON: {error}"}))
         else:
-            self._answer("201 Created", invoice)
+            self._tell(taker(content))
 
-    def _answer(self, status: str, body: dict) -> None:
+    def _tell(self, answer: Answer) -> None:
+        status, body = answer
         text = json.dumps(body).encode()
+        again = f"Retry-After: {BUSY_S}\r\n" if status is HTTPStatus.TOO_MANY_REQUESTS else ""
         self._transport.write(
-            f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(text)}\r\n\r\n".encode()
+            f"HTTP/1.1 {int(status)} {status.phrase}\r\nContent-Type: application/json\r\n"
+            f"{again}Content-Length: {len(text)}\r\n\r\n".encode()
             + text
         )
 
@@ -89,9 +165,8 @@ def _content_length(head: bytes) -> int:
     return 0
 
 
-async def serve(port: int, latency_s: tuple[float, float]) -> None:
+async def serve(port: int, billing: Billing, latency_s: tuple[float, float]) -> None:
     """Answers until SIGTERM or SIGINT. The first line on stdout is the address."""
-    billing = Billing()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,9 +185,25 @@ def main() -> None:
     parser.add_argument(
         "--latency-ms", type=float, nargs=2, default=(5, 10), metavar=("MIN", "MAX")
     )
+    parser.add_argument(
+        "--customers", type=int, default=500, help="so many are known; others' orders get 400"
+    )
+    parser.add_argument(
+        "--put-off-every",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of N orders, one gets 429 at first, and one 500 once or twice; 0: none",
+    )
+    parser.add_argument(
+        "--outage-after", type=int, default=0, metavar="CALLS", help="then all get 503; 0: never"
+    )
+    parser.add_argument("--outage-s", type=float, default=5.0, metavar="SECONDS")
     arguments = parser.parse_args()
     least, most = arguments.latency_ms
-    asyncio.run(serve(arguments.port, (least / 1000, most / 1000)))
+    troubles = Troubles(arguments.put_off_every, arguments.outage_after, arguments.outage_s)
+    billing = Billing(arguments.customers, troubles)
+    asyncio.run(serve(arguments.port, billing, (least / 1000, most / 1000)))
 
 
 if __name__ == "__main__":

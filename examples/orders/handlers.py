@@ -4,9 +4,12 @@ import http.client
 import json
 import os
 import threading
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from kworker import Message
+import attachments
+
+from kworker import Message, Reject, Retry, Unavailable
 
 BILLING_URL = os.environ.get("BILLING_URL", "http://127.0.0.1:8400")
 TIMEOUT_S = 5.0
@@ -15,9 +18,10 @@ _own = threading.local()
 
 
 def notify(message: Message) -> dict:
-    """Asks for the invoice of one order. Raising leaves the order undone: it is tried again."""
+    """Asks for the invoice of one order. What it raises says what becomes of the order."""
     order = message.json()
-    invoice = _post("/invoices", order)
+    pages = attachments.pages(order.get("attachment"))
+    invoice = _invoice({**order, "attachment": pages})
     return {
         "invoice_id": invoice["invoice_id"],
         "order_id": order["order_id"],
@@ -27,19 +31,30 @@ def notify(message: Message) -> dict:
     }
 
 
-def _post(path: str, body: dict) -> dict:
+def _invoice(order: dict) -> dict:
+    response, text = _post("/invoices", order)
+    match response.status:
+        case HTTPStatus.CREATED:
+            return json.loads(text)
+        case HTTPStatus.BAD_REQUEST:
+            raise Reject(json.loads(text)["error"])  # a dead letter at once: asking again is vain
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            raise Retry("billing is busy", after=f"{response.headers['Retry-After']}s")
+        case HTTPStatus.SERVICE_UNAVAILABLE:
+            raise Unavailable("billing")  # not this order's fault: all wait, one asks now and then
+    raise RuntimeError(f"billing answered {response.status}: {text[:200]!r}")  # retry.delays
+
+
+def _post(path: str, body: dict) -> tuple[http.client.HTTPResponse, bytes]:
     # A connection a thread, kept open: connecting anew would cost more than the call.
     connection = _connection()
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
-        text = response.read()
+        return response, response.read()
     except (OSError, http.client.HTTPException):
         connection.close()  # whatever is half sent or half read must not meet the next order
         raise
-    if response.status != http.client.CREATED:
-        raise RuntimeError(f"billing answered {response.status}: {text[:200]!r}")
-    return json.loads(text)
 
 
 def _connection() -> http.client.HTTPConnection:

@@ -2,9 +2,11 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -13,30 +15,47 @@ Position = tuple[int, int]
 TIMEOUT_S = 10.0
 
 
+class Order(NamedTuple):
+    """A line of the producer's ledger."""
+
+    order_id: int
+    total: Decimal
+    flaw: str | None
+
+
+PHANTOM = Order(0, Decimal(0), None)
+"""Stands for what was never ordered."""
+
+
 @dataclass(frozen=True)
 class Orders:
-    """The producer's ledger: the orders that Kafka acknowledged, and the total of each."""
+    """The producer's ledger: the orders that Kafka acknowledged, by where they stand."""
 
-    totals: dict[Position, Decimal]
-    failed: int
+    acked: dict[Position, Order]
+    failed: int = 0
 
     @classmethod
     def of(cls, ledger: Path) -> "Orders":
         lines = [json.loads(line) for line in ledger.read_text().splitlines()]
-        totals = {
-            (line["partition"], line["offset"]): Decimal(str(line["total"]))
+        acked = {
+            (line["partition"], line["offset"]): Order(
+                line["order_id"], Decimal(str(line["total"])), line["flaw"]
+            )
             for line in lines
             if "failed" not in line
         }
-        return cls(totals, len(lines) - len(totals))
+        return cls(acked, len(lines) - len(acked))
 
-    def undone(self, times: Counter[Position]) -> Counter[int]:
+    def at(self, position: Position) -> Order:
+        return self.acked.get(position, PHANTOM)
+
+    def undone(self, done: Set[Position]) -> Counter[int]:
         """How many orders of each partition are not among these."""
-        return Counter(partition for partition, _ in self.totals.keys() - times.keys())
+        return Counter(partition for partition, _ in self.acked.keys() - done)
 
     def total(self, times: Counter[Position]) -> Decimal:
         """The sum over these orders, each counted so many times."""
-        return sum((self.totals[position] * n for position, n in times.items()), Decimal(0))
+        return sum((self.at(position).total * n for position, n in times.items()), Decimal(0))
 
 
 @dataclass
@@ -45,14 +64,18 @@ class Seen:
 
     times: Counter[Position] = field(default_factory=Counter)
     total: Decimal = Decimal(0)
+    attempts: dict[Position, int] = field(default_factory=dict)  # the most, where above 1
     first_ms: int = 0
     last_ms: int = 0
 
     def add(self, message: Message) -> None:
-        source = dict(message.headers() or ())["kworker-source"].decode()
-        _, partition, offset, _ = source.rsplit("/", 3)
-        self.times[int(partition), int(offset)] += 1
+        headers = dict(message.headers() or ())
+        position = _source(headers)
+        self.times[position] += 1
         self.total += Decimal(str(json.loads(message.value())["total"]))
+        if "kworker-attempt" in headers:
+            attempt = int(headers["kworker-attempt"])
+            self.attempts[position] = max(attempt, self.attempts.get(position, 1))
         _, at_ms = message.timestamp()
         self.first_ms = min(self.first_ms or at_ms, at_ms)
         self.last_ms = max(self.last_ms, at_ms)
@@ -62,11 +85,31 @@ class Seen:
         return self.times.total() - len(self.times)
 
 
-class Results:
-    """Reads the results as any other consumer would: committed ones, no group, from the start."""
+@dataclass
+class Dead:
+    """What has been read of the dead letters so far: how often each order, and why the last."""
 
-    def __init__(self, servers: str, topic: str) -> None:
-        self.seen = Seen()
+    times: Counter[Position] = field(default_factory=Counter)
+    reasons: dict[Position, tuple[str, str]] = field(default_factory=dict)  # and the message
+
+    def add(self, message: Message) -> None:
+        headers = dict(message.headers() or ())
+        position = _source(headers)
+        self.times[position] += 1
+        reason, told = (headers[f"kworker-{name}"].decode() for name in ("reason", "message"))
+        self.reasons[position] = (reason, told)
+
+
+def _source(headers: dict[str, bytes]) -> Position:
+    _, partition, offset, _ = headers["kworker-source"].decode().rsplit("/", 3)
+    return int(partition), int(offset)
+
+
+class Reader:
+    """Reads a topic as any other consumer would: what is committed, no group, from the start."""
+
+    def __init__(self, servers: str, topic: str, take: Callable[[Message], None]) -> None:
+        self._take = take
         self._consumer = Consumer(
             {
                 "bootstrap.servers": servers,
@@ -80,37 +123,47 @@ class Results:
         self._consumer.assign([TopicPartition(topic, p, 0) for p in self._partitions])
 
     def read(self, seconds: float) -> None:
-        """Takes what arrives within this time."""
+        """Takes what there is; what arrives within this time, when there is nothing."""
         first = self._consumer.poll(seconds)
-        for message in [first] if first else []:
-            self._take(message)
-        for message in self._consumer.consume(5000, 0):
-            self._take(message)
+        messages = [first] if first else []
+        while messages:
+            for message in messages:
+                self._record(message)
+            messages = self._consumer.consume(5000, 0)
 
     def read_to_end(self) -> None:
-        """Takes everything there is. Call it when nothing is written any more."""
+        """Takes everything there is, when nothing is written any more."""
         ended: set[int] = set()
         while len(ended) < len(self._partitions):
             message = self._consumer.poll(TIMEOUT_S)
             if message is None:
-                raise TimeoutError("the results cannot be read to their end")
-            if not self._take(message):
+                raise TimeoutError("a topic cannot be read to its end")
+            if not self._record(message):
                 ended.add(message.partition())
             else:
                 ended.discard(message.partition())
 
-    def _take(self, message: Message) -> bool:
+    def _record(self, message: Message) -> bool:
         """False for the end of a partition."""
         error = message.error()
         if error and error.code() == KafkaError._PARTITION_EOF:
             return False
         if error:
             raise KafkaException(error)
-        self.seen.add(message)
+        self._take(message)
         return True
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def read_all(servers: str, topic: str, take: Callable[[Message], None]) -> None:
+    """Takes everything that the topic holds. Call it when nothing is written any more."""
+    reader = Reader(servers, topic, take)
+    try:
+        reader.read_to_end()
+    finally:
+        reader.close()
 
 
 def lag(servers: str, group: str, topic: str) -> int:

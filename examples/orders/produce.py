@@ -1,22 +1,40 @@
 """Writes orders to their topic, and keeps a ledger of what Kafka acknowledged.
 
 `python produce.py --orders 1000`. The ledger, one JSON line an order, is what the demo's report
-holds everything else against: it knows nothing of workers.
+holds everything else against: it knows nothing of workers. `--flawed` writes some orders as real
+producers do, too: for customers that the billing service does not know yet, cut off at their end,
+and one with an attachment that is damaged.
 """
 
 import argparse
+import base64
 import json
 import random
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import TextIO
 
 from confluent_kafka import KafkaError, Message, Producer
 
 CUSTOMERS = 500
+NEW_CUSTOMERS = [f"customer-{number}" for number in range(490, CUSTOMERS)]
 MINUTES = 10  # the orders' times lie within the last ten minutes
+ATTACHED_EVERY = 50  # orders
+CUT_OFF_AT = (10, 35, 60, 85)  # per cent of all orders
+DAMAGED_AT = 55
+# Where the table of objects lies, a document says in its last lines. No process has this address.
+FAR_OUTSIDE = 1 << 47
+
+
+class Flaw(StrEnum):
+    """What is wrong with an order, which its ledger line tells."""
+
+    NEW_CUSTOMER = "new customer"
+    CUT_OFF = "cut off"
+    DAMAGED = "damaged attachment"
 
 
 def orders(count: int, until: datetime, seed: int = 7) -> Iterator[dict]:
@@ -24,12 +42,41 @@ def orders(count: int, until: datetime, seed: int = 7) -> Iterator[dict]:
     chance = random.Random(seed)
     step = timedelta(minutes=MINUTES) / count
     for order_id in range(1, count + 1):
-        yield {
+        order = {
             "order_id": order_id,
             "customer": f"customer-{chance.randrange(CUSTOMERS):03}",
             "total": chance.randrange(100, 50_000) / 100,
             "ordered_at": (until - (count - order_id) * step).isoformat(timespec="milliseconds"),
         }
+        if order_id % ATTACHED_EVERY == 0:
+            order["attachment"] = document(pages=order_id // ATTACHED_EVERY % 4 + 1)
+        yield order
+
+
+def document(pages: int, table: int = 9) -> str:
+    """The least of a PDF, in base64: where its table of objects lies, and what stands there."""
+    text = f"%PDF-1.7\nxref\n0 {pages + 1}\ntrailer\nstartxref\n{table}\n%%EOF\n"
+    return base64.b64encode(text.encode()).decode()
+
+
+def flaw(order: dict, count: int) -> Flaw | None:
+    """What shall be wrong with one of `count` orders: with few of them, and always the same."""
+    if order["order_id"] == count * DAMAGED_AT // 100:
+        return Flaw.DAMAGED
+    if order["order_id"] in [count * at // 100 for at in CUT_OFF_AT]:
+        return Flaw.CUT_OFF
+    return Flaw.NEW_CUSTOMER if order["customer"] in NEW_CUSTOMERS else None
+
+
+def written(order: dict, wrong: Flaw | None) -> bytes:
+    """The record's value."""
+    match wrong:
+        case Flaw.DAMAGED:
+            attachment = document(pages=1, table=FAR_OUTSIDE)
+            return json.dumps(order | {"attachment": attachment}).encode()
+        case Flaw.CUT_OFF:
+            return json.dumps(order).encode()[:-1]
+    return json.dumps(order).encode()
 
 
 class Ledger:
@@ -40,8 +87,10 @@ class Ledger:
         self.acked = 0
         self.failed = 0
 
-    def note(self, order: dict, error: KafkaError | None, message: Message) -> None:
-        entry: dict = {"order_id": order["order_id"], "total": order["total"]}
+    def note(
+        self, order: dict, wrong: Flaw | None, error: KafkaError | None, message: Message
+    ) -> None:
+        entry: dict = {"order_id": order["order_id"], "total": order["total"], "flaw": wrong}
         if error:
             self.failed += 1
             entry["failed"] = str(error)
@@ -51,7 +100,7 @@ class Ledger:
         self._file.write(json.dumps(entry) + "\n")
 
 
-def produce(servers: str, topic: str, count: int, ledger: Ledger) -> None:
+def produce(servers: str, topic: str, count: int, flawed: bool, ledger: Ledger) -> None:
     """Sends `count` orders, keyed by customer, and waits for every acknowledgement."""
     producer = Producer(
         {
@@ -64,17 +113,18 @@ def produce(servers: str, topic: str, count: int, ledger: Ledger) -> None:
         }
     )
     for order in orders(count, datetime.now(UTC)):
-        _send(producer, topic, order, ledger)
+        _send(producer, topic, order, flaw(order, count) if flawed else None, ledger)
     producer.flush(60)
 
 
-def _send(producer: Producer, topic: str, order: dict, ledger: Ledger) -> None:
+def _send(producer: Producer, topic: str, order: dict, wrong: Flaw | None, ledger: Ledger) -> None:
     def report(error: KafkaError | None, message: Message) -> None:
-        ledger.note(order, error, message)
+        ledger.note(order, wrong, error, message)
 
+    value = written(order, wrong)
     while True:
         try:
-            producer.produce(topic, json.dumps(order), order["customer"], on_delivery=report)
+            producer.produce(topic, value, order["customer"], on_delivery=report)
         except BufferError:
             producer.poll(0.1)  # the queue is full: let some be acknowledged
         else:
@@ -87,13 +137,15 @@ def main() -> int:
     parser.add_argument("--servers", default="127.0.0.1:9092")
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--orders", type=int, default=20_000)
+    parser.add_argument("--flawed", action="store_true", help="some of them are")
     parser.add_argument("--ledger", type=Path, default=Path("ledger.jsonl"))
     arguments = parser.parse_args()
+    count = arguments.orders
     with arguments.ledger.open("w") as file:
         ledger = Ledger(file)
-        produce(arguments.servers, arguments.topic, arguments.orders, ledger)
+        produce(arguments.servers, arguments.topic, count, arguments.flawed, ledger)
     print(f"{ledger.acked:,} orders acknowledged, {ledger.failed:,} failed")
-    return 0 if ledger.acked == arguments.orders else 1
+    return 0 if ledger.acked == count else 1
 
 
 if __name__ == "__main__":

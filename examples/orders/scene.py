@@ -1,34 +1,34 @@
-"""The orders scene, played once: everything is started, worked, broken, drained and counted.
+"""The orders scene, played once: worked, broken, counted, repaired, drained and counted again.
 
 Started by `demo.py`, which watches over the time and over what might be left running. Everything
 lies in `.demo`; the example itself is copied there, so that its own folder stays as it was.
 """
 
-import fcntl
 import json
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
+import report
 from confluent_kafka import KafkaException
-from oracle import Orders, Results, lag
+from evidence import Evidence, Following
+from oracle import Orders
+from produce import CUSTOMERS, NEW_CUSTOMERS
 from programs import KWORKER, PYTHON, Failed, Programs
-from report import Evidence, Tables, show
+from report import Course, Listing, Look
+from stage import ENVIRONMENT, STAGE, Clock, free_port, fresh
 from watch import Watch
 
 ORDERS = 20_000
 KILL_AT = ORDERS * 3 // 10
+OUTAGE_AT, OUTAGE_S = ORDERS * 7 // 10, 7  # after so many calls, for so long
+PUT_OFF_EVERY = 100  # orders
 NOT_RUNNING, CUT_SHORT = 3, 75  # of `kworker stop`
-HERE = Path(__file__).resolve().parent
-STAGE = HERE.parent.parent / ".demo"
 
 
 class Scene:
@@ -39,20 +39,25 @@ class Scene:
         self._undo = undo
         self._clock = Clock()
         self._example = stage / "orders"
-        self._servers = f"127.0.0.1:{_free_port()}"
-        self._programs = Programs(stage, {})
+        self._servers = f"127.0.0.1:{free_port()}"
+        self._programs = Programs(stage, ENVIRONMENT)
         self._drained = False
 
     def play(self) -> bool:
-        """True when the report adds up."""
+        """True when the report adds up, before the redrive and after it."""
         self._sandbox()
         self._billing()
         self._produce()
         self._start()
         self._work()
+        course = self._settle()
+        earlier = self._count()
+        added_up = report.show(report.before(earlier, course))
+        self._fix()
+        self._redrive()
         self._drain()
         self._finish_tables()
-        return self._report()
+        return self._report(earlier, course, added_up)
 
     def _sandbox(self) -> None:
         self._clock.begin("sandbox", f"a real Kafka, on {self._servers}")
@@ -63,15 +68,24 @@ class Scene:
 
     def _billing(self) -> None:
         self._clock.begin("billing", "a small HTTP service that takes 5 to 10 ms for an invoice")
+        troubles = {
+            "--customers": CUSTOMERS - len(NEW_CUSTOMERS),
+            "--put-off-every": PUT_OFF_EVERY,
+            "--outage-after": OUTAGE_AT,
+            "--outage-s": OUTAGE_S,
+        }
+        options = [str(word) for option in troubles.items() for word in option]
         service, self._billing_url = self._programs.start(
-            PYTHON, self._example / "billing.py", "--port", "0"
+            PYTHON, self._example / "billing.py", "--port", "0", *options
         )
         self._undo.callback(_end, service)
-        print(f"      serving on {self._billing_url}")
+        print(f"      serving on {self._billing_url}; it does not know {len(NEW_CUSTOMERS)} of the")
+        print(f"      customers, puts some orders off, and will be away for {OUTAGE_S} s")
         # What differs from the example's own kworker.toml: addresses.
         self._programs = Programs(
             self._stage,
             {
+                **ENVIRONMENT,
                 "KWORKER_CONFIG": str(self._example / "kworker.toml"),
                 "KWORKER_KAFKA__BOOTSTRAP_SERVERS": self._servers,
                 "KWORKER_CONSOLE__LISTEN": "",
@@ -80,14 +94,12 @@ class Scene:
         )
 
     def _produce(self) -> None:
-        self._clock.begin("produce", f"{ORDERS:,} orders into the topic `orders`")
+        self._clock.begin("produce", f"{ORDERS:,} orders into the topic `orders`, some flawed")
         self._programs.run(KWORKER, "topics", "create", "--partitions", "8")
-        produce = (PYTHON, self._example / "produce.py", "--servers", self._servers)
-        self._programs.run(*produce, "--orders", str(ORDERS), "--ledger", self._ledger)
-
-    @property
-    def _ledger(self) -> Path:
-        return self._stage / "ledger.jsonl"
+        produce = (PYTHON, self._example / "produce.py", "--servers", self._servers, "--flawed")
+        ledger = self._stage / "ledger.jsonl"
+        self._programs.run(*produce, "--orders", str(ORDERS), "--ledger", ledger)
+        self._orders = Orders.of(ledger)
 
     def _start(self) -> None:
         self._clock.begin("start", "kworker start --daemon: a supervisor, workers, the Spark job")
@@ -99,18 +111,62 @@ class Scene:
             self._programs.run(KWORKER, "stop", "--now", accept=(0, NOT_RUNNING, CUT_SHORT))
 
     def _work(self) -> None:
-        self._clock.begin("work", "every order calls the billing service; one worker will die")
+        self._clock.begin("work", "every order calls billing, one kills its process, we another")
+        self._evidence = Evidence(self._servers, self._billing_url, self._stage, self._programs)
+        self._following = Following(self._servers)
+        self._undo.callback(self._following.close)
         self._watch = Watch(self._programs, ORDERS)
-        results = Results(self._servers, "orders.results")
-        self._undo.callback(results.close)
         self._watch.ask()
-        orders = Orders.of(self._ledger)
-        while (done := len(results.seen.times)) < ORDERS:
-            results.read(0.2)
+        before = done = 0
+        while done < ORDERS:
+            self._following.read()
+            before, done = done, len(self._following.ended)
             self._watch.look(done)
-            if done >= KILL_AT and not self._watch.kills:
-                self._watch.kill_one(orders.undone(results.seen.times))
-        self._watch.ask()
+            # While work goes on, not in the outage: that it was in hand is what a kill is about.
+            if KILL_AT <= before < done and not self._watch.kills:
+                self._watch.kill_one(self._orders.undone(self._following.ended))
+
+    def _settle(self) -> Course:
+        """Waits until nothing is left to do, and says what has happened until then."""
+        while not _at_rest(status := self._watch.ask()) or self._evidence.lag():
+            self._following.read()
+            self._watch.look(ORDERS)
+        return Course(
+            kills=self._watch.kills,
+            undone_at_kill=self._watch.undone_at_kill,
+            replaced=self._watch.replaced,
+            restarts=sum(worker["restarts"] for worker in status["workers"]),
+            retried=status["counters"]["retried"],
+        )
+
+    def _count(self) -> Look:
+        self._clock.begin("count", "what there is before anything is repaired")
+        self._evidence.wait_for_tables()
+        self._programs.run(KWORKER, "dead", "list")
+        return self._evidence.look(self._orders)
+
+    def _fix(self) -> None:
+        self._clock.begin("fix", "billing learns of its new customers; a release that bears PDFs")
+        body = json.dumps(NEW_CUSTOMERS).encode()
+        with urllib.request.urlopen(f"{self._billing_url}/customers", body, timeout=10) as answer:
+            print(f"      billing knows {json.load(answer)['customers']} customers")
+        shutil.copyfile(self._example / "fixed/attachments.py", self._example / "attachments.py")
+        self._programs.run(KWORKER, "restart")
+
+    def _redrive(self) -> None:
+        self._clock.begin("redrive", "what was cut off is mended by hand, then all runs again")
+        cut_off, mended = (self._stage / name for name in ("cut-off.jsonl", "mended.jsonl"))
+        undecodable = ("--select", "reason=undecodable")
+        self._programs.run(KWORKER, "dead", "export", *undecodable, "--output", cut_off)
+        mend(cut_off, mended)
+        self._programs.run(KWORKER, "dead", "import", mended)
+        self._programs.run(KWORKER, "dead", "redrive")
+        self._watch.begin_again()
+        while (done := len(self._following.done)) < ORDERS:
+            self._following.read()
+            self._watch.look(done)
+        self._settle()
+        self._programs.run(KWORKER, "dead", "list")
 
     def _drain(self) -> None:
         self._clock.begin("drain", "kworker stop")
@@ -123,80 +179,34 @@ class Scene:
         )
         self._programs.run(KWORKER, "spark", "run", "--once")
 
-    def _report(self) -> bool:
+    def _report(self, earlier: Look, course: Course, added_up: bool) -> bool:
         self._clock.begin("report", "everything is counted again, from Kafka and from files")
-        results = Results(self._servers, "orders.results")
-        self._undo.callback(results.close)
-        results.read_to_end()
-        tables = self._stage / "tables.json"
-        data = self._example / "data"
-        reader = (PYTHON, self._example / "tables.py", data / "invoices", data / "revenue", tables)
-        self._programs.output(*reader)
-        with urllib.request.urlopen(f"{self._billing_url}/calls", timeout=10) as answer:
-            calls = json.load(answer)
+        listed = json.loads(self._programs.output(KWORKER, "dead", "list", "--json"))
+        look = self._evidence.look(self._orders)
         self._clock.end()
-        return show(
-            Evidence(
-                orders=Orders.of(self._ledger),
-                results=results.seen,
-                tables=Tables.of(json.loads(tables.read_text())),
-                billing=calls,
-                lag=lag(self._servers, "orders", "orders"),
-                kills=self._watch.kills,
-                undone_at_kill=self._watch.undone_at_kill,
-                replaced=self._watch.replaced,
-                peak_memory_bytes=self._watch.peak_memory_bytes,
-                took_s=self._clock.took_s,
-            )
-        )
+        listing = Listing(listed["count"], listed["hidden"])
+        adds_up = report.show(report.after(look, earlier, listing)) and added_up
+        spent = (self._watch.peak_memory_bytes, self._clock.took_s)
+        report.close(adds_up, report.costs(look, earlier, course, *spent))
+        return adds_up
 
 
-class Clock:
-    """What time it is in the play, which step is on, and how long each one took."""
-
-    def __init__(self) -> None:
-        self._started_s = self._began_s = time.monotonic()
-        self.step = ""
-        self.took_s: dict[str, float] = {}
-
-    def begin(self, step: str, about: str) -> None:
-        self.end()
-        self.step, self._began_s = step, time.monotonic()
-        print(f"\n{self._began_s - self._started_s:5.1f} s  {step}: {about}", flush=True)
-
-    def end(self) -> None:
-        if self.step:
-            self.took_s[self.step] = time.monotonic() - self._began_s
+def mend(cut_off: Path, mended: Path) -> None:
+    """What a person does with an editor: the orders get back the brace that they have lost."""
+    letters = [json.loads(line) for line in cut_off.read_text().splitlines()]
+    lines = [json.dumps(letter | {"value": letter["value"] + "}"}) for letter in letters]
+    mended.write_text("\n".join(lines) + "\n")
 
 
-def _free_port() -> int:
-    """Below the ports that the system gives to outgoing connections."""
-    while True:
-        port = random.randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
+def _at_rest(status: dict) -> bool:
+    """Nothing waits for its time, or to be cleared of a suspicion."""
+    waiting = sum(delay["waiting"] for delay in status["delays"])
+    return not waiting and not status["held"] and not status["suspects"]
 
 
 def _end(service: subprocess.Popen[str]) -> None:
     service.terminate()
     service.wait(10)
-
-
-def _fresh(stage: Path, undo: ExitStack) -> None:
-    """An empty stage with a copy of the example; an earlier play's remains are cleared away."""
-    stage.mkdir(exist_ok=True)
-    (stage / ".gitignore").write_text("*\n")
-    lock = undo.enter_context((stage / ".lock").open("w"))
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Failed(f"another demo plays in {stage}: wait for its end") from None
-    if (stage / "sandbox").exists():
-        Programs(stage, {}).output(KWORKER, "sandbox", "down", "--dir", stage / "sandbox")
-    for old in (path for path in stage.iterdir() if path.is_dir()):
-        shutil.rmtree(old)
-    shutil.copytree(HERE, stage / "orders", ignore=shutil.ignore_patterns("__pycache__", "data"))
 
 
 def _stop(*_: object) -> NoReturn:
@@ -208,7 +218,7 @@ def main() -> int:
     print("kworker's demo: orders in, an HTTP call each, two tables out. All of it lies in .demo")
     try:
         with ExitStack() as undo:
-            _fresh(STAGE, undo)
+            fresh(STAGE, undo)
             adds_up = Scene(STAGE, undo).play()
     except (Failed, KafkaException, TimeoutError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)

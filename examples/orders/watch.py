@@ -20,14 +20,19 @@ class Watch:
     def __init__(self, programs: Programs, orders: int) -> None:
         self._programs = programs
         self._orders = orders
-        self._pids: dict[int, int] = {}  # by slot
+        self._pids: dict[int, int] = {}  # by slot, of those that live
         self._partitions: dict[int, list[int]] = {}
         self._victim: tuple[int, int] | None = None  # slot and pid
         self._done = 0
+        self._reasons: list[str] = []
         self._told_s = self._asked_s = self._moved_s = time.monotonic()
         self.kills = 0
         self.undone_at_kill = 0
         self.peak_memory_bytes = 0
+
+    def begin_again(self) -> None:
+        """What was done so far is no measure for what comes now."""
+        self._done, self._moved_s = 0, time.monotonic()
 
     def look(self, done: int) -> None:
         """Called several times a second with the number of orders done; raises when it stalls."""
@@ -47,22 +52,32 @@ class Watch:
     def ask(self) -> dict:
         """What `kworker status` says, from which the workers' pids are kept."""
         status: dict = json.loads(self._programs.output(KWORKER, "status", "--json"))
-        self._pids = {worker["slot"]: worker["pid"] for worker in status["workers"]}
+        workers = [worker for worker in status["workers"] if worker["pid"]]
+        self._pids = {worker["slot"]: worker["pid"] for worker in workers}
         self._partitions = {
-            worker["slot"]: [partition for _, partition in worker["partitions"]]
-            for worker in status["workers"]
+            worker["slot"]: [p for topic, p in worker["partitions"] if topic == "orders"]
+            for worker in workers
         }
+        for reason in status["reasons"]:
+            if reason not in self._reasons:
+                print(f"      {status['state']}: {reason}", flush=True)
+        self._reasons = status["reasons"]
         return status
 
     def kill_one(self, undone: Counter[int]) -> None:
         """SIGKILL to the worker in whose partitions the most orders are still undone.
 
         At once, by what `status` said last: asking takes a while, and the work might be over.
+        Nobody is killed when that worker has died meanwhile: to be called again.
         """
         left = {slot: sum(undone[p] for p in owned) for slot, owned in self._partitions.items()}
         slot = max(left, key=lambda slot: left[slot])
         pid = self._pids[slot]
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            self.ask()
+            return
         self._victim = (slot, pid)
         self.kills += 1
         self.undone_at_kill = left[slot]

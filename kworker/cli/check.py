@@ -10,8 +10,9 @@ from rich.text import Text
 
 from kworker import config_file, preflight
 from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
-from kworker.config import Config, format_duration, format_size
+from kworker.config import Config, format_size
 from kworker.config_rules import memory_ceiling
+from kworker.core.duration import format_duration
 from kworker.core.flow import FlowPolicy
 from kworker.errors import ConfigError, ExitCode
 from kworker.preflight import Finding

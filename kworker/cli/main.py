@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from kworker.cli import check, config, init, sandbox, service, spark, systemd, topics
+from kworker.cli import (
+    check,
+    config,
+    dead,
+    init,
+    offsets,
+    reject,
+    replay,
+    sandbox,
+    service,
+    spark,
+    systemd,
+    topics,
+)
 from kworker.cli.options import PREPARE_PANEL
 from kworker.errors import ExitCode, KworkerError
 
@@ -57,7 +70,7 @@ def options(
 
 
 # The service first: it is what a user comes for.
-for verbs in (service, init, check):
+for verbs in (service, init, check, reject, replay):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),
@@ -66,6 +79,8 @@ for name, group in (
     ("systemd", systemd),
 ):
     app.add_typer(group.app, name=name, rich_help_panel=PREPARE_PANEL)
+for name, group in (("dead", dead), ("offsets", offsets)):
+    app.add_typer(group.app, name=name, rich_help_panel="Repair")
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 
 

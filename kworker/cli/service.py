@@ -11,7 +11,8 @@ import typer
 
 from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.config import Config, parse_duration
+from kworker.config import Config
+from kworker.core.duration import parse_duration
 from kworker.errors import (
     ConfigError,
     DrainTimedOut,

@@ -44,6 +44,7 @@ def render(document: dict[str, Any]) -> Group:
         *(Text(f"  {reason}", style="red") for reason in document["reasons"]),
         _workers(document["workers"]),
         Text(_totals(document)),
+        *(Text(_delay(row)) for row in document["delays"] if row["waiting"]),
         *_spark(document["spark"]),
     )
 
@@ -88,6 +89,12 @@ def _totals(document: dict[str, Any]) -> str:
     lag = document["lag"]
     behind = f"lag {lag['records']:,}, unfinished {lag['unfinished']:,}, age {lag['age_s']:.1f}s"
     return f"{counters}\n{behind}"
+
+
+def _delay(row: dict[str, Any]) -> str:
+    due_ms = row["next_due_ms"]
+    due = "" if due_ms is None else f", the next in {_span(max(0.0, due_ms / 1000 - time.time()))}"
+    return f"delay {row['delay']}: {row['waiting']:,} waiting{due}"
 
 
 def _spark(spark: dict[str, Any]) -> list[Text]:

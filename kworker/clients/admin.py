@@ -3,13 +3,14 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from confluent_kafka import (
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Producer,
@@ -34,9 +35,9 @@ At = tuple[str, int]
 RETRY_S = 0.2
 
 # What people need of it stands in the errors raised; librdkafka's own lines go nowhere.
-_SILENT = logging.getLogger("kworker.librdkafka.admin")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+SILENT = logging.getLogger("kworker.librdkafka.admin")
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 # librdkafka puts the broker's name before its words, and its own state after them.
 _WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state .*$")
 
@@ -58,7 +59,7 @@ class Admin:
         self._last_error = ""
         try:
             with_callback: dict[str, Any] = {**properties, "error_cb": self._on_error}
-            self._client = AdminClient(with_callback, logger=_SILENT)
+            self._client = AdminClient(with_callback, logger=SILENT)
         except KafkaException as error:
             raise Refused(reason_of(error)) from None
 
@@ -118,6 +119,19 @@ class Admin:
             done = self._coordinated(lambda: consumer.commit(offsets=offsets, asynchronous=False))
         _raise_first_error(done or ())
 
+    def delete_group(self, group: str) -> None:
+        """Forgets a group without members, and its positions; one that is not there is fine."""
+        limit = {"request_timeout": self._timeout_s}
+
+        def ask() -> None:
+            try:
+                self._answer(self._client.delete_consumer_groups([group], **limit)[group])
+            except KafkaException as error:
+                if _code(error) != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+
+        self._coordinated(ask)
+
     @contextmanager
     def _beside(self, group: str) -> Iterator[Consumer]:
         """A consumer that speaks of the group without joining it.
@@ -126,25 +140,49 @@ class Admin:
         when the coordinator is not there yet, as for the first group of a new cluster.
         """
         own = {"group.id": group, "enable.auto.commit": False, "group.protocol": "classic"}
-        consumer = Consumer({**self._properties, **own}, logger=_SILENT)
+        consumer = Consumer({**self._properties, **own}, logger=SILENT)
         try:
             yield consumer
         finally:
             consumer.close()
 
+    def group_members(self, group: str) -> list[str]:
+        """Who is in a group now: `client (host)`."""
+        limit = {"request_timeout": self._timeout_s}
+        ask = self._client.describe_consumer_groups
+        found = self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
+        return sorted(f"{each.client_id} ({each.host.lstrip('/')})" for each in found.members)
+
     def list_offsets(
-        self, partitions: Iterable[At], which: Literal["earliest", "latest"]
+        self,
+        partitions: Iterable[At],
+        which: Literal["earliest", "latest"] | int,
+        *,
+        committed: bool = False,
     ) -> dict[At, int]:
-        """The first offset that each partition holds, or the one after its last."""
+        """The first offset that each partition holds, or the one after its last.
+
+        With a number: the first of that time (ms) or later, -1 where there is none. With
+        `committed`, a partition ends before the first transaction that is open.
+        """
         specs: Any = OffsetSpec  # whose functions have no types
-        spec = specs.earliest() if which == "earliest" else specs.latest()
+        if isinstance(which, int):
+            spec = specs.for_timestamp(which)
+        else:
+            spec = specs.earliest() if which == "earliest" else specs.latest()
         asked = {TopicPartition(*at): spec for at in partitions}
         if not asked:
             return {}
-        futures = self._client.list_offsets(asked, request_timeout=self._timeout_s)
-        return {
-            (tp.topic, tp.partition): self._result(future).offset for tp, future in futures.items()
-        }
+
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+
+        def ask() -> dict[At, int]:
+            limit = {"request_timeout": self._timeout_s}
+            futures = self._client.list_offsets(asked, isolation_level=level, **limit)
+            found = ((tp, self._answer(future)) for tp, future in futures.items())
+            return {(tp.topic, tp.partition): answer.offset for tp, answer in found}
+
+        return self._awaited(ask, _NO_LEADER, "no leader for a partition")
 
     def _metadata(self) -> Any:
         return self._asked(lambda: self._client.list_topics(timeout=self._timeout_s))
@@ -170,29 +208,33 @@ class Admin:
             raise self._told(error) from None
 
     def _coordinated(self, call: Callable[[], T]) -> T:
-        """Asks a group's coordinator, again and again while none has been made."""
+        return self._awaited(call, _NO_COORDINATOR, "no coordinator for the group")
+
+    def _awaited(self, call: Callable[[], T], passing: Collection[int], lack: str) -> T:
+        """Asks again and again while the answer is one of `passing`: nobody is elected yet."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
                 return call()
             except KafkaException as error:
-                if _code(error) not in _NO_COORDINATOR:
+                if _code(error) not in passing:
                     raise self._told(error) from None
                 if time.monotonic() > deadline:
                     raise Unreachable(
-                        f"{self._brokers} answers, but has no coordinator for the group after"
-                        f" {self._timeout_s:g} s ({reason_of(error)})"
+                        f"{self._brokers} answers, but has {lack} after {self._timeout_s:g} s"
+                        f" ({reason_of(error)})"
                     ) from None
             time.sleep(RETRY_S)
 
     def _result(self, future: "Future[Any]") -> Any:
+        return self._asked(lambda: self._answer(future))
+
+    def _answer(self, future: "Future[Any]") -> Any:
+        """Raises KafkaException as it came."""
         # The client resolves it within the request's own time; the margin is for its thread.
         if not wait([future], self._timeout_s + 5).done:
             raise self._unreachable("the request is still under way")
-        try:
-            return future.result()
-        except KafkaException as error:
-            raise self._told(error) from None
+        return future.result()
 
     def _told(self, error: KafkaException) -> KworkerError:
         reason = reason_of(error)
@@ -223,6 +265,12 @@ _ABSENT = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
         KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+_NO_LEADER = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
 _NO_COORDINATOR = frozenset(
@@ -287,9 +335,9 @@ def _culprit(
 def _refusal(kind: Literal["consumer", "producer"], properties: Mapping[str, Any]) -> str:
     try:
         if kind == "consumer":
-            Consumer(dict(properties), logger=_SILENT).close()
+            Consumer(dict(properties), logger=SILENT).close()
         else:
-            Producer(dict(properties), logger=_SILENT)
+            Producer(dict(properties), logger=SILENT)
     except KafkaException as error:
         return reason_of(error)
     return ""

@@ -1,4 +1,4 @@
-"""Kafka's consumer and producer as the worker uses them: the only such file."""
+"""Kafka's consumer and producer as the worker uses them; `transactions` has the third."""
 
 import logging
 import threading
@@ -258,6 +258,17 @@ class KafkaConsumer:
             raise Refused(str(error.args[0]), passing=True) from None
         return low, high
 
+    def standing(self) -> object:
+        """What a transaction shows for its right to commit this group's positions.
+
+        Raises Refused when the session is over: a commit without would not be fenced.
+        """
+        metadata = self._consumer.consumer_group_metadata()
+        # Asked afterwards: a session that ends comes back only through `take`.
+        if not self._consumer.memberid():
+            raise Refused("not a member of the group", passing=True)
+        return metadata
+
     def close(self) -> None:
         """Leaves, if dynamic; may hang: call it where a hang does no harm."""
         self._consumer.close()
@@ -309,7 +320,14 @@ class KafkaProducer:
         try:
             # By position: keywords cost as much again as the call.
             self._produce(
-                output.topic, output.value, output.key, -1, refused, None, 0, output.headers
+                output.topic,
+                output.value,
+                output.key,
+                output.partition,
+                refused,
+                None,
+                0,
+                output.headers,
             )
         except BufferError:
             raise QueueFull from None

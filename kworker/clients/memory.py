@@ -4,7 +4,7 @@ One thread uses all of it, so nothing ever waits: a call that would wait for the
 finds everything done that could be done. Time is an argument.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from kworker.clients.kafka import At, Listener, QueueFull, Refused
 from kworker.clients.memory_broker import MemoryKafka, Topic
-from kworker.clients.memory_group import Member
+from kworker.clients.memory_group import Member, Standing
 from kworker.core.message import Fields, RawMessage
 from kworker.core.outcome import Output
 
@@ -99,6 +99,8 @@ class MemoryConsumer:
     ) -> dict[At, int | None]:
         """The group's committed positions, None where there is none. Raises Refused."""
         self._reach()
+        if self._group.pending:
+            raise Refused("a transaction holds positions of the group", passing=True)
         return {at: self._group.committed.get(at) for at in partitions}
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
@@ -138,6 +140,12 @@ class MemoryConsumer:
         self._reach()
         log = self._kafka.log(at)
         return log.low, log.high
+
+    def standing(self) -> Standing:
+        """What a transaction shows for its right to commit. Raises Refused without a session."""
+        if self._member is None or self._member.expelled:
+            raise Refused("not a member of the group", passing=True)
+        return Standing(self._group, self._member, self._member.generation)
 
     def close(self) -> None:
         """Gives up what it has, and leaves if dynamic."""
@@ -284,7 +292,7 @@ class MemoryProducer:
             raise Refused(self._fatal, passing=True)
         if output.topic in self._unknown and self._kafka.topic(output.topic) is None:
             raise Refused(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), passing=True)
-        if _size(output) > self._most_bytes:
+        if size_of(output) > self._most_bytes:
             raise Refused(str(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)), passing=True)
         self._queue.append((output, refused))
 
@@ -296,7 +304,7 @@ class MemoryProducer:
         queue, self._queue = self._queue, []
         for output, refused in queue:
             topic = self._kafka.topic(output.topic)
-            at = (output.topic, -1 if topic is None else self._partition(output.key, topic))
+            at = (output.topic, -1 if topic is None else partition_of(output, topic, self._spread))
             batches.setdefault(at, []).append((output, refused))
         for at, batch in batches.items():
             self._write(at, batch)
@@ -311,17 +319,15 @@ class MemoryProducer:
         queue, self._queue = self._queue, []
         _report(queue, KafkaError._PURGE_QUEUE)
 
-    def _partition(self, key: bytes | None, topic: Topic) -> int:
-        chosen = next(self._spread) if key is None else murmur2(key) & 0x7FFFFFFF
-        return chosen % len(topic.logs)
-
     def _write(self, at: At, batch: list[tuple[Output, Reporting]]) -> None:
         """All of a batch or nothing: one record that is too large fails its neighbours."""
         topic = self._kafka.topic(at[0])
         if topic is None:
             self._unknown.add(at[0])
             _report(batch, KafkaError._UNKNOWN_TOPIC)
-        elif any(_size(output) > topic.max_message_bytes for output, _ in batch):
+        elif at[1] >= len(topic.logs):
+            _report(batch, KafkaError._UNKNOWN_PARTITION)
+        elif any(size_of(output) > topic.max_message_bytes for output, _ in batch):
             _report(batch, KafkaError.MSG_SIZE_TOO_LARGE)
         else:
             for output, _ in batch:
@@ -334,7 +340,16 @@ def _report(batch: list[tuple[Output, Reporting]], code: int) -> None:
         refused(KafkaError(code), None)
 
 
-def _size(output: Output) -> int:
+def partition_of(output: Output, topic: Topic, spread: Iterator[int]) -> int:
+    """The one that is asked for, else the key's, else the next of `spread`."""
+    if output.partition >= 0:
+        return output.partition
+    chosen = next(spread) if output.key is None else murmur2(output.key) & 0x7FFFFFFF
+    return chosen % len(topic.logs)
+
+
+def size_of(output: Output) -> int:
+    """The bytes that the broker would measure, about."""
     headers = sum(len(name.encode()) + len(value or b"") for name, value in output.headers)
     return len(output.key or b"") + len(output.value or b"") + headers + _RECORD_BYTES
 

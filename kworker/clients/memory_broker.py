@@ -51,6 +51,7 @@ class MemoryKafka:
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._names = count(1)
+        self._transactors: dict[str, object] = {}
         self.up = True
         self.writable = True
 
@@ -60,6 +61,11 @@ class MemoryKafka:
         """Makes a topic, or adds partitions to it; groups that read it rebalance."""
         made = self._topics.setdefault(topic, Topic(0, max_message_bytes))
         made.logs += [Log() for _ in range(partitions - len(made.logs))]
+        self._topics_changed(topic)
+
+    def delete(self, topic: str) -> None:
+        """The topic and what it held are gone; groups that read it rebalance."""
+        del self._topics[topic]
         self._topics_changed(topic)
 
     def topic(self, name: str) -> Topic | None:
@@ -114,9 +120,19 @@ class MemoryKafka:
         """A member's name, as the coordinator makes one up."""
         return f"member-{next(self._names):04}"
 
+    def install(self, transactional_id: str, producer: object) -> None:
+        """Fences whoever had this id, and aborts what that one left open."""
+        self._transactors[transactional_id] = producer
+        for group in self._groups.values():
+            group.pending.pop(transactional_id, None)
+
+    def installed(self, transactional_id: str) -> object:
+        """The one producer that may write under this id."""
+        return self._transactors.get(transactional_id)
+
     def missing(self, topics: list[str]) -> list[str]:
-        """Those of a subscription's plain names that do not exist."""
-        return [name for name in topics if not name.startswith("^") and name not in self._topics]
+        """Those of a subscription's names and regular expressions that stand for no topic."""
+        return [asked for asked in topics if not any(_matches(n, [asked]) for n in self._topics)]
 
     def _topics_changed(self, topic: str) -> None:
         for group in self._groups.values():

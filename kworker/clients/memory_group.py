@@ -40,6 +40,15 @@ class Member:
         return list(self.assignment)
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A member in one generation, as a transaction shows it."""
+
+    group: "Group"
+    member: Member
+    generation: int
+
+
 class Group:
     """One consumer group of the classic protocol: everybody gives up all, then gets anew.
 
@@ -54,6 +63,7 @@ class Group:
         self._rebalancing = False
         self.generation = 0
         self.committed: dict[At, int] = {}
+        self.pending: dict[str, Mapping[At, int]] = {}  # of open transactions, by their ids
         self.history: list[Commit] = []
 
     def join(self, name: str, topics: list[str]) -> Member:
@@ -103,16 +113,23 @@ class Group:
 
     def commit(self, member: Member | None, positions: Mapping[At, int]) -> KafkaError | None:
         """Takes over positions, of whatever partition and also backwards, as the broker does."""
-        if (error := self._refusal(member)) is not None:
+        if (error := self.refusal(member)) is not None:
             return error
-        assert member is not None
-        for at, position in positions.items():
-            self.committed[at] = position
-            self.history.append(Commit(self._name, member.name, member.generation, at, position))
+        name, generation = ("", -1) if member is None else (member.name, member.generation)
+        self.accept(name, generation, positions)
         return None
 
-    def _refusal(self, member: Member | None) -> KafkaError | None:
-        if member is None or member.expelled:
+    def accept(self, member: str, generation: int, positions: Mapping[At, int]) -> None:
+        """Takes over what was not refused; of a transaction also after the member has left."""
+        for at, position in positions.items():
+            self.committed[at] = position
+            self.history.append(Commit(self._name, member, generation, at, position))
+
+    def refusal(self, member: Member | None) -> KafkaError | None:
+        """Why positions are not taken from this member now; from nobody, while it has members."""
+        if member is None:
+            return KafkaError(KafkaError.UNKNOWN_MEMBER_ID) if self._members else None
+        if member.expelled:
             return KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
         if member.fenced:
             return KafkaError(KafkaError.FENCED_INSTANCE_ID)

@@ -1,10 +1,13 @@
 """The librdkafka properties of each kind of client: what kworker sets, the user's, what it owns."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from kworker.config import Config, Settings
 
 Properties = dict[str, str | int | float | bool]
+Slot = int | Literal["delay"]
+"""Which process of a service: a worker by its number, or the delay process."""
 
 # Why these differ from the library's own defaults: prefetch is memory times the processes; the
 # default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
@@ -30,11 +33,25 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     "queue.buffering.max.kbytes": 65536,
     # Bytes are the limit that counts.
     "queue.buffering.max.messages": 1000000,
+    # How long what is for a topic that was deleted keeps back the reports of all else: workers
+    # write to topics that they have seen, so that those are new is no reason to wait for them.
+    "topic.metadata.propagation.max.ms": 1000,
+}
+_TRANSACTION_TIMEOUT_MS = 45_000
+# What is prefetched of a partition whose head is not due is thrown away; a partition that is
+# resumed waits for the fetch that is under way for the others; and a delay that is new has
+# records as soon as it is configured.
+_DELAY_DEFAULTS: Mapping[str, str | int | bool] = {
+    "queued.max.messages.kbytes": 4096,
+    "queued.min.messages": 2000,
+    "fetch.wait.max.ms": 100,
+    "topic.metadata.refresh.interval.ms": 10_000,
 }
 # With the newer protocol the broker sets the session's length, and refuses a client that does.
 _CLASSIC_ONLY = frozenset({"session.timeout.ms"})
 # What a regular expression must never read as a source: the topics of kworker services.
-OWN_TOPICS = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.requeue$", r"^.*\.dead(\.state)?$")
+_NEVER_READ = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.dead(\.state)?$")
+OWN_TOPICS = (*_NEVER_READ, r"^.*\.requeue$")
 
 
 def speaks_new_protocol(config: Settings) -> bool:
@@ -62,7 +79,31 @@ def consumer_properties(config: Config, *, slot: int) -> Properties:
     }
 
 
-def _owned_by_consumer(config: Config, slot: int) -> Properties:
+def delay_consumer_properties(config: Config) -> Properties:
+    """For the consumer of the delay process, the only member of its group on this host."""
+    owned = {**_owned_by_consumer(config, "delay"), "group.id": f"{config.name}.delay"}
+    owned.pop("topic.blacklist", None)  # which names the very topics
+    return {
+        "client.id": _client_id(config, "delay"),
+        **consumer_defaults(config),
+        **_DELAY_DEFAULTS,
+        **config.kafka.common,
+        **config.kafka.consumer,
+        **owned,
+    }
+
+
+def delay_producer_properties(config: Config) -> Properties:
+    """For the transactional producer of the delay process; its id is the client's."""
+    return {
+        **transactional(producer_properties(config, slot="delay")),
+        # What came from a topic of ours fits into another; but one batch must, too.
+        "message.max.bytes": 1_000_000_000,
+        "batch.size": 65_536,
+    }
+
+
+def _owned_by_consumer(config: Config, slot: Slot) -> Properties:
     owned: Properties = {
         "group.id": config.name,
         "enable.auto.commit": False,
@@ -76,14 +117,14 @@ def _owned_by_consumer(config: Config, slot: int) -> Properties:
     else:
         owned["partition.assignment.strategy"] = "range"
     if config.source.pattern:
-        owned["topic.blacklist"] = ",".join(OWN_TOPICS)
+        owned["topic.blacklist"] = ",".join([*_NEVER_READ, *_other_requeues(config)])
     if config.workers.membership == "static":
         owned["group.instance.id"] = _client_id(config, slot)
     return owned
 
 
-def producer_properties(config: Config, *, slot: int) -> Properties:
-    """For the producer of the worker in `slot`."""
+def producer_properties(config: Config, *, slot: Slot) -> Properties:
+    """For the producer of the process in `slot`."""
     return {
         "client.id": _client_id(config, slot),
         **PRODUCER_DEFAULTS,
@@ -93,10 +134,45 @@ def producer_properties(config: Config, *, slot: int) -> Properties:
     }
 
 
+def transactional(properties: Properties) -> Properties:
+    """A producer's properties, made fit for a transactional one.
+
+    An open transaction stops every read_committed reader, so it must not live on for long
+    after its producer; and the library wants the other time-outs to be no longer.
+    """
+    limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
+    # Another name for message.timeout.ms.
+    left = {k: v for k, v in properties.items() if k != "delivery.timeout.ms"}
+    timeouts = {
+        "transaction.timeout.ms": limit_ms,
+        "message.timeout.ms": limit_ms,
+        "socket.timeout.ms": min(int(properties.get("socket.timeout.ms", limit_ms)), limit_ms // 2),
+    }
+    return {**left, **timeouts}
+
+
 def admin_properties(config: Config) -> Properties:
     """For the short-lived clients of checks and commands."""
     return {"client.id": f"{config.name}-{config.instance}-admin", **config.kafka.common}
 
 
-def _client_id(config: Config, slot: int) -> str:
+def _client_id(config: Config, slot: Slot) -> str:
     return f"{config.name}-{config.instance}-{slot}"
+
+
+def _other_requeues(config: Config) -> list[str]:
+    """Patterns of every requeue topic but this service's own, which its workers read.
+
+    The library's patterns have no look-ahead: a name differs from ours at some first letter,
+    or goes on where ours ends.
+    """
+    own, end = config.requeue_topic, r"\.requeue$"
+    differing = [f"^{_literal(own[:i])}[^{letter}].*{end}" for i, letter in enumerate(own)]
+    # Where the letter that differs is the dot of the end itself.
+    shorter = [f"^{_literal(own[:i])}{end}" for i in range(len(config.name))]
+    longer = [f"^{_literal(own[:i])}{end}" for i in range(len(config.name) + 1, len(own) + 1)]
+    return [*differing, *shorter, *longer, f"^{_literal(own)}.+{end}"]
+
+
+def _literal(text: str) -> str:
+    return text.replace(".", r"\.")

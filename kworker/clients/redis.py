@@ -1,20 +1,245 @@
-"""Redis as the checks see it: the only file that imports its library."""
+"""Redis as kworker uses it: the only file that imports its library. No cluster."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
 
+from kworker.core.claim import Answer, Ended, Exchange, state_of
 from kworker.errors import Unreachable
 
+TIMEOUT_S = 2.0  # so long a thread may be stuck in a call
+# A claim is taken over from a dead owner, never let go by time: it only must not stay for ever.
+CLAIM_S = 30 * 86_400.0
 
-def ping(url: str, *, timeout_s: float = 5.0) -> None:
-    """Returns when Redis answers; raises `Unreachable` with its words, never with the URL.
+# One script, so that one round trip carries marks and claims, in this order. Keys are not
+# declared: thousands of them as arguments cost more than all the rest, and a cluster, which
+# would want them, could not run the script anyway. JSON is what both sides read fastest.
+_EXCHANGE = """
+local prefix, owner, number = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local ttl, claim_ttl = ARGV[3], ARGV[4]
+local ask = cjson.decode(ARGV[5])
+
+-- A call that timed out may come later than its repetition: then it is too late.
+local beat = prefix .. 'beat:' .. owner
+local last = redis.call('GET', beat)
+if last and tonumber(last) > number then return redis.error_reply('LATE ' .. last) end
+redis.call('SET', beat, number, 'PX', claim_ttl)
+
+local function key(id) return prefix .. 'id:' .. id end
+
+for _, id in ipairs(ask.done) do redis.call('SET', key(id), 'd', 'PX', ttl) end
+for _, mark in ipairs(ask.ended) do
+  local id, claim, ended = mark[1], mark[2], mark[3]
+  if redis.call('GET', key(id)) == claim then redis.call('SET', key(id), ended, 'PX', claim_ttl) end
+end
+for _, release in ipairs(ask.released) do
+  local id, claim, ended = release[1], release[2], release[3]
+  local state = redis.call('GET', key(id))
+  if state and (state == claim or (ended and state:sub(1, #ended) == ended)) then
+    redis.call('DEL', key(id))
+  end
+end
+
+local refused = {}
+if #ask.ids > 0 then
+  local keys = {}
+  for i, id in ipairs(ask.ids) do keys[i] = key(id) end
+  local states = redis.call('MGET', unpack(keys))
+  for i, state in ipairs(states) do
+    local mine = 'c' .. owner .. ' ' .. ask.sources[i]
+    local over = ask.takeovers[tostring(i)]
+    local free = not state or state == mine
+    if over and state == over.held then
+      free = over.gone or (redis.call('GET', prefix .. 'beat:' .. over.owner) or '') == over.beat
+    end
+    if free then
+      redis.call('SET', keys[i], mine, 'PX', claim_ttl)
+    else
+      refused[#refused + 1] = i - 1
+      refused[#refused + 1] = state
+    end
+  end
+end
+
+local beats = {}
+for i, name in ipairs(ask.watched) do beats[i] = redis.call('GET', prefix .. 'beat:' .. name) end
+return {refused, beats}
+"""
+
+
+class RedisClaims:
+    """One owner's claims and marks, in one Redis. Used by one thread.
+
+    An owner is one life of a worker; what it has claimed is its own until it marks or
+    releases it, or is found dead. Every call is its beat.
+    """
+
+    def __init__(
+        self, url: str, *, prefix: str, owner: str, ttl_s: float, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Connects to nothing yet. Raises ValueError for a URL that is none."""
+        self._redis = _client(url, timeout_s)
+        self._script = self._redis.register_script(_EXCHANGE)
+        self._prefix = prefix
+        self._owner = owner
+        self._number = 0
+        self._lives_ms = (round(ttl_s * 1000), round(max(ttl_s, CLAIM_S) * 1000))
+
+    def exchange(self, ask: Exchange) -> Answer:
+        """Blocks for a round trip; `Unreachable` after the time-out, or when Redis refuses.
+
+        Then all, some or nothing of it is done, and it may be said again as it is.
+        """
+        self._number += 1
+        numbers = [self._number, *self._lives_ms]
+        with _telling(self._redis):
+            return _answer(
+                ask, *self._script([self._prefix], [self._owner, *numbers, _packed(ask)])
+            )
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._redis.close()
+
+
+class RedisSuspects:
+    """Which records may have killed a process, for the other hosts. Used by one thread.
+
+    By source position; what is known of each is the caller's text. Calls block for a round
+    trip and raise `Unreachable`; each may be repeated.
+    """
+
+    def __init__(self, url: str, *, prefix: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Connects to nothing yet. Raises ValueError for a URL that is none."""
+        self._redis = _client(url, timeout_s)
+        self._key = f"{prefix}suspects"
+
+    def put(self, suspects: Mapping[str, str]) -> None:
+        """Adds them, or replaces what was known."""
+        with _telling(self._redis):
+            if fields := [text for each in suspects.items() for text in each]:
+                self._redis.hset(self._key, items=fields)
+
+    def get(self) -> dict[str, str]:
+        """All that are known."""
+        with _telling(self._redis):
+            found = self._redis.hgetall(self._key)
+            return {_decoded(source): _decoded(known) for source, known in found.items()}
+
+    def remove(self, sources: Iterable[str]) -> None:
+        """They are none any more."""
+        with _telling(self._redis):
+            if gone := list(sources):
+                self._redis.hdel(self._key, *gone)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._redis.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a Redis is, as far as it tells."""
+
+    eviction: str  # maxmemory-policy
+    cluster: bool
+    keeps: bool | None  # on disk; None: it does not say
+
+
+def describe(url: str, *, timeout_s: float = 5.0) -> Server:
+    """Asks Redis; raises `Unreachable` with its words, never with the URL.
 
     Raises ValueError for a URL that is none.
     """
-    client = Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+    redis = _client(url, timeout_s)
     try:
-        client.ping()
-    except RedisError as error:
-        raise Unreachable(str(error)) from None
+        with _telling(redis):
+            told: dict[str, Any] = redis.info("everything")
+            return Server(
+                eviction=str(told.get("maxmemory_policy", "noeviction")),
+                cluster=bool(told.get("cluster_enabled")),
+                keeps=True if told.get("aof_enabled") else _saves(redis),
+            )
     finally:
-        client.close()
+        redis.close()
+
+
+def _saves(redis: "Redis") -> bool | None:
+    """Whether snapshots are written now and then; hosted servers do not tell."""
+    try:
+        return bool(redis.config_get("save").get("save"))
+    except ResponseError:
+        return None
+
+
+def _client(url: str, timeout_s: float) -> "Redis":
+    """Without the library's own retries: the caller knows what to do meanwhile."""
+    return Redis.from_url(
+        url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+@contextmanager
+def _telling(redis: "Redis") -> Iterator[None]:
+    """Raises `Unreachable` for whatever Redis or the way to it refuses."""
+    try:
+        yield
+    except (RedisError, ValueError) as error:
+        # Whatever is still on its way must not be taken for the next answer; and a replica
+        # that has become read-only is found again under the name of the new master.
+        redis.connection_pool.disconnect()
+        raise Unreachable(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+def _packed(ask: Exchange) -> bytes:
+    """As the script reads it; text is compared there, never taken apart."""
+    takeovers = {
+        str(index + 1): {
+            "held": str(over.held),
+            "owner": over.held.owner,
+            "beat": "" if over.beat is None else str(over.beat),
+            "gone": over.gone,
+        }
+        for index, over in ask.takeovers.items()
+    }
+    return orjson.dumps(
+        {
+            "done": ask.done,
+            "ended": [
+                (mark.id, str(mark.claim), str(Ended(mark.claim.source, mark.outcome)))
+                for mark in ask.ended
+            ],
+            "released": [
+                (mark.id, str(mark.claim), mark.ended_too and str(Ended(mark.claim.source, "")))
+                for mark in ask.released
+            ],
+            "ids": ask.ids,
+            "sources": ask.sources,
+            "takeovers": takeovers,
+            "watched": ask.watched,
+        }
+    )
+
+
+def _answer(ask: Exchange, refused: Sequence[int | bytes], beats: Sequence[bytes | None]) -> Answer:
+    """`refused` is index and state in turn."""
+    states = zip(refused[::2], refused[1::2], strict=True)
+    told = zip(ask.watched, beats, strict=True)
+    return Answer(
+        {int(index): state_of(_decoded(state)) for index, state in states},
+        {owner: None if beat is None else int(beat) for owner, beat in told},
+    )
+
+
+def _decoded(answer: object) -> str:
+    return answer.decode() if isinstance(answer, bytes) else str(answer)

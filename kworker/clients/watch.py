@@ -1,4 +1,4 @@
-"""What the brokers know and a worker shows or needs: ends of partitions, limits of topics.
+"""What the brokers know and a process shows or needs: ends of partitions, facts of topics.
 
 Asked without waiting: the admin client answers in the background.
 """
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from kworker.clients.kafka import At
@@ -31,6 +31,8 @@ class KafkaWatch:
         self._admin = AdminClient({**_FRESH, **properties}, logger=_LOG)
         self._ends: dict[TopicPartition, Any] = {}
         self._limits: dict[ConfigResource, Any] = {}
+        self._described: dict[str, Any] = {}
+        self._partitions: dict[str, Any] = {}
 
     def ask_ends(self, partitions: Iterable[At]) -> None:
         """Asks how far each partition can be read: to an open transaction, or its last record."""
@@ -53,20 +55,51 @@ class KafkaWatch:
             if (answer := _result(future)) is not None
         }
 
-    def ask_limits(self, topics: Iterable[str]) -> None:
-        """Asks for the largest batch that each topic takes."""
-        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        if not self._limits:
-            self._limits = self._admin.describe_configs(asked, request_timeout=_TIMEOUT_S)
+    def ask_facts(self, topics: Iterable[str]) -> None:
+        """Asks for the largest batch that each topic takes, and how many partitions it has."""
+        names = list(topics)
+        if self._limits or self._described:
+            return
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in names]
+        self._limits = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_S)
+        self._described = self._admin.describe_topics(
+            TopicCollection(names), request_timeout=_TIMEOUT_S
+        )
 
-    def limits(self) -> dict[str, int] | None:
-        """The answer, once, in bytes; what failed is left out."""
-        if not self._limits or not all(future.done() for future in self._limits.values()):
+    def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
+        """The answer, once: bytes and partitions by topic; what failed is left out."""
+        futures = [*self._limits.values(), *self._described.values()]
+        if not futures or not all(future.done() for future in futures):
             return None
-        asked, self._limits = self._limits, {}
+        limits, self._limits = self._limits, {}
+        described, self._described = self._described, {}
+        return (
+            {
+                resource.name: int(answer[_LIMIT].value)
+                for resource, future in limits.items()
+                if (answer := _result(future)) is not None
+            },
+            {
+                name: len(answer.partitions)
+                for name, future in described.items()
+                if (answer := _result(future)) is not None
+            },
+        )
+
+    def ask_partitions(self, topics: Iterable[str]) -> None:
+        """Asks how many partitions each topic has."""
+        asked = TopicCollection(list(topics))
+        if not self._partitions:
+            self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+
+    def partitions(self) -> dict[str, int] | None:
+        """The answer, once; without the topics that do not exist, or nobody told of."""
+        if not self._partitions or not all(future.done() for future in self._partitions.values()):
+            return None
+        asked, self._partitions = self._partitions, {}
         return {
-            resource.name: int(answer[_LIMIT].value)
-            for resource, future in asked.items()
+            topic: len(answer.partitions)
+            for topic, future in asked.items()
             if (answer := _result(future)) is not None
         }
 

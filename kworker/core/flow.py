@@ -12,6 +12,8 @@ class FlowPolicy:
 
     records_max: int
     bytes_max: int
+    held_max: int = 5_000  # records of keys that are held
+    held_bytes_max: int = 16 << 20
     beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
     low: float = 0.5  # of its bound: where a paused partition goes on
     patience_s: float = 0.5  # no room for so long: pause, and poll on
@@ -33,6 +35,9 @@ class Flow:
         self._policy = policy
         self.records = 0
         self.bytes = 0
+        self.held = 0  # not in flight: these wait, with their keys
+        self.held_bytes = 0
+        self._held: set[Record] = set()
         self._largest = 1  # bytes of the largest record seen lately
         self._full_since: float | None = None
         self._had_room = False  # since the last look
@@ -47,6 +52,10 @@ class Flow:
         self.records -= partition.in_flight
         self.bytes -= partition.in_flight_bytes
         partition.in_flight = partition.in_flight_bytes = 0
+        self.held -= partition.held
+        self.held_bytes -= partition.held_bytes
+        partition.held = partition.held_bytes = 0
+        self._held = {record for record in self._held if record.partition is not partition}
         self.paused.discard(partition)
         self._over_since.pop(partition, None)
 
@@ -69,9 +78,36 @@ class Flow:
             self.records -= len(own)
             self.bytes -= total
 
+    def drop(self, records: Sequence[Record]) -> None:
+        """Records are forgotten, held or not."""
+        self.release(records)
+        self.leave(records)
+
+    def hold(self, records: Iterable[Record]) -> None:
+        """Records of a key that is held are no longer in flight."""
+        fresh = [record for record in records if record not in self._held]
+        self.leave(fresh)
+        self._held.update(fresh)
+        self._count_held(fresh, 1)
+
+    def release(self, records: Iterable[Record]) -> None:
+        """Of these, what was held is in flight again."""
+        back = [record for record in records if record in self._held]
+        self._held.difference_update(back)
+        self._count_held(back, -1)
+        for record in back:
+            self.enter(record.partition, (record.size,))
+
+    def _count_held(self, records: Iterable[Record], sign: int) -> None:
+        for record in records:
+            self.held += sign
+            self.held_bytes += sign * record.size
+            record.partition.held += sign
+            record.partition.held_bytes += sign * record.size
+
     def room(self, most: int) -> int:
         """How many records to take now: 0 when full; 1 at least when nothing is in flight."""
-        if self.stopped or self.blocked:
+        if self.stopped or self.blocked or self._held_full():
             return 0
         by_bytes = (self._policy.bytes_max - self.bytes) // self._largest
         if self.records == 0:
@@ -79,6 +115,11 @@ class Flow:
         room = max(0, min(most, self._policy.records_max - self.records, by_bytes))
         self._had_room |= room > 0
         return room
+
+    def _held_full(self) -> bool:
+        """Whatever comes now may belong to a key that is held."""
+        policy = self._policy
+        return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 
     def must_pause_all(self, now: float) -> bool:
         """Without room for longer than patience, and not yet well below; or stopped."""

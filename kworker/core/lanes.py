@@ -3,7 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Literal
 
 from kworker.core.record import Partition, Record
@@ -25,6 +25,9 @@ class Lanes:
         self._turn: deque[Partition] = deque()  # those with something ready
         self._parked: list[tuple[float, int, Record]] = []
         self._turns = count()
+        self._holding: set[tuple[Partition, object]] = set()  # lanes behind a held record
+        # Where records of a partition run that are not its own: those of a requeue partition.
+        self._guests: dict[Partition, set[Partition]] = {}
 
     @property
     def ready(self) -> bool:
@@ -84,10 +87,10 @@ class Lanes:
     def put_back(self, records: Iterable[Record]) -> None:
         """Records that were taken and did not start, in the order in which they were taken."""
         for record in reversed(list(records)):
-            partition = record.partition
-            if not partition.ready:
-                self._turn.appendleft(partition)
-            partition.ready.appendleft(record)
+            home = record.home
+            if not home.ready:
+                self._turn.appendleft(home)
+            home.ready.appendleft(record)
 
     def finish(self, records: Iterable[Record]) -> None:
         """The records have their last outcome: the next of each lane may run."""
@@ -95,42 +98,78 @@ class Lanes:
             lane = record.lane
             if lane is None:
                 continue
-            partition = record.partition
-            if not (waiting := partition.busy.pop(lane)):
+            home = record.home
+            if not (waiting := home.busy.pop(lane, None)):
                 continue
-            partition.busy[lane] = waiting
-            following, ready = waiting.popleft(), partition.ready
+            home.busy[lane] = waiting
+            following, ready = waiting.popleft(), home.ready
             # Older first: the oldest record is what holds back the commit.
             if not ready:
-                self._turn.append(partition)
+                self._turn.append(home)
                 ready.append(following)
             elif following.taken < ready[0].taken:
                 ready.appendleft(following)
             else:
                 ready.append(following)
 
+    def behind(self, record: Record) -> Sequence[Record]:
+        """What waits in the record's lane for its end."""
+        return () if record.lane is None else tuple(record.home.busy.get(record.lane) or ())
+
     def park(self, record: Record, due: float) -> None:
         """The record runs again at `due` (monotonic seconds); its lane waits with it."""
         heapq.heappush(self._parked, (due, next(self._turns), record))
 
-    def wake(self, now: float) -> None:
+    def hold(self, record: Record, due: float) -> list[Record]:
+        """The same; all that is held with it. What comes to its lane until then is held, too."""
+        self.park(record, due)
+        if record.lane is not None:
+            self._holding.add((record.home, record.lane))
+        return [record, *self.behind(record)]
+
+    def held_back(self, records: Iterable[Record]) -> list[Record]:
+        """Of records just added, those that wait behind one that is held."""
+        if not self._holding:
+            return []
+        return [record for record in records if (record.home, record.lane) in self._holding]
+
+    def wake(self, now: float) -> list[Record]:
         """What is due becomes ready."""
+        woken = []
         while self._parked and self._parked[0][0] <= now:
-            record = heapq.heappop(self._parked)[2]
-            if not record.partition.ready:
-                self._turn.append(record.partition)
-            record.partition.ready.append(record)
+            woken.append(heapq.heappop(self._parked)[2])
+        self._hold_no_more(woken)
+        self._ready(woken)
+        return woken
+
+    def pull(self, records: Iterable[Record]) -> list[Record]:
+        """Of these, those that are parked; they are no more. Their lanes still wait for them."""
+        wanted = {id(record) for record in records}
+        found = sorted(entry for entry in self._parked if id(entry[2]) in wanted)
+        if found:
+            self._parked = [entry for entry in self._parked if id(entry[2]) not in wanted]
+            heapq.heapify(self._parked)
+        pulled = [entry[2] for entry in found]
+        self._hold_no_more(pulled)
+        return pulled
+
+    def recall(self, records: Iterable[Record]) -> list[Record]:
+        """Of these, those that are parked become ready before their time."""
+        pulled = self.pull(records)
+        self._ready(pulled)
+        return pulled
+
+    def all_parked(self) -> list[Record]:
+        return [entry[2] for entry in self._parked]
 
     def next_due(self) -> float | None:
         return self._parked[0][0] if self._parked else None
 
     def waiting(self, partition: Partition) -> set[int]:
         """The offsets of a partition's records that are not out."""
-        offsets = {record.offset for record in partition.ready}
-        for behind in partition.busy.values():
-            offsets.update(record.offset for record in behind or ())
+        lanes = (record for home in self._homes(partition) for record in _waiting_in(home))
         parked = (entry[2] for entry in self._parked)
-        return offsets.union(r.offset for r in parked if r.partition is partition)
+        return {r.offset for r in chain(lanes, parked) if r.partition is partition}
 
     def drop(self, partition: Partition, above: int) -> list[Record]:
         """Forgets what waits of a partition beyond the offset `above`, parked records too.
@@ -141,28 +180,86 @@ class Lanes:
         dropped: list[Record] = []
 
         def keeps(record: Record) -> bool:
-            if record.offset <= above:
+            if record.partition is not partition or record.offset <= above:
                 return True
             dropped.append(record)
             return False
 
-        if partition.ready:
-            partition.ready = deque(filter(keeps, partition.ready))
-            if not partition.ready:
-                self._turn.remove(partition)
-        for lane, waiting in partition.busy.items():
-            if waiting:
-                partition.busy[lane] = deque(filter(keeps, waiting))
+        homes = self._homes(partition)
+        for home in homes:
+            home.ready = deque(filter(keeps, home.ready))
+        self._turn = deque(home for home in self._turn if home.ready)
+        heads = [*dropped, *(entry[2] for entry in self._parked if entry[2].partition is partition)]
+        for home in homes:
+            for lane, behind in home.busy.items():
+                home.busy[lane] = deque(filter(keeps, behind)) if behind else behind
         dropped += self._drop_parked(partition)
+        self._hold_no_more(heads)
+        # What another partition has behind one of these goes on.
+        self.finish(heads)
         return dropped
 
+    def close(self, partition: Partition) -> list[Record]:
+        """Forgets all that waits of a partition; what others have in its lanes goes home."""
+        dropped = self.drop(partition, -1)
+        self._guests.pop(partition, None)
+        guests = list(_waiting_in(partition))
+        if partition.ready:
+            self._turn.remove(partition)
+        partition.ready, partition.busy = deque(), {}
+        self._holding = {(home, lane) for home, lane in self._holding if home is not partition}
+        for record in guests:
+            self.add_to(None, record)
+        for _, _, record in self._parked:
+            if record.home is partition:
+                self._move(record, record.partition)
+                record.home.busy.setdefault(record.lane, None)
+        return dropped
+
+    def add_to(self, home: Partition | None, record: Record) -> None:
+        """A record that comes again, into the lanes of its source; None: that is not here."""
+        self._move(record, home or record.partition)
+        if record.home is not record.partition:
+            self._guests.setdefault(record.partition, set()).add(record.home)
+        self.add(record.home, (record,))
+
+    def _move(self, record: Record, home: Partition) -> None:
+        """The same lane has another name where several partitions' records run."""
+        record.home = home
+        (lane,) = self.lanes_of((record.raw.key(),))
+        if lane is not None and home is record.partition:
+            source = record.source
+            lane = (source.topic, source.partition, lane)
+        record.lane = lane
+
+    def _hold_no_more(self, records: Iterable[Record]) -> None:
+        if self._holding:
+            self._holding.difference_update((record.home, record.lane) for record in records)
+
+    def _homes(self, partition: Partition) -> set[Partition]:
+        return {partition, *self._guests.get(partition, ())}
+
+    def _ready(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if not record.home.ready:
+                self._turn.append(record.home)
+            record.home.ready.append(record)
+
     def _drop_parked(self, partition: Partition) -> list[Record]:
-        gone = [entry[2] for entry in self._parked if entry[2].partition is partition]
+        """Parked records, and what the partition has behind them, which must not overtake."""
+        parked = [entry[2] for entry in self._parked if entry[2].partition is partition]
         self._parked = [entry for entry in self._parked if entry[2].partition is not partition]
         heapq.heapify(self._parked)
-        for record in list(gone):
-            # Those behind a parked record of the same lane can never become ready.
-            if record.lane is not None and (waiting := partition.busy.get(record.lane)):
-                gone.extend(waiting)
-                partition.busy[record.lane] = None
+        gone = list(parked)
+        for record in parked:
+            behind = self.behind(record)
+            gone += [other for other in behind if other.partition is partition]
+            if behind:
+                rest = deque(other for other in behind if other.partition is not partition)
+                record.home.busy[record.lane] = rest
         return gone
+
+
+def _waiting_in(home: Partition) -> Iterable[Record]:
+    """What waits in a partition's lanes, parked records aside."""
+    return chain(home.ready, *(behind for behind in home.busy.values() if behind))

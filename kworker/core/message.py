@@ -6,6 +6,11 @@ import time
 from typing import Any, Protocol
 
 Headers = tuple[tuple[str, bytes | None], ...]
+HeaderList = list[tuple[str, bytes | None]]
+
+
+class Undecodable(ValueError):
+    """The value is not what it should be: poison, since it will never be."""
 
 
 class RawMessage(Protocol):
@@ -76,11 +81,11 @@ class Message:
     handlers use two of them and making all eight costs more than a cheap handler.
     """
 
-    __slots__ = ("_attempt", "_deadline_ns", "_last", "_raw")
+    __slots__ = ("_attempt", "_attempts", "_deadline_ns", "_raw")
 
     _raw: RawMessage
     _attempt: int
-    _last: bool
+    _attempts: float  # how many there are
     _deadline_ns: int | None
 
     def __init__(
@@ -97,7 +102,7 @@ class Message:
     ) -> None:
         self._raw = Fields((topic, partition, offset), timestamp, key, value, headers)
         self._attempt = attempt
-        self._last = last
+        self._attempts = attempt if last else math.inf
         self._deadline_ns = None
 
     @property
@@ -139,7 +144,7 @@ class Message:
     @property
     def last(self) -> bool:
         """No attempt comes after this one."""
-        return self._last
+        return self._attempt >= self._attempts
 
     def remaining(self) -> float:
         """Seconds until `workers.handler_timeout` ends this run; never below 0."""
@@ -148,14 +153,24 @@ class Message:
         return max(0.0, (self._deadline_ns - time.monotonic_ns()) / 1e9)
 
     def json(self) -> Any:
-        """The value parsed as JSON; None for a null value. ValueError when it is not JSON."""
+        """The value parsed as JSON; None for a null value.
+
+        Raises Undecodable, a ValueError, for what is not JSON or is nested too deeply:
+        let through, it makes the record a dead letter at once.
+        """
         value = self.value
-        return None if value is None else json.loads(value)
+        try:
+            return None if value is None else json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise Undecodable(f"not JSON: {error}") from None
 
     def text(self) -> str | None:
-        """The value as UTF-8; None for a null value. UnicodeDecodeError when it is not."""
+        """The value as UTF-8; None for a null value. Raises Undecodable, as `json` does."""
         value = self.value
-        return None if value is None else value.decode()
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError as error:
+            raise Undecodable(f"not UTF-8: {error}") from None
 
     def __repr__(self) -> str:
         return f"Message({self.topic}/{self.partition}/{self.offset}, attempt={self.attempt})"

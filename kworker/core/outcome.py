@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kworker.core.message import Headers
+from kworker.core.batch import NotAttempted
+from kworker.core.duration import parse_duration
+from kworker.core.headers import SOURCE
+from kworker.core.message import HeaderList, Headers
+from kworker.core.telling import TellDead
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +27,27 @@ class Result:
 
 
 class Retry(Exception):
-    """Raised by a handler: try this record again, `after` a duration such as "30s"."""
+    """Raised by a handler: try this record again, `after` a duration such as "30s".
+
+    ValueError for an `after` that is none.
+    """
 
     def __init__(self, reason: str = "", after: str | None = None) -> None:
         super().__init__(reason)
         self.after = after
+        self.after_s = None if after is None else parse_duration(after)
 
 
 class Snooze(Exception):
-    """Raised by a handler: not now; again `after` a duration, and no attempt is counted."""
+    """Raised by a handler: not now; again `after` a duration, and no attempt is counted.
+
+    ValueError for an `after` that is none.
+    """
 
     def __init__(self, after: str, reason: str = "") -> None:
         super().__init__(reason)
         self.after = after
+        self.after_s = parse_duration(after)
 
 
 class Unavailable(Exception):
@@ -54,16 +66,10 @@ class Unpublishable(Exception):
     """A result that cannot be written: not serialisable, too large, or to an unknown topic."""
 
 
-HeaderList = list[tuple[str, bytes | None]]
-
-
-SOURCE = "kworker-source"  # where a result comes from: topic, partition, offset, timestamp
-
-
 class Output:
     """One record to produce, ready: bytes and a topic."""
 
-    __slots__ = ("_headers", "key", "size", "topic", "value")
+    __slots__ = ("_headers", "key", "partition", "size", "topic", "value")
 
     def __init__(
         self,
@@ -72,14 +78,17 @@ class Output:
         value: bytes | None,
         headers: HeaderList | bytes,
         size: int | None = None,
+        partition: int = -1,
     ) -> None:
         """Bytes as `headers` are the source alone: thousands wait, and lists cost more.
 
-        `size` is an upper bound of its bytes in a batch, from a caller who has counted.
+        `size` is an upper bound of its bytes in a batch, from a caller who has counted;
+        without a `partition` the key decides.
         """
         self.topic = topic
         self.key = key
         self.value = value
+        self.partition = partition
         self._headers = headers
         self.size = size_of(self.headers, key, value) if size is None else size
 
@@ -94,13 +103,12 @@ def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:
     """An upper bound of a record's bytes in a record batch."""
     size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
     for name, content in headers:
-        size += _HEADER_OVERHEAD + len(name) * _UTF8_MAX + len(content or b"")
+        size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
     return size
 
 
 RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version
-_HEADER_OVERHEAD = 10  # two varint lengths
-_UTF8_MAX = 4
+_HEADER_OVERHEAD = 8  # two varint lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,5 +118,21 @@ class Failed:
     error: BaseException
 
 
-Outcome = list[Output] | Failed | None
-"""Results to publish; a failure; or None: done, with nothing to publish."""
+class Retrying(list[Output]):
+    """Its way to another run."""
+
+
+class Burying(list[Output]):
+    """Its dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Done before, or elsewhere: nothing to run, nothing to publish."""
+
+
+SKIPPED = Skipped()
+
+
+Outcome = list[Output] | Failed | Skipped | NotAttempted | TellDead | None
+"""What to publish; a failure; why it did not run; or None: done, with nothing to publish."""

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import ne
 
+from kworker.core.headers import Envelope, Source
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
 from kworker.core.outcome import RECORD_OVERHEAD, Outcome
@@ -24,6 +25,8 @@ class Partition:
         "busy",
         "epoch",
         "frame_size",
+        "held",
+        "held_bytes",
         "in_flight",
         "in_flight_bytes",
         "known",
@@ -52,6 +55,8 @@ class Partition:
         self.reaches = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
+        self.held = 0  # records of keys that are held
+        self.held_bytes = 0
         self.ready: deque[Record] = deque()  # may run now; kept by Lanes
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}
@@ -70,14 +75,19 @@ class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
+    `place` is set with an envelope only: its source's, as the scoreboard names it.
     """
 
     __slots__ = (
         "attempt",
+        "claim",
+        "envelope",
+        "home",
         "lane",
         "offset",
         "outcome",
         "partition",
+        "place",
         "raw",
         "refusal",
         "size",
@@ -93,8 +103,11 @@ class Record:
         raw: RawMessage,
         taken: int = 0,
     ) -> None:
-        self.partition = partition
+        self.partition = partition  # where it is settled
         self.offset = offset
+        self.home = partition  # whose lanes it runs in: its source's, if that is here, too
+        self.envelope: Envelope | None = None  # of one that comes again, by the requeue topic
+        self.claim: object = None  # what idempotency knows of it
         self.lane = lane  # None: no order to keep
         self.size = size
         self.raw = raw
@@ -102,6 +115,23 @@ class Record:
         self.attempt = 1
         self.outcome: Outcome = None
         self.refusal: object = None  # why Kafka did not take one of its outputs
+
+    def comes_again(self, envelope: Envelope, known: int) -> None:
+        """It was taken from the requeue topic; `known` is its source's index in the scoreboard."""
+        source = envelope.source
+        self.envelope = envelope
+        self.place = (min(known, _KNOWN_MAX) << PLACE_BITS) + source.offset
+        self.attempt = envelope.attempt
+        key, value = self.raw.key(), self.raw.value()
+        self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
+
+    @property
+    def source(self) -> Source:
+        """Where it comes from first, whichever topic it was taken from."""
+        if self.envelope is not None:
+            return self.envelope.source
+        partition = self.partition
+        return Source(partition.topic, partition.number, self.offset, self.raw.timestamp()[1])
 
     def __call__(self, error: object, _message: object) -> None:
         """The delivery report of an output that failed.

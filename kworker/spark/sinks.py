@@ -9,7 +9,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
-from kworker.config import Spark, Table, parse_duration
+from kworker.config import Spark, Table
+from kworker.core.duration import parse_duration
 from kworker.spark.session import iceberg_table
 from kworker.spark.tables import (
     SOURCE_COLUMNS,

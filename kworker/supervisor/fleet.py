@@ -1,6 +1,7 @@
 """The workers: starting them, what each death means, draining them, and how many there are."""
 
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,15 +16,19 @@ from kworker.core.restart import GiveUp
 from kworker.errors import ExitCode
 from kworker.supervisor.child import ended, fork
 from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.journal import Journal
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Death, Member
-from kworker.supervisor.scoreboard import Field, Scoreboard, Slot
+from kworker.supervisor.proc import stand_before
+from kworker.supervisor.scoreboard import Field, Scoreboard, Slot, hands_of
 
 Body = Callable[[Config, Slot, int], int]
 """What a worker does: `worker.run`, or a test's stand-in."""
 
 _log = structlog.get_logger()
 _FORK_AGAIN_S = 1.0
+_OOM_MORE = 100  # of all memory, 10 %: when it runs out, it is never the supervisor that is ended
+_NAMED_MOST = 20  # suspects in a line of the log
 
 
 class Fleet:
@@ -36,6 +41,7 @@ class Fleet:
         self.draining = False
         self.unfinished = False  # something in hand had to be left to be delivered again
         self._folder = folder
+        self._journal = Journal(folder.suspects)
         self._body = body
         self._limits = limits
         # Its other end is ours alone: when we are gone, however, the workers read an end of file.
@@ -45,8 +51,14 @@ class Fleet:
     def use(self, config: Config) -> None:
         """Lives that begin from here on have this configuration, and a board that fits it."""
         self._config = config
-        hands = max(config.workers.threads, config.workers.concurrency)
-        self._board = Scoreboard.for_workers(max(config.workers.processes, self.size), hands)
+        self._hands = hands_of(config.workers)
+        processes = max(config.workers.processes, self.size)
+        self._board = Scoreboard.for_workers(processes, self._hands)
+
+    @property
+    def lifeline(self) -> int:
+        """Reads end-of-file in a child when the supervisor is gone."""
+        return self._lifeline
 
     @property
     def room(self) -> int:
@@ -76,7 +88,7 @@ class Fleet:
     def turn(self, now: float) -> None:
         """Starts those whose time has come, kills those whose time is over."""
         for member in self.members:
-            if member.kill_if_overdue(now):
+            if signal.SIGKILL in member.press(now):
                 _log.warning(f"worker {member.number} did not end in time: killed", pid=member.pid)
             elif member.start_at is not None and now >= member.start_at and not self.draining:
                 self._start(member, now)
@@ -108,12 +120,22 @@ class Fleet:
             member.signal(signum)
         return [member.pid for member in alive if member.pid]
 
+    def accept_dead(self) -> int:
+        """Every worker lets die what its breaker holds; how many workers there are."""
+        alive = [member for member in self.members if member.alive]
+        for member in alive:
+            member.slot.words[Field.ACCEPT] = 1
+        return len(alive)
+
     def died(self, pid: int, code: int, now: float) -> ExitCode | None:
         """A child was reaped: None, or the code with which the whole service must end."""
         for member in self.members:
             if member.pid == pid:
                 self.totals.update(member.slot.counters())
-                return self._mourn(member, member.dies(code, now), now)
+                death = member.dies(code, now)
+                # Before the next life, which looks there at its first records.
+                self._accuse(member, death)
+                return self._mourn(member, death, now)
         return None
 
     def in_hand(self) -> int:
@@ -151,6 +173,7 @@ class Fleet:
     def _live(self, config: Config, slot: Slot) -> int:
         """In the child."""
         setproctitle(f"kworker: worker {slot.number} [{config.name}] starting")
+        stand_before(_OOM_MORE)
         log.identify(worker=slot.number)
         self._folder.join_workers()
         return self._body(config, slot, self._lifeline)
@@ -158,6 +181,24 @@ class Fleet:
     def _drain(self, member: Member, now: float, *, leave: bool) -> None:
         limit = self._config.workers.drain_timeout + self._limits.drain_margin_s
         member.drain(now + limit, leave=leave)
+
+    def _accuse(self, member: Member, death: Death) -> None:
+        if not death.suspects:
+            return
+        places = [(held.topic, held.partition, held.offset) for held in death.suspects]
+        how, most = ended(death.code), self._hands * self.room
+        try:
+            self._journal.accuse(places, death.why, how, time.time(), most)
+        except OSError as error:
+            problem = f"cannot be written to {self._folder.suspects} ({error.strerror})"
+            _log.error(f"suspects of worker {member.number} {problem}: they run like any other")
+            return
+        _log.warning(
+            f"worker {member.number} had {len(places)} records in hand: they are suspects and"
+            " run in a process of their own",
+            why=death.why,
+            records=["/".join(map(str, place)) for place in places[:_NAMED_MOST]],
+        )
 
     def _mourn(self, member: Member, death: Death, now: float) -> ExitCode | None:
         wanted = death.asked in (Asked.DRAIN, Asked.QUIT)

@@ -22,6 +22,9 @@ class StateFolder:
         self.path = path
         self.socket = path / "control.sock"
         self.log = path / "kworker.log"
+        self.marks = path / "marks"
+        self.suspects = path / "suspects"
+        self.rejected = path / "rejected"
         self.spark_progress = path / "spark" / "progress.json"
         self._lock = path / "lock"
         self._workers_lock = path / "workers.lock"

@@ -13,7 +13,9 @@ class Limits:
     gap_s: float = 5.0  # a turn that took longer means that the supervisor was stopped
     heartbeat_s: float = 60.0  # a poll thread that is silent for longer is stuck
     boot_s: float = 300.0  # a slow import of a handler is no reason to kill it sooner
-    abort_s: float = 5.0  # between SIGABRT, which dumps stacks, and SIGKILL
+    dump_s: float = 0.5  # a stuck worker has so long to write its stacks, until SIGTERM
+    term_s: float = 2.0  # between that SIGTERM, in which others' records may end, and SIGABRT
+    abort_s: float = 5.0  # between SIGABRT, which dumps stacks too, and SIGKILL
     drain_margin_s: float = 10.0  # over drain_timeout, in which workers leave the group and close
     quit_s: float = 2.0  # between SIGQUIT and SIGKILL
     check_every_s: float = 3.0  # between preflight checks while something is unreachable

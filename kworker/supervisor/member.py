@@ -4,11 +4,17 @@ import signal
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Literal
 
+from kworker.core.ending import Ending
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
 from kworker.supervisor.child import ended, send
-from kworker.supervisor.scoreboard import Field, Slot
+from kworker.supervisor.proc import Runners
+from kworker.supervisor.scoreboard import Field, Held, Slot
+
+# Nobody's handler sends these to its own process; from outside they mean to end it.
+_WANTED = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 class Asked(Enum):
@@ -16,7 +22,7 @@ class Asked(Enum):
 
     NOTHING = auto()
     DRAIN = auto()
-    ABORT = auto()  # it was stuck
+    ABORT = auto()  # it was stuck: SIGUSR1, SIGTERM, SIGABRT, SIGKILL
     QUIT = auto()
 
 
@@ -30,6 +36,8 @@ class Death:
     in_hand: int
     asked: Asked
     overdue: bool  # killed because it did not end when asked
+    suspects: tuple[Held, ...]  # the records that this death may be the doing of
+    why: Literal["crash", "timeout"]  # they are suspects
 
 
 class Member:
@@ -43,11 +51,13 @@ class Member:
         self.start_at: float | None = 0.0  # when the next life is due; None while one goes on
         self.asked = Asked.NOTHING
         self.why_dead = ""
+        self.runners: Runners | None = None  # while it is silent
         self._policy = policy
         self._history = RestartHistory(policy)
         self._started = 0.0
-        self._kill_at: float | None = None
+        self._ending = Ending()
         self._overdue = False
+        self._stuck_on: tuple[Held, ...] = ()
         self._samples: deque[tuple[float, int]] = deque()
 
     @property
@@ -74,36 +84,40 @@ class Member:
         self.start_at = None
         self.asked = Asked.NOTHING
         self._started = now
-        self._kill_at = None
+        self._ending = Ending()
         self._overdue = False
+        self._stuck_on = ()
+        self.runners = None
         self._samples.clear()
 
     def drain(self, kill_at: float, *, leave: bool) -> None:
         """Finish what is in hand and end; `leave` is for ever, so the group shall not wait."""
         self.slot.words[Field.LEAVE] = leave
         if self.alive and self.asked is Asked.NOTHING:
-            self._ask(Asked.DRAIN, signal.SIGTERM, kill_at)
+            self._ask(Asked.DRAIN, Ending([(kill_at, signal.SIGKILL)]))
+            self.signal(signal.SIGTERM)
 
-    def abort(self, kill_at: float) -> None:
-        """Dump your stacks and die; for one that is stuck."""
-        self._ask(Asked.ABORT, signal.SIGABRT, kill_at)
+    def abort(self, ending: Ending, stuck_on: tuple[Held, ...]) -> None:
+        """For one that is stuck: those of `stuck_on` that it holds to the end are suspects."""
+        self._stuck_on = stuck_on
+        self._ask(Asked.ABORT, ending)
 
     def quit(self, kill_at: float) -> None:
         """End at once."""
-        self._ask(Asked.QUIT, signal.SIGQUIT, kill_at)
+        self._ask(Asked.QUIT, Ending([(kill_at, signal.SIGKILL)]))
+        self.signal(signal.SIGQUIT)
 
     def signal(self, signum: int) -> None:
         if self.pid is not None:
             send(self.pid, signum)
 
-    def kill_if_overdue(self, now: float) -> bool:
-        """Kills what did not end in its time; True when it did so now."""
-        if not self.alive or self._kill_at is None or now < self._kill_at:
-            return False
-        self._kill_at = None
-        self._overdue = True
-        self.signal(signal.SIGKILL)
-        return True
+    def press(self, now: float) -> list[int]:
+        """Sends what is due to one that was asked to end; the signals that it sent now."""
+        due = self._ending.due(now) if self.alive else []
+        for signum in due:
+            self.signal(signum)
+        self._overdue = self._overdue or signal.SIGKILL in due
+        return due
 
     def dies(self, code: int, now: float) -> Death:
         """The life is over and reaped."""
@@ -115,6 +129,8 @@ class Member:
             in_hand=words[Field.IN_HAND],
             asked=self.asked,
             overdue=self._overdue,
+            suspects=self._suspects(code),
+            why="timeout" if self.asked is Asked.ABORT else "crash",
         )
         self.pid = None
         self.slot.begin(0, int(now * 1e9))
@@ -154,7 +170,15 @@ class Member:
         (then, before), (now, after) = self._samples[0], self._samples[-1]
         return (after - before) / (now - then)
 
-    def _ask(self, what: Asked, signum: int, kill_at: float) -> None:
+    def _suspects(self, code: int) -> tuple[Held, ...]:
+        """None where somebody wanted this end, or it came in order."""
+        if self.asked is Asked.ABORT:
+            return tuple(held for held in self.slot.held() if held in self._stuck_on)
+        unbidden = self.asked is Asked.NOTHING and code not in _WANTED
+        if not unbidden or self.slot.phase is Phase.GONE:
+            return ()
+        return tuple(self.slot.held())
+
+    def _ask(self, what: Asked, ending: Ending) -> None:
         self.asked = what
-        self._kill_at = kill_at
-        self.signal(signum)
+        self._ending = ending

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
+from kworker.config import Workers
 from kworker.core.phase import Phase
 from kworker.core.record import PLACE_BITS
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
-_HAND_WORDS = 8  # two are used; a cache line, so that threads do not share one
+_HAND_WORDS = 8  # three are used; a cache line, so that threads do not share one
 _NOBODY = -1
 
 
@@ -27,12 +28,15 @@ class Field(IntEnum):
     IN_HAND = auto()  # records taken and not settled
     IN_FLIGHT = auto()  # of those, without an outcome
     IN_FLIGHT_BYTES = auto()
+    HELD = auto()  # records of keys that wait in memory for another run
+    SUSPECTS = auto()  # records that wait for the cell, or run in it
     PARTITIONS = auto()
     LAG_RECORDS = auto()  # beyond what was taken
     UNFINISHED = auto()  # at or beyond the committed position
     AGE_MS = auto()  # of the oldest unfinished record, by its timestamp
     RED = auto()  # 1 while a reason stands in the text
     LEAVE = auto()  # the supervisor's, set before SIGTERM: 1 when nobody takes this slot's place
+    ACCEPT = auto()  # set by the supervisor, cleared by the worker: let die what the breaker holds
     # Counters, folded into the totals when the worker is reaped.
     CONSUMED = auto()
     DONE = auto()
@@ -41,6 +45,7 @@ class Field(IntEnum):
     DEAD = auto()
     DUPLICATES = auto()
     DROPPED = auto()
+    UNGUARDED = auto()  # ran without Redis: possible duplicates
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()
@@ -59,6 +64,7 @@ class Held:
     partition: int
     offset: int
     since_ns: int
+    thread: int = 0  # the system's number of the handler's thread; 0 where many share one
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ class Text:
     reasons: tuple[str, ...] = ()
     # Every partition that this process ever had: a hand names one by its index.
     known: tuple[tuple[str, int], ...] = ()
+    # Of the delay process: each delay, how many records wait, and when the first is due (ms).
+    delays: tuple[tuple[str, int, int | None], ...] = ()
 
 
 class Hand:
@@ -83,6 +91,26 @@ class Hand:
         self.words = words
         self.place_at = base
         self.since_at = base + 1
+        self._thread_at = base + 2
+
+    @property
+    def thread(self) -> int:
+        """Whose hand it is, by the system's number; 0 until it was told."""
+        return self.words[self._thread_at]
+
+    def belong(self, thread: int) -> None:
+        """This is the hand of that thread alone."""
+        self.words[self._thread_at] = thread
+
+    @property
+    def used(self) -> bool:
+        """Whether it ever held something in this life."""
+        return self.words[self.since_at] != 0
+
+    def forget(self) -> None:
+        """Between two lives: nothing was ever held, by nobody."""
+        self.clear()
+        self.words[self.since_at] = self.words[self._thread_at] = 0
 
     def take(self, place: int, now_ns: int) -> None:
         """The thread begins with a record: its partition's `place` and its offset, added."""
@@ -117,7 +145,7 @@ class Slot:
         for word in range(_HEAD_WORDS):
             self.words[word] = 0
         for hand in self._hands:
-            hand.clear()
+            hand.forget()
         self.words[Field.STARTED_NS] = self.words[Field.HEARTBEAT_NS] = now_ns
         self.words[Field.PID] = pid
 
@@ -125,12 +153,17 @@ class Slot:
     def phase(self) -> Phase:
         return Phase(self.words[Field.PHASE])
 
+    @property
+    def hands(self) -> int:
+        """How many there are."""
+        return len(self._hands)
+
     def hand(self, index: int) -> Hand:
         return self._hands[index]
 
     def write_text(self, text: Text) -> None:
         """Replaces the words; `known` is cut where the room ends, `partitions` with it."""
-        data = json.dumps([text.partitions, text.reasons, text.known]).encode()
+        data = json.dumps([text.partitions, text.reasons, text.known, text.delays]).encode()
         if len(data) > _TEXT_BYTES - 8:
             cut = len(text.known) * (_TEXT_BYTES // 2) // len(data)
             self.write_text(Text(text.partitions[:cut], text.reasons[:8], text.known[:cut]))
@@ -152,14 +185,24 @@ class Slot:
             data = bytes(self._text[at + 8 : at + 8 + length])
             if self.words[Field.TEXT_SEQ] - seq < 2:
                 break
-        partitions, reasons, known = json.loads(data)
-        return Text(_pairs(partitions), tuple(reasons), _pairs(known))
+        partitions, reasons, known, delays = json.loads(data)
+        rows = tuple((name, waiting, due_ms) for name, waiting, due_ms in delays)
+        return Text(_pairs(partitions), tuple(reasons), _pairs(known), rows)
 
     def held(self) -> list[Held]:
         """The records in the hands of this worker's handlers, dead or alive."""
         known = self.read_text().known
-        found = [held for hand in self._hands if (held := hand.read())]
-        return [Held(*known[k], offset, since) for k, offset, since in found if k < len(known)]
+        found = [(*held, hand.thread) for hand in self._hands if (held := hand.read())]
+        return [
+            Held(*known[k], offset, since, thread)
+            for k, offset, since, thread in found
+            if k < len(known)
+        ]
+
+    @property
+    def begun(self) -> bool:
+        """Whether a handler ever began with a record in this life."""
+        return any(hand.used for hand in self._hands)
 
     def oldest_since_ns(self) -> int | None:
         """When the longest-running handler began; None when all are idle."""
@@ -170,15 +213,18 @@ class Slot:
 
 
 class Scoreboard:
-    """The whole board: a memfd made before the first fork, so every worker inherits it."""
+    """The whole board: a memfd made before the first fork, so every worker inherits it.
 
-    def __init__(self, slots: int, hands: int) -> None:
+    For a program that is executed, the caller makes the memfd and hands it on: `fd`.
+    """
+
+    def __init__(self, slots: int, hands: int, fd: int | None = None) -> None:
         words = -(-(_HEAD_WORDS + hands * _HAND_WORDS) // 512) * 512  # whole pages
         stride = words * 8 + 2 * _TEXT_BYTES
-        fd = os.memfd_create("kworker-scoreboard", os.MFD_CLOEXEC)
-        os.ftruncate(fd, slots * stride)
-        self._map = mmap.mmap(fd, slots * stride)
-        os.close(fd)
+        own = os.memfd_create("kworker-scoreboard", os.MFD_CLOEXEC) if fd is None else os.dup(fd)
+        os.ftruncate(own, slots * stride)
+        self._map = mmap.mmap(own, slots * stride)
+        os.close(own)
         view = memoryview(self._map)
         self.slots: Sequence[Slot] = [
             Slot(
@@ -194,6 +240,11 @@ class Scoreboard:
     def for_workers(cls, processes: int, hands: int) -> "Scoreboard":
         """Room for four times the configured processes, so that `scale` needs no new board."""
         return cls(max(SLOTS_MIN, 4 * processes), hands)
+
+
+def hands_of(workers: Workers) -> int:
+    """How many records the handlers of one process may have in hand at once, of either kind."""
+    return max(workers.threads, workers.concurrency)
 
 
 def _pairs(rows: list[list[object]]) -> tuple[tuple[str, int], ...]:

@@ -18,6 +18,7 @@ from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.check import Preflight
 from kworker.supervisor.control import Connection
+from kworker.supervisor.delay_child import DelayChild
 from kworker.supervisor.fleet import Body, Fleet
 from kworker.supervisor.followers import Followers
 from kworker.supervisor.instance import StateFolder
@@ -34,11 +35,12 @@ _log = structlog.get_logger()
 class Parts:
     """What a service is made of; tests put their own in.
 
-    `body` is what a worker does, `preflight` runs in a child before the first
-    fork, `reread` reads the configuration again.
+    `body` is what a worker does, `delay` what the delay process does, `preflight` runs
+    in a child before the first fork, `reread` reads the configuration again.
     """
 
     body: Body
+    delay: Body
     preflight: Preflight
     reread: Callable[[], Config]
     limits: Limits = field(default_factory=Limits)
@@ -51,7 +53,7 @@ class Mode(Enum):
     OPENING = auto()  # waits for leftovers and for the preflight check
     SERVING = auto()
     DRAINING = auto()  # the workers
-    CLOSING = auto()  # they are gone, Spark is not
+    CLOSING = auto()  # they are gone, Spark or the delay process is not
     GONE = auto()
 
 
@@ -79,6 +81,7 @@ class Service:
         self._interrupts = 0
         self._verdict = ExitCode.OK
         self._watch = Watch(self.fleet, limits)
+        self._delay = DelayChild(config, parts.delay, folder, limits, self.fleet.lifeline)
         self._spark = SparkJob(config, parts.spark_command, folder, limits)
         self._opening = Opening(config, folder, parts.preflight, limits, selector, now)
         self._renewals = Renewals(
@@ -109,12 +112,14 @@ class Service:
         self._opening.died(pid, code)
         self._renewals.died(pid, code)
         self._spark.died(pid, code, now)
+        self._delay.died(pid, code, now)
         if verdict is not None:
             self.drain(now, verdict)
 
     def excuse(self, now: float) -> None:
         """We were stopped or starved: nobody is judged by the time before."""
         self._watch.excuse(now)
+        self._delay.excuse(now)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -137,6 +142,7 @@ class Service:
         self._renewals.abandon("the service is draining")
         # Who stops leaves the partitions to others; who failed will be started again.
         self.fleet.drain(now, leave=verdict is ExitCode.OK)
+        self._delay.drain(now, leave=verdict is ExitCode.OK)
 
     def interrupt(self, now: float) -> None:
         """Ctrl-C: drains, and when asked again ends at once."""
@@ -151,6 +157,7 @@ class Service:
         self.drain(now)
         _log.warning("ending at once: what is in hand is delivered again")
         self.fleet.quit(now)
+        self._delay.quit(now)
         self._spark.quit()
 
     def reload(self, now: float, asked_by: Connection | None = None) -> None:
@@ -173,9 +180,9 @@ class Service:
         return self.fleet.size
 
     def dump(self) -> list[int]:
-        """Every process writes its stacks to standard error; the pids of the workers."""
+        """Every process writes its stacks to standard error; the pids of the children."""
         faulthandler.dump_traceback(all_threads=True)
-        return self.fleet.signal(signal.SIGUSR1)
+        return self.fleet.signal(signal.SIGUSR1) + self._delay.signal(signal.SIGUSR1)
 
     def follow(self, connection: Connection) -> None:
         """This peer sees the drain through to its end."""
@@ -197,6 +204,8 @@ class Service:
             "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
             **status.fleet_part(self.fleet, now),
+            "delays": self._delay.rows(),
+            "delay": self._delay.status(now),
             "spark": self._spark.status(),
         }
 
@@ -215,22 +224,25 @@ class Service:
             self._opening.reasons = []
             self.mode = Mode.SERVING
             self.fleet.resize(self.fleet.size, now)
+            self._delay.begin(now)
             self._spark.begin(now)
 
     def _serve(self, now: float) -> None:
-        self._watch.turn(now)
+        self._watch.turn(self.config, now)
         if not self._renewals.roll.left:
             self._renewals.roll.add(self._watch.worn_out(self.config, now))
         self._renewals.turn(now, lambda: self._progress(now))
         self.fleet.turn(now)
+        self._delay.turn(now)
         self._spark.turn(now)
         if not self._joined and self.fleet.joined:
             self._joined = True
             _log.info("every worker has joined: running", workers=self.fleet.size)
 
     def _drain_on(self, now: float) -> None:
-        self._watch.turn(now)
+        self._watch.turn(self.config, now)
         self.fleet.turn(now)
+        self._delay.turn(now)
         self._announcer.draining(self.fleet.in_hand() + len(self.fleet.members), now)
         if not self.fleet.members:
             self.mode = Mode.CLOSING
@@ -238,8 +250,9 @@ class Service:
             self._close_on(now)
 
     def _close_on(self, now: float) -> None:
+        self._delay.turn(now)
         self._spark.turn(now)
-        if not self._spark.alive:
+        if not (self._spark.alive or self._delay.alive):
             self.mode = Mode.GONE
 
     def _announce(self, now: float) -> None:
@@ -259,6 +272,7 @@ class Service:
         self.fleet.use(config)
         if config.workers.processes != before.workers.processes:
             self.fleet.resize(config.workers.processes, now)
+        self._delay.use(config, now)
         self._spark.use(config, now)
 
     def _can_renew(self, what: str, asked_by: Connection | None) -> bool:
@@ -287,5 +301,6 @@ class Service:
         return [
             *self._opening.reasons,
             *status.fleet_reasons(self.fleet, now),
+            *self._delay.reasons(now),
             *self._spark.reasons,
         ]

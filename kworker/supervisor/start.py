@@ -14,10 +14,15 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
     """Is the supervisor of this service until it ends; the exit code. `named` is --config."""
     # Imported once for all workers, so that one that was killed is back at once. Modules only:
     # no client of anything may be made before the fork.
-    from kworker.worker.worker import run
+    from kworker.worker import delay, worker
 
     log.configure(config.log)
-    parts = Parts(body=run, preflight=_preflight, reread=lambda: config_file.load(named))
+    parts = Parts(
+        body=worker.run,
+        delay=delay.run,
+        preflight=_preflight,
+        reread=lambda: config_file.load(named),
+    )
     return Supervisor(config, parts, ready_fd).run()
 
 

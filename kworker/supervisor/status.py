@@ -7,10 +7,19 @@ from typing import Any
 from kworker.core.phase import Phase
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.member import Member
+from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Field
-from kworker.supervisor.watch import rss_bytes
 
-_COUNTERS = ("consumed", "done", "failed", "retried", "dead", "duplicates", "dropped")
+_COUNTERS = (
+    "consumed",
+    "done",
+    "failed",
+    "retried",
+    "dead",
+    "duplicates",
+    "dropped",
+    "unguarded",
+)
 
 
 def package_version() -> str:
@@ -27,9 +36,8 @@ def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:
     oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.members), default=0)
     return {
         "workers": [_row(member, now) for member in fleet.members],
-        "delays": [],
-        "held": 0,
-        "suspects": 0,
+        "held": fleet.sum(Field.HELD),
+        "suspects": fleet.sum(Field.SUSPECTS),
         "counters": {name: counters[name] for name in _COUNTERS},
         "lag": {
             "records": fleet.sum(Field.LAG_RECORDS),

@@ -34,7 +34,10 @@ def verbs(service: Service) -> Mapping[str, Callable[[Request, Connection], None
     def dump(_request: Request, peer: Connection) -> None:
         peer.finish({"dumped": service.dump()})
 
-    table = (status, stop, reload, restart, scale, dump)
+    def accept_dead(_request: Request, peer: Connection) -> None:
+        peer.finish({"workers": service.fleet.accept_dead()})
+
+    table = (status, stop, reload, restart, scale, dump, accept_dead)
     return {act.__name__: act for act in table}
 
 

@@ -1,17 +1,27 @@
 """Looking at the workers from outside: who is stuck, who has grown too large, how fast they go."""
 
-import os
+from dataclasses import dataclass
 
 import structlog
 
 from kworker.config import Config
+from kworker.core import ending
+from kworker.core.duration import format_duration
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Member
-from kworker.supervisor.scoreboard import Field
+from kworker.supervisor.proc import Runners, rss_bytes
+from kworker.supervisor.scoreboard import Field, Held
 
 _log = structlog.get_logger()
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Why a worker must be replaced, and the records to whose handlers that is due."""
+
+    why: str
+    held: tuple[Held, ...] = ()
 
 
 class Watch:
@@ -30,23 +40,19 @@ class Watch:
 
     def fresh(self, now: float) -> bool:
         """Whether no worker is stuck, which is what systemd's watchdog is told."""
-        return not any(self._stuck(member, now) for member in self._fleet.members)
+        return not any(self._silent(member, now) for member in self._fleet.members)
 
-    def turn(self, now: float) -> None:
-        """Samples the counters, and ends workers whose poll thread is stuck."""
+    def turn(self, config: Config, now: float) -> None:
+        """Samples the counters, and ends workers whose poll thread or a handler is stuck."""
         if now - self._sampled_at >= self._limits.sample_every_s:
             self._sampled_at = now
             for member in self._fleet.members:
                 member.sample(now, self._limits.rate_over_s)
         for member in self._fleet.members:
-            why = self._stuck(member, now)
-            if why and member.asked in (Asked.NOTHING, Asked.DRAIN):
-                _log.error(
-                    f"worker {member.number} {why}: stacks are dumped, it is replaced",
-                    worker_pid=member.pid,
-                    in_hand=[f"{h.topic}/{h.partition}/{h.offset}" for h in member.slot.held()],
-                )
-                member.abort(now + self._limits.abort_s)
+            if member.asked in (Asked.NOTHING, Asked.DRAIN):
+                self._look_for_runners(member, now)
+                if stuck := self._stuck(member, config, now):
+                    self._end(member, stuck, now)
 
     def worn_out(self, config: Config, now: float) -> list[int]:
         """The numbers of those that should be replaced: over `memory`, or over `max_records`."""
@@ -61,16 +67,54 @@ class Watch:
                 worn.append(member.number)
         return worn
 
-    def _stuck(self, member: Member, now: float) -> str:
-        if not member.alive:
-            return ""
-        silent_s = member.silent_s(now, self._since)
-        if member.polled and silent_s > self._limits.heartbeat_s:
-            return f"has not polled for {silent_s:.0f} s"
-        # One that waits for what its handler needs at boot beats, too.
-        if not member.polled and silent_s > self._limits.boot_s:
-            return f"is starting for {silent_s:.0f} s"
-        return ""
+    def _end(self, member: Member, stuck: Stuck, now: float) -> None:
+        limits = self._limits
+        abort_s = limits.dump_s + limits.term_s
+        _log.error(
+            f"worker {member.number} {stuck.why}: stacks are dumped, it is replaced; SIGTERM in"
+            f" {limits.dump_s:g} s, SIGABRT in {abort_s:g} s, SIGKILL in"
+            f" {abort_s + limits.abort_s:g} s",
+            worker_pid=member.pid,
+            suspects=[f"{h.topic}/{h.partition}/{h.offset}" for h in stuck.held],
+        )
+        steps = ending.of_a_stuck_one(now, limits.dump_s, limits.term_s, limits.abort_s)
+        member.abort(steps, stuck.held)
+        member.press(now)
+
+    def _stuck(self, member: Member, config: Config, now: float) -> Stuck | None:
+        # A drain has its own deadline, and what it leaves behind is nobody's fault.
+        judged = member.asked is Asked.NOTHING and member.phase.taking
+        if why := self._silent(member, now):
+            return Stuck(why, self._computing(member, now) if judged else ())
+        limit_s = config.workers.handler_timeout
+        overdue = self._overdue(member, limit_s, now) if judged else ()
+        if not overdue:
+            return None
+        timeout = format_duration(limit_s)
+        return Stuck(f"has a handler over workers.handler_timeout = {timeout}", overdue)
+
+    def _overdue(self, member: Member, limit_s: float, now: float) -> tuple[Held, ...]:
+        oldest_ns = member.slot.oldest_since_ns()
+        if oldest_ns is None or now - max(oldest_ns / 1e9, self._since) <= limit_s:
+            return ()
+        held = member.slot.held()
+        return tuple(h for h in held if now - max(h.since_ns / 1e9, self._since) > limit_s)
+
+    def _look_for_runners(self, member: Member, now: float) -> None:
+        """Who computes is seen by two looks; the first is at half of what is waited."""
+        if member.silent_s(now, self._since) < self._limits.heartbeat_s / 2:
+            member.runners = None
+        elif member.pid and member.runners is None:
+            member.runners = Runners(member.pid, now)
+
+    def _computing(self, member: Member, now: float) -> tuple[Held, ...]:
+        """Of a silent worker's records that whose thread computes; all, when none is found."""
+        computing = member.runners.computing(now) if member.runners else set()
+        held = member.slot.held()
+        return tuple(h for h in held if h.thread in computing) or tuple(held)
+
+    def _silent(self, member: Member, now: float) -> str:
+        return why_silent(member, self._limits, now, self._since)
 
     def _wear(self, member: Member, config: Config) -> str:
         size = rss_bytes(member.pid)
@@ -83,10 +127,14 @@ class Watch:
         return ""
 
 
-def rss_bytes(pid: int | None) -> int:
-    """The resident size of a process; 0 of one that is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
+def why_silent(member: Member, limits: Limits, now: float, since: float) -> str:
+    """What a process that beats no more is doing; silence before `since` does not count."""
+    if not member.alive:
+        return ""
+    silent_s = member.silent_s(now, since)
+    if member.polled and silent_s > limits.heartbeat_s:
+        return f"has not polled for {silent_s:.0f} s"
+    # One that waits for what its handler needs at boot beats, too.
+    if not member.polled and silent_s > limits.boot_s:
+        return f"is starting for {silent_s:.0f} s"
+    return ""

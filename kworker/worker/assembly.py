@@ -1,64 +1,182 @@
 """Which parts a worker is made of, as its configuration asks."""
 
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from kworker.clients.kafka import KafkaConsumer, KafkaProducer
-from kworker.clients.properties import consumer_properties, producer_properties
-from kworker.config import Config
+from kworker.clients.kafka import KafkaProducer
+from kworker.clients.properties import producer_properties
+from kworker.config import Config, Idempotency
+from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
-from kworker.core.retry import InPlaceRetry
+from kworker.core.pace import Pace
+from kworker.core.retry import RetryPolicy
+from kworker.supervisor.instance import StateFolder
+from kworker.supervisor.journal import Journal, Watched
+from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Slot
+from kworker.topics import of_a_service
+from kworker.worker import identity
+from kworker.worker.batch_pool import BatchPool, LoopCrew, ThreadCrew
+from kworker.worker.batching import async_batch_work, batch_work
+from kworker.worker.claimant import Claimant
+from kworker.worker.claiming import Claiming, ClaimPolicy
 from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.dispatch import Dispatch
 from kworker.worker.handler import Handlers
+from kworker.worker.intake import IntakePolicy
+from kworker.worker.letters import Letters
+from kworker.worker.life import Neighbours, own_life
 from kworker.worker.loop_pool import LoopPool
-from kworker.worker.poller import Poller
+from kworker.worker.marks import Marks
+from kworker.worker.poller import Consumer, Poller
 from kworker.worker.pool import ThreadPool
 from kworker.worker.publisher import Publisher, PublishPolicy
-from kworker.worker.results import Limits, Results
+from kworker.worker.results import Results
+from kworker.worker.shared_suspects import SharedSuspects
+from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.triage import Triage
+from kworker.worker.ward import Ward
 from kworker.worker.work import async_work, work
 
 _BATCH_BYTES = 1_000_000  # the library's own default
 
 
-def make_pool(
-    config: Config, slot: Slot, handlers: Handlers, limits: Limits
-) -> ThreadPool | LoopPool:
+Crew = ThreadPool | LoopPool | BatchPool
+
+
+def make_pool(config: Config, slot: Slot, handlers: Handlers, results: Results) -> Crew:
     """The pool that the handlers' kind asks for."""
-    results = Results(config.delivery.results, config.delivery.topics, limits)
-    timeout_s = config.workers.handler_timeout
+    timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
+    count = config.workers.concurrency if handlers.is_async else config.workers.threads
+    if handlers.batchings:
+        hands = [slot.hand(i) for i in range(slot.hands)]
+        crew = (
+            LoopCrew(async_batch_work(handlers, results, timeout_s, attempts), count)
+            if handlers.is_async
+            else ThreadCrew(batch_work(handlers, results, timeout_s, attempts), count)
+        )
+        return BatchPool(handlers, crew, hands)
+    hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
-        hands = [slot.hand(i) for i in range(config.workers.concurrency)]
-        return LoopPool(async_work(handlers, results, timeout_s), hands)
-    hands = [slot.hand(i) for i in range(config.workers.threads)]
-    return ThreadPool(work(handlers, results, timeout_s), hands)
+        return LoopPool(async_work(handlers, results, timeout_s, attempts), hands)
+    return ThreadPool(work(handlers, results, timeout_s, attempts), hands)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """In what a worker and a replay differ.
+
+    `reader` makes the consumer of a listener; `replay` is the id that what is written bears;
+    only a supervised process has the suspects `apart`.
+    """
+
+    slot: int
+    reader: Callable[[Any], Consumer]
+    intake: IntakePolicy
+    replay: str = ""
+    apart: bool = True
+
+
+def make_results(config: Config, facts: TopicFacts, replay: str = "") -> Results:
+    """What turns what handlers return into records to write."""
+    return Results(config.delivery.results, config.delivery.topics, facts, replay)
+
+
+def make_intake(config: Config) -> IntakePolicy:
+    """A worker's: records come again by the requeue topic."""
+    return IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age)
 
 
 def make_poller(
-    config: Config, slot: int, pool: ThreadPool | LoopPool, limits: Limits
-) -> tuple[Poller, KafkaConsumer]:
-    """The poller and the consumer inside it."""
-    workers, delivery = config.workers, config.delivery
+    config: Config, role: Role, pool: Crew, handlers: Handlers, facts: TopicFacts
+) -> Poller:
+    """The poller of a worker, or of a replay."""
+    workers, delivery, retry = config.workers, config.delivery, config.retry
     # One record over a topic's limit would fail the whole batch that it is in.
-    producer = producer_properties(config, slot=slot)
-    producer["message.max.bytes"] = limits.largest
-    producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), limits.smallest)
-    made: list[KafkaConsumer] = []
-
-    def consumer(listener: Any) -> KafkaConsumer:
-        made.append(KafkaConsumer(consumer_properties(config, slot=slot), listener))
-        return made[0]
-
+    producer = producer_properties(config, slot=role.slot)
+    producer["message.max.bytes"] = facts.largest
+    producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), facts.smallest)
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
     backlog = PublishPolicy(workers.in_flight_bytes, 2 * delivery.commit_records)
-    poller = Poller(
-        consumer=consumer,
+    lanes = Lanes(workers.ordering)
+    flow = Flow(
+        FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
+    )
+    folder = StateFolder(config.state_dir)
+    at_once = workers.concurrency if handlers.is_async else workers.threads
+    sharing = config.idempotency if role.apart else None
+    shared = make_shared(sharing, folder) if sharing else None
+    dispatch = Dispatch(
+        pool=pool,
+        lanes=lanes,
+        flow=flow,
+        triage=make_triage(config, facts, role.replay),
+        refusals=Refusals(folder.rejected),
+        ward=Ward(config, folder.suspects, facts, shared) if role.apart else None,
+        claimant=make_claimant(config, folder, at_once, shared) if config.idempotency else None,
+        tells_dead=lambda topic: handlers.dead_of(topic) is not None,
+        clock=time.monotonic,
+    )
+    return Poller(
+        consumer=role.reader,
         committer=lambda client: Committer(client, commits),
         publisher=Publisher(lambda: KafkaProducer(producer), backlog),
-        pool=pool,
-        lanes=Lanes(workers.ordering),
-        flow=Flow(FlowPolicy(workers.in_flight, workers.in_flight_bytes)),
-        retry=InPlaceRetry(),
+        dispatch=dispatch,
+        lanes=lanes,
+        flow=flow,
+        intake=role.intake,
         revoke_timeout_s=workers.revoke_timeout,
     )
-    return poller, made[0]
+
+
+def make_triage(config: Config, facts: TopicFacts, replay: str) -> Triage:
+    """What decides about failed runs."""
+    retry = config.retry
+    breaker = BreakerPolicy.of(config.dead_letter.breaker)
+    return Triage(
+        RetryPolicy(tuple(retry.delays), frozenset(retry.never), retry.mode == "hold"),
+        Letters(config.retry_topic, config.dead_letter.topic, facts, replay),
+        Breaker(breaker) if breaker else None,
+        config.route,
+    )
+
+
+def make_shared(chosen: Idempotency, folder: StateFolder) -> SharedSuspects:
+    """Suspects that other hosts know of, too; told by the claims thread."""
+    from kworker.clients.redis import RedisSuspects  # megabytes, for those who use it
+
+    storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)
+    return SharedSuspects(storage, Watched(Journal(folder.suspects)))
+
+
+def make_claimant(
+    config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
+) -> Claimant:
+    """Claims records in Redis before they run, `at_once` of them; `start` begins its thread."""
+    from kworker.clients.redis import RedisClaims
+
+    chosen = config.idempotency
+    assert chosen is not None
+    owner = own_life(config.instance)
+    claiming = Claiming(
+        RedisClaims(chosen.redis, prefix=chosen.prefix, owner=owner, ttl_s=chosen.ttl),
+        owner=owner,
+        id_of=identity.load(chosen.key),
+        policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
+        gone=Neighbours(config.instance).gone,
+        marks=Marks(folder.marks, owner),
+        suspects=shared,
+    )
+    return Claimant(claiming, Pace(at_once), chosen.unavailable)
+
+
+def _is_source(config: Config) -> Callable[[str], bool]:
+    """Of which topics a record that comes again may be."""
+    if config.source.pattern:
+        pattern = re.compile(config.source.pattern)
+        return lambda topic: bool(pattern.match(topic)) and not of_a_service(topic)
+    return frozenset(config.source.topics).__contains__

@@ -40,6 +40,8 @@ class Assignment:
         self._drop = drop  # takes what is left out of every count
         self.partitions: dict[At, Partition] = {}
         self.known: list[At] = []
+        self.announce: Callable[[], None] = lambda: None  # `known` has grown
+        self._indexes: dict[At, int] = {}
         self.fresh: set[Partition] = set()
         self.rebalances = 0
         self.joined = False
@@ -56,7 +58,7 @@ class Assignment:
         self.rebalances += 1
         positions = self._positions(partitions) if partitions else {}
         for at, position in positions.items():
-            partition = Partition(*at, self.rebalances, self._index(at), position)
+            partition = Partition(*at, self.rebalances, self.index(at), position)
             self.partitions[at] = partition
             self.fresh.add(partition)
             self._committer.know(at, position)
@@ -117,11 +119,14 @@ class Assignment:
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
                 time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
 
-    def _index(self, at: At) -> int:
+    def index(self, at: At) -> int:
         """The place of a partition in the scoreboard's list, which only grows."""
-        if at not in self.known:
+        index = self._indexes.setdefault(at, len(self.known))
+        if index == len(self.known):
             self.known.append(at)
-        return self.known.index(at)
+            # Before any handler has a record of it: it may be that handler's last.
+            self.announce()
+        return index
 
 
 def _names(partitions: list[At]) -> list[str]:

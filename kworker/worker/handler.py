@@ -4,23 +4,17 @@ import functools
 import importlib
 import inspect
 import sys
-import types
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from kworker.config import Config
+from kworker.core.batch import mark_of
 from kworker.core.message import Message
 from kworker.errors import ConfigError
+from kworker.worker.calling import Batching, Call, batching, calling, one_by_one
 
-Call = Callable[[Message], Any]
-
-
-class Undecodable(Exception):
-    """The value is not what the handler's model expects."""
+Dead = Callable[[Message, BaseException], Any]
 
 
 @dataclass(frozen=True)
@@ -28,9 +22,11 @@ class Handler:
     """One route: what to call for a message, and how it ends."""
 
     name: str
-    call: Call
+    call: Call  # for a batch handler: with a batch of one
     is_async: bool
-    close: Callable[[], None] | None
+    close: Callable[[], None] | None = None
+    dead: Dead | None = None  # told before a dead letter; of an async handler, maybe awaitable
+    batching: Batching | None = None
 
 
 class Handlers:
@@ -50,12 +46,33 @@ class Handlers:
         """The one handler of all topics; None when it depends on the topic."""
         return self._all[0].call if len(self._all) == 1 else None
 
+    @property
+    def batchings(self) -> set[Batching]:
+        """Of those that take batches."""
+        return {handler.batching for handler in self._all if handler.batching}
+
+    @property
+    def tells_dead(self) -> bool:
+        """Some of them are told before a dead letter."""
+        return any(handler.dead for handler in self._all)
+
     def of(self, topic: str) -> Call:
-        """KeyError for a topic without a handler, which the configuration excludes."""
+        """By source topic. KeyError for one without a handler, which the configuration excludes."""
+        return self._of(topic).call
+
+    def batching_of(self, topic: str) -> Batching | None:
+        """None for a handler of one record at a time. KeyError as `of`."""
+        return self._of(topic).batching
+
+    def dead_of(self, topic: str) -> Dead | None:
+        """What is told before a dead letter of this source topic, if anything. KeyError as `of`."""
+        return self._of(topic).dead
+
+    def _of(self, topic: str) -> Handler:
         handler = self._routes.get(topic, self._default)
         if handler is None:
             raise KeyError(topic)
-        return handler.call
+        return handler
 
     def close(self) -> None:
         """At the end of a drain; what it raises is the caller's to log."""
@@ -74,7 +91,7 @@ def load(config: Config) -> Handlers:
         sys.path.insert(0, folder)
     made: dict[str, Handler] = {}
     for reference in {config.handler, *config.handlers.values()} - {""}:
-        made[reference] = _handler(reference, find(reference))
+        made[reference] = _handler(config, reference, find(reference))
     if len({handler.is_async for handler in made.values()}) > 1:
         raise ConfigError("handlers: `def` and `async def` handlers cannot share a process")
     routes = {topic: made[reference] for topic, reference in config.handlers.items()}
@@ -98,78 +115,39 @@ def find(reference: str) -> Any:
     return found
 
 
-def _handler(reference: str, found: Any) -> Handler:
+def _handler(config: Config, reference: str, found: Any) -> Handler:
     target = found
-    close = None
+    close = dead = None
     if inspect.isclass(found):
         target = found()
-        close = getattr(target, "close", None)
+        close, dead = _method(target, "close"), _method(target, "dead")
         if not callable(target):
             raise ConfigError(f"handler: {reference}: the class has no __call__")
     plain = inspect.isroutine(target) or isinstance(target, functools.partial)
     function = target if plain else target.__call__
     is_async = inspect.iscoroutinefunction(function)
-    return Handler(reference, _calling(reference, target, function), is_async, close)
+    if inspect.iscoroutinefunction(dead) and not is_async:
+        raise ConfigError(f"handler: {reference}: dead() is `async def`, and __call__ is not")
+    if mark := mark_of(getattr(function, "func", function)):
+        batches = batching(reference, target, function, mark)
+        _fits(config, reference, batches)
+        call = one_by_one(batches, is_async)
+        return Handler(reference, call, is_async, close, dead, batches)
+    return Handler(reference, calling(reference, target, function), is_async, close, dead)
 
 
-def _calling(reference: str, target: Call, function: Any) -> Call:
-    """`target` as a function of a message, whatever its parameters ask for."""
-    parameters = _parameters(reference, function)
-    model = _model(parameters[0])
-    if model is None:
-        if len(parameters) != 1:
-            raise ConfigError(
-                f"handler: {reference}: expected (message) or (model) or (model, message)"
-            )
-        return target
-    two = len(parameters) == 2
-
-    def typed(message: Message) -> Any:
-        decoded = decode(model, message)
-        return target(decoded, message) if two else target(decoded)  # type: ignore[call-arg,arg-type]
-
-    return typed
+def _method(target: Any, name: str) -> Callable[..., Any] | None:
+    found = getattr(target, name, None)
+    return found if callable(found) else None
 
 
-def _parameters(reference: str, function: Any) -> list[Any]:
-    """The annotations of the required positional parameters, at least one."""
-    every = inspect.signature(function).parameters.values()
-    required = [p for p in every if p.default is p.empty and p.kind not in _REST]
-    if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:
-        raise ConfigError(f"handler: {reference}: nobody can give its keyword {named[0]!r}")
-    if not 1 <= len(required) <= 2:
-        raise ConfigError(f"handler: {reference}: expected one or two parameters")
-    return [_hint(function, p.annotation) for p in required]
-
-
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def _hint(function: Any, annotation: Any) -> Any:
-    """What an annotation names; None for a name that only a type checker imports."""
-    scope = getattr(getattr(function, "func", function), "__globals__", {})
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    try:
-        return typing.get_type_hints(holder, globalns=scope)["it"]
-    except NameError:
-        return None
+def _fits(config: Config, reference: str, batching: Batching) -> None:
+    if batching.size > config.workers.in_flight:
+        raise ConfigError(
+            f"handler: {reference}: a batch of {batching.size} never fills:"
+            f" workers.in_flight is {config.workers.in_flight}"
+        )
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return annotation
-    return None
-
-
-def decode(model: type[BaseModel], message: Message) -> BaseModel:
-    """Raises Undecodable, without the value: it may hold what logs must not."""
-    try:
-        return model.model_validate_json(message.value or b"null")
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Undecodable(f"{model.__name__}: {where}: {first['msg']}") from None

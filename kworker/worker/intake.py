@@ -1,15 +1,20 @@
 """Intake: what the client returns, into ledger and lanes; and what its events mean."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
 
 import structlog
 
 from kworker.clients.kafka import At, Refused, Trouble, trouble_of
+from kworker.core.failure import Described, Failure, Kind
 from kworker.core.flow import Flow
+from kworker.core.headers import Envelope, Forged
 from kworker.core.lanes import Lanes
 from kworker.core.message import RawMessage
+from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record, edges
 from kworker.worker.assignment import Assigning, Assignment
 
@@ -38,17 +43,38 @@ class Taking(Assigning, Protocol):
     def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class IntakePolicy:
+    """Where records come again, of which topics they may be, and how old a new one may be."""
+
+    requeue: str = ""
+    is_source: Callable[[str], bool] = lambda _topic: True
+    max_age_s: float | None = None
+
+
 class Intake:
     """Takes records of the present epochs; everything else comes again, or is an event.
 
     Owned by the poll thread.
     """
 
-    def __init__(self, consumer: Taking, assignment: Assignment, lanes: Lanes, flow: Flow) -> None:
+    def __init__(
+        self,
+        consumer: Taking,
+        assignment: Assignment,
+        lanes: Lanes,
+        flow: Flow,
+        policy: IntakePolicy,
+        doom: Callable[[list[Record]], None],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._consumer = consumer
         self._assignment = assignment
         self._lanes = lanes
         self._flow = flow
+        self._policy = policy
+        self._doom = doom
+        self._wall = wall
         self.consumed = 0
         self._takes = 0
         self.reasons: dict[str, str] = {}
@@ -109,9 +135,43 @@ class Intake:
         lanes = self._lanes.lanes_of(keys)
         taken = repeat(self._takes)
         records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, taken))
-        self._lanes.add(partition, records)
         self._flow.enter(partition, sizes)
         self.consumed += len(records)
+        if partition.topic == self._policy.requeue:
+            self._join_sources(records)
+            return
+        if self._policy.max_age_s is not None:
+            records = self._young(records, self._policy.max_age_s)
+        self._lanes.add(partition, records)
+        if late := self._lanes.held_back(records):
+            self._flow.hold(late)
+
+    def _join_sources(self, records: list[Record]) -> None:
+        """Records that come again run in the lanes of their sources."""
+        for record in records:
+            try:
+                envelope = Envelope.open(record.raw.headers() or ())
+                source = envelope.source
+                if not self._policy.is_source(source.topic):
+                    raise Forged(f"{source.topic} is no source topic")
+            except Forged as forged:
+                self._doom([_failed(record, "undecodable", f"headers are not kworker's: {forged}")])
+                continue
+            at = (source.topic, source.partition)
+            record.comes_again(envelope, self._assignment.index(at))
+            self._lanes.add_to(self._assignment.partitions.get(at), record)
+            if self._lanes.held_back((record,)):
+                self._flow.hold((record,))
+
+    def _young(self, records: list[Record], max_age_s: float) -> list[Record]:
+        """Those that are not too old; judged once, when first taken."""
+        oldest_ms = (self._wall() - max_age_s) * 1000
+        old = [record for record in records if 0 <= record.raw.timestamp()[1] < oldest_ms]
+        if not old:
+            return records
+        self._doom([_failed(record, "expired", "older than source.max_age") for record in old])
+        expired = set(old)
+        return [record for record in records if record not in expired]
 
     def _present(self, at: At) -> Partition | None:
         """None: what came is of an earlier epoch, or after the drain began, and comes again."""
@@ -151,6 +211,13 @@ class Intake:
         text = f"{name} stopped: its next record would be {partition.ledger.end}, but {holds}"
         self.reasons[f"gap {name}"] = f"{text}; `kworker offsets reset` decides where to go on"
         _LOG.error(text)
+
+
+def _failed(record: Record, kind: Kind, message: str) -> Record:
+    """It has no lane: nothing waits for it, and it waits for nothing."""
+    record.lane = None
+    record.outcome = Failed(Described(Failure(kind, message=message)))
+    return record
 
 
 def _sizes(raws: list[RawMessage], keys: list[bytes | None]) -> list[int]:

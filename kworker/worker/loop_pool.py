@@ -4,16 +4,58 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
 from kworker.worker.ended import Ended
-from kworker.worker.pool import Take
+from kworker.worker.pool import Take, place_of
 from kworker.worker.work import AsyncWork
 
 SLACK_S = 0.001
+
+
+class HandlerLoop:
+    """The thread of an event loop, on which coroutines of handlers run.
+
+    Nothing is begun after `stop`; what has begun is left where it is.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False  # written by `stop`, before the loop hears of it
+        self._thread = threading.Thread(target=self._serve, name="handlers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def call(self, begin: Callable[[Any], None], what: Any) -> None:
+        """`begin(what)`, on the loop. Called by any thread."""
+        self._loop.call_soon_threadsafe(self._call, begin, what)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Called on the loop."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """The loop ends; does not wait. Called by any thread."""
+        self._stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _call(self, begin: Callable[[Any], None], what: Any) -> None:
+        # A coroutine made in the loop's last round would never be awaited.
+        if not self._stopped:
+            begin(what)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
 
 
 class LoopPool:
@@ -26,12 +68,10 @@ class LoopPool:
         self.ended = Ended()
         self._handed = 0  # by the poll thread
         self._finished = 0  # by the loop's thread
-        self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._serve, name="handlers", daemon=True)
+        self._loop = HandlerLoop()
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop.start()
 
     def feed(self, take: Take) -> int:
         """Takes as many records as handlers may start now; how many that was."""
@@ -48,37 +88,34 @@ class LoopPool:
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""
         self._handed += len(run)
-        self._loop.call_soon_threadsafe(self._begin, run)
+        self._loop.call(self._begin, run)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - the face of a pool
         """Nothing: whatever was handed over has started."""
         return []
 
+    def hurry(self) -> None:
+        """Nothing: whatever was handed over waits for a handler only."""
+
     def stop(self) -> None:
-        """The loop ends; handlers still running are left where they are."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Handlers still running are left where they are; nothing more is begun."""
+        self._loop.stop()
 
     def _free_now(self) -> int:
         return len(self._hands) - (self._handed - self._finished)
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
     def _begin(self, run: deque[Record]) -> None:
         for record in run:
-            task = self._loop.create_task(self._one(record))
-            self._tasks.add(task)  # the loop itself keeps only weak references
-            task.add_done_callback(self._tasks.discard)
+            self._loop.spawn(self._one(record))
 
     async def _one(self, record: Record) -> None:
         index = self._free.pop()
         now_ns = time.monotonic_ns()
-        self._hands[index].take(record.partition.place + record.offset, now_ns)
+        self._hands[index].take(place_of(record), now_ns)
         try:
             # What waited here while its partition was taken away is another's to do.
-            if record.partition.open:
-                record.outcome = await self._work(record, now_ns)
+            going = record.partition.open
+            record.outcome = await self._work(record, now_ns) if going else NOT_ATTEMPTED
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             record.outcome = Failed(error)
         self._hands[index].clear()

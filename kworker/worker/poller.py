@@ -10,15 +10,12 @@ import structlog
 from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
-from kworker.core.outcome import Failed
+from kworker.core.outcome import Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
-from kworker.core.retry import InPlaceRetry
 from kworker.worker.assignment import Assignment
 from kworker.worker.committer import Committer, Committing
-from kworker.worker.ended import Ended
-from kworker.worker.failures import FailureLog, FailureLogPolicy
-from kworker.worker.intake import Intake, Taking
-from kworker.worker.pool import Take
+from kworker.worker.dispatch import Dispatch
+from kworker.worker.intake import Intake, IntakePolicy, Taking
 from kworker.worker.publisher import Publisher
 
 _LOG = structlog.get_logger()
@@ -35,22 +32,14 @@ class Consumer(Taking, Committing, Protocol):
     """What the poller needs of `KafkaConsumer` or its twin."""
 
 
-class Pool(Protocol):
-    """Threads or a loop that run handlers."""
-
-    ended: Ended
-
-    def feed(self, take: Take) -> int: ...
-    def slack_s(self) -> float: ...
-    def reclaim(self, now: float) -> list[Record]: ...
-
-
 @dataclass(slots=True)
 class Counters:
     """What a worker has done since it began."""
 
     done: int = 0
-    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    duplicates: int = 0
 
 
 class Poller:
@@ -66,30 +55,31 @@ class Poller:
         consumer: Callable[[Assignment], Consumer],
         committer: Callable[[Consumer], Committer],
         publisher: Publisher,
-        pool: Pool,
         lanes: Lanes,
         flow: Flow,
-        retry: InPlaceRetry,
+        dispatch: Dispatch,
+        intake: IntakePolicy,
         revoke_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self.assignment = Assignment(self._finish, self._discount)
+        self.dispatch = dispatch
+        self.assignment = Assignment(self._finish, self.dispatch.close)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
         self.publisher = publisher
-        self._pool = pool
         self.lanes = lanes
         self.flow = flow
-        self._retry = retry
         self._revoke_timeout_s = revoke_timeout_s
         self._clock = clock
-        self._intake = Intake(self._consumer, self.assignment, lanes, flow)
-        self._failures = FailureLog(FailureLogPolicy())
+        self._intake = Intake(
+            self._consumer, self.assignment, lanes, flow, intake, self.dispatch.doom, wall
+        )
         self.counters = Counters()
         self._troubles: dict[str, str] = {}
-        self._out = 0  # records in the pool
         self._outcomes = 0  # since the last settling
+        self._letters = 0  # retries and dead letters on their way to Kafka
         self._shedding: list[Partition] = []  # what may end but not begin anew
         self._flow_at = 0.0
         self._took = 0
@@ -124,12 +114,18 @@ class Poller:
     @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
-        return [*self._intake.reasons.values(), *self._troubles.values()]
+        waiting = [f"{t}; what is not acknowledged waits" for t in self.publisher.troubles]
+        return [
+            *self._intake.reasons.values(),
+            *self._troubles.values(),
+            *waiting,
+            *self.dispatch.reasons,
+        ]
 
     @property
     def idle(self) -> bool:
         """Nothing in flight, and all of it settled."""
-        return self.flow.records == 0 and self.settled
+        return self.flow.records == 0 and self.flow.held == 0 and self.settled
 
     @property
     def settled(self) -> bool:
@@ -144,6 +140,7 @@ class Poller:
         """From now on what is in hand ends, and nothing new begins."""
         self.flow.stopped = True
         self._shedding = list(self.assignment.partitions.values())
+        self.dispatch.withdraw(self._shedding)
         self._shed()
 
     def hear_of_ends(self, ends: Mapping[At, int]) -> None:
@@ -168,7 +165,7 @@ class Poller:
         if self._full and len(self.flow.paused) < len(self.assignment.partitions):
             return  # cheaper than pausing; flow will pause if this lasts
         little = 0 < room < min(TAKE_LEAST, self.flow.records // 8)
-        if little and self._out and now < self._take_at:
+        if little and self.dispatch.busy and now < self._take_at:
             return  # one by one they would cost more than their handlers
         self._take_at = now + TAKE_EVERY_S
         self._took = self._intake.take(max(room, 1), self._idle_s(now))
@@ -177,11 +174,11 @@ class Poller:
 
     def _idle_s(self, now: float) -> float:
         """How long to wait in the client: only when nothing else can happen."""
-        if self._out or self.lanes.ready:
+        if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
-        if not self.publisher.idle:
+        if not self.publisher.idle or self.dispatch.restless:
             return BUSY_S
-        due = min(self.lanes.next_due() or now + IDLE_S, now + IDLE_S)
+        due = min(self.dispatch.next_due() or now + IDLE_S, now + IDLE_S)
         if self._outcomes:
             due = min(due, self.committer.due_at(self._outcomes, resting=not self.flow.records))
         return max(0.0, due - now)
@@ -196,6 +193,7 @@ class Poller:
         assignment.fresh.clear()
         assignment.changed = False
         self._intake.rebalanced()
+        self.dispatch.rebalanced()
         if self.flow.stopped:
             self._shedding = list(assignment.partitions.values())
         self._flow_at = 0.0
@@ -204,65 +202,66 @@ class Poller:
 
     def _waiting_s(self) -> float:
         """How long to wait for an outcome: not while records keep coming."""
-        return BUSY_S if (self._out or self._full) and not self._took else 0.0
+        return BUSY_S if (self.dispatch.busy or self._full) and not self._took else 0.0
 
     def _work(self, wait_s: float) -> None:
-        if wait_s and (slack_s := self._pool.slack_s()):
+        if wait_s and (slack_s := self.dispatch.slack_s()):
             # Look at many outcomes at once: being woken by each costs more than it does.
             time.sleep(slack_s)
             wait_s = 0.0
-        if ended := self._pool.ended.take(wait_s):
+        if self._shedding:
+            self.dispatch.hurry()
+        if ended := self.dispatch.turn(wait_s):
             self._settle(ended)
-        now = self._clock()
-        if self.lanes.parked:
-            self.lanes.wake(now)
-        if back := self._pool.reclaim(now):
-            self._out -= len(back)
-            self.lanes.put_back(back)
-        if self.lanes.ready:
-            self._out += self._pool.feed(self.lanes.take)
+        if self._shedding and self.lanes.parked:
+            self._shed()
 
     def _settle(self, ended: list[Record]) -> None:
-        self._out -= len(ended)
-        # Another epoch's are its new owner's to do again.
-        done = [record for record in ended if record.partition.open]
-        telling = [record for record in done if record.outcome is not None]
-        if failed := [record for record in telling if type(record.outcome) is Failed]:
-            done = [record for record in done if type(record.outcome) is not Failed]
-            telling = [record for record in telling if type(record.outcome) is not Failed]
-            self._fail(failed)
-        self.lanes.finish(done)
-        self.flow.leave(done)
-        self._outcomes += len(done)
+        self._outcomes += len(ended)
+        telling = [record for record in ended if record.outcome is not None]
         if telling:
+            ended = [record for record in ended if record.outcome is None]
+            skipped = [record for record in telling if type(record.outcome) is Skipped]
+            if skipped:
+                self.counters.duplicates += len(skipped)
+                self._settle_ledgers(skipped)
+                telling = [record for record in telling if type(record.outcome) is not Skipped]
+            self._letters += sum([type(record.outcome) is not list for record in telling])
             self.publisher.add(telling)
-            done = [record for record in done if record.outcome is None]
-        self._settled(done)
+        self._done(ended)
 
-    def _settled(self, records: list[Record]) -> None:
+    def _published(self, records: list[Record]) -> None:
+        """What they led to is in Kafka."""
+        if self._letters:
+            letters = [record for record in records if type(record.outcome) is not list]
+            retried = sum([type(record.outcome) is Retrying for record in letters])
+            self._letters -= len(letters)
+            self.counters.retried += retried
+            self.counters.dead += len(letters) - retried
+            self._settle_ledgers(letters)
+            self.dispatch.settled_letters(letters)
+            records = [record for record in records if type(record.outcome) is list]
+        self._done(records)
+
+    def _done(self, records: list[Record]) -> None:
+        self.counters.done += len(records)
+        self._settle_ledgers(records)
+        self.dispatch.settled(records)
+
+    def _settle_ledgers(self, records: list[Record]) -> None:
         """All that they led to is durable."""
         for partition, own in by_partition(records):
             partition.ledger.settle([record.offset for record in own])
-        self.counters.done += len(records)
 
-    def _fail(self, records: list[Record]) -> None:
-        """They stay unsettled, keep their lanes and run again; unless all is to end."""
-        now = self._clock()
-        for record in records:
-            assert isinstance(record.outcome, Failed)
-            delay_s = self._retry.delay_s(record.attempt)
-            self._failures.tell(record, record.outcome, delay_s, now)
-            record.attempt += 1
-            record.outcome = None
-            self.lanes.park(record, now + delay_s)
-        self.counters.failed += len(records)
-        self._shed()
+    def accept_dead(self) -> None:
+        """What the breaker holds may die after all."""
+        self._settle(self.dispatch.accept_dead())
 
     # -- publishing and committing ----------------------------------------------------
 
     def _publish(self, now: float) -> None:
         settled = self.publisher.turn(now)
-        self._settled(settled)
+        self._published(settled)
         due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
             self.committer.mark(now)
@@ -273,14 +272,10 @@ class Poller:
         self._tell_trouble()
 
     def _tell_trouble(self) -> None:
-        for name, trouble in (
-            ("results", self.publisher.trouble),
-            ("commit", self.committer.trouble),
-        ):
-            if trouble is None:
-                self._troubles.pop(name, None)
-            else:
-                self._troubles[name] = f"{name}: {trouble}; what is not acknowledged waits"
+        if (trouble := self.committer.trouble) is None:
+            self._troubles.pop("commit", None)
+        else:
+            self._troubles["commit"] = f"commit: {trouble}; what is not acknowledged waits"
 
     # -- flow -------------------------------------------------------------------------
 
@@ -305,6 +300,7 @@ class Poller:
         """
         deadline = self._clock() + self._revoke_timeout_s
         before, self._shedding = self._shedding, going
+        self.dispatch.withdraw(going)
         self._shed()
         while any(p.in_flight for p in going) and self._clock() < deadline:
             self._work(BUSY_S)
@@ -320,12 +316,7 @@ class Poller:
         """Drops what has not begun, unless something beyond it has."""
         for partition in self._shedding:
             begun = partition.ledger.highest_but(self.lanes.waiting(partition))
-            self.flow.leave(self.lanes.drop(partition, begun))
-
-    def _discount(self, partition: Partition) -> None:
-        """A partition is closed: its records in the pool no longer count."""
-        self.lanes.drop(partition, -1)
-        self.flow.forget(partition)
+            self.dispatch.drop(partition, begun)
 
 
 def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[At]:

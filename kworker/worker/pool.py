@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.supervisor.scoreboard import Hand
@@ -107,6 +108,9 @@ class ThreadPool:
         self._stuck = len(stuck)
         return [record for run in stuck for record in _emptied(run)]
 
+    def hurry(self) -> None:
+        """Nothing: whatever was handed over waits for a handler only."""
+
     def stop(self) -> None:
         """Every thread ends after its present record, and begins nothing more; does not wait."""
         for run in [*self._now, *self._waiting_runs()]:
@@ -147,6 +151,7 @@ class ThreadPool:
 
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
+        hand.belong(threading.get_native_id())
         while (run := self._runs.get()) is not None:
             self._now[index] = run
             if len(run) > 1 or self._finished[index] % _SAMPLED == 0:
@@ -176,14 +181,21 @@ class ThreadPool:
                 return done
             partition = record.partition
             words[since_at] = now_ns = clock_ns()
-            words[place_at] = partition.place + record.offset
+            place = partition.place + record.offset if record.envelope is None else record.place
+            words[place_at] = place
             try:
                 # What waited here while its partition was taken away is another's to do.
-                record.outcome = work(record, now_ns) if partition.open else None
+                record.outcome = work(record, now_ns) if partition.open else NOT_ATTEMPTED
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 record.outcome = Failed(error)
             add(record)
             done += 1
+
+
+def place_of(record: Record) -> int:
+    """What names a record in the scoreboard: by its source position, where that is known."""
+    envelope = record.envelope
+    return record.partition.place + record.offset if envelope is None else record.place
 
 
 def _emptied(run: deque[Record]) -> list[Record]:

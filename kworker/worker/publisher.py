@@ -42,7 +42,8 @@ class Publisher:
 
     Owned by the poll thread. A batch is open while outputs are produced into it;
     closing, it takes nothing more until every delivery report is there; then its
-    records are settled, but for those that Kafka refused, which go into the next.
+    records are settled, but for those that Kafka refused. A topic that refused one is
+    left alone for a while, and what is for it waits, in order; other topics' go on.
     Reports are heard only then, and not at every turn: for each of them the client gives
     the interpreter's lock away and asks for it back.
     """
@@ -58,10 +59,13 @@ class Publisher:
         self._closing = False
         self._closing_since = 0.0
         self._hear_at = 0.0
+        self._shunned: dict[str, float] = {}  # topics that refused, until when
+        self._refused: deque[Record] = deque()  # what is for them
         self._not_before = 0.0
         self._backlog_bytes = 0
+        self._silence = ""
+        self._troubles: dict[str, str] = {}
         self.published = 0
-        self.trouble: str | None = None
 
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are lists of outputs."""
@@ -81,12 +85,18 @@ class Publisher:
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is under way."""
-        return not self._waiting and not self._batch
+        return not self._waiting and not self._batch and not self._refused
 
     @property
     def pending(self) -> int:
         """Records handed over and not settled."""
-        return len(self._waiting) + len(self._batch)
+        return len(self._waiting) + len(self._batch) + len(self._refused)
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why something waits, a line each."""
+        told = [f"{topic}: {trouble}" for topic, trouble in self._troubles.items()]
+        return [*told, *filter(None, [self._silence])]
 
     @property
     def full(self) -> bool:
@@ -122,7 +132,7 @@ class Publisher:
         elif self._closing and not self._producer.unfinished:
             return self._finish(now)
         elif self._closing and now - self._closing_since > self._policy.patience_s:
-            self.trouble = f"no acknowledgement for {now - self._closing_since:.0f} s"
+            self._silence = f"no acknowledgement for {now - self._closing_since:.0f} s"
         return []
 
     def brokers_answer(self, now: float) -> None:
@@ -134,53 +144,73 @@ class Publisher:
             self._replace(now, "no acknowledgement, though the brokers answer")
 
     def _produce(self, now: float) -> None:
+        if self._shunned:
+            self._try_again(now)
         waiting, batch, produce = self._waiting, self._batch, self._producer.produce
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
             outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            if self._shunned and any(output.topic in self._shunned for output in outputs):
+                self._refused.append(waiting.popleft())
+                continue
             # One that another got ahead of begins anew.
             sent = self._sent if record is self._begun else 0
             try:
                 for output in outputs[sent:] if sent else outputs:
                     produce(output, record)
                     sent += 1
-            except (QueueFull, Refused) as error:
+            except QueueFull:
                 self._begun, self._sent = record, sent
-                self._stop_at(error, now)
+                self.close_batch(now)
                 return
+            except Refused as refused:
+                self._shun(outputs[sent].topic, str(refused), now)
+                self._refused.append(waiting.popleft())
+                self.close_batch(now)
+                continue
             batch.append(waiting.popleft())
             self.published += sent
         self._begun = None
 
-    def _stop_at(self, error: QueueFull | Refused, now: float) -> None:
-        if isinstance(error, Refused):
-            self._hold(str(error), now)
-        else:
-            self.close_batch(now)
+    def _shun(self, topic: str, why: str, now: float) -> None:
+        self._troubles[topic] = why
+        self._shunned[topic] = now + self._policy.retry_s
+
+    def _try_again(self, now: float) -> None:
+        """What a topic refused, when it has been left alone for long enough."""
+        if due := {topic for topic, until in self._shunned.items() if now >= until}:
+            for topic in due:
+                del self._shunned[topic]
+            self._waiting.extendleft(reversed(self._refused))
+            self._refused.clear()
 
     def _finish(self, now: float) -> list[Record]:
         settled = [record for record in self._batch if record.refusal is None]
         refused = [record for record in self._batch if record.refusal is not None]
         self._batch = []
         self._closing = False
-        if refused:
-            self._hold(str(refused[0].refusal), now)
-            for record in refused:
-                record.refusal = None
-            self._waiting.extendleft(reversed(refused))
-        elif settled:
-            self.trouble = None
+        self._silence = ""
+        if self._troubles:
+            self._forget_troubles(settled)
+        for record in refused:
+            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            # Which of several it was, the report does not tell; they come together again.
+            self._shun(outputs[0].topic, str(record.refusal), now)
+            record.refusal = None
+        self._refused.extendleft(reversed(refused))
         self._backlog_bytes -= sum([record.size for record in settled])
         return settled
 
-    def _hold(self, trouble: str, now: float) -> None:
-        self.trouble = trouble
-        self._not_before = now + self._policy.retry_s
-        self.close_batch(now)
+    def _forget_troubles(self, settled: list[Record]) -> None:
+        for record in settled:
+            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            for output in outputs:
+                self._troubles.pop(output.topic, None)
 
     def _replace(self, now: float, why: str) -> None:
         """A producer that can write no more: all that it had is written again by another."""
-        self._hold(f"producer replaced: {why}", now)
+        self._silence = f"producer replaced: {why}"
+        self._not_before = now + self._policy.retry_s
         self._producer.purge()
         self._producer.poll()
         self._waiting.extendleft(reversed(self._batch))

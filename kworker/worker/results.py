@@ -1,70 +1,37 @@
 """What a handler returned, as records to produce: serialised, addressed, measured."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from kworker.core.message import RawMessage
-from kworker.core.outcome import SOURCE, HeaderList, Output, Result, Unpublishable
+from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
+from kworker.core.message import HeaderList, RawMessage
+from kworker.core.outcome import Output, Result, Unpublishable
 from kworker.core.record import Record
-
-INDEX = "kworker-index"
-ATTEMPT = "kworker-attempt"
-TABLE = "kworker-table"
-TRACE = "traceparent"  # the one user header that is copied
-
-
-class Limits:
-    """The largest record that each topic takes. Written by one thread, read by all."""
-
-    def __init__(self, topics: Sequence[str]) -> None:
-        self.topics = list(topics)
-        self._of: dict[str, int] = {}
-
-    def learn(self, of: Mapping[str, int]) -> None:
-        """Bytes by topic, as the brokers tell; what they do not tell stays."""
-        self._of = {**self._of, **of}
-
-    @property
-    def missing(self) -> str:
-        """The topics of which nothing is known."""
-        return ", ".join(topic for topic in self.topics if topic not in self._of)
-
-    @property
-    def known(self) -> bool:
-        return not self.missing
-
-    @property
-    def largest(self) -> int:
-        """Bytes; ValueError before anything is known."""
-        return max(self._of.values())
-
-    @property
-    def smallest(self) -> int:
-        """Bytes; ValueError before anything is known."""
-        return min(self._of.values())
-
-    def of(self, topic: str) -> int:
-        """Bytes; KeyError for a topic that is not among `topics`."""
-        return self._of[topic]
+from kworker.worker.topic_facts import TopicFacts
 
 
 class Results:
     """Turns what handlers return into outputs. Stateless: any thread may use it."""
 
-    def __init__(self, topic: str, further: Collection[str], limits: Limits) -> None:
+    def __init__(
+        self, topic: str, further: Collection[str], facts: TopicFacts, replay: str = ""
+    ) -> None:
+        """`replay` is the id of the replay that this is for."""
         self._topic = topic
         self._further = frozenset(further)
-        self._limits = limits
+        self._facts = facts
+        self._replay = replay
 
     def outputs(self, record: Record, returned: Any) -> list[Output] | None:
         """Raises Unpublishable for what could not be written or would be refused."""
         if returned is None:
             return None
-        if type(returned) is dict and record.attempt == 1 and not record.raw.headers():
+        first = record.attempt == 1 and record.envelope is None
+        if type(returned) is dict and first and not self._replay and not record.raw.headers():
             return [self._plain(record, returned)]
         if type(returned) is list:
             several = [item for item in returned if item is not None]
@@ -78,17 +45,17 @@ class Results:
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
         output = Output(self._topic, key, value, source, size)
-        return output if size <= self._limits.of(self._topic) else self._measured(output)
+        return output if size <= self._facts.limit(self._topic) else self._measured(output)
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
-        headers = own_headers(record, index)
+        headers = own_headers(record, index) + replay_header(record, self._replay)
         if type(item) is Result:
             return self._measured(self._addressed(raw, item, headers))
         return self._measured(Output(self._topic, raw.key(), serialise(item), headers))
 
     def _measured(self, output: Output) -> Output:
-        if output.size > (most := self._limits.of(output.topic)):
+        if output.size > (most := self._facts.limit(output.topic)):
             raise Unpublishable(
                 f"a result of up to {output.size} bytes; {output.topic} takes {most}"
             )
@@ -109,8 +76,7 @@ class Results:
 def own_headers(record: Record, index: int) -> HeaderList:
     """Where a result comes from; index and attempt only where they tell something."""
     raw = record.raw
-    source = b"%b%d/%d" % (record.partition.prefix, record.offset, raw.timestamp()[1])
-    headers: HeaderList = [(SOURCE, source)]
+    headers: HeaderList = [(SOURCE, str(record.source).encode())]
     if index:
         headers.append((INDEX, b"%d" % index))
     if record.attempt > 1:
@@ -118,6 +84,15 @@ def own_headers(record: Record, index: int) -> HeaderList:
     if given := raw.headers():
         headers += [header for header in given if header[0] == TRACE]
     return headers
+
+
+def replay_header(record: Record, replay: str) -> HeaderList:
+    """What marks all that comes of a replay; nothing without one.
+
+    Nor for an event that has a claim: what was done before does not run, so that this replay
+    is the first to complete it, and what comes of it is as good as live.
+    """
+    return [(REPLAY, replay.encode())] if replay and not record.claim else []
 
 
 def serialise(value: Any) -> bytes:

@@ -7,11 +7,11 @@ from kworker.clients.kafka import At
 from kworker.clients.watch import KafkaWatch
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.worker.poller import Poller
-from kworker.worker.results import Limits
+from kworker.worker.topic_facts import TopicFacts
 
 _TELL_EVERY_S = 0.05
 _LAG_EVERY_S = 2.0
-_LIMITS_EVERY_S = 60.0
+_FACTS_EVERY_S = 60.0
 
 
 class Telling:
@@ -20,15 +20,16 @@ class Telling:
     Used by the poll thread.
     """
 
-    def __init__(self, slot: Slot, poller: Poller, watch: KafkaWatch, limits: Limits) -> None:
+    def __init__(self, slot: Slot, poller: Poller, watch: KafkaWatch, facts: TopicFacts) -> None:
         self._slot = slot
         self._poller = poller
         self._watch = watch
-        self._limits = limits
+        self._facts = facts
         self._text = Text()
+        poller.assignment.announce = self._tell_text
         self._ends: Mapping[At, int] = {}
         self._tell_at = self._lag_at = 0.0
-        self._limits_at = time.monotonic() + _LIMITS_EVERY_S
+        self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
     def turn(self) -> None:
         """Called each turn of the poller; most of the work only now and then."""
@@ -49,7 +50,13 @@ class Telling:
         words[Field.IN_FLIGHT_BYTES] = poller.flow.bytes
         words[Field.CONSUMED] = poller.consumed
         words[Field.DONE] = poller.counters.done
-        words[Field.FAILED] = poller.counters.failed
+        words[Field.FAILED] = poller.dispatch.failed
+        words[Field.RETRIED] = poller.counters.retried
+        words[Field.DEAD] = poller.counters.dead
+        words[Field.DUPLICATES] = poller.counters.duplicates
+        words[Field.UNGUARDED] = poller.dispatch.unguarded
+        words[Field.HELD] = poller.flow.held
+        words[Field.SUSPECTS] = poller.dispatch.suspects
         words[Field.PUBLISHED] = poller.publisher.published
         words[Field.COMMITS] = poller.committer.commits
         words[Field.REBALANCES] = poller.assignment.rebalances
@@ -90,14 +97,14 @@ class Telling:
         if (ends := self._watch.ends()) is not None:
             self._ends = ends
             self._poller.hear_of_ends(ends)
-        if (limits := self._watch.limits()) is not None:
-            self._limits.learn(limits)
+        if (facts := self._watch.facts()) is not None:
+            self._facts.learn(*facts)
         if now >= self._lag_at:
             self._lag_at = now + _LAG_EVERY_S
             self._watch.ask_ends(self._poller.assignment.partitions)
-        if now >= self._limits_at:
-            self._limits_at = now + _LIMITS_EVERY_S
-            self._watch.ask_limits(self._limits.topics)
+        if now >= self._facts_at:
+            self._facts_at = now + _FACTS_EVERY_S
+            self._watch.ask_facts(self._facts.topics)
 
 
 class Title:

@@ -1,12 +1,19 @@
 """One run of a handler: the message that it is given, and its outcome."""
 
+import inspect
+import math
 from collections.abc import Awaitable, Callable
+
+import structlog
 
 from kworker.core.message import Message
 from kworker.core.outcome import Outcome
 from kworker.core.record import Record
+from kworker.core.telling import TellDead
 from kworker.worker.handler import Handlers
 from kworker.worker.results import Results
+
+_LOG = structlog.get_logger()
 
 Work = Callable[[Record, int], Outcome]
 """Runs the handler for a record that began at a monotonic time in ns; may raise anything."""
@@ -14,8 +21,14 @@ AsyncWork = Callable[[Record, int], Awaitable[Outcome]]
 """The same, on the loop."""
 
 
-def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
-    """Runs a record's handler on the calling thread."""
+def work(
+    handlers: Handlers, results: Results, timeout_s: float, attempts: float = math.inf
+) -> Work:
+    """Runs a record's handler on the calling thread.
+
+    A run may take `timeout_s`; of a record that keeps failing there are `attempts`. A
+    record whose outcome is a TellDead has its handler's `dead` told instead.
+    """
     only, of, outputs = handlers.only, handlers.of, results.outputs
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
@@ -24,16 +37,18 @@ def work(handlers: Handlers, results: Results, timeout_s: float) -> Work:
         message = new(Message)  # and not by its constructor, which is for people
         message._raw = record.raw
         message._attempt = record.attempt
-        message._last = False  # a failing record is tried again until it works
+        message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
-        returned = only(message) if only else of(record.partition.topic)(message)
+        returned = only(message) if only else of(record.raw.topic())(message)
         return None if returned is None else outputs(record, returned)
 
-    return run_one
+    return _telling(run_one, handlers, attempts, timeout_ns) if handlers.tells_dead else run_one
 
 
-def async_work(handlers: Handlers, results: Results, timeout_s: float) -> AsyncWork:
-    """Runs a record's handler on the loop."""
+def async_work(
+    handlers: Handlers, results: Results, timeout_s: float, attempts: float = math.inf
+) -> AsyncWork:
+    """Runs a record's handler on the loop; all else as `work`."""
     only, of, outputs = handlers.only, handlers.of, results.outputs
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
@@ -42,9 +57,71 @@ def async_work(handlers: Handlers, results: Results, timeout_s: float) -> AsyncW
         message = new(Message)  # and not by its constructor, which is for people
         message._raw = record.raw
         message._attempt = record.attempt
-        message._last = False  # a failing record is tried again until it works
+        message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
-        returned = await (only(message) if only else of(record.partition.topic)(message))
+        returned = await (only(message) if only else of(record.raw.topic())(message))
         return None if returned is None else outputs(record, returned)
 
+    if handlers.tells_dead:
+        return _async_telling(run_one, handlers, attempts, timeout_ns)
     return run_one
+
+
+def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
+    """What a handler is given of a record, where a call more does not matter."""
+    message = object.__new__(Message)
+    message._raw = record.raw
+    message._attempt = record.attempt
+    message._attempts = attempts
+    message._deadline_ns = deadline_ns
+    return message
+
+
+def _telling(run_one: Work, handlers: Handlers, attempts: float, timeout_ns: int) -> Work:
+    """`run_one`, but for records of which a `dead` is told."""
+
+    def run_or_tell(record: Record, began_ns: int) -> Outcome:
+        telling: object = record.outcome
+        if not isinstance(telling, TellDead):
+            return run_one(record, began_ns)
+        message = message_of(record, attempts, began_ns + timeout_ns)
+        try:
+            if dead := handlers.dead_of(message.topic):
+                dead(message, telling.error)
+        except BaseException as error:  # noqa: BLE001 - whatever it raises, the outcome stands
+            _warn(message, error)
+        then: Outcome = telling.then
+        return then
+
+    return run_or_tell
+
+
+def _async_telling(
+    run_one: AsyncWork, handlers: Handlers, attempts: float, timeout_ns: int
+) -> AsyncWork:
+    """The same, on the loop, where `dead` is a function or a coroutine function."""
+
+    async def run_or_tell(record: Record, began_ns: int) -> Outcome:
+        telling: object = record.outcome
+        if not isinstance(telling, TellDead):
+            return await run_one(record, began_ns)
+        message = message_of(record, attempts, began_ns + timeout_ns)
+        try:
+            if dead := handlers.dead_of(message.topic):
+                told = dead(message, telling.error)
+                if inspect.isawaitable(told):
+                    await told
+        except BaseException as error:  # noqa: BLE001 - whatever it raises, the outcome stands
+            _warn(message, error)
+        then: Outcome = telling.then
+        return then
+
+    return run_or_tell
+
+
+def _warn(message: Message, error: BaseException) -> None:
+    _LOG.warning(
+        "the handler's dead() raised; the dead letter is written all the same",
+        record=f"{message.topic}/{message.partition}/{message.offset}",
+        error=f"{type(error).__name__}: {error}",
+    )

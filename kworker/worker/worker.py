@@ -14,22 +14,22 @@ from typing import Any
 import setproctitle
 import structlog
 
-from kworker.clients.kafka import KafkaConsumer
-from kworker.clients.properties import (
-    admin_properties,
-)
+from kworker.clients.kafka import KafkaConsumer, Listener
+from kworker.clients.properties import admin_properties, consumer_properties
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
 from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.topics import written_topics
 from kworker.worker import handler
-from kworker.worker.assembly import make_poller, make_pool
+from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced
+from kworker.worker.leaving import CLOSE_S, LEAVE_S, leave
 from kworker.worker.poller import Poller
-from kworker.worker.results import Limits
 from kworker.worker.telling import Telling, Title
+from kworker.worker.topic_facts import TopicFacts
 
 _LOG = structlog.get_logger()
 
@@ -42,8 +42,7 @@ _ASK_EVERY_S = 2.0
 _TURN_S = 0.005
 _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
 _SETTLE_MOST_S = 5.0
-_LEAVE_S = 1.5  # at most: unsubscribed and polling, so that a static member's leaving is heard
-_CLOSE_S = 5.0
+_MARKS_S = 2.0  # at least, for what Redis is still to be told
 
 
 def run(config: Config, slot: Slot, lifeline_fd: int) -> int:
@@ -75,8 +74,8 @@ class Worker:
         setproctitle.setproctitle(title.text(time.monotonic()))
         # Asked now, answered while the handlers are imported.
         watch = KafkaWatch(admin_properties(self._config))
-        limits = Limits([self._config.delivery.results, *self._config.delivery.topics])
-        watch.ask_limits(limits.topics)
+        facts = TopicFacts(written_topics(self._config))
+        watch.ask_facts(facts.topics)
         try:
             handlers = self._build_handlers()
         except ConfigError as error:
@@ -88,7 +87,7 @@ class Worker:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         thread = threading.Thread(
-            target=self._poll_thread, args=(handlers, watch, limits), name="poll", daemon=True
+            target=self._poll_thread, args=(handlers, watch, facts), name="poll", daemon=True
         )
         thread.start()
         self._watch(thread, title)
@@ -163,7 +162,7 @@ class Worker:
 
     def _watch(self, thread: threading.Thread, title: Title) -> None:
         """Until the poll thread has ended, or has had its time to."""
-        while thread.is_alive() and time.monotonic() < self._drain_by + _LEAVE_S + _CLOSE_S:
+        while thread.is_alive() and time.monotonic() < self._drain_by + LEAVE_S + CLOSE_S:
             setproctitle.setproctitle(title.text(time.monotonic()))
             if self._wait(_TITLE_EVERY_S):
                 # The lifeline stays readable once it is cut: wait for the thread instead.
@@ -190,10 +189,10 @@ class Worker:
 
     # -- poll thread ------------------------------------------------------------------
 
-    def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, limits: Limits) -> None:
+    def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, facts: TopicFacts) -> None:
         """Converts whatever ends it into the worker's end."""
         try:
-            self._poll(handlers, watch, limits)
+            self._poll(handlers, watch, facts)
         except Exception as error:  # noqa: BLE001 - the top of a thread
             self._failure = error
             if not isinstance(error, Fenced):
@@ -201,36 +200,45 @@ class Worker:
         finally:
             os.kill(os.getpid(), signal.SIGUSR2)  # wakes the main thread
 
-    def _poll(self, handlers: Handlers, watch: KafkaWatch, limits: Limits) -> None:
+    def _poll(self, handlers: Handlers, watch: KafkaWatch, facts: TopicFacts) -> None:
         config, slot = self._config, self._slot
-        if not self._learn(limits, watch):
+        if not self._learn(facts, watch):
             return
-        pool = make_pool(config, slot, handlers, limits)
-        poller, consumer = make_poller(config, slot.number, pool, limits)
-        telling = Telling(slot, poller, watch, limits)
+        pool = make_pool(config, slot, handlers, make_results(config, facts))
+        made: list[KafkaConsumer] = []
+
+        def reader(listener: Listener) -> KafkaConsumer:
+            made.append(KafkaConsumer(consumer_properties(config, slot=slot.number), listener))
+            return made[0]
+
+        role = Role(slot.number, reader, make_intake(config))
+        poller = make_poller(config, role, pool, handlers, facts)
+        telling = Telling(slot, poller, watch, facts)
         pool.start()
-        consumer.subscribe(config.source.topics)
+        poller.dispatch.start()
+        made[0].subscribe([*config.source.topics, config.requeue_topic])
         if self._phase < Phase.DRAINING:
             self._enter(Phase.JOINING)
         self._serve(poller, telling)
         self._drain(poller, telling)
         pool.stop()
-        self._leave(consumer, telling)
+        poller.dispatch.end(max(self._drain_by, time.monotonic() + _MARKS_S))
+        self._leave(made[0], telling)
 
-    def _learn(self, limits: Limits, watch: KafkaWatch) -> bool:
+    def _learn(self, facts: TopicFacts, watch: KafkaWatch) -> bool:
         """Waits, red, until the brokers tell what the topics take; False: told to stop."""
         ask_at = time.monotonic() + _ASK_EVERY_S
         while self._phase < Phase.DRAINING:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
-            if (answer := watch.limits()) is not None:
-                limits.learn(answer)
-                if limits.known:
+            if (answer := watch.facts()) is not None:
+                facts.learn(*answer)
+                if facts.known:
                     self._say(())
                     return True
-                self._say((f"waiting for {limits.missing}: not there, or no broker answers",))
+                self._say((f"waiting for {facts.missing}: not there, or no broker answers",))
             if (now := time.monotonic()) >= ask_at:
                 ask_at = now + _ASK_EVERY_S
-                watch.ask_limits(limits.topics)
+                watch.ask_facts(facts.topics)
             time.sleep(_TURN_S)
         return False
 
@@ -248,6 +256,9 @@ class Worker:
                 _LOG.warning("fenced by its own past; joins anew", error=str(fenced))
                 poller.rejoin()
             telling.turn()
+            if self._slot.words[Field.ACCEPT]:
+                self._slot.words[Field.ACCEPT] = 0
+                poller.accept_dead()
             if self._phase is Phase.JOINING and poller.assignment.joined:
                 telling.tell()  # who reads "running" reads the partitions, too
                 self._enter(Phase.RUNNING)
@@ -259,6 +270,7 @@ class Worker:
         while not poller.idle and time.monotonic() < self._drain_by - kept_s:
             poller.turn()
             telling.turn()
+        poller.dispatch.abandon_suspects()
         self._unfinished = poller.flow.records
         while not poller.settled and time.monotonic() < self._drain_by:
             poller.turn()
@@ -271,13 +283,4 @@ class Worker:
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)
         static = self._config.workers.membership == "static"
-        if self._leaving and static:
-            # close() alone does not send a static member's leaving; this does.
-            consumer.unsubscribe()
-            until = time.monotonic() + _LEAVE_S
-            while consumer.joined and time.monotonic() < until:
-                consumer.take(1, _TURN_S)
-                telling.turn()
-        closing = threading.Thread(target=consumer.close, name="close", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_S)
+        leave(consumer, telling.turn, for_good=self._leaving and static)

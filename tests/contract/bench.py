@@ -2,26 +2,49 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kworker.clients.kafka import At
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
+from kworker.core.breaker import Breaker, BreakerPolicy
+from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import RawMessage
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
-from kworker.core.retry import InPlaceRetry
+from kworker.core.retry import RetryPolicy
+from kworker.supervisor.refusals import Refusals
+from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.dispatch import Dispatch
 from kworker.worker.ended import Ended
+from kworker.worker.intake import IntakePolicy
+from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
 from kworker.worker.pool import Take
 from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.stretch import Course, StretchConsumer
+from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.triage import Triage
 
 GROUP = "orders"
 RESULTS = "orders.results"
+REQUEUE = "orders.requeue"
+DEAD = "orders.dead"
+REPLAY = "0a1b2c"  # the id of a replay
+DELAYS_S = (1.0, 10.0)
+HOLD = RetryPolicy((1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0), hold=True)
 REVOKE_TIMEOUT_S = 5.0
 TURN_S = 0.25  # longer than the commit interval: what is settled is committed in the same turn
+
+
+def retry_topic(delay_s: float) -> str:
+    return f"orders.retry.{format_duration(delay_s)}"
+
+
+OWN = (REQUEUE, DEAD, *map(retry_topic, DELAYS_S))
 
 
 class Clock:
@@ -59,6 +82,7 @@ class SteppedPool:
         self.held: list[Record] = []  # begun and not ended
         self.runs: list[Record] = []  # every begin, in order
         self.computing = False
+        self.hurry: Callable[[], None] = lambda: None  # what the test does when it hears of it
         self._hands = hands
 
     def feed(self, take: Take) -> int:
@@ -105,7 +129,7 @@ class Straggling(MemoryConsumer):
 
 
 class Bench:
-    """One worker of the group."""
+    """One worker of the group; with a course, a replay beside it."""
 
     def __init__(
         self,
@@ -117,34 +141,66 @@ class Bench:
         in_flight: int = 1000,
         ordering: Ordering = "key",
         static: str = "",
+        retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
+        held: int = 5000,
+        max_age_s: float | None = None,
+        state_dir: Path | None = None,
+        claimant: Claimant | None = None,
+        tells_dead: bool = False,
+        course: Course | None = None,
     ) -> None:
         self.kafka = kafka
         self.clock = clock or Clock()
+        for own in OWN:
+            if kafka.topic(own) is None:
+                kafka.create(own, 2)
         self.pool = SteppedPool(self.clock, hands)
-        properties = {"group.id": GROUP, "enable.partition.eof": True}
+        self.group = GROUP if course is None else f"{GROUP}.replay.{REPLAY}"
+        properties = {"group.id": self.group, "enable.partition.eof": True}
         if static:
             properties["group.instance.id"] = static
         made: list[Straggling] = []
 
-        def consumer(listener: Any) -> Straggling:
+        def consumer(listener: Any) -> Any:
             made.append(Straggling(kafka, properties, listener))
-            return made[0]
+            return StretchConsumer(made[0], listener, course) if course else made[0]
 
+        lanes, flow = Lanes(ordering), Flow(FlowPolicy(in_flight, 1 << 20, held_max=held))
+        dispatch = Dispatch(
+            pool=self.pool,
+            lanes=lanes,
+            flow=flow,
+            triage=Triage(
+                retry or RetryPolicy(DELAYS_S),
+                Letters(retry_topic, DEAD, _facts(kafka), REPLAY if course else ""),
+                Breaker(breaker) if breaker else None,
+                lambda topic: topic,
+                self.clock,
+            ),
+            refusals=Refusals(state_dir or Path("/nonexistent")),
+            ward=None,
+            claimant=claimant,
+            tells_dead=lambda _topic: tells_dead,
+            clock=self.clock,
+        )
         self.poller = Poller(
             consumer=consumer,
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
             publisher=Publisher(
                 lambda: MemoryProducer(kafka, {}), PublishPolicy(1 << 20, backlog_records_max=1000)
             ),
-            pool=self.pool,
-            lanes=Lanes(ordering),
-            flow=Flow(FlowPolicy(in_flight, 1 << 20)),
-            retry=InPlaceRetry(),
+            lanes=lanes,
+            flow=flow,
+            dispatch=dispatch,
+            intake=IntakePolicy(REQUEUE, lambda topic: not topic.startswith(GROUP), max_age_s),
             revoke_timeout_s=REVOKE_TIMEOUT_S,
             clock=self.clock,
+            wall=lambda: 1_700_000_000.0 + self.clock.now,
         )
         self.consumer = made[0]
-        self.consumer.subscribe(topics)
+        if topics:
+            self.consumer.subscribe(topics)
 
     @property
     def owned(self) -> list[At]:
@@ -187,6 +243,16 @@ class Bench:
     def die(self) -> None:
         """As by SIGKILL: nothing is said to anybody; the group notices in its time."""
         self.consumer.expire()
+
+
+def _facts(kafka: MemoryKafka) -> TopicFacts:
+    topics = {name: topic for name in OWN if (topic := kafka.topic(name))}
+    facts = TopicFacts(OWN)
+    facts.learn(
+        {name: topic.max_message_bytes for name, topic in topics.items()},
+        {name: len(topic.logs) for name, topic in topics.items()},
+    )
+    return facts
 
 
 def take_turns(*benches: Bench, count: int = 6) -> None:

@@ -10,6 +10,9 @@ from confluent_kafka.admin import AdminClient
 
 from kworker.clients.kafka import At, KafkaConsumer, KafkaProducer, Listener
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
+from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.properties import transactional
+from kworker.clients.transactions import KafkaTransactor
 from kworker.core.message import Headers
 
 CONSUMER = {
@@ -43,6 +46,7 @@ class Cluster(Protocol):
     def trim(self, topic: str, partition: int, before: int) -> None: ...
     def consumer(self, listener: Listener, group: str, **properties: Any) -> Any: ...
     def producer(self, **properties: Any) -> Any: ...
+    def transactor(self, transactional_id: str) -> Any: ...
 
 
 class Twin:
@@ -73,6 +77,9 @@ class Twin:
 
     def producer(self, **properties: Any) -> MemoryProducer:
         return MemoryProducer(self.kafka, {**PRODUCER, **_dotted(properties)})
+
+    def transactor(self, transactional_id: str) -> MemoryTransactor:
+        return MemoryTransactor(self.kafka, PRODUCER, transactional_id, 10.0)
 
 
 class Real:
@@ -125,6 +132,11 @@ class Real:
 
     def producer(self, **properties: Any) -> KafkaProducer:
         return KafkaProducer({**PRODUCER, **self._common, **_dotted(properties)})
+
+    def transactor(self, transactional_id: str) -> KafkaTransactor:
+        return KafkaTransactor(
+            transactional({**PRODUCER, **self._common}), transactional_id, timeout_s=10.0
+        )
 
 
 def _dotted(properties: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """One contract, two implementations: every test that asks for `kafka` runs over both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.contract.claims import OwnServer, RealStore, Store, TwinStore
 from tests.contract.clusters import Cluster, Real, Twin
 
 
@@ -13,5 +14,24 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield Twin()
         return
     real = Real(request.getfixturevalue("bootstrap"), request.getfixturevalue("topic"))
+    yield real
+    real.end()
+
+
+@pytest.fixture(scope="session")
+def own_redis(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[OwnServer]:
+    server = OwnServer(tmp_path_factory.mktemp("redis"), free_port())
+    yield server
+    server.end()
+
+
+@pytest.fixture(params=["twin", "real"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "twin":
+        yield TwinStore()
+        return
+    real = RealStore(request.getfixturevalue("own_redis"))
     yield real
     real.end()

@@ -15,11 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kworker.clients.kafka import At
 from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_group import Member
+from kworker.core.headers import Envelope
+from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
-from tests.contract.bench import GROUP, RESULTS, Bench, Clock
+from kworker.core.retry import RetryPolicy
+from tests.contract.bench import DEAD, DELAYS_S, GROUP, HOLD, REQUEUE, RESULTS, Bench, Clock
+from tests.contract.bench import retry_topic as topic_of
+from tests.contract.delayed import Delays
 
 TOPICS = {"foo": 2, "bar": 1}
+LETTERS = (DEAD, *map(topic_of, DELAYS_S))
 Position = tuple[str, int, int]
 
 
@@ -29,18 +35,25 @@ class Calm(RuleBasedStateMachine):
     So nothing may be done twice (O5).
     """
 
+    retry: RetryPolicy | None = None
+    held = 0  # records that wait in memory, at most
+
     def __init__(self) -> None:
         super().__init__()
         self.kafka = MemoryKafka(lambda: 1_700_000_000.0)
         for topic, partitions in TOPICS.items():
             self.kafka.create(topic, partitions)
         self.kafka.create(RESULTS)
+        for own in (REQUEUE, *LETTERS):
+            self.kafka.create(own, 2)
+        self.delays = Delays(self.kafka)
         self.clock = Clock()
         self.benches: list[Bench] = []
         self.everybody: list[Bench] = []
         self.written: list[Position] = []
         self.done: Counter[Position] = Counter()  # ended with nothing to publish
         self.promised: set[Position] = set()  # ended with a result
+        self.failed: set[tuple[Position, Position, int]] = set()  # (where, its source, attempt)
         self.positions: dict[At, int] = {}
         self.group = self.kafka.group(GROUP)
         self.accept = self.group.commit
@@ -57,14 +70,29 @@ class Calm(RuleBasedStateMachine):
             assert at in member.assignment, "committed what it does not own"
             assert position >= self.positions.get(at, 0), "a position went back"
             self.positions[at] = position
-            below = {p for p in self.written if p[:2] == at and p[2] < position}
+            below = {p for p in self.every() if p[:2] == at and p[2] < position}
             assert below <= self.ended(), "committed before its end"
         return None
 
+    def every(self) -> set[Position]:
+        """All that a worker takes: the sources' records, and those that come again."""
+        again = {(REQUEUE, n, raw.offset()) for n in (0, 1) for raw in self.log(REQUEUE, n)}
+        return again.union(self.written)
+
+    def log(self, topic: str, number: int) -> list[Fields]:
+        return self.kafka.log((topic, number)).records
+
     def ended(self) -> set[Position]:
-        """Done with nothing to publish, or with its result in Kafka."""
+        """Done with nothing to publish, or with its result or its letter in Kafka."""
         results = {raw.key() for raw in self.kafka.records(RESULTS)}
-        return set(self.done) | {p for p in self.promised if name(p) in results}
+        letters = {
+            (envelope.source.place, envelope.attempt - (topic != DEAD))
+            for topic in LETTERS
+            for raw in self.kafka.records(topic)
+            for envelope in [Envelope.open(raw.headers() or ())]
+        }
+        failed = {where for where, source, attempt in self.failed if (source, attempt) in letters}
+        return set(self.done) | failed | {p for p in self.promised if name(p) in results}
 
     # -- what happens -----------------------------------------------------------------
 
@@ -87,7 +115,15 @@ class Calm(RuleBasedStateMachine):
     @precondition(lambda self: len(self.benches) < 3)
     @rule(hands=st.integers(1, 4), computing=st.booleans())
     def join(self, hands: int, computing: bool) -> None:
-        bench = Bench(self.kafka, sorted(TOPICS), clock=self.clock, hands=hands, in_flight=6)
+        bench = Bench(
+            self.kafka,
+            [*sorted(TOPICS), REQUEUE],
+            clock=self.clock,
+            hands=hands,
+            in_flight=6,
+            held=6,
+            retry=self.retry,
+        )
         bench.pool.computing = computing
         self.benches.append(bench)
         self.everybody.append(bench)
@@ -149,6 +185,7 @@ class Calm(RuleBasedStateMachine):
                 self.done[at] += 1
                 bench.pool.end(record)
             case "fail":
+                self.failed.add((at, record.source.place, record.attempt))
                 bench.pool.end(record, Failed(ValueError("no")))
             case _:
                 self.promised.add(at)
@@ -157,9 +194,11 @@ class Calm(RuleBasedStateMachine):
 
     def check_lanes(self, bench: Bench) -> None:
         """O6: of one key of one partition, at most one is in hand, the oldest first."""
-        lanes = Counter((id(r.partition), r.lane) for r in bench.pool.held if r.lane is not None)
+        lanes = Counter((id(r.home), r.lane) for r in bench.pool.held if r.lane is not None)
         assert all(count == 1 for count in lanes.values())
-        assert bench.poller.flow.records <= 6
+        flow = bench.poller.flow
+        assert flow.records <= 6 + self.held
+        assert flow.records + flow.held <= 6 + self.held
 
     def teardown(self) -> None:
         """O1: when all is calm again, everything ends and every position is at the end."""
@@ -167,9 +206,10 @@ class Calm(RuleBasedStateMachine):
         for _ in range(300):
             self.end_all("done")
             self.everybody_turns(1)
+            self.delays.forward()
             if self.finished():
                 break
-        assert set(self.written) <= self.ended(), "lost"
+        assert self.every() <= self.ended(), "lost"
         assert self.finished(), "a position stays behind"
         self.check_repeats()
 
@@ -181,8 +221,8 @@ class Calm(RuleBasedStateMachine):
     def finished(self) -> bool:
         committed = self.kafka.committed(GROUP)
         return all(
-            committed.get((topic, n)) == self.kafka.log((topic, n)).high
-            for topic, partitions in TOPICS.items()
+            committed.get((topic, n), 0) == self.kafka.log((topic, n)).high
+            for topic, partitions in {**TOPICS, REQUEUE: 2}.items()
             for n in range(partitions)
         )
 
@@ -197,6 +237,10 @@ class Stormy(Calm):
     @rule(data=st.data(), how=st.sampled_from(["result", "several", "fail"]))
     def end_one_otherwise(self, data: st.DataObject, how: str) -> None:
         self.end_some(data, how)
+
+    @rule()
+    def come_again(self) -> None:
+        self.delays.forward()
 
     @rule(up=st.booleans(), writable=st.booleans())
     def broker(self, up: bool, writable: bool) -> None:
@@ -221,7 +265,16 @@ class Stormy(Calm):
         """There will be some."""
 
 
+class Holding(Stormy):
+    """What fails waits in memory, and its key with it."""
+
+    retry = HOLD
+    held = 6
+
+
 TestCalm = Calm.TestCase
 TestStormy = Stormy.TestCase
+TestHolding = Holding.TestCase
 TestCalm.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestStormy.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)

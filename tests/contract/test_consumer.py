@@ -379,3 +379,11 @@ def test_a_topic_that_does_not_exist_is_told_and_the_others_are_read(kafka: Clus
     until(lambda: member.troubles and member.records, member)
     assert member.troubles[0] == (Trouble.MISSING, "contract-missing")
     assert member.owned == [(topic, 0)]
+
+
+def test_an_expression_that_no_topic_matches_is_told_like_a_missing_topic(kafka: Cluster) -> None:
+    """Who may well find none, as the delay process, must know it for what it is."""
+    member = Member(kafka, ["^contract-none"])
+    until(lambda: member.troubles, member)
+    assert member.troubles == [(Trouble.MISSING, "^contract-none")]
+    assert member.owned == []

@@ -6,7 +6,7 @@ from confluent_kafka import KafkaError
 from kworker.clients.memory import Event, MemoryKafka
 from kworker.core.outcome import Failed
 from kworker.worker.intake import Fenced
-from tests.contract.bench import GROUP, RESULTS, Bench, two_partitions
+from tests.contract.bench import GROUP, HOLD, RESULTS, Bench, two_partitions
 
 WORDS = (b"alpha", b"bravo", b"charlie")
 
@@ -61,7 +61,7 @@ def test_what_ends_beyond_one_in_hand_waits_for_it(kafka: MemoryKafka) -> None:
 
 def test_a_failure_holds_the_position_and_is_run_again_in_place(kafka: MemoryKafka) -> None:
     """Charlie is done and not done again; bravo comes again, counted; delta is not held up."""
-    bench = Bench(kafka, ["foo"])
+    bench = Bench(kafka, ["foo"], retry=HOLD)
     bench.turn(2)
     bench.fail(b"bravo")
     bench.end(b"alpha", b"charlie")
@@ -81,7 +81,7 @@ def test_a_failure_holds_the_position_and_is_run_again_in_place(kafka: MemoryKaf
 
 def test_a_failing_record_waits_longer_each_time(kafka: MemoryKafka) -> None:
     """Retried in place without a back-off it would be a hot loop."""
-    bench = Bench(kafka, ["foo"])
+    bench = Bench(kafka, ["foo"], retry=HOLD)
     bench.turn(2)
     bench.end(b"alpha", b"charlie")
     waits = []
@@ -93,12 +93,12 @@ def test_a_failing_record_waits_longer_each_time(kafka: MemoryKafka) -> None:
             bench.turn()
         waits.append(round(bench.clock.now - failed_at))
     assert waits == [1, 2, 4, 8, 16, 30, 30]
-    assert bench.poller.counters.failed == 7
+    assert bench.poller.dispatch.failed == 7
 
 
 def test_a_failure_holds_up_its_own_key_and_no_other(kafka: MemoryKafka) -> None:
     """P3 and P4."""
-    bench = Bench(kafka, ["foo"])
+    bench = Bench(kafka, ["foo"], retry=HOLD)
     kafka.append("foo", value=b"bravo-2", key=b"bravo")
     kafka.append("foo", value=b"echo", key=b"echo")
     bench.turn(2)
@@ -140,7 +140,7 @@ def test_each_partition_commits_for_itself() -> None:
     spread = [("foo", 0), ("foo", 1), ("bar", 1)]
     for word, at in zip(WORDS, spread, strict=True):
         kafka.append(*at, value=word, key=word)
-    bench = Bench(kafka, ["foo", "bar"])
+    bench = Bench(kafka, ["foo", "bar"], retry=HOLD)
     bench.turn(2)
     bench.end(b"alpha")
     bench.fail(b"bravo")
@@ -234,7 +234,7 @@ def test_a_drain_ends_what_has_begun_and_leaves_the_rest(kafka: MemoryKafka) -> 
 
 def test_a_drain_does_not_wait_for_a_record_that_fails(kafka: MemoryKafka) -> None:
     """What waits for its time does not make it a drain that timed out."""
-    bench = Bench(kafka, ["foo"])
+    bench = Bench(kafka, ["foo"], retry=HOLD)
     bench.turn(2)
     bench.fail(b"alpha")
     bench.turn()
@@ -244,7 +244,7 @@ def test_a_drain_does_not_wait_for_a_record_that_fails(kafka: MemoryKafka) -> No
 
 
 def test_a_record_that_fails_during_the_drain_is_left(kafka: MemoryKafka) -> None:
-    bench = Bench(kafka, ["foo"], hands=1)
+    bench = Bench(kafka, ["foo"], hands=1, retry=HOLD)
     bench.turn(2)
     bench.poller.stop_taking()
     bench.fail(b"alpha")
@@ -355,10 +355,10 @@ def test_who_is_fenced_ends(kafka: MemoryKafka) -> None:
 
 
 def test_a_failed_record_is_not_published_or_counted_done(kafka: MemoryKafka) -> None:
-    bench = Bench(kafka, ["foo"])
+    bench = Bench(kafka, ["foo"], retry=HOLD)
     bench.turn(2)
     bench.pool.end(bench.holds(b"alpha"), Failed(KeyError("x")))
     bench.end(b"bravo")
     bench.turn()
-    assert (bench.poller.counters.done, bench.poller.counters.failed) == (1, 1)
+    assert (bench.poller.counters.done, bench.poller.dispatch.failed) == (1, 1)
     assert bench.poller.in_hand == 2

@@ -1,8 +1,13 @@
 """The real poller on the twin when its partitions go and come."""
 
+from collections.abc import Callable
+
+import pytest
+
 from kworker.clients.memory import MemoryKafka
 from tests.contract.bench import (
     GROUP,
+    HOLD,
     RESULTS,
     REVOKE_TIMEOUT_S,
     Bench,
@@ -84,6 +89,28 @@ def test_a_revoke_does_not_wait_longer_than_its_time() -> None:
     assert len(two.owned) == 1
 
 
+def revoke(bench: Bench) -> None:
+    bench.consumer.close()
+
+
+def drain(bench: Bench) -> None:
+    bench.poller.stop_taking()
+    bench.turn(2)
+
+
+@pytest.mark.parametrize("begin", [revoke, drain])
+def test_what_waits_for_a_batch_to_fill_holds_up_no_end(begin: Callable[[Bench], None]) -> None:
+    """It would wait for its `wait`, and meanwhile the group stands still."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.pool.hurry = lambda: one.end(*[value for value in one.in_hand() if value])
+    before = clock.now
+    begin(one)
+    assert clock.now - before < 1
+    assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
+
+
 def test_a_handler_that_outlives_its_partition_commits_nothing() -> None:
     """Fault 15: its record is another's; counts must not keep it either."""
     kafka, clock = two_partitions(records=1), Clock()
@@ -103,12 +130,12 @@ def test_a_handler_that_outlives_its_partition_commits_nothing() -> None:
 def test_a_failing_record_does_not_hold_up_a_revoke() -> None:
     """It waits for its next run, and that is the next owner's."""
     kafka, clock = two_partitions(records=1), Clock()
-    one = Bench(kafka, ["foo"], clock=clock)
+    one = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     one.turn(2)
     one.fail(b"0-0")
     one.end(b"1-0")
     one.turn()
-    two = Bench(kafka, ["foo"], clock=clock)
+    two = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     before = clock.now
     one.turn()
     assert clock.now - before < 1
@@ -119,7 +146,7 @@ def test_a_failing_record_does_not_hold_up_a_revoke() -> None:
 def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
     """P9: another may own them already."""
     kafka, clock = two_partitions(records=1), Clock()
-    one = Bench(kafka, ["foo"], clock=clock)
+    one = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     one.turn(2)
     one.end(b"0-0")
     one.die()
@@ -136,11 +163,11 @@ def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
 def test_what_comes_in_the_call_that_brought_the_assignment_comes_again() -> None:
     """It was fetched for an earlier epoch, from a position that is not this one's."""
     kafka, clock = two_partitions(records=2), Clock()
-    one = Bench(kafka, ["foo"], clock=clock)
+    one = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     one.turn(2)
     late = [raw for raw in kafka.records("foo") if raw.offset() == 1]
     one.end(*[value for value in one.in_hand() if value])
-    two = Bench(kafka, ["foo"], clock=clock)
+    two = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     one.consumer.late_by_assignment = two.consumer.late_by_assignment = late
     take_turns(one, two)
     assert (one.in_hand(), two.in_hand()) == ([], [])
@@ -153,7 +180,7 @@ def test_a_paused_partition_flows_again_after_a_rebalance() -> None:
     one = Bench(kafka, ["foo"], clock=clock, hands=2, in_flight=4)
     one.turn(6)
     assert len(one.poller.flow.paused) == 2
-    two = Bench(kafka, ["foo"], clock=clock)
+    two = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     take_turns(one, two, count=10)
     done: set[bytes | None] = set()
     for _ in range(40):

@@ -81,6 +81,21 @@ def test_a_key_goes_where_java_would_put_it(kafka: Cluster) -> None:
     assert found == OF_SEVEN
 
 
+def test_a_record_goes_to_the_partition_that_is_asked_for(kafka: Cluster) -> None:
+    """A record that comes again meets its lane only in its source's partition."""
+    topic, producer, refused = kafka.create(3), kafka.producer(), Reports()
+    for partition in (2, 0, 7):
+        output = Output(topic, b"same", b"%d" % partition, [], partition=partition)
+        try:
+            producer.produce(output, refused)
+        except Refused as error:
+            refused(error, None)
+    finish(producer)
+    raws = read(kafka, topic, 2)
+    assert [(raw.partition(), raw.value()) for raw in raws] == [(0, b"0"), (2, b"2")]
+    assert len(refused.errors) == 1
+
+
 def test_a_record_too_large_for_its_topic_is_refused_and_its_neighbour_can_go_alone(
     kafka: Cluster,
 ) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from kworker import config_file
 from kworker.clients.properties import CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
-from kworker.config import Config, Section, format_duration, parse_duration
+from kworker.config import Config, Section
 from kworker.config_keys import all_keys, section_of, takes
 from kworker.config_schema import file_schema
+from kworker.core.duration import format_duration, parse_duration
 from kworker.errors import ConfigError
 
 ETC = Path(__file__).parents[2] / "etc" / "kworker.toml"

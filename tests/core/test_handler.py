@@ -12,13 +12,20 @@ import pytest
 
 from kworker import Message
 from kworker.config import Config
+from kworker.core.message import Undecodable
 from kworker.errors import ConfigError
 from kworker.worker import handler
-from kworker.worker.handler import Handlers, Undecodable
+from kworker.worker.calling import Batching
+from kworker.worker.handler import Handlers
 
 Load = Callable[..., Handlers]
 SERIAL = itertools.count()
-IMPORTS = "from __future__ import annotations\nimport functools\nfrom pydantic import BaseModel\n"
+IMPORTS = (
+    "from __future__ import annotations\n"
+    "import functools\n"
+    "from kworker import BatchFailed, Message, batch\n"
+    "from pydantic import BaseModel\n"
+)
 ORDER = "class Order(BaseModel):\n    id: int\n"
 
 
@@ -191,6 +198,166 @@ def test_a_topic_without_a_handler_is_a_key_error(load: Load) -> None:
     handlers = load("def settle(message): ...\n", name="", handlers={"payments": "settle"})
     with pytest.raises(KeyError):
         handlers.of("orders")
+
+
+def test_a_class_may_want_to_be_told_of_dead_letters(load: Load) -> None:
+    source = (
+        "class Handler:\n"
+        "    def __call__(self, message): ...\n"
+        "    def dead(self, message, error): return message.offset, error\n"
+        "def settle(message): ...\n"
+    )
+    handlers = load(source, "Handler", handlers={"payments": "settle"})
+    assert handlers.tells_dead
+    error = ValueError("no")
+    dead = handlers.dead_of("orders")
+    assert dead is not None
+    assert dead(message(), error) == (5, error)
+    assert handlers.dead_of("payments") is None
+
+
+def test_what_only_has_the_name_is_not_called(load: Load) -> None:
+    source = "class Handler:\n    dead = 0\n    def __call__(self, message): ...\n"
+    handlers = load(source, "Handler")
+    assert handlers.dead_of("orders") is None
+    assert not handlers.tells_dead
+
+
+def test_nobody_would_await_the_dead_of_a_plain_handler(load: Load) -> None:
+    source = (
+        "class Handler:\n"
+        "    def __call__(self, message): ...\n"
+        "    async def dead(self, message, error): ...\n"
+    )
+    assert "dead() is `async def`" in refused(load, source, name="Handler")
+
+
+# -- batches -------------------------------------------------------------------------------
+
+
+def batched(handlers: Handlers) -> Batching:
+    [batching] = handlers.batchings
+    assert handlers.batching_of("orders") is batching
+    return batching
+
+
+def test_a_batch_handler_is_given_the_messages(load: Load) -> None:
+    source = (
+        "@batch(size=3, wait='1s')\n"
+        "def handler(messages: list[Message]): return [m.offset for m in messages]\n"
+    )
+    batching = batched(load(source))
+    assert (batching.size, batching.wait_s) == (3, 1.0)
+    item = batching.item(message())
+    assert batching.call([item, item], [message()] * 2) == [5, 5]
+
+
+@pytest.mark.parametrize("annotation", ["", ": list", ": list[Message]", ": list['Message']"])
+def test_a_batch_handler_need_not_say_what_it_takes(load: Load, annotation: str) -> None:
+    handlers = load(f"@batch()\ndef handler(messages{annotation}): return [messages[0].offset]\n")
+    batching = batched(handlers)
+    assert batching.call([batching.item(message())], [message()]) == [5]
+
+
+def test_a_batch_of_models(load: Load) -> None:
+    source = ORDER + "@batch()\ndef handler(orders: list[Order]): return [o.id for o in orders]\n"
+    batching = batched(load(source))
+    assert batching.call([batching.item(message())], [message()]) == [7]
+    with pytest.raises(Undecodable):
+        batching.item(message(b"{}"))
+
+
+def test_a_batch_of_models_may_have_the_messages_too(load: Load) -> None:
+    source = (
+        ORDER
+        + "@batch()\ndef handler(orders: list[Order], messages: list[Message]):\n"
+        + "    return [(o.id, m.offset) for o, m in zip(orders, messages)]\n"
+    )
+    batching = batched(load(source))
+    assert batching.call([batching.item(message())], [message()]) == [(7, 5)]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (
+            "class Handler:\n    @batch(size=2)\n"
+            "    def __call__(self, messages): return [m.offset for m in messages]\n",
+            "Handler",
+        ),
+        (
+            "@batch(size=2)\ndef f(times, messages): return [m.offset for m in messages]\n"
+            "handler = functools.partial(f, 3)\n",
+            "handler",
+        ),
+        (
+            "def logged(f):\n    @functools.wraps(f)\n    def g(*args): return f(*args)\n"
+            "    return g\n"
+            "@logged\n@batch(size=2)\ndef handler(messages):\n"
+            "    return [m.offset for m in messages]\n",
+            "handler",
+        ),
+    ],
+)
+def test_a_batch_handler_in_other_forms(load: Load, source: str, name: str) -> None:
+    batching = batched(load(source, name))
+    assert batching.size == 2
+    assert batching.call([message()], [message()]) == [5]
+
+
+def test_an_async_batch_handler_is_one(load: Load) -> None:
+    source = "@batch()\nasync def handler(messages): return [m.offset for m in messages]\n"
+    handlers = load(source)
+    assert handlers.is_async
+    assert asyncio.run(batched(handlers).call([message()], [message()])) == [5]
+    assert asyncio.run(handlers.of("orders")(message())) == 5
+
+
+def test_a_batch_handler_can_be_called_for_one_message(load: Load) -> None:
+    """As the cell does with a suspect."""
+    source = (
+        "@batch()\n"
+        "def handler(messages):\n"
+        "    assert len(messages) == 1\n"
+        "    if messages[0].value == b'returns': return [KeyError('its own')]\n"
+        "    if messages[0].value == b'raises': raise KeyError('its own')\n"
+        "    if messages[0].value == b'stops': raise BatchFailed(0, KeyError('its own'))\n"
+        "    return [] if messages[0].value == b'nothing' else [messages[0].offset]\n"
+    )
+    call = load(source).of("orders")
+    assert call(message()) == 5
+    for way in (b"returns", b"raises", b"stops"):
+        with pytest.raises(KeyError, match="its own"):
+            call(message(way))
+    with pytest.raises(TypeError, match="0 outcomes for 1"):
+        call(message(b"nothing"))
+
+
+def test_batch_and_plain_handlers_share_a_process(load: Load) -> None:
+    source = "@batch()\ndef handler(messages): ...\ndef settle(message): return 2\n"
+    handlers = load(source, handlers={"payments": "settle"})
+    assert handlers.batching_of("payments") is None
+    assert handlers.of("payments")(message()) == 2
+    batched(handlers)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "@batch(wait='soon')\ndef handler(messages): ...\n",
+            "cannot import .*a duration",
+        ),
+        ("@batch(size=0)\ndef handler(messages): ...\n", "cannot import .*size is 0"),
+        ("@batch\ndef handler(messages): ...\n", "cannot import .*TypeError"),
+        ("@batch(size=2001)\ndef handler(messages): ...\n", "workers.in_flight is 2000"),
+        (ORDER + "@batch()\ndef handler(order: Order): ...\n", r"takes list\[Order\]"),
+        ("@batch()\ndef handler(a, b): ...\n", "expected a list of messages"),
+        ("def handler(messages: list[Message]): ...\n", r"decorate it with @batch\(\)"),
+    ],
+)
+def test_a_batch_handler_that_cannot_work_is_one_line(load: Load, source: str, words: str) -> None:
+    assert re.search(words, refused(load, source))
 
 
 def test_a_dotted_name_is_followed(load: Load) -> None:

@@ -1,10 +1,12 @@
 """The message that handlers are given."""
 
 import json
+import math
 
 import pytest
 
 from kworker import Message
+from kworker.core.message import Undecodable
 
 
 def test_it_is_made_of_what_the_record_has() -> None:
@@ -29,10 +31,40 @@ def test_json_is_parsed_and_a_null_value_is_none(value: bytes | None, parsed: ob
     assert Message("orders", value=value).json() == parsed
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"\xff", b"nul"])
-def test_what_is_no_json_is_a_value_error(value: bytes) -> None:
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"nul",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"1" * 5_000,
+        b"\x00",
+        b'"\x01"',
+    ],
+)
+def test_what_is_no_json_is_undecodable_which_is_a_value_error(value: bytes) -> None:
+    """FAULTS 32: poison at once; nested too deeply or with too many digits counts as that."""
+    with pytest.raises(ValueError, match="not JSON") as caught:
         Message("orders", value=value).json()
+    assert isinstance(caught.value, Undecodable)
+
+
+def test_what_json_lacks_and_python_writes_is_parsed() -> None:
+    """NaN is what Python's own json writes."""
+    parsed = Message("orders", value=b'{"a": NaN, "b": -Infinity, "c": 1e400}').json()
+    assert math.isnan(parsed["a"])
+    assert (parsed["b"], parsed["c"]) == (-math.inf, math.inf)
+
+
+def test_why_it_is_undecodable_does_not_tell_what_it_holds() -> None:
+    """Values do not belong into logs; the error itself may have kept the whole document."""
+    with pytest.raises(Undecodable) as caught:
+        Message("orders", value=b'{"card": secret}').json()
+    assert "secret" not in f"{caught.value!r} {vars(caught.value)}"
+    assert caught.value.__cause__ is None
 
 
 def test_huge_integers_survive() -> None:
@@ -42,12 +74,17 @@ def test_huge_integers_survive() -> None:
 def test_text_is_utf8() -> None:
     assert Message("orders", value="é".encode()).text() == "é"
     assert Message("orders").text() is None
-    with pytest.raises(UnicodeDecodeError):
+    with pytest.raises(Undecodable):
         Message("orders", value=b"\xff").text()
 
 
 def test_a_message_made_by_hand_has_all_the_time_there_is() -> None:
     assert Message("orders").remaining() == float("inf")
+
+
+def test_the_last_attempt_knows_that_it_is() -> None:
+    assert Message("orders", attempt=4, last=True).last
+    assert not Message("orders", attempt=4).last
 
 
 def test_it_says_where_it_is_from_and_nothing_of_what_it_holds() -> None:

@@ -370,3 +370,20 @@ def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) 
     pool.start()
     ended(pool, 1)
     assert begun == []
+
+
+def test_a_loop_begins_nothing_that_it_hears_of_with_its_stop(loops: Pools) -> None:
+    """A coroutine made in the loop's last round is never awaited, and Python says so."""
+    begun: list[int] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        begun.append(record.offset)
+        return None
+
+    pool = loops(work)
+    pool.hand(a_run(1))
+    pool.stop()
+    pool.start()
+    eventually(lambda: not pool._loop._thread.is_alive(), timeout_s=WAIT_S)
+    assert begun == []
+    assert pool._loop._tasks == set()

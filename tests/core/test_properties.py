@@ -1,16 +1,21 @@
 """What each Kafka client is given."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kworker.clients.admin import bare_reason, refusals
 from kworker.clients.properties import (
     admin_properties,
     consumer_properties,
     producer_properties,
+    transactional,
 )
+from kworker.clients.transactions import KafkaTransactor
 from kworker.config import Config
 
 
@@ -111,3 +116,23 @@ def test_a_reason_is_told_without_the_clients_own_state(state: str) -> None:
     """What librdkafka adds changes from one refusal to the next."""
     reason = "Connect to ipv4#127.0.0.1:9 failed: Connection refused"
     assert bare_reason(f"127.0.0.1:9/bootstrap: {reason}{state}") == reason
+
+
+def test_a_transaction_ends_soon_after_its_producer_whatever_the_file_says() -> None:
+    """An open one stops every read_committed reader; and the library refuses longer time-outs."""
+    for own in (
+        {},
+        {"socket.timeout.ms": 60_000, "delivery.timeout.ms": 120_000},
+        {"transaction.timeout.ms": 30_000, "message.timeout.ms": 300_000},
+    ):
+        properties = transactional(producer_properties(config(producer=own), slot=0))
+        assert 30_000 <= int(properties["transaction.timeout.ms"]) <= 60_000
+        KafkaTransactor(properties, "orders-host-1-0", timeout_s=1.0)  # raises if refused
+
+
+@given(st.text("orders.qu-", max_size=20))
+def test_a_pattern_reads_no_requeue_topic_but_its_own(prefix: str) -> None:
+    """The library ignores what its list names, even a topic subscribed to by name."""
+    ignored = str(consumer_properties(config(topic="^.*"), slot=0)["topic.blacklist"]).split(",")
+    name = f"{prefix}.requeue"
+    assert any(re.match(pattern, name) for pattern in ignored) == (name != "orders.requeue")

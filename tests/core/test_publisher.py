@@ -1,6 +1,7 @@
 """The publisher over the twin's producer: settled means that every output is in Kafka."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -60,6 +61,13 @@ class Stage:
             self.turn()
         raise AssertionError("never idle")
 
+    def turn_until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(100):
+            if holds():
+                return
+            self.turn()
+        raise AssertionError("never")
+
     def written(self) -> Counter[bytes | None]:
         return Counter(raw.value() for raw in self.kafka.records("results"))
 
@@ -112,13 +120,13 @@ def test_what_kafka_refuses_is_tried_again_after_a_while() -> None:
     stage.turn(close=False)
     stage.turn()
     assert stage.settled == []
-    assert stage.publisher.trouble is not None
+    assert stage.publisher.troubles
     stage.kafka.create("later")
     stage.turn()
     assert stage.kafka.records("later") == []
     stage.turn_until_idle()
     assert [raw.value() for raw in stage.kafka.records("later")] == [b"0/0"]
-    assert stage.publisher.trouble is None
+    assert stage.publisher.troubles == []
 
 
 def test_a_refused_record_does_not_take_its_neighbours_with_it() -> None:
@@ -174,7 +182,7 @@ def test_a_fatal_producer_is_replaced_and_nothing_is_lost() -> None:
     stage.kafka.up = True
     stage.turn()
     assert len(stage.producers) == 2
-    assert "sequence out of order" in str(stage.publisher.trouble)
+    assert "sequence out of order" in str(stage.publisher.troubles)
     stage.turn_until_idle()
     assert stage.settled == [first, second]
     assert stage.written() == Counter([*values_of(first), *values_of(second)])
@@ -252,13 +260,45 @@ def check(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.99])
-def test_after_a_refusal_nothing_is_produced_for_a_while(seconds: float) -> None:
+def test_a_topic_that_refused_is_left_alone_for_a_while(seconds: float) -> None:
     """A missing topic must not be a hot loop."""
     stage = Stage()
     stage.add(topic="later")
     stage.turn(close=False)
     stage.turn()
-    stage.add()
+    stage.add(topic="later")
     stage.now += seconds
     stage.turn(close=False)
     assert stage.producers[0].unfinished == 0
+
+
+def test_other_topics_go_on_while_one_refuses() -> None:
+    """A dead-letter topic that is missing must not hold up the results."""
+    stage = Stage()
+    poison = stage.add(topic="later")
+    stage.turn()
+    stage.turn()
+    good = [stage.add() for _ in range(3)]
+    stage.turn_until(lambda: stage.settled == good)
+    assert not stage.publisher.idle
+    assert "later" in stage.publisher.troubles[0]
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert stage.settled == [*good, poison]
+    assert stage.publisher.troubles == []
+
+
+def test_what_is_for_one_topic_keeps_its_order_through_a_refusal() -> None:
+    """Results of one key are read in the order in which its records ended."""
+    stage = Stage()
+    added = [stage.add(topic="later")]
+    stage.turn()
+    stage.turn()
+    added += [stage.add(topic="later") for _ in range(5)]
+    stage.turn()
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert stage.settled == added
+    assert [raw.value() for raw in stage.kafka.records("later")] == [
+        value for record in added for value in values_of(record)
+    ]

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from redis import Redis
 
 from kworker import config_file, preflight
-from kworker.config import Config
+from kworker.config import Config, Idempotency
 from kworker.errors import ExitCode
 from tests.e2e.conftest import Kworker, Meanwhile
 
@@ -195,8 +196,6 @@ def test_a_misspelt_property_is_told_where_it_stands(
     ("extra", "key"),
     [
         ('[delivery]\nguarantee = "exactly-once"', "delivery.guarantee"),
-        ('[idempotency]\nredis = "redis://127.0.0.1:1"\nkey = "key"', "idempotency"),
-        ('[retry]\nmode = "hold"', "retry.mode"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_not_ignored(
@@ -256,6 +255,53 @@ def test_redis_that_does_not_answer_is_told_without_its_password(
     assert found.exit_code is ExitCode.UNREACHABLE
     assert "s3cret" not in str(found)
     assert preflight.redis(config_file.load(configured(f'{idempotency}"{redis_url}"'))) == []
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_redis_that_may_forget_is_refused(
+    kworker: Kworker,
+    configured: Configured,
+    bootstrap: str,
+    topic: Callable[..., str],
+    redis_url: str,
+    policy: str,
+) -> None:
+    """Evicted marks are repeated effects; the line says what to type."""
+    idempotency = f'[idempotency]\nkey = "key"\nredis = "{redis_url}"'
+    file = configured(idempotency, servers=bootstrap, topic=topic("cfg-source"))
+    with Redis.from_url(redis_url) as redis:
+        redis.config_set("maxmemory-policy", policy)
+        try:
+            done = kworker("check", "--online", "--config", file)
+        finally:
+            redis.config_set("maxmemory-policy", "noeviction")
+    assert done.returncode == 78
+    assert f"idempotency.redis: maxmemory-policy is {policy}: " in done.stdout
+    assert "redis-cli config set maxmemory-policy noeviction" in done.stdout
+
+
+def test_a_redis_without_a_disk_is_told_and_no_reason_not_to_start(
+    configured: Configured, redis_url: str
+) -> None:
+    """Only its restart would repeat effects; snapshots now and then are something."""
+    config = config_file.load(configured(f'[idempotency]\nkey = "key"\nredis = "{redis_url}"'))
+    with Redis.from_url(redis_url) as redis:
+        redis.config_set("appendonly", "no")
+        [found] = preflight.redis(config)
+        redis.config_set("save", "60 1")
+        assert preflight.redis(config) == []
+        redis.config_set("save", "")
+        redis.config_set("appendonly", "yes")
+    assert found.exit_code is ExitCode.OK
+    assert "it keeps nothing on disk" in found.problem
+
+
+def test_an_idempotency_function_that_will_not_import_is_told(configured: Configured) -> None:
+    """Else no record would have an id."""
+    file = configured('[idempotency]\nkey = "handlers:order_id"\nredis = "redis://127.0.0.1:1"')
+    [found] = preflight.handlers(config_file.load(file))
+    assert found.key == "idempotency.key"
+    assert "nothing callable named 'order_id'" in found.problem
 
 
 def offsets(bootstrap: str, group: str) -> dict[int, int]:
@@ -345,6 +391,26 @@ def test_a_topic_that_goes_missing_later_is_waited_for(
     [found] = preflight.before_start(config)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert config.requeue_topic in found.problem
+
+
+def test_a_start_waits_for_redis(
+    service: Callable[..., Config],
+    redis_url: str,
+    free_port: Callable[[], int],
+    bootstrap: str,
+) -> None:
+    """As for the brokers; and nothing is committed before it is there."""
+    config = service()
+
+    def found(url: str) -> list[preflight.Finding]:
+        asked = Idempotency(redis=url, key="key")
+        return preflight.before_start(config.model_copy(update={"idempotency": asked}))
+
+    [away] = found(f"redis://127.0.0.1:{free_port()}/0")
+    assert (away.key, away.exit_code) == ("idempotency.redis", ExitCode.UNREACHABLE)
+    assert not (config.state_dir / "group.json").exists()
+    assert found(redis_url) == []
+    assert offsets(bootstrap, config.name) == {0: 0, 1: 0}
 
 
 def test_usage_errors_are_one_line(kworker: Kworker) -> None:

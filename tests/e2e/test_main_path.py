@@ -54,7 +54,7 @@ def test_a_calm_run_of_50_000_repeats_nothing_and_keeps_each_keys_order(
         calm.start()
         writer.write(source, numbered(30_000, keys=KEYS, first=20_000))
         calm.is_running()
-        assert {len(row["partitions"]) for row in calm.workers().values()} == {4}
+        assert [len(share) for share in calm.shares()] == [4, 4]
         calm.caught_up()
         assert calm.stop() == 0
         calm.is_gone()
@@ -110,7 +110,7 @@ def test_other_memberships_are_as_calm(
 
 
 def _partitions(running: Service) -> list[int]:
-    return [len(row["partitions"]) for row in running.workers().values()]
+    return [len(share) for share in running.shares()]
 
 
 def test_a_second_instance_that_joins_and_leaves_repeats_nothing(

@@ -1,4 +1,4 @@
-"""Handlers that raise: retried in place, without stopping others, the service or its drain."""
+"""Handlers that raise: what fails is held with its key, and stops neither others nor the drain."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -28,15 +28,16 @@ def handle(message):
     return message.value
 """
 BACKOFF_S = (1.0, 2.0)
+HOLD = {"mode": "hold", "delays": ["1s", "2s", "10m", "10m"]}
 ONE_WORKER = {"processes": 1, "threads": 4}
 
 
-def test_a_failing_record_is_tried_again_in_place_and_only_its_key_waits(
+def test_a_failing_record_is_held_and_only_its_key_waits(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
-    """Longer each time, and what follows with its key stays behind it."""
+    """For its delays, and what follows with its key stays behind it."""
     source = topic("proof", partitions=1)
-    settings = {"workers": ONE_WORKER, "delivery": {"results": results}}
+    settings = {"workers": ONE_WORKER, "delivery": {"results": results}, "retry": HOLD}
     writer = Writer(bootstrap, tmp_path / "produced")
     writer.write(source, [New("bad", b"bad", b"k"), New("behind", b"behind", b"k")])
     writer.write(source, [New(f"{n}", b"%d" % n, b"key-%d" % n) for n in range(50)])
@@ -63,7 +64,7 @@ def test_a_record_that_fails_for_ever_stops_neither_the_others_nor_the_drain(
 ) -> None:
     """It stays uncommitted, and once its reason is mended the next start does it."""
     source = topic("proof", partitions=2)
-    settings = {"workers": ONE_WORKER, "delivery": {"results": results}}
+    settings = {"workers": ONE_WORKER, "delivery": {"results": results}, "retry": HOLD}
     writer = Writer(bootstrap, tmp_path / "produced")
     writer.write(source, [New("hopeless", b"hopeless", b"h", 0)])
     writer.write(source, [New(f"{n}", b"%d" % n, b"key-%d" % n, n % 2) for n in range(100)])

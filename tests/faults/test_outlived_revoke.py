@@ -50,7 +50,7 @@ def test_what_ends_after_the_revoke_is_neither_committed_nor_published(
         options |= {"name": old.name, "instance": "there", "ledger": old.ledger}
         with service(tmp_path / "there", bootstrap, [source], **options) as new:
             new.serve()
-            eventually(lambda: new.worker(0)["partitions"] == [[source, 1]], what="it has one")
+            eventually(lambda: new.shares() == [[(source, 1)]], what="it has one")
             old.handled(2)  # the new owner has begun it, too
             (old.folder / "released").touch()
             old.handled(3)

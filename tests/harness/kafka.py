@@ -16,9 +16,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kworker.core.message import Headers
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
 
 TIMEOUT_S = 60.0
+BYTES_MAX = 10_000_000  # of a record; what its topic takes, its brokers tell
 SOURCE = "kworker-source"
 SEVERE = 2  # of syslog's levels: that a broker goes away belongs to many tests
 
@@ -28,12 +30,14 @@ Raw = Any
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A record to write. Without a partition its key decides."""
+    """A record to write. Without a partition its key decides, without a time it is now."""
 
     identity: str
-    value: bytes
+    value: bytes | None
     key: bytes | None = None
     partition: int = -1
+    headers: Headers = ()
+    time_ms: int = 0
 
 
 class Read(NamedTuple):
@@ -64,6 +68,7 @@ class Writer:
             "compression.type": "lz4",
             "partitioner": "murmur2_random",
             "queue.buffering.max.kbytes": 65536,
+            "message.max.bytes": BYTES_MAX,
             "log_level": SEVERE,
         }
         self._producer = Producer(settings)
@@ -77,6 +82,14 @@ class Writer:
         self.begin(topic, records)
         self.finish()
         return self.acked[before:]
+
+    def tried(self, topic: str, new: New) -> Produced | None:
+        """The same of one that may be refused: None, then."""
+        before = len(self.acked)
+        self.begin(topic, [new])
+        self._producer.flush(TIMEOUT_S)
+        self.refused.clear()
+        return self.acked[-1] if len(self.acked) > before else None
 
     def begin(self, topic: str, records: Iterable[New]) -> None:
         """Hands all to the client, which writes them meanwhile; `hear` and `finish` follow."""
@@ -97,7 +110,13 @@ class Writer:
         while True:
             try:
                 self._producer.produce(
-                    topic, new.value, new.key, new.partition, on_delivery=self._report(new)
+                    topic,
+                    new.value,
+                    new.key,
+                    new.partition,
+                    on_delivery=self._report(new),
+                    timestamp=new.time_ms,
+                    headers=list(new.headers),
                 )
             except BufferError:
                 self._producer.poll(0.1)
@@ -132,6 +151,12 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
     return [_read(message) for message in _messages(bootstrap, topic, None, isolation)]
 
 
+def messages(bootstrap: str, topic: str) -> list[Raw]:
+    """Every committed record, by partition and offset, as the client gives it."""
+    found = _messages(bootstrap, topic, None, "read_committed")
+    return sorted(found, key=lambda each: (each.partition(), each.offset()))
+
+
 def messages_of(bootstrap: str, topic: str, partition: int) -> Iterator[Raw]:
     """Every record of one partition, as the client gives it."""
     return _messages(bootstrap, topic, [partition], "read_uncommitted")
@@ -147,12 +172,21 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
     """Where each partition of a topic ends now."""
+    return {at: high for at, (_, high) in _watermarks(bootstrap, topic).items()}
+
+
+def starts(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition of a topic begins now."""
+    return {at: low for at, (low, _) in _watermarks(bootstrap, topic).items()}
+
+
+def _watermarks(bootstrap: str, topic: str) -> dict[At, tuple[int, int]]:
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
         found = {}
         for partition in _partitions(consumer, topic):
             place = TopicPartition(topic, partition)
-            found[topic, partition] = consumer.get_watermark_offsets(place, TIMEOUT_S)[1]
+            found[topic, partition] = consumer.get_watermark_offsets(place, TIMEOUT_S)
         return found
     finally:
         consumer.close()
@@ -178,7 +212,7 @@ def _messages(
     try:
         wanted = partitions or _partitions(consumer, topic)
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in wanted])
-        left = len(wanted)
+        left = set(wanted)  # one that is written meanwhile ends more than once
         while left:
             batch = consumer.consume(10_000, 0.2)
             for message in batch:
@@ -187,7 +221,7 @@ def _messages(
                     yield message
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    left -= 1
+                    left.discard(message.partition())
     finally:
         consumer.close()
 

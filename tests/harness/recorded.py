@@ -4,15 +4,17 @@ import functools
 import os
 import time
 from collections.abc import Awaitable, Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from kworker import Message
+from kworker import BatchFailed, Message
 
 FOLDER = "PROOF_LEDGER"
 BEGUN, ENDED, RAISED = "S", "E", "R"
 
 Handle = Callable[[Message], Any]
+BatchHandle = Callable[[list[Message]], list[Any]]
 AsyncHandle = Callable[[Message], Awaitable[Any]]
 
 
@@ -48,6 +50,33 @@ def recorded_async(handle: AsyncHandle) -> AsyncHandle:
         return returned
 
     return handling
+
+
+def recorded_batch(handle: BatchHandle) -> BatchHandle:
+    """The same for a batch: a run of each record, which ends with what is returned for it."""
+
+    @functools.wraps(handle)
+    def handling(messages: list[Message]) -> list[Any]:
+        for message in messages:
+            write(BEGUN, message)
+        try:
+            returned = handle(messages)
+        except BatchFailed as failed:
+            _write_ends(messages, [None] * failed.index)
+            raise
+        except BaseException:
+            _write_ends(messages, [])
+            raise
+        _write_ends(messages, returned)
+        return returned
+
+    return handling
+
+
+def _write_ends(messages: list[Message], ends: list[Any]) -> None:
+    """Those without an end, or with an exception for one, were not done."""
+    for message, end in zip_longest(messages, ends, fillvalue=RuntimeError()):
+        write(RAISED if isinstance(end, BaseException) else ENDED, message)
 
 
 def write(what: str, message: Message) -> None:

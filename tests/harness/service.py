@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -188,6 +189,11 @@ class Service:
     def worker(self, slot: int) -> dict[str, Any]:
         return self.workers()[slot]
 
+    def shares(self) -> list[list[At]]:
+        """The source partitions of each worker."""
+        rows = self.workers().values()
+        return [[(t, p) for t, p in row["partitions"] if t in self.topics] for row in rows]
+
     def counter(self, name: str) -> int:
         return int(self.status().get("counters", {}).get(name, 0))
 
@@ -195,8 +201,14 @@ class Service:
         """All that supervisor and workers have written."""
         return self.output.read_text() if self.output.exists() else ""
 
+    def logged(self, name: str) -> set[int]:
+        """Every number that its log gives under a name, such as `worker_pid`."""
+        return {int(number) for number in re.findall(rf'"{name}": ?(\d+)', self.said())}
+
     def committed(self) -> dict[At, int]:
-        return kafka.committed(self.bootstrap, self.name)
+        """The positions in its source topics."""
+        found = kafka.committed(self.bootstrap, self.name)
+        return {at: position for at, position in found.items() if at[0] in self.topics}
 
     def caught_up(self, timeout_s: float = 120.0) -> None:
         """Waits until the group has committed the end of every source partition."""

@@ -6,14 +6,17 @@
 - `limits.json`: the supervisor's waits, shortened;
 - `preflight.json`: the report of the preflight check; fine when it is not there;
 - `behaviour.json`: what a worker does, by slot or `*`, read when it is born;
-- `births`: a line for each life of a worker: slot, pid, monotonic time.
+- `births`: a line for each life of a worker: slot, pid, monotonic time;
+  `delay-births`: the same for the delay process, whose behaviour is that of `delay`.
 """
 
 import json
 import os
+import re
 import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -25,6 +28,7 @@ from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
 from kworker.errors import ConfigError, KworkerError
 from kworker.supervisor.check import Report
+from kworker.supervisor.journal import Journal
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.supervisor.service import Parts
@@ -37,6 +41,7 @@ def main(folder: Path, ready_fd: int | None = None) -> int:
     config = read_config(folder)
     parts = Parts(
         body=fake_worker,
+        delay=fake_delay,
         preflight=lambda _: preflight(folder),
         reread=lambda: read_config(folder),
         limits=read_limits(folder),
@@ -91,9 +96,20 @@ def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
     behaviour = {**behaviours.get("*", {}), **behaviours.get(str(slot.number), {})}
     with (config.state_dir / "births").open("a") as births:
         births.write(f"{slot.number} {os.getpid()} {time.monotonic()}\n")
+    if behaviour.get("tell_suspects"):
+        known = Journal(config.state_dir / "suspects").read()
+        (config.state_dir / "known_at_birth").write_text(json.dumps(sorted(known)))
     if behaviour.get("tell_environment"):
         (config.state_dir / "environment").write_text("\n".join(os.environ))
     return FakeWorker(slot, lifeline_fd, behaviour).run()
+
+
+def fake_delay(config: Config, slot: Slot, lifeline_fd: int) -> int:
+    """The body of the delay process: as a worker's, but that it tells of delays."""
+    behaviour = _read(config.state_dir / "behaviour.json").get("delay", {})
+    with (config.state_dir / "delay-births").open("a") as births:
+        births.write(f"0 {os.getpid()} {time.monotonic()}\n")
+    return FakeDelay(slot, lifeline_fd, {"idle": True, **behaviour}).run()
 
 
 class FakeWorker:
@@ -139,6 +155,8 @@ class FakeWorker:
         words[Field.HEARTBEAT_NS] = time.monotonic_ns()
         words[Field.POLLED] = 1
         words[Field.IN_HAND] = self.behaviour.get("in_hand", 0)
+        for index, offset in enumerate(self.behaviour.get("holds", ())):
+            self.slot.hand(index).take(offset, time.monotonic_ns())
         reasons = tuple(self.behaviour.get("reasons", ()))
         mine = (("orders", self.slot.number),)
         self.slot.write_text(Text(mine, reasons, mine))
@@ -146,8 +164,19 @@ class FakeWorker:
         self.memory = b"x" * self.behaviour.get("bytes", 0)
         # Last: who reads "running" reads the rest.
         words[Field.PHASE] = Phase.JOINING if self.behaviour.get("never_joins") else Phase.RUNNING
+        if "holds_the_lock" in self.behaviour:
+            threading.Thread(target=self._hold_the_lock, daemon=True).start()
+
+    def _hold_the_lock(self) -> None:
+        """As a handler that computes in C: from here no other thread runs."""
+        hand = self.slot.hand(1)
+        hand.belong(threading.get_native_id())
+        hand.take(self.behaviour["holds_the_lock"], time.monotonic_ns())
+        re.match(r"(a+)+$", "a" * 60 + "b")
 
     def _work(self) -> None:
+        for index in self.behaviour.get("renews", ()):
+            self.slot.hand(index).take(self.behaviour["holds"][index], time.monotonic_ns())
         if not self.behaviour.get("silent"):
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
         if not self.behaviour.get("idle"):
@@ -158,6 +187,8 @@ class FakeWorker:
 
     def _drain(self) -> int:
         self.slot.words[Field.PHASE] = Phase.DRAINING
+        for index in self.behaviour.get("lets_go", ()):
+            self.slot.hand(index).clear()
         steps = self.behaviour.get("drain_steps", 0)  # of a tenth of a second
         held = Path(self.behaviour.get("drain_while", ""))  # a file
         while steps > 0 or held.is_file():
@@ -168,6 +199,15 @@ class FakeWorker:
         self.slot.words[Field.IN_HAND] = 0
         self.slot.words[Field.PHASE] = Phase.GONE
         return int(self.behaviour.get("drain_exit", 0))
+
+
+class FakeDelay(FakeWorker):
+    """Tells what the test wants of its delays."""
+
+    def _join(self) -> None:
+        super()._join()
+        rows = tuple((name, count, due) for name, count, due in self.behaviour.get("rows", ()))
+        self.slot.write_text(Text(reasons=self.slot.read_text().reasons, delays=rows))
 
 
 def _read(path: Path) -> dict[str, Any]:

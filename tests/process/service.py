@@ -72,9 +72,9 @@ class Service:
         """Pid by slot of those that have joined."""
         return {row["slot"]: row["pid"] for row in self.workers() if row["phase"] == "running"}
 
-    def births(self, slot: int | None = None) -> list[float]:
-        """When the lives began, of one slot or of all."""
-        path = self.folder / "births"
+    def births(self, slot: int | None = None, of: str = "births") -> list[float]:
+        """When the lives began, of one slot or of all; of the delay process `delay-births`."""
+        path = self.folder / of
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         self._pids.update(int(pid) for _, pid, _ in lines)
         return [float(at) for number, _, at in lines if slot is None or int(number) == slot]
@@ -82,6 +82,10 @@ class Service:
     def send(self, *signums: signal.Signals) -> None:
         for signum in signums:
             os.kill(self.pid, signum)
+
+    def delay(self) -> dict[str, Any]:
+        """The delay process's row of the status; {} while nobody answers."""
+        return self.status().get("delay", {})
 
     def kill(self, slot: int) -> None:
         """Kills the worker of a slot once it runs, and waits until that is known."""
@@ -103,8 +107,9 @@ class Service:
         eventually(lambda: words in self.said(), timeout_s=timeout_s, what=words)
 
     def alive(self) -> list[int]:
-        """Of the workers that ever were, those that live."""
+        """Of the workers and delay processes that ever were, those that live."""
         self.births()
+        self.births(of="delay-births")
         return [pid for pid in self._pids if _lives(pid)]
 
     def end(self) -> None:

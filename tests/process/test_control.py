@@ -123,7 +123,7 @@ def test_a_refused_reload_is_78_with_its_lines(service: Service):
 def test_dump_names_the_processes_whose_stacks_it_asked_for(service: Service):
     service.serve()
     dumped = service.client.ask("dump")["dumped"]
-    assert set(dumped) == set(service.running().values())
+    assert set(dumped) == {service.delay()["pid"], *service.running().values()}
 
 
 def test_nobody_there_is_not_running(tmp_path: Path):

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import psutil
 
@@ -101,7 +102,10 @@ def test_a_fenced_worker_ends_the_service_with_73(service: Service):
 
 def test_a_silent_poll_thread_is_dumped_killed_and_replaced(service: Service):
     """A worker that holds the GIL for ever keeps its partitions from everybody."""
-    service.write(limits={"heartbeat_s": 1.2, "abort_s": 0.5}, behaviour={"0": {"silent": True}})
+    service.write(
+        limits={"heartbeat_s": 1.2, "dump_s": 0.2, "term_s": 0.3, "abort_s": 0.5},
+        behaviour={"0": {"silent": True, "ignore_term": True}},
+    )
     service.serve()
     service.write(behaviour={})
     service.says("has not polled for")
@@ -169,7 +173,8 @@ def test_the_dead_leave_no_zombies(service: Service):
     eventually(lambda: len(service.running()) == 2)
     children = psutil.Process(service.pid).children()
     assert psutil.STATUS_ZOMBIE not in {child.status() for child in children}
-    assert {child.pid for child in children} == set(service.running().values())
+    delay = service.status()["delay"]["pid"]
+    assert {child.pid for child in children} == {delay, *service.running().values()}
 
 
 def test_a_worker_has_nothing_of_the_supervisors(service: Service):
@@ -181,3 +186,13 @@ def test_a_worker_has_nothing_of_the_supervisors(service: Service):
         assert not [name for name in open_files if name.startswith(("socket:", "anon_inode"))]
         assert len([name for name in open_files if name.startswith("pipe:")]) <= 1
         assert [name for name in open_files if name.endswith("/workers.lock")]
+
+
+def test_where_memory_runs_out_workers_are_ended_before_their_supervisor(service: Service):
+    """It is small, but the kernel takes the largest of those that it has not yet ended."""
+
+    def lead(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    service.serve()
+    assert {lead(pid) - lead(service.pid) for pid in service.running().values()} == {100}

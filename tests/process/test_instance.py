@@ -89,7 +89,8 @@ def test_the_state_folder_is_private_and_the_titles_say_who_is_who(service: Serv
     supervisor = psutil.Process(service.pid)
     assert supervisor.cmdline()[0] == "kworker: supervisor [orders]"
     titles = {child.cmdline()[0] for child in supervisor.children()}
-    assert titles == {f"kworker: worker {n} [orders] starting" for n in (0, 1)}
+    workers = {f"kworker: worker {n} [orders] starting" for n in (0, 1)}
+    assert titles == {"kworker: delay [orders] starting", *workers}
 
 
 def test_the_supervisor_has_one_thread_and_no_client(service: Service):

@@ -101,7 +101,8 @@ def test_a_reload_is_told_with_its_time_whether_it_is_refused_or_not(
 def test_the_watchdog_is_fed_only_while_the_workers_are_fresh(service: Service, systemd: Systemd):
     """A sign of life of the supervisor alone would hide a service that does nothing."""
     service.write(
-        limits={"heartbeat_s": 1.2, "abort_s": 60}, behaviour={"0": {"silent": True, "deaf": True}}
+        limits={"heartbeat_s": 1.2, "abort_s": 60},
+        behaviour={"0": {"silent": True, "deaf": True, "ignore_term": True}},
     )
     service.start({**systemd.environment, "WATCHDOG_USEC": "200000"})
     systemd.hears("WATCHDOG=1", times=3)

@@ -1,0 +1,289 @@
+"""`kworker dead`: what ended as a dead letter, and what a person does about it."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from kworker import config_file
+from kworker.cli import dead_options, dead_view
+from kworker.cli.dead_options import (
+    DryRunOption,
+    LimitOption,
+    PositionArgument,
+    PositionsArgument,
+    RateOption,
+    SelectOption,
+)
+from kworker.cli.options import ConfigOption, JsonOption
+from kworker.core import headers as names
+from kworker.core.dead_letters import DeadLetter, Group, Selection, grouped
+from kworker.core.dead_lines import as_data, as_line
+from kworker.core.repair import Pace, Step, Tally, Work, fresh, unresolved
+from kworker.core.resolutions import Resolution, Resolutions
+from kworker.errors import KworkerError, UsageError
+from kworker.times import now_ms
+
+app = typer.Typer(
+    help="Dead letters: what failed for good, and its repair.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    epilog="\n\n".join(
+        (
+            "After a fix:",
+            "[bold]kworker dead list[/bold] · what there is, by reason and exception",
+            "[bold]kworker dead show 3:17[/bold] · one of them in full",
+            "[bold]kworker dead redrive --select exception=Timeout[/bold] · these run again",
+            "[bold]kworker dead discard --select reason=rejected[/bold] · these never will",
+        )
+    ),
+)
+
+AllOption = Annotated[bool, typer.Option("--all", help="Those that are resolved, too.")]
+
+
+@app.command("list")
+def list_(
+    config: ConfigOption = None,
+    select: SelectOption = None,
+    all_: AllOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the dead letters in groups by reason and exception, the largest first.
+
+    Example: [bold]kworker dead list --select since=-2h[/bold]
+    """
+    from kworker.cli.dead_access import access
+
+    loaded = config_file.load(config)
+    selection = dead_options.selection(None, select, now_ms())
+    tally = Tally()
+    with access(loaded) as found:
+        resolutions = found.dead.resolutions()
+        spans = found.dead.spans(selection)
+        with dead_view.reading(sum(map(len, spans.values()))) as shown:
+            letters = shown.of(found.dead.letters(spans))
+            groups = grouped(_rows(letters, selection, resolutions, tally, all_))
+    _print_list(groups, loaded.dead_letter.topic, tally, all_=all_, as_json=as_json)
+
+
+def _rows(
+    letters: Iterator[DeadLetter],
+    selection: Selection,
+    resolutions: Resolutions,
+    tally: Tally,
+    all_: bool,
+) -> Iterator[tuple[DeadLetter, bool]]:
+    """What is selected, with whether it is resolved; what is hidden is counted."""
+    if not all_:
+        for letter in unresolved(letters, selection, resolutions, tally):
+            yield letter, False
+        return
+    for letter in letters:
+        if letter in selection:
+            yield letter, letter.identity in resolutions
+
+
+def _print_list(
+    groups: Sequence[Group], topic: str, tally: Tally, *, all_: bool, as_json: bool
+) -> None:
+    count = sum(group.count for group in groups)
+    now = now_ms()
+    if as_json:
+        rows = [dead_view.group_data(group, now) for group in groups]
+        told = {"topic": topic, "count": count, "hidden": tally.before, "groups": rows}
+        typer.echo(json.dumps(told, indent=2))
+        return
+    if groups:
+        dead_view.print_groups(groups, now, resolved=all_)
+    hidden = f"; {tally.before:,} resolved (--all shows them)" if tally.before else ""
+    typer.echo(f"{count:,} dead letters in {topic}{hidden}")
+
+
+@app.command()
+def show(
+    position: PositionArgument, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Show one dead letter in full: the record, what happened, whether it is resolved.
+
+    Example: [bold]kworker dead show 3:17[/bold], or by its record's source,
+    [bold]kworker dead show orders:3:9045[/bold] (the last, when there are several)
+    """
+    from kworker.cli.dead_access import access
+
+    loaded = config_file.load(config)
+    selection = dead_options.selection([position], None, now_ms())
+    with access(loaded) as found:
+        spans = found.dead.spans(selection)
+        letters = [each for each in found.dead.letters(spans) if each in selection]
+        if not letters:
+            raise KworkerError(f"{found.dead.topic}: no dead letter at {position}")
+        letter = max(letters, key=lambda each: each.failed_at)
+        resolution = found.dead.resolutions().of(letter.identity)
+    others = [str(each.place) for each in letters if each is not letter]
+    if as_json:
+        typer.echo(json.dumps(_full(letter, found.dead.topic, resolution, others), indent=2))
+        return
+    for line in dead_view.lines(letter, found.dead.topic, resolution, now_ms()):
+        typer.echo(line)
+    if others:
+        typer.echo(f"the same record was a dead letter before, too: {', '.join(others)}")
+
+
+def _full(
+    letter: DeadLetter, topic: str, resolution: Resolution | None, others: list[str]
+) -> dict[str, Any]:
+    resolved = resolution and {"how": resolution.how, "by": resolution.by, "at": resolution.at}
+    stack = letter.fields.get(names.STACKTRACE, "")
+    return {**as_data(letter, topic), "stacktrace": stack, "resolved": resolved, "others": others}
+
+
+@app.command()
+def redrive(
+    positions: PositionsArgument = None,
+    config: ConfigOption = None,
+    select: SelectOption = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Write them there, as they were produced.")
+    ] = None,
+    rate: RateOption = None,
+    limit: LimitOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Have dead letters run again, as a first attempt: all, or those that are selected.
+
+    Example: [bold]kworker dead redrive --select reason=exhausted,since=-2h --rate 50/s[/bold]
+
+    Each is resolved in the transaction that requeues it, so the same command again, after
+    Ctrl-C or a crash, goes on where it was, and nothing is redriven twice.
+    """
+    from kworker.cli.dead_access import access, target
+    from kworker.cli.dead_repair import perform
+
+    loaded = config_file.load(config)
+    selection = dead_options.selection(positions, select, now_ms())
+    pace = Pace(dead_options.rate(rate))
+    with access(loaded, to) as found:
+        where, bytes_max = target(found, to)
+        work = Work("redriven", selection, where, bytes_max, limit, pace)
+        perform(found, work, as_json=as_json, dry_run=dry_run)
+
+
+@app.command()
+def discard(
+    positions: PositionsArgument = None,
+    config: ConfigOption = None,
+    select: SelectOption = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="All that are not resolved.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Resolve dead letters without running them again; they stay in the topic.
+
+    Example: [bold]kworker dead discard --select reason=rejected --dry-run[/bold]
+    """
+    from kworker.cli.dead_access import access
+    from kworker.cli.dead_repair import perform
+
+    loaded = config_file.load(config)
+    selection = dead_options.selection(positions, select, now_ms())
+    if everything == bool(selection):
+        raise UsageError("say which: positions, --select reason=…, or --everything alone")
+    with access(loaded) as found:
+        perform(found, Work("discarded", selection), as_json=as_json, dry_run=dry_run)
+
+
+@app.command()
+def export(
+    positions: PositionsArgument = None,
+    config: ConfigOption = None,
+    select: SelectOption = None,
+    all_: AllOption = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout")
+    ] = None,
+) -> None:
+    """Write dead letters as JSON lines, one a record; text where it is UTF-8, else base64.
+
+    Example: [bold]kworker dead export --select key=alice -o dead.jsonl[/bold]; edit key, value
+    or headers; [bold]kworker dead import dead.jsonl[/bold]
+    """
+    from kworker.cli.dead_access import access
+
+    loaded = config_file.load(config)
+    selection = dead_options.selection(positions, select, now_ms())
+    with access(loaded) as found, _written(output) as file:
+        resolutions = found.dead.resolutions()
+        spans = found.dead.spans(selection)
+        count = 0
+        with dead_view.reading(sum(map(len, spans.values()))) as shown:
+            letters = shown.of(found.dead.letters(spans))
+            for letter, _ in _rows(letters, selection, resolutions, Tally(), all_):
+                file.write(as_line(letter, found.dead.topic).encode() + b"\n")
+                count += 1
+    if output:
+        typer.echo(f"{count:,} dead letters in {output}")
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[IO[bytes]]:
+    """stdout, or a file that is there when it is whole, and that others may not read."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            yield file
+        part.replace(path)
+    except OSError as error:
+        raise KworkerError(f"--output {path}: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As exported, and edited.")],
+    config: ConfigOption = None,
+    rate: RateOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Have exported dead letters run again with the key, value and headers that a file gives them.
+
+    Example: [bold]kworker dead import dead.jsonl --dry-run[/bold]
+
+    The whole file is checked before anything is written. What was resolved since the export is
+    passed, so the same file again does nothing twice.
+    """
+    from kworker.cli.dead_access import access
+    from kworker.cli.dead_repair import Report, Watch, resolve
+    from kworker.dead_import import EditedFile
+
+    loaded = config_file.load(config)
+    pace = Pace(dead_options.rate(rate))
+    with access(loaded) as found:
+        requeue = found.requeue()
+        edited = EditedFile(file, requeue, found.bytes_max(requeue.topic))
+        count = edited.check(found.dead)
+        report = Report("imported", requeue, Tally(), as_json)
+
+        def steps(resolutions: Resolutions, watch: Watch) -> Iterator[Step]:
+            lines = watch(edited.steps(found.dead.topic))
+            return fresh(lines, resolutions, report.tally)
+
+        if dry_run:
+            report.tally.done = sum(1 for _ in steps(found.dead.resolutions(), Watch()))
+            report.would_be([])
+        else:
+            resolve(found, report, pace, count, steps)

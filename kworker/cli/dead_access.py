@@ -1,0 +1,121 @@
+"""How the commands for dead letters come to Kafka."""
+
+import getpass
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from kworker.clients.admin import Admin
+from kworker.clients.dead import DeadLetters
+from kworker.clients.kafka import Refused
+from kworker.clients.properties import admin_properties, producer_properties, transactional
+from kworker.clients.reader import TopicReader
+from kworker.clients.transactions import KafkaTransactor
+from kworker.config import Config
+from kworker.core.repair import Elsewhere, Requeue
+from kworker.core.resolutions import How
+from kworker.errors import ConfigError, UsageError
+from kworker.redrive import Resolver, Signature
+from kworker.topics import BYTES_MAX, TopicInfo, own_topics
+
+TIMEOUT_S = 20.0
+_BATCH_BYTES = 1_000_000  # the library's own default
+# What people need of it stands in the errors raised.
+logging.getLogger("librdkafka").addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The topics of one command, as they were when it began."""
+
+    config: Config
+    topics: Mapping[str, TopicInfo]
+    dead: DeadLetters
+
+    def bytes_max(self, topic: str) -> int:
+        """Of one record."""
+        return int(self.topics[topic].config[BYTES_MAX])
+
+    def requeue(self) -> Requeue:
+        name = self.config.requeue_topic
+        return Requeue(name, self.topics[name].partitions)
+
+
+@contextmanager
+def access(config: Config, to: str | None = None) -> Iterator[Access]:
+    """To the dead letters and to where they may go, `to` included.
+
+    Raises Unreachable, ConfigError for own topics that are missing, UsageError for `to`.
+    """
+    admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
+    dead, state, requeue = config.dead_letter.topic, config.dead_state_topic, config.requeue_topic
+    own = (dead, state, requeue)
+    topics = admin.topics({*own, to or requeue}, [BYTES_MAX])
+    if missing := [name for name in own if name not in topics]:
+        raise ConfigError(
+            f"missing on the brokers: {', '.join(missing)}; create with: kworker topics create"
+            f" --config {config.file}"
+        )
+    if to and to not in topics:
+        raise UsageError(f"--to {to}: there is no such topic; create it, or correct the name")
+    reader = TopicReader(admin_properties(config), config.name, timeout_s=TIMEOUT_S)
+    with closing(reader):
+        bounds_of = partial(_bounds, admin, topics)
+        yield Access(config, topics, DeadLetters(reader, bounds_of, dead, state))
+
+
+def _bounds(admin: Admin, topics: Mapping[str, TopicInfo], name: str) -> dict[int, range]:
+    """The offsets that each partition of a topic holds now, but for open transactions."""
+    partitions = [(name, number) for number in range(topics[name].partitions)]
+    low = admin.list_offsets(partitions, "earliest")
+    high = admin.list_offsets(partitions, "latest", committed=True)
+    return {at[1]: range(low[at], high[at]) for at in partitions}
+
+
+def target(found: Access, to: str | None) -> tuple[Requeue | Elsewhere, int | None]:
+    """Where records go, and how large each may be there; None: each fits."""
+    config = found.config
+    if to is None:
+        limit = found.bytes_max(config.requeue_topic)
+        # There it is no larger than it is as a dead letter.
+        fits = limit >= found.bytes_max(config.dead_letter.topic)
+        return found.requeue(), None if fits else limit
+    if to in own_topics(config) and to != config.delivery.results:
+        raise UsageError(f"--to {to}: that is kworker's own; without --to it is requeued")
+    return Elsewhere(to), found.bytes_max(to)
+
+
+def resolver(found: Access, how: How, to: Requeue | Elsewhere | None) -> Resolver:
+    """One that writes there and to the state topic. Raises ConfigError."""
+    config = found.config
+    # One record over a topic's limit would fail the whole batch that it is in.
+    limits = [found.bytes_max(to.topic)] if to else []
+    limits.append(found.bytes_max(config.dead_state_topic))
+    properties = transactional(producer_properties(config, slot=0))
+    batch = min(int(properties.get("batch.size", _BATCH_BYTES)), *limits, _BATCH_BYTES)
+    own = {
+        "client.id": f"{config.name}-{config.instance}-redrive",
+        "message.max.bytes": max(limits),
+        "batch.size": batch,
+    }
+    try:
+        transactor = KafkaTransactor(
+            {**properties, **own}, f"{config.name}.redrive", timeout_s=TIMEOUT_S
+        )
+    except Refused as error:
+        raise ConfigError(f"kafka: {error}") from None
+    state, dead = config.dead_state_topic, config.dead_letter.topic
+    return Resolver(transactor, Signature(state, dead, how, whoami()))
+
+
+def whoami() -> str:
+    """The user and the host, as it is noted with what is resolved."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

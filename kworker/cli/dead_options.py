@@ -1,0 +1,94 @@
+"""What a person types to say which dead letters are meant, and how fast."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from kworker.core.dead_letters import Place, Selection, SourcePlace
+from kworker.errors import UsageError
+from kworker.times import parse_time
+
+_NEXT = re.compile(r",(?=\w+=)")  # between two conditions, for a key may have commas
+_NAMES = ("reason", "exception", "since", "key")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
+_PLACE_FORMS = "PARTITION:OFFSET of the dead letter, or TOPIC:PARTITION:OFFSET of its source"
+
+PositionsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="POSITION", help=f"As {_PLACE_FORMS}.", show_default=False),
+]
+PositionArgument = Annotated[str, typer.Argument(metavar="POSITION", help=f"As {_PLACE_FORMS}.")]
+SelectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="CONDITIONS",
+        help="reason=…,exception=…,since=…,key=…; all that are given hold. An exception by its"
+        ' dotted or bare name; since as ISO 8601 (no zone is UTC), "-2h" or epoch ms.',
+    ),
+]
+RateOption = Annotated[
+    str | None, typer.Option(metavar="N/s", help="At most so many records a second.")
+]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="At most so many records.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would be done; nothing is written.")
+]
+
+
+def selection(positions: Iterable[str] | None, select: Iterable[str] | None, now: int) -> Selection:
+    """Raises UsageError."""
+    conditions: dict[str, Any] = {}
+    for name, value in _conditions(select or ()):
+        if name in conditions:
+            raise UsageError(f"--select: {name} is given twice")
+        conditions[name] = value
+    if "since" in conditions:
+        conditions["since_ms"] = _since(conditions.pop("since"), now)
+    places = [_position(text) for text in positions or ()]
+    return Selection(
+        places=frozenset(each for each in places if isinstance(each, Place)),
+        sources=frozenset(each for each in places if not isinstance(each, Place)),
+        **conditions,
+    )
+
+
+def _conditions(select: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for text in select:
+        for condition in _NEXT.split(text):
+            name, equals, value = condition.partition("=")
+            if name not in _NAMES or not equals:
+                raise UsageError(
+                    f'--select: expected {", ".join(f"{n}=…" for n in _NAMES)}, got "{condition}"'
+                )
+            yield name, value
+
+
+def _since(text: str, now: int) -> int:
+    try:
+        return parse_time(text, now)
+    except ValueError as error:
+        raise UsageError(f"--select since: {error}") from None
+
+
+def _position(text: str) -> Place | SourcePlace:
+    *topic, partition, offset = ["", *text.split(":")][-4:]
+    numbers = [int(each) for each in (partition, offset) if each.isascii() and each.isdigit()]
+    match topic, numbers:
+        case [""], [of, at]:
+            return Place(of, at)
+        case ["", str(name)], [of, at] if name:
+            return name, of, at
+    raise UsageError(f'expected {_PLACE_FORMS}, got "{text}"')
+
+
+def rate(text: str | None) -> float | None:
+    """Records a second. Raises UsageError."""
+    if text is None:
+        return None
+    match = _RATE.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise UsageError(f'--rate: expected records a second such as "50/s", got "{text}"')
+    return float(match[1])

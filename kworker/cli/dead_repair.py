@@ -1,0 +1,122 @@
+"""How a command that resolves dead letters runs, and what it says in the end."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+import typer
+
+from kworker.cli import dead_view
+from kworker.cli.dead_access import Access, resolver
+from kworker.core.dead_letters import Group, grouped
+from kworker.core.repair import Elsewhere, Pace, Requeue, Step, Tally, Work
+from kworker.core.resolutions import How, Resolutions
+from kworker.errors import ExitCode
+from kworker.redrive import Stop, alone, run
+from kworker.times import now_ms
+
+T = TypeVar("T")
+
+_INTERRUPTED = 130  # as a shell says it of a command that Ctrl-C ended
+
+
+class Watch:
+    """Lets things pass that are read: shown on a terminal, and ending when a person wants it."""
+
+    def __init__(self, stop: Stop | None = None, shown: dead_view.Reading | None = None) -> None:
+        self._stop = stop or Stop()
+        self._shown = shown or dead_view.Reading()
+
+    def __call__(self, items: Iterable[T]) -> Iterator[T]:
+        return self._shown.of(self._stop.until(items))
+
+
+StepsOf = Callable[[Resolutions, Watch], Iterator[Step]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a command tells of its end."""
+
+    how: How
+    to: Requeue | Elsewhere | None
+    tally: Tally
+    as_json: bool
+
+    def done(self, *, interrupted: bool) -> None:
+        """Raises Exit for what is left."""
+        if self.as_json:
+            self._print({"interrupted": interrupted})
+        else:
+            typer.echo(f"{self.tally.done:,} {self.how}{self._target()}{self._before()}")
+            self._tell_left()
+        if interrupted:
+            typer.echo("kworker: interrupted: the same command again goes on", err=True)
+            raise typer.Exit(_INTERRUPTED)
+        if self.tally.left:
+            raise typer.Exit(ExitCode.FAILURE)
+
+    def would_be(self, groups: list[Group]) -> None:
+        """Of a dry run; the tally's `done` is what it would be."""
+        if self.as_json:
+            self._print({"groups": [dead_view.group_data(group, now_ms()) for group in groups]})
+            return
+        would = f"{self.tally.done:,} would be {self.how}{self._target()}"
+        typer.echo(f"{would}{self._before()}")
+        if groups:
+            dead_view.print_groups(groups, now_ms(), resolved=False)
+        self._tell_left()
+
+    def _target(self) -> str:
+        return f" to {self.to.topic}" if self.to else ""
+
+    def _before(self) -> str:
+        return f" ({self.tally.before:,} resolved before)" if self.tally.before else ""
+
+    def _tell_left(self) -> None:
+        for count, why in (
+            (self.tally.unreadable, "not kworker's: `kworker dead list` has them as unreadable"),
+            (self.tally.oversized, "too large for that topic"),
+        ):
+            if count:
+                typer.echo(f"kworker: {count:,} left, {why}", err=True)
+
+    def _print(self, more: dict[str, object]) -> None:
+        to = self.to and self.to.topic
+        typer.echo(json.dumps({"how": self.how, "to": to, **asdict(self.tally), **more}))
+
+
+def perform(found: Access, work: Work, *, as_json: bool, dry_run: bool) -> None:
+    """Does it with the dead letters that are chosen, and tells. Raises as `resolve`, and Exit."""
+    report = Report(work.how, work.to, Tally(), as_json)
+    spans = found.dead.spans(work.selection)
+
+    def steps(resolutions: Resolutions, watch: Watch) -> Iterator[Step]:
+        letters = watch(found.dead.letters(spans))
+        return map(work.step, work.chosen(letters, resolutions, report.tally))
+
+    if dry_run:
+        letters = work.chosen(found.dead.letters(spans), found.dead.resolutions(), report.tally)
+        groups = grouped((letter, False) for letter in letters)
+        report.tally.done = sum(group.count for group in groups)
+        report.would_be(groups)
+    else:
+        resolve(found, report, work.pace, sum(map(len, spans.values())), steps)
+
+
+def resolve(found: Access, report: Report, pace: Pace, total: int, steps_of: StepsOf) -> None:
+    """Takes the steps, of about `total` records to read, and reports.
+
+    Raises AlreadyRunning, Unreachable, and Exit.
+    """
+    config, stop = found.config, Stop()
+    writer = resolver(found, report.how, report.to)
+    with alone(config.file, config.name), closing(writer), stop.on_signals():
+        writer.open()
+        resolutions = found.dead.resolutions()
+        with dead_view.reading(total, report.how) as shown:
+            steps = steps_of(resolutions, Watch(stop, shown))
+            report.tally.done = run(steps, writer, pace, stop, shown.done)
+    report.done(interrupted=stop.asked)

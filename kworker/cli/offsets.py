@@ -1,0 +1,232 @@
+"""`kworker offsets`: where the service's group stands, and putting it elsewhere."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kworker import config_file
+from kworker.cli.options import ConfigOption, JsonOption
+from kworker.clients.properties import admin_properties
+from kworker.config import Config
+from kworker.core.positions import Goal, Move, Offset, Standing, Time
+from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
+from kworker.supervisor.instance import StateFolder
+from kworker.times import EPOCH_MS_MIN, now_ms, parse_time
+from kworker.topics import source_topics
+
+if TYPE_CHECKING:
+    from kworker.clients.admin import Admin
+
+app = typer.Typer(
+    help="The positions of the service's group: show or reset them.", no_args_is_help=True
+)
+
+TIMEOUT_S = 20.0
+
+_GOALS = 'earliest, latest, a time (ISO 8601, no zone is UTC; "-2h"; epoch ms), or an offset'
+
+
+@app.command()
+def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show for each partition of the source topics and requeue where the group stands.
+
+    Example: [bold]kworker offsets show --json[/bold]
+    """
+    loaded = config_file.load(config)
+    admin = _admin(loaded)
+    rows = _standings(loaded, admin, [*_sources(loaded, admin), loaded.requeue_topic])
+    if as_json:
+        typer.echo(json.dumps([{**row._asdict(), "lag": row.lag} for row in rows], indent=2))
+    else:
+        _print(["committed", "low", "high", "lag"], [_stands(row) for row in rows])
+
+
+def _stands(row: Standing) -> Sequence[object]:
+    note = f"{row.expired:,} expired before they were read" if row.expired else ""
+    return *row, row.lag, note
+
+
+@app.command()
+def reset(
+    to: Annotated[str, typer.Option(metavar="WHERE", help=f"Where to: {_GOALS}.")],
+    config: ConfigOption = None,
+    topic: Annotated[
+        str | None, typer.Option(help="Only this one: a source topic, or requeue.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the stopped service's group elsewhere in its source topics, all partitions of them.
+
+    Example: [bold]kworker offsets reset --to -2h --dry-run[/bold]
+
+    What lies before the new position and was not settled is skipped; what lies behind it comes
+    again. An offset that a partition does not hold becomes the nearest that it does.
+    """
+    loaded = config_file.load(config)
+    goal = _goal(to)
+    admin = _admin(loaded)
+    if not dry_run:
+        _refuse_while_running(loaded, admin)
+    sources = _sources(loaded, admin)
+    before = _standings(loaded, admin, [*sources, loaded.requeue_topic])
+    chosen = _chosen(before, _topics(loaded, sources, topic), partition)
+    if len(chosen) < sum(row.topic in sources for row in before):
+        _refuse_without_positions(loaded, before)
+    moves = _moves(admin, chosen, goal)
+    if not dry_run:
+        admin.set_group_offsets(loaded.name, {move.standing.at: move.position for move in moves})
+    _tell(moves, dry_run=dry_run, as_json=as_json)
+    _warn_of_requeue(loaded, before, chosen)
+
+
+def _goal(text: str) -> Goal:
+    match text:
+        case "earliest" | "latest":
+            return text
+    if text.isascii() and text.isdigit() and int(text) < EPOCH_MS_MIN:
+        return Offset(int(text))
+    try:
+        return Time(parse_time(text, now_ms()))
+    except ValueError:
+        raise UsageError(f'--to: expected {_GOALS}, got "{text}"') from None
+
+
+def _refuse_while_running(config: Config, admin: "Admin") -> None:
+    """A position that a member commits later would undo it, and brokers refuse it anyway."""
+    pid = StateFolder(config.state_dir).supervisor_pid()
+    if pid is not None:
+        raise AlreadyRunning(
+            f"{config.name} is running as pid {pid}: stop it first (kworker stop); --dry-run shows"
+            " what would be"
+        )
+    if members := admin.group_members(config.name):
+        raise AlreadyRunning(
+            f"the group {config.name} has members: {', '.join(members)}; stop the service there"
+            " first (one that was killed is a member until its session times out)"
+        )
+
+
+def _sources(config: Config, admin: "Admin") -> list[str]:
+    return source_topics(config, admin.topic_names())
+
+
+def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[Standing]:
+    """Every partition of the topics. Raises ConfigError for missing ones."""
+    known = admin.topics(topics)
+    if missing := [name for name in topics if name not in known]:
+        raise ConfigError(
+            f"missing on the brokers: {', '.join(missing)}; create with: kworker topics create"
+            f" --config {config.file}"
+        )
+    partitions = [(name, number) for name in topics for number in range(known[name].partitions)]
+    committed = admin.group_offsets(config.name, partitions)
+    low = admin.list_offsets(partitions, "earliest")
+    high = admin.list_offsets(partitions, "latest")
+    return [Standing(*at, committed.get(at), low[at], high[at]) for at in partitions]
+
+
+def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:
+    """Those to reset. What waits in requeue was taken from the sources already: only if named."""
+    if topic is None:
+        return sources
+    if topic not in (*sources, config.requeue_topic):
+        raise UsageError(
+            f"--topic {topic}: expected one of {', '.join([*sources, config.requeue_topic])}"
+        )
+    return [topic]
+
+
+def _chosen(
+    rows: Sequence[Standing], topics: Sequence[str], partition: int | None
+) -> list[Standing]:
+    found = [row for row in rows if row.topic in topics and partition in (None, row.partition)]
+    if not found:
+        raise UsageError(f"--partition {partition}: {', '.join(topics)} has no such partition")
+    return found
+
+
+def _refuse_without_positions(config: Config, rows: Sequence[Standing]) -> None:
+    """A group with some is one that goes on, and begins at the earliest where it has none."""
+    if all(row.committed is None for row in rows):
+        raise KworkerError(
+            f"the group {config.name} has no positions at all: reset every partition of the source"
+            " topics first, without --topic and --partition"
+        )
+
+
+def _moves(admin: "Admin", rows: Sequence[Standing], goal: Goal) -> list[Move]:
+    match goal:
+        case "earliest":
+            return [Move(row, row.low) for row in rows]
+        case "latest":
+            return [Move(row, row.high) for row in rows]
+        case Offset(number):
+            return [Move(row, number) for row in rows]
+        case Time(ms):
+            found = admin.list_offsets([row.at for row in rows], ms)
+            # Where nothing is of that time or later, what comes next is the first.
+            return [Move(row, row.high if found[row.at] < 0 else found[row.at]) for row in rows]
+
+
+def _tell(moves: Sequence[Move], *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([{**_data(move), "dry_run": dry_run} for move in moves], indent=2))
+        return
+    columns = ["before", "would be" if dry_run else "after", "low", "high"]
+    _print(columns, [_moved(move) for move in moves])
+
+
+def _data(move: Move) -> dict[str, Any]:
+    row = move.standing
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "before": row.committed,
+        "after": move.position,
+        "low": row.low,
+        "high": row.high,
+        "clamped": move.clamped,
+    }
+
+
+def _moved(move: Move) -> Sequence[object]:
+    row = move.standing
+    note = f"{move.wanted:,} is not there" if move.clamped else ""
+    return row.topic, row.partition, row.committed, move.position, row.low, row.high, note
+
+
+def _warn_of_requeue(config: Config, rows: Sequence[Standing], chosen: Sequence[Standing]) -> None:
+    """Its positions may be lost like the others, and nobody can know what of it was done."""
+    lost = [row for row in rows if row.topic == config.requeue_topic and row not in chosen]
+    count = sum(row.high - row.low for row in lost if row.committed is None)
+    if count:
+        typer.echo(
+            f"kworker: the group has no positions in {config.requeue_topic}, so all its {count:,}"
+            f" records will run; kworker offsets reset --topic {config.requeue_topic} sets them",
+            err=True,
+        )
+
+
+def _print(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A topic, a partition, the columns, a note."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    named = [Column(name, justify="right", no_wrap=True) for name in ("partition", *columns)]
+    table = Table(Column("topic", no_wrap=True), *named, "", box=None)
+    for topic, *numbers, note in rows:
+        shown = ["none" if number is None else f"{number:,}" for number in numbers]
+        table.add_row(str(topic), *shown, str(note))
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _admin(config: Config) -> "Admin":
+    # Imported by what needs a broker only: `kworker --help` does not.
+    from kworker.clients.admin import Admin
+
+    return Admin(admin_properties(config), timeout_s=TIMEOUT_S)

@@ -1,0 +1,237 @@
+"""`kworker replay`: events of the past go through the handler again, beside the service."""
+
+import json
+import secrets
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kworker import config_file, log, preflight
+from kworker.cli.options import ConfigOption, JsonOption
+from kworker.clients.properties import admin_properties
+from kworker.config import Config
+from kworker.errors import ConfigError, KworkerError, UsageError
+from kworker.times import now_ms, parse_time
+
+if TYPE_CHECKING:
+    from kworker.clients.admin import Admin
+    from kworker.worker.replay import Replay
+    from kworker.worker.stretch import Course, Window
+
+app = typer.Typer()
+
+TIMEOUT_S = 15.0
+_INTERRUPTED = 130  # as a shell says it of a command that Ctrl-C ended
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_WHEN = 'ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoch ms.'
+
+
+@app.command(rich_help_panel="Repair")
+def replay(
+    config: ConfigOption = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help=f"Not older than this: {_WHEN}")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help='Older than this; "-0s" is now.')
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Whatever the time: all that the topics hold.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what idempotency has seen before.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what would be read, and run nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the handler again for events of the past, beside the service.
+
+    Example: [bold]kworker replay --from 2026-11-20T10:00 --to -1h --dry-run[/bold]
+
+    Takes the records of the source topics with FROM ≤ timestamp < TO that the
+    service had settled when this began. The service, running or not, and its
+    positions are left alone. What comes of it bears the header `kworker-replay`,
+    so tables skip it unless they say `replays = true`. With idempotency, what was
+    done before is skipped, and what was not is published as live.
+
+    Retries wait within this process; dead letters are written as usual. Nobody
+    supervises it: a handler that does not return keeps it from ending, whatever
+    handler_timeout says, and one that kills its process ends it, and it alone.
+
+    Ctrl-C lets what is in hand end, for drain_timeout at most; a second one, not.
+    """
+    from kworker.worker.stretch import Course
+
+    loaded = config_file.load(config)
+    window = _window(from_, to, every)
+    if findings := preflight.supported(loaded):
+        raise ConfigError([str(finding) for finding in findings])
+    admin = _admin(loaded)
+    spans = _survey(loaded, admin, window)
+    course = Course(spans, window)
+    if dry_run or not spans:
+        _tell_plan(loaded.name, spans, course, as_json=as_json)
+    else:
+        _run(loaded, admin, course, force=force, as_json=as_json)
+
+
+def _window(from_: str | None, to: str | None, every: bool) -> "Window":
+    """Raises UsageError."""
+    from kworker.worker.stretch import Window
+
+    if every and not from_ and not to:
+        return Window()
+    if every or not from_ or not to:
+        raise UsageError("replay: either --from and --to, or --all")
+    now = now_ms()
+    window = Window(_time("--from", from_, now), _time("--to", to, now))
+    if window.empty:
+        raise UsageError(f"replay: nothing lies between --from {from_} and --to {to}")
+    return window
+
+
+def _time(option: str, text: str, now: int) -> int:
+    try:
+        return parse_time(text, now)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _survey(config: Config, admin: "Admin", window: "Window") -> Mapping[tuple[str, int], range]:
+    from kworker.worker.replay import survey
+
+    return survey(config, admin, window)
+
+
+def _tell_plan(
+    name: str, spans: Mapping[tuple[str, int], range], course: "Course", *, as_json: bool
+) -> None:
+    rows = [
+        {"topic": topic, "partition": number, "from": span.start, "to": span.stop}
+        for (topic, number), span in spans.items()
+    ]
+    if as_json:
+        typer.echo(json.dumps({"records_max": course.total, "partitions": rows}))
+        return
+    for row in rows:
+        typer.echo("{topic}/{partition}: offsets from {from} to {to}".format(**row))
+    typer.echo(
+        f"at most {course.total:,} records would be replayed"
+        if spans
+        else f"nothing to replay: {name} has settled no record of that time"
+    )
+
+
+def _run(config: Config, admin: "Admin", course: "Course", *, force: bool, as_json: bool) -> None:
+    """Raises Exit for an interrupted one."""
+    from kworker.worker.replay import Replay, known_facts, replayed
+
+    identity = secrets.token_hex(3)
+    group = f"{config.name}.replay.{identity}"
+    log.configure(config.log)
+    log.identify(replay=identity)
+    facts = known_facts(config, admin)
+    running = Replay(replayed(config, group, force=force), identity, course, facts)
+    _say(f"replay {identity}: at most {course.total:,} records; group {group}")
+    interrupts = Interrupts()
+    try:
+        with interrupts.counted(), _shown(course, interrupts) as tell:
+            running.run(lambda: interrupts.count, tell)
+    finally:
+        if interrupts.count < 2:
+            _forget(admin, group)
+        else:
+            _say(f"the group {group} is left; the brokers forget it in their time")
+    _report(config, identity, running, interrupted=interrupts.count > 0, as_json=as_json)
+
+
+def _forget(admin: "Admin", group: str) -> None:
+    try:
+        admin.delete_group(group)
+    except KworkerError as error:
+        _say(f"the group {group} is not deleted, and does no harm: {error}")
+
+
+def _report(
+    config: Config, identity: str, done: "Replay", *, interrupted: bool, as_json: bool
+) -> None:
+    counts, left = done.counts, done.in_hand
+    if as_json:
+        told = {"replay": identity, **asdict(counts), "left": left, "interrupted": interrupted}
+        typer.echo(json.dumps(told))
+    else:
+        typer.echo(
+            f"replay {identity} of {config.name}: {counts.replayed:,} replayed,"
+            f" {counts.skipped:,} skipped as seen, {counts.dead:,} dead,"
+            f" {counts.failed:,} runs failed"
+        )
+    if interrupted:
+        _say(f"interrupted; {left:,} records in hand did not end" if left else "interrupted")
+        raise typer.Exit(_INTERRUPTED)
+
+
+class Interrupts:
+    """SIGINT and SIGTERM, counted; whoever looks acts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """While the block runs; before and after they do what they always do."""
+        before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+
+
+@contextmanager
+def _shown(course: "Course", interrupts: Interrupts) -> Iterator[Any]:
+    """What to call with the replay every turn: on a terminal, a bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    told = TextColumn("{task.fields[told]}")
+    with Progress(*columns, told, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("read", total=course.total, told="")
+        heard = 0
+
+        def tell(running: "Replay") -> None:
+            nonlocal heard
+            counts = running.counts
+            text = (
+                f"{counts.replayed:,} replayed, {running.in_hand:,} in hand, {counts.dead:,} dead"
+            )
+            bar.update(task, completed=course.read, told=text)
+            if interrupts.count > heard:
+                heard = interrupts.count
+                _say("interrupted: what is in hand ends first")
+
+        yield tell
+
+
+def _say(text: str) -> None:
+    """Beside the result, for a person."""
+    print(f"kworker: {text}", file=sys.stderr, flush=True)
+
+
+def _admin(config: Config) -> "Admin":
+    # Imported by what needs a broker only: `kworker --help` does not.
+    from kworker.clients.admin import Admin
+
+    return Admin(admin_properties(config), timeout_s=TIMEOUT_S)

@@ -1,0 +1,160 @@
+"""Redis in memory: what `clients/redis.py` is to a real one, for tests and with nothing running."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from kworker.clients.redis import CLAIM_S
+from kworker.core.claim import (
+    Answer,
+    Claimed,
+    Done,
+    Ended,
+    Exchange,
+    HandOver,
+    Release,
+    State,
+    Takeover,
+)
+from kworker.errors import Unreachable
+
+
+class MemoryRedis:
+    """A server. Its switches: `away` answers nobody, `readonly` and `full` take no writes.
+
+    `deaf` does what it is told and does not answer: what was sent may have been done.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._ids: dict[str, tuple[State, float]] = {}  # with when it expires
+        self._beats: dict[str, int] = {}
+        self.suspects: dict[str, dict[str, str]] = {}
+        self.away = self.readonly = self.full = self.deaf = False
+        self.calls = 0
+
+    def flush(self) -> None:
+        """Forgets everything."""
+        self._ids.clear()
+        self._beats.clear()
+        self.suspects.clear()
+
+    def state(self, name: str) -> State | None:
+        """What is known of a prefixed id."""
+        state, until = self._ids.get(name, (None, 0.0))
+        return state if self._now_s() < until else None
+
+    def write(self, name: str, state: State, life_s: float) -> None:
+        self._ids[name] = (state, self._now_s() + life_s)
+
+    def delete(self, name: str) -> None:
+        self._ids.pop(name, None)
+
+    def beat(self, owner: str) -> int | None:
+        return self._beats.get(owner)
+
+    def renew(self, owner: str, number: int) -> None:
+        """Notes a call; `Unreachable` for one that comes after a later one."""
+        if (last := self._beats.get(owner, 0)) > number:
+            raise Unreachable(f"LATE {last}")
+        self._beats[owner] = number
+
+    def begin(self) -> None:
+        """A call comes; `Unreachable` when it is refused."""
+        self.calls += 1
+        if self.away:
+            raise Unreachable("Connection refused")
+        if self.readonly:
+            raise Unreachable("You can't write against a read only replica.")
+        if self.full:
+            raise Unreachable("command not allowed when used memory > 'maxmemory'.")
+
+    def end(self) -> None:
+        """It was served; `Unreachable` when the answer is lost."""
+        if self.deaf:
+            raise Unreachable("Timeout reading from socket")
+
+
+class MemoryRedisClaims:
+    """`RedisClaims` without a Redis: see there."""
+
+    def __init__(self, redis: MemoryRedis, *, prefix: str, owner: str, ttl_s: float) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._owner = owner
+        self._number = 0
+        self._ttl_s = ttl_s
+        self._claim_s = max(ttl_s, CLAIM_S)
+
+    def exchange(self, ask: Exchange) -> Answer:
+        self._number += 1
+        redis = self._redis
+        redis.begin()
+        redis.renew(self._prefix + self._owner, self._number)
+        for id_ in ask.done:
+            redis.write(self._prefix + id_, Done(), self._ttl_s)
+        for mark in ask.ended:
+            self._hand_over(mark)
+        for release in ask.released:
+            self._release(release)
+        wanted = enumerate(zip(ask.ids, ask.sources, strict=True))
+        states = [(i, self._claim(*each, ask.takeovers.get(i))) for i, each in wanted]
+        beats = {owner: redis.beat(self._prefix + owner) for owner in ask.watched}
+        redis.end()
+        return Answer({i: state for i, state in states if state is not None}, beats)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _hand_over(self, mark: HandOver) -> None:
+        name = self._prefix + mark.id
+        if self._redis.state(name) == mark.claim:
+            self._redis.write(name, Ended(mark.claim.source, mark.outcome), self._claim_s)
+
+    def _release(self, release: Release) -> None:
+        name = self._prefix + release.id
+        state = self._redis.state(name)
+        left = isinstance(state, Ended) and state.source == release.claim.source
+        if state == release.claim or (left and release.ended_too):
+            self._redis.delete(name)
+
+    def _claim(self, id_: str, source: str, over: Takeover | None) -> State | None:
+        """What stands in the way; None when it is granted."""
+        name, mine = self._prefix + id_, Claimed(self._owner, source)
+        state = self._redis.state(name)
+        if state in (None, mine) or (over is not None and self._still(over, state)):
+            self._redis.write(name, mine, self._claim_s)
+            return None
+        return state
+
+    def _still(self, over: Takeover, state: State | None) -> bool:
+        beat = self._redis.beat(self._prefix + over.held.owner)
+        return state == over.held and (over.gone or beat == over.beat)
+
+
+class MemoryRedisSuspects:
+    """`RedisSuspects` without a Redis: see there."""
+
+    def __init__(self, redis: MemoryRedis, *, prefix: str) -> None:
+        self._redis = redis
+        self._prefix = prefix
+
+    def put(self, suspects: Mapping[str, str]) -> None:
+        self._redis.begin()
+        self._all().update(suspects)
+        self._redis.end()
+
+    def get(self) -> dict[str, str]:
+        self._redis.begin()
+        return dict(self._all())
+
+    def remove(self, sources: Iterable[str]) -> None:
+        self._redis.begin()
+        for source in sources:
+            self._all().pop(source, None)
+        self._redis.end()
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _all(self) -> dict[str, str]:
+        return self._redis.suspects.setdefault(self._prefix, {})

@@ -1,0 +1,81 @@
+"""Reads topics from end to end for a person, without joining a group."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from kworker.clients.admin import SILENT
+from kworker.clients.kafka import Trouble, trouble_of
+from kworker.core.message import RawMessage
+from kworker.errors import KworkerError, Unreachable
+
+_BATCH = 500
+_OWN = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    # What retention deletes meanwhile is passed.
+    "auto.offset.reset": "earliest",
+    # A partition begins when the long wait for more of the one before is over.
+    "fetch.wait.max.ms": 10,
+    "queued.max.messages.kbytes": 16384,
+    "fetch.queue.backoff.ms": 10,
+}
+
+
+class TopicReader:
+    """A consumer of partitions that it is told, as read_committed. Used by one thread."""
+
+    def __init__(self, properties: Mapping[str, Any], group: str, *, timeout_s: float) -> None:
+        """`group` is nothing but a name that the client insists on."""
+        self._timeout_s = timeout_s
+        own = {**_OWN, "group.id": group, "group.protocol": "classic"}
+        self._consumer = Consumer({**properties, **own}, logger=SILENT)
+
+    def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]:
+        """The records within `spans`, one partition after the other.
+
+        Raises Unreachable when nothing comes for `timeout_s`.
+        """
+        for number, span in sorted(spans.items()):
+            if span:
+                yield from self._partition(TopicPartition(topic, number, span.start), span.stop)
+
+    def _partition(self, at: TopicPartition, stop: int) -> Iterator[RawMessage]:
+        self._consumer.assign([at])
+        while True:
+            for raw in self._batch(at):
+                if _is_end(raw) or raw.offset() >= stop:
+                    return
+                yield raw
+                if raw.offset() == stop - 1:
+                    return
+
+    def _batch(self, at: TopicPartition) -> list[RawMessage]:
+        """Records, of which the last may be the event of the partition's end."""
+        deadline = time.monotonic() + self._timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            if (first := self._consumer.poll(left_s)) is not None:
+                found = [first, *self._consumer.consume(_BATCH, 0)]
+                if told := [raw for raw in cast(list[RawMessage], found) if _is_told(raw)]:
+                    return told
+        where = f"{at.topic}/{at.partition}"
+        raise Unreachable(f"{where}: nothing comes from Kafka for {self._timeout_s:g} s")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _is_end(raw: RawMessage) -> bool:
+    return raw.error() is not None and raw.error().code() == KafkaError._PARTITION_EOF
+
+
+def _is_told(raw: RawMessage) -> bool:
+    """Not so an error that the client recovers from by itself. Raises KworkerError for others."""
+    if raw.error() is None or _is_end(raw):
+        return True
+    if trouble_of(raw) is Trouble.PASSING:
+        return False
+    raise KworkerError(f"{raw.topic()}/{raw.partition()}: {raw.error().str()}")

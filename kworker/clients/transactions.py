@@ -1,0 +1,170 @@
+"""Kafka's transactional producer as the worker and the delay process use it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from kworker.clients.kafka import At, Refused
+from kworker.core.outcome import Output
+
+_LOG = logging.getLogger("librdkafka")
+_FULL_WAIT_S = 0.05
+_AGAIN_S = 0.5
+_SOCKET_TIMEOUT_MS = 60_000  # the library's own
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+_UNDER_WAY = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._PREV_IN_PROGRESS,
+        KafkaError._CONFLICT,
+        KafkaError._IN_PROGRESS,
+    }
+)
+
+
+class KafkaTransactor:
+    """One transactional producer: records and a group's positions, all or nothing.
+
+    Used by one thread; each call blocks for `timeout_s` at most. What a call raised, or a
+    commit or abort whose answer may have been late, leaves in doubt: the producer must be
+    closed and another one opened under the same id, and the committed positions read back.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, Any], transactional_id: str, timeout_s: float
+    ) -> None:
+        """Raises Refused for properties that the library does not take."""
+        self._timeout_s = timeout_s
+        # The broker may still hold a request that was not answered for so long, and the end of
+        # this transaction would then end a later one, too.
+        self._late_s = int(properties.get("socket.timeout.ms", _SOCKET_TIMEOUT_MS)) / 1000
+        self._disturbed = ""  # what befell a connection since the last `begin`
+        self._open = False
+        own = {"transactional.id": transactional_id, "error_cb": self._on_error}
+        try:
+            self._producer = Producer({**properties, **own}, logger=_LOG)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=False) from None
+        self._produce: Any = self._producer.produce
+
+    def open(self) -> None:
+        """Fences whoever had this id, and aborts what that one left open. Raises Refused."""
+        self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
+
+    def begin(self) -> None:
+        """Raises Refused."""
+        self._producer.poll(0)
+        self._disturbed = ""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            raise _refused(error) from None
+        self._open = True
+
+    def produce(self, output: Output) -> None:
+        """Adds a record; waits while the queue is full. Raises Refused."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                # By position: keywords cost as much again as the call.
+                self._produce(
+                    output.topic,
+                    output.value,
+                    output.key,
+                    output.partition,
+                    None,
+                    None,
+                    0,
+                    output.headers,
+                )
+            except BufferError:
+                if time.monotonic() >= deadline:
+                    raise Refused("the producer's queue stays full", passing=True) from None
+                self._producer.poll(_FULL_WAIT_S)
+            except KafkaException as error:
+                raise _refused(error) from None
+            else:
+                return
+
+    def send_positions(self, positions: Mapping[At, int], standing: Any) -> None:
+        """Adds positions of the group whose consumer gave its `standing`. Raises Refused."""
+        offsets = [TopicPartition(*at, position) for at, position in positions.items()]
+        send = self._producer.send_offsets_to_transaction
+        self._bounded(lambda: send(offsets, standing, self._timeout_s))
+
+    def commit(self) -> None:
+        """Makes all of it visible and durable. Raises Refused: then nobody knows."""
+        self._end("commit", self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        """As if the transaction had never been. Raises Refused."""
+        self._end("abort", self._producer.abort_transaction)
+
+    def close(self) -> None:
+        """Gives up an open transaction, in the background; a successor may `open` at once."""
+        if self._open:
+            self._open = False
+            abort = self._producer.abort_transaction
+            threading.Thread(
+                target=_give_up, args=(abort, self._timeout_s), name="close", daemon=True
+            ).start()
+
+    def _end(self, what: str, call: Callable[[float], None]) -> None:
+        began = time.monotonic()
+        self._bounded(lambda: call(self._timeout_s))
+        self._open = False
+        self._producer.poll(0)  # serves the callback that may know of a disconnect
+        if (took_s := time.monotonic() - began) >= self._late_s:
+            raise Refused(f"the {what} took {took_s:.0f} s", passing=True)
+        if self._disturbed:
+            raise Refused(f"during the {what}: {self._disturbed}", passing=True)
+
+    def _bounded(self, call: Callable[[], None]) -> None:
+        """The library keeps not all of its time-outs while the coordinator is away."""
+        failures: list[KafkaException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except KafkaException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name="transaction", daemon=True)
+        thread.start()
+        thread.join(self._timeout_s + 1.0)
+        if thread.is_alive():
+            raise Refused(f"no answer for {self._timeout_s:g} s", passing=True)
+        if failures:
+            raise _refused(failures[0])
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._disturbed = error.str()
+
+
+def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
+    """Holds the producer until it is over: freed while it adds a partition, it would crash."""
+    while True:
+        try:
+            abort(timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() not in _UNDER_WAY:
+                return
+            time.sleep(_AGAIN_S)
+        else:
+            return
+
+
+def _refused(error: KafkaException) -> Refused:
+    cause = error.args[0]
+    return Refused(str(cause), passing=cause.code() not in _FENCED)

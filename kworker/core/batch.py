@@ -1,0 +1,81 @@
+"""Batch handlers as their authors write them: the decorator, and how a batch says what failed."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kworker.core.duration import parse_duration
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_MARK = "_kworker_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMark:
+    """What `@batch` was given."""
+
+    size: int
+    wait_s: float
+
+
+def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Function]:
+    """The handler takes a list: up to `size` records, or those of `wait` after the first.
+
+    It returns a list with an outcome for each, in their order: a result, None, or an
+    exception instance, which is that record's failure. A list of another length, or
+    anything else, is a failure of every record.
+
+    What it raises instead: `BatchFailed` tells which record failed. Any other exception,
+    `Retry`, `Snooze` and `Reject` among them, is some record's: the batch is halved, and
+    each half called by itself, until a single record raises. So it is for `Unavailable`,
+    which may be one customer's; but first one record is called alone, then another, and
+    when both raise it the service is down: the others were not attempted, and wait until
+    it is back. (Where it is known to be one record's, return it for that record.) So a
+    record is in at most 1 + ⌈log2 size⌉ calls.
+
+    With `ordering = "key"` no two records of a batch have the same key, but for null.
+    Raises ValueError for a size or a wait that is none, and TypeError for a class: it is
+    its `__call__` that is decorated.
+    """
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"size is {size!r}, expected a whole number of at least 1")
+    mark = BatchMark(size, parse_duration(wait))
+
+    def decorate(function: _Function) -> _Function:
+        if isinstance(function, type):
+            raise TypeError(f"@batch belongs on {function.__name__}.__call__, not on the class")
+        setattr(function, _MARK, mark)
+        return function
+
+    return decorate
+
+
+def mark_of(function: Any) -> BatchMark | None:
+    """How a function was decorated; None for one that takes a record at a time."""
+    mark = getattr(function, _MARK, None)
+    return mark if isinstance(mark, BatchMark) else None
+
+
+class BatchFailed(Exception):
+    """Raised by a batch handler: it stopped at the record `index`, from 0, because of `cause`.
+
+    Those before it are done, with nothing to publish. That one follows the retry policy as
+    if it had raised `cause`. Those after it were not attempted: they come again at once.
+    """
+
+    def __init__(self, index: int, cause: BaseException) -> None:
+        """Raises TypeError unless these are a whole number and an exception instance."""
+        if not isinstance(cause, BaseException):
+            raise TypeError(f"cause is {cause!r}, expected an exception instance")
+        super().__init__(f"record {index} of the batch: {type(cause).__name__}: {cause}")
+        self.index = operator.index(index)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class NotAttempted:
+    """The outcome of a record that its batch did not come to: it runs again, no attempt spent."""
+
+
+NOT_ATTEMPTED = NotAttempted()

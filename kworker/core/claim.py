@@ -1,0 +1,158 @@
+"""What Redis says of an event, what one call to it carries."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from kworker.core.message import HeaderList
+from kworker.core.outcome import Output
+
+OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed on
+
+
+# -- states -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """In the hands of an owner, by the record at a source position."""
+
+    owner: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"c{self.owner} {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Its handler ended after its partition had gone; the next owner publishes the outcome."""
+
+    source: str
+    outcome: str
+
+    def __str__(self) -> str:
+        return f"e{self.source}\n{self.outcome}"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """All that it led to is durable."""
+
+    def __str__(self) -> str:
+        return "d"
+
+
+State = Claimed | Ended | Done
+
+
+def state_of(text: str) -> State:
+    """The reverse of `str`. Raises ValueError for what kworker did not write."""
+    kind, rest = text[:1], text[1:]
+    if text == "d":
+        return Done()
+    if kind == "e" and "\n" in rest:
+        return Ended(*rest.split("\n", 1))
+    if kind == "c" and " " in rest:
+        return Claimed(*rest.split(" ", 1))
+    raise ValueError(f"not a state of kworker's: {text[:200]!r}")
+
+
+# -- one call ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Turns a claim into the outcome that its handler had, if it is still the one that is meant."""
+
+    id: str
+    claim: Claimed
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Ends a claim, if it is still the one that is meant."""
+
+    id: str
+    claim: Claimed
+    ended_too: bool = True  # or the outcome that was left there for its record
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """Of an id in dead hands; only while it still is, and `beat` is the owner's last."""
+
+    held: Claimed
+    beat: int | None
+    gone: bool = False  # the owner is known to be no more, whatever its beat
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What one call to Redis carries: marks, and after them claims. Safe to repeat."""
+
+    done: Sequence[str] = ()
+    ended: Sequence[HandOver] = ()
+    released: Sequence[Release] = ()
+    ids: Sequence[str] = ()  # to claim, each once
+    sources: Sequence[str] = ()  # the source position of each
+    takeovers: Mapping[int, Takeover] = field(default_factory=dict)  # by index in `ids`
+    watched: Sequence[str] = ()  # owners whose beat is asked
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The ids, by index, that were not granted, and why; the beats of the watched owners."""
+
+    refused: Mapping[int, State]
+    beats: Mapping[str, int | None]
+
+
+# -- outcomes handed on -----------------------------------------------------------------
+
+
+def pack(outputs: Sequence[Output] | None) -> str | None:
+    """The outcome as text; None for one that is too large to hand on."""
+    size = sum(_bytes_of(output) for output in outputs or ())
+    if size > OUTCOME_BYTES_MAX:
+        return None
+    packed = (
+        None
+        if outputs is None
+        else [
+            (output.topic, _text(output.key), _text(output.value), _texts(output.headers))
+            for output in outputs
+        ]
+    )
+    return orjson.dumps(packed).decode()
+
+
+def unpack(text: str) -> list[Output] | None:
+    """The reverse of `pack`."""
+    packed = orjson.loads(text)
+    if packed is None:
+        return None
+    return [
+        Output(topic, _bytes(key), _bytes(value), [(name, _bytes(own)) for name, own in headers])
+        for topic, key, value, headers in packed
+    ]
+
+
+def _bytes_of(output: Output) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in output.headers)
+    return len(output.key or b"") + len(output.value or b"") + headers
+
+
+def _texts(headers: HeaderList) -> list[tuple[str, str | None]]:
+    return [(name, _text(value)) for name, value in headers]
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

@@ -1,0 +1,164 @@
+"""Dead letters as JSON lines: what `export` writes, a person edits and `import` reads."""
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from kworker.core.dead_letters import DeadLetter, Identity
+from kworker.core.headers import Envelope, Source
+from kworker.core.message import HeaderList
+
+Data = dict[str, Any]
+
+
+class BadLine(ValueError):
+    """A line that cannot be imported; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A dead letter's record as a person wants it, and the dead letter that it came from."""
+
+    identity: Identity
+    envelope: Envelope
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList
+
+
+def as_data(letter: DeadLetter, topic: str) -> Data:
+    """One object: where it is, what happened, and the record; bytes as `as_text` has them."""
+    identity, source = letter.identity, letter.source
+    return {
+        "position": {"topic": topic, **identity._asdict()},
+        "source": source and _source(source),
+        "reason": letter.reason,
+        "exception": letter.exception,
+        "message": letter.message,
+        "attempt": letter.attempt,
+        "failed_at": letter.failed_at,
+        "redriven": letter.redriven,
+        "key": as_text(letter.key),
+        "value": as_text(letter.value),
+        "headers": [[name, as_text(content)] for name, content in letter.headers],
+    }
+
+
+def _source(source: Source) -> Data:
+    return {
+        "topic": source.topic,
+        "partition": source.partition,
+        "offset": source.offset,
+        "timestamp": source.timestamp,
+    }
+
+
+def as_text(content: bytes | None) -> str | dict[str, str] | None:
+    """Text where it is UTF-8, else `{"base64": …}`."""
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def as_line(letter: DeadLetter, topic: str) -> str:
+    """Without the line's end."""
+    return json.dumps(as_data(letter, topic), ensure_ascii=False)
+
+
+def from_line(line: bytes, topic: str) -> Edit:
+    """What a line says of a dead letter in `topic`. Raises BadLine."""
+    data = _object(line)
+    position, source = _part(data, "position"), _part(data, "source")
+    if position.get("topic") != topic:
+        raise BadLine(f"position.topic: expected {topic}, got {position.get('topic')!r}")
+    identity = Identity(*(_whole(position, name, "position.") for name in Identity._fields))
+    envelope = Envelope(_read_source(source), 1, _whole(data, "redriven"), 0, [])
+    key, value = (_bytes(_present(data, name), name) for name in ("key", "value"))
+    return Edit(identity, envelope, key, value, _headers(_present(data, "headers")))
+
+
+def _object(line: bytes) -> Data:
+    try:
+        data = json.loads(line)
+    except UnicodeDecodeError:
+        raise BadLine("not UTF-8") from None
+    except ValueError as error:
+        raise BadLine(f"not JSON: {error}") from None
+    except RecursionError:
+        raise BadLine("not JSON of a reasonable depth") from None
+    if not isinstance(data, dict):
+        raise BadLine("expected a JSON object")
+    return data
+
+
+def _read_source(data: Data) -> Source:
+    topic = _present(data, "topic", "source.")
+    if not isinstance(topic, str) or not topic:
+        raise BadLine(f"source.topic: expected a topic, got {_shown(topic)}")
+    partition, offset = (_whole(data, name, "source.") for name in ("partition", "offset"))
+    timestamp = _present(data, "timestamp", "source.")
+    if type(timestamp) is not int:  # which may be -1: a record without
+        raise BadLine(f"source.timestamp: expected milliseconds, got {_shown(timestamp)}")
+    return Source(topic, partition, offset, timestamp)
+
+
+def _present(data: Data, name: str, at: str = "") -> Any:
+    if name not in data:
+        raise BadLine(f"{at}{name} is missing")
+    return data[name]
+
+
+def _part(data: Data, name: str) -> Data:
+    part = _present(data, name)
+    if not isinstance(part, dict):
+        raise BadLine(f"{name}: expected an object as exported, got {_shown(part)}")
+    return part
+
+
+def _whole(data: Data, name: str, at: str = "") -> int:
+    value = _present(data, name, at)
+    if type(value) is not int or value < 0:
+        raise BadLine(f"{at}{name}: expected a whole number, got {_shown(value)}")
+    return value
+
+
+def _headers(value: object) -> HeaderList:
+    if not isinstance(value, list):
+        raise BadLine(f"headers: expected a list, got {_shown(value)}")
+    return [_header(each, f"headers[{number}]") for number, each in enumerate(value)]
+
+
+def _header(pair: object, at: str) -> tuple[str, bytes | None]:
+    match pair:
+        case [str(name), content]:
+            _bytes(name, at)
+            return name, _bytes(content, at)
+    raise BadLine(f'{at}: expected ["name", value], got {_shown(pair)}')
+
+
+def _bytes(value: object, at: str) -> bytes | None:
+    """The reverse of `as_text`."""
+    match value:
+        case None:
+            return None
+        case str(text):
+            try:
+                return text.encode()
+            except UnicodeEncodeError:
+                raise BadLine(f"{at}: half of a surrogate pair, which is no text") from None
+        case {"base64": str(text), **more} if not more:
+            try:
+                return base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError):
+                raise BadLine(f"{at}: not base64") from None
+    raise BadLine(f'{at}: expected text, {{"base64": …}} or null, got {_shown(value)}')
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,31 @@
+"""Ending a process that does not end: what it is sent, and when."""
+
+from collections import deque
+from collections.abc import Iterable
+from signal import SIGABRT, SIGKILL, SIGTERM, SIGUSR1
+
+
+class Ending:
+    """Signals that are due one after the other until the process is gone."""
+
+    def __init__(self, steps: Iterable[tuple[float, int]] = ()) -> None:
+        """`steps`: monotonic seconds and the signal, in order of time."""
+        self._steps = deque(steps)
+
+    def due(self, now: float) -> list[int]:
+        """Those whose time has come, each once."""
+        signals: list[int] = []
+        while self._steps and now >= self._steps[0][0]:
+            signals.append(self._steps.popleft()[1])
+        return signals
+
+
+def of_a_stuck_one(now: float, dump_s: float, term_s: float, abort_s: float) -> Ending:
+    """First it writes its stacks; a handler that holds the interpreter's lock hears no SIGTERM.
+
+    The seconds are those that pass after SIGUSR1, SIGTERM and SIGABRT.
+    """
+    term_at = now + dump_s
+    abort_at = term_at + term_s
+    kill_at = abort_at + abort_s
+    return Ending([(now, SIGUSR1), (term_at, SIGTERM), (abort_at, SIGABRT), (kill_at, SIGKILL)])

@@ -1,0 +1,125 @@
+"""Idempotency: how the id of a record's event is made."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from kworker.core.record import Record
+
+IdOf = Callable[[Record], str]
+"""The id of a record's event; raises NoId."""
+
+ID_MOST = 200  # characters: a longer one is known by its hash
+
+
+class NoId(Exception):
+    """The record has no id: it is absent, null or empty, or the value cannot be read."""
+
+
+def names_function(spec: str) -> bool:
+    """Whether `idempotency.key` is `module:function`."""
+    return spec != "key" and not spec.startswith(("json:", "header:"))
+
+
+def id_of(spec: str) -> IdOf:
+    """What `json:PATH`, `header:NAME` and `key` mean."""
+    kind, _, rest = spec.partition(":")
+    if kind == "json":
+        return _in_json(rest)
+    return _in_header(rest) if kind == "header" else _in_key
+
+
+def fit(text: str) -> str:
+    """An id as Redis gets it. Raises NoId for an empty one: it tells no two events apart."""
+    if not text:
+        raise NoId("the id is empty")
+    if len(text) <= ID_MOST and (text.isascii() or _is_unicode(text)):
+        return text
+    return _hash(text.encode(errors="surrogatepass"))
+
+
+def _is_unicode(text: str) -> bool:
+    """Not so for half a surrogate pair, which JSON may spell."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _hash(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _of_bytes(data: bytes) -> str:
+    try:
+        return fit(data.decode())
+    except UnicodeDecodeError:
+        return _hash(data)
+
+
+def _in_key(record: Record) -> str:
+    key = record.raw.key()
+    if key is None:
+        raise NoId("the key is null")
+    return _of_bytes(key)
+
+
+def _in_header(name: str) -> IdOf:
+    def of(record: Record) -> str:
+        again = record.envelope
+        headers = (record.raw.headers() or ()) if again is None else again.restored
+        values = [value for own, value in headers if own == name]
+        if not values or values[-1] is None:
+            raise NoId(f"no header {name}")
+        return _of_bytes(values[-1])
+
+    return of
+
+
+def _in_json(path: str) -> IdOf:
+    names = path.split(".")
+
+    def at(found: Any) -> Any:
+        try:
+            for name in names:
+                found = found[name]
+        except (KeyError, TypeError):
+            raise NoId(f"no {path} in the value") from None
+        return found
+
+    def of(record: Record) -> str:
+        value = record.raw.value()
+        if value is None:
+            raise NoId("the value is null")
+        try:
+            found = at(orjson.loads(value))
+        except orjson.JSONDecodeError:
+            return fit(_as_text(at(_as_python_reads(value))))
+        if type(found) is str:
+            return fit(found)
+        if type(found) is int:
+            return str(found)
+        # orjson makes a float, which forgets digits, of an integer beyond 64 bits.
+        return fit(_as_text(at(_as_python_reads(value))))
+
+    return of
+
+
+def _as_python_reads(value: bytes) -> Any:
+    """As `Message.json()` does, with NaN and all; numbers keep every digit, as text."""
+    try:
+        return json.loads(value, parse_float=str, parse_constant=str)
+    except (ValueError, RecursionError):
+        raise NoId("the value is no JSON") from None
+
+
+def _as_text(found: Any) -> str:
+    if found is None:
+        raise NoId("the id is null")
+    if isinstance(found, str):
+        return found
+    return json.dumps(found, sort_keys=True, separators=(",", ":"))

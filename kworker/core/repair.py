@@ -1,0 +1,161 @@
+"""What is to be written for dead letters that somebody repairs, and at what pace."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from kworker.core import headers as names
+from kworker.core.dead_letters import DeadLetter, Identity, Selection
+from kworker.core.headers import Envelope
+from kworker.core.message import HeaderList
+from kworker.core.outcome import Output
+from kworker.core.resolutions import How, Resolutions
+
+BATCH_RECORDS_MAX = 500
+BATCH_BYTES_MAX = 8 << 20
+
+
+class Step(NamedTuple):
+    """A dead letter to resolve, and the record that is written for it, if one is."""
+
+    identity: Identity
+    output: Output | None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the dead letters that were meant."""
+
+    done: int = 0
+    before: int = 0  # resolved already
+    unreadable: int = 0  # not kworker's, so that nobody knows where they come from
+    oversized: int = 0  # larger than the topic takes
+
+    @property
+    def left(self) -> int:
+        """Those with which it could not be done."""
+        return self.unreadable + self.oversized
+
+
+class Requeue(NamedTuple):
+    """The topic from which the workers take what comes again."""
+
+    topic: str
+    partitions: int
+
+    def output(self, letter: DeadLetter) -> Output:
+        """For one with an envelope."""
+        assert letter.envelope
+        return self.record(letter.envelope, letter.key, letter.value, letter.headers)
+
+    def record(
+        self, envelope: Envelope, key: bytes | None, value: bytes | None, headers: HeaderList
+    ) -> Output:
+        """A first attempt of the envelope's source, with what its producer may write."""
+        source = envelope.source
+        own: HeaderList = [
+            *names.carried(headers),
+            (names.SOURCE, str(source).encode()),
+            (names.ATTEMPT, b"1"),
+            (names.REDRIVEN, b"%d" % (envelope.redriven + 1)),
+        ]
+        return Output(self.topic, key, value, own, partition=source.partition % self.partitions)
+
+
+class Elsewhere(NamedTuple):
+    """Any other topic, which gets the record as its producer wrote it."""
+
+    topic: str
+
+    def output(self, letter: DeadLetter) -> Output:
+        return Output(self.topic, letter.key, letter.value, letter.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """So many records a second; None is as many as Kafka takes."""
+
+    rate: float | None = None
+
+    @property
+    def batch_max(self) -> int:
+        """Records in a transaction: a second's worth at most."""
+        if self.rate is None:
+            return BATCH_RECORDS_MAX
+        return max(1, min(int(self.rate), BATCH_RECORDS_MAX))
+
+    def rest_s(self, done: int) -> float:
+        """Between the end of a batch of so many records and the next: never faster than asked."""
+        return 0.0 if self.rate is None else done / self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done with which dead letters."""
+
+    how: How
+    selection: Selection
+    to: Requeue | Elsewhere | None = None  # None: they are only noted as resolved
+    bytes_max: int | None = None  # of a record there; None: each fits
+    limit: int | None = None
+    pace: Pace = Pace()
+
+    def chosen(
+        self, letters: Iterable[DeadLetter], resolutions: Resolutions, tally: Tally
+    ) -> Iterator[DeadLetter]:
+        """Those with which it is to be done, and can; the others that are meant are counted."""
+        meant = unresolved(letters, self.selection, resolutions, tally)
+        return islice(filter(lambda letter: self._is_fit(letter, tally), meant), self.limit)
+
+    def _is_fit(self, letter: DeadLetter, tally: Tally) -> bool:
+        if self.to is None:
+            return True
+        if letter.envelope is None:
+            tally.unreadable += 1
+            return False
+        if self.bytes_max is not None and self.to.output(letter).size > self.bytes_max:
+            tally.oversized += 1
+            return False
+        return True
+
+    def step(self, letter: DeadLetter) -> Step:
+        """For one of the chosen."""
+        return Step(letter.identity, self.to.output(letter) if self.to else None)
+
+
+def unresolved(
+    letters: Iterable[DeadLetter], selection: Selection, resolutions: Resolutions, tally: Tally
+) -> Iterator[DeadLetter]:
+    """Those that are meant and not resolved; what is meant and resolved is counted."""
+    for letter in letters:
+        if letter not in selection:
+            continue
+        if letter.identity in resolutions:
+            tally.before += 1
+        else:
+            yield letter
+
+
+def fresh(steps: Iterable[Step], resolutions: Resolutions, tally: Tally) -> Iterator[Step]:
+    """Those whose dead letters are not resolved; the others are counted."""
+    for step in steps:
+        if step.identity in resolutions:
+            tally.before += 1
+        else:
+            yield step
+
+
+def batches(steps: Iterable[Step], records_max: int) -> Iterator[list[Step]]:
+    """The steps in transactions of so many records at most, and of a bounded size."""
+    batch: list[Step] = []
+    size = 0
+    for step in steps:
+        added = step.output.size if step.output else 0
+        if batch and (len(batch) == records_max or size + added > BATCH_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(step)
+        size += added
+    if batch:
+        yield batch

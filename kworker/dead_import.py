@@ -1,0 +1,98 @@
+"""A file of dead letters that a person has edited: all of it is checked before any is written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kworker.clients.dead import DeadLetters
+from kworker.core.dead_letters import Identity, Place, spans
+from kworker.core.dead_lines import BadLine, Edit, from_line
+from kworker.core.headers import Source
+from kworker.core.outcome import Output
+from kworker.core.repair import Requeue, Step
+from kworker.errors import KworkerError, UsageError
+
+_SHOWN_MAX = 20  # problems: who has one mistake in every line sees it by then
+
+
+class EditedFile:
+    """Read twice, since it may be larger than memory: by `check`, and then by `steps`."""
+
+    def __init__(self, path: Path, requeue: Requeue, bytes_max: int) -> None:
+        """`bytes_max` is the size of a record that the requeue topic takes."""
+        self._path = path
+        self._requeue = requeue
+        self._bytes_max = bytes_max
+        self._problems: dict[int, str] = {}  # by line
+        self._lines: dict[Identity, int] = {}
+
+    def check(self, dead: DeadLetters) -> int:
+        """How many lines there are. Raises KworkerError naming what is wrong, by line."""
+        origins: dict[Identity, tuple[Source, int]] = {}
+        for number, line in self._read():
+            try:
+                edit = from_line(line, dead.topic)
+                self._check_one(edit, number)
+            except BadLine as problem:
+                self._problems[number] = str(problem)
+            else:
+                origins[edit.identity] = edit.envelope.source, edit.envelope.redriven
+        self._check_origins(dead, origins)
+        if self._problems:
+            raise KworkerError(self._told())
+        return len(self._lines)
+
+    def _check_one(self, edit: Edit, number: int) -> None:
+        if known := self._lines.get(edit.identity):
+            raise BadLine(f"the dead letter of line {known} again")
+        self._lines[edit.identity] = number
+        if self._output(edit).size > self._bytes_max:
+            limit = f"{self._requeue.topic} takes {self._bytes_max:,} bytes"
+            raise BadLine(f"the record is too large: {limit}")
+
+    def _check_origins(
+        self, dead: DeadLetters, origins: dict[Identity, tuple[Source, int]]
+    ) -> None:
+        """What the lines say of their dead letters is so; who edits it would lose a record."""
+        places = [Place(each.partition, each.offset) for each in origins]
+        for letter in dead.letters(spans(filter(dead.holds, places))):
+            if origins.get(letter.identity) == (letter.source, letter.redriven):
+                del origins[letter.identity]
+        for identity in origins:
+            self._problems[self._lines[identity]] = (
+                "position, source and redriven are not those of a dead letter that"
+                f" {dead.topic} holds now: leave them as exported"
+            )
+
+    def _told(self) -> str:
+        problems = sorted(self._problems.items())
+        lines = [f"{self._path}:{number}: {problem}" for number, problem in problems]
+        if (more := len(lines) - _SHOWN_MAX) > 0:
+            lines[_SHOWN_MAX:] = [f"and {more:,} more"]
+        return "\n".join([*lines, "nothing was written: correct the file and import it again"])
+
+    def steps(self, topic: str) -> Iterator[Step]:
+        """What it asks for, once checked. Raises KworkerError when it has changed since."""
+        for number, line in self._read():
+            try:
+                edit = from_line(line, topic)
+            except BadLine:
+                edit = None
+            if edit is None or self._lines.get(edit.identity) != number:
+                raise KworkerError(
+                    f"{self._path}:{number}: changed while it was imported: leave it, and import"
+                    " it again; nothing is done twice"
+                )
+            yield Step(edit.identity, self._output(edit))
+
+    def _output(self, edit: Edit) -> Output:
+        return self._requeue.record(edit.envelope, edit.key, edit.value, edit.headers)
+
+    def _read(self) -> Iterator[tuple[int, bytes]]:
+        """The lines that are not empty, with their numbers."""
+        try:
+            with self._path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if text := line.removeprefix(b"\xef\xbb\xbf").strip():
+                        yield number, text
+        except OSError as error:
+            raise UsageError(f"{self._path}: {error.strerror}") from None

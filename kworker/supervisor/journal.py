@@ -1,0 +1,153 @@
+"""The crash journal: who is suspected, a small file each, where the next worker looks."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Literal
+
+from kworker.core.suspects import Place, Suspect
+
+KEPT_S = 24 * 3600.0  # a suspect that did not come again has long been settled
+_BYTES_MAX = 4096
+_STILL_NS = 1_000_000_000  # a folder changed later than so may change again within the same tick
+
+
+class Journal:
+    """The suspects of one instance, in a folder.
+
+    The supervisor adds, the worker that has a suspect in hand counts and removes. Files are
+    replaced whole, so no reader sees half of one. Nothing is flushed to the disk: after a
+    loss of power a record must first kill another worker.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def changed_ns(self) -> int:
+        """When a file was last added, replaced or removed; 0 before the first."""
+        try:
+            return self._folder.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def read(self) -> dict[Place, Suspect]:
+        """All suspects; a file that cannot be read is none."""
+        found = (_parsed(path) for path in self._files())
+        return {suspect.place: suspect for suspect in found if suspect}
+
+    def accuse(
+        self,
+        places: Iterable[Place],
+        why: Literal["crash", "timeout"],
+        how: str,
+        now_s: float,
+        most: int,
+    ) -> None:
+        """These were in hand when a process ended like `how`, at `now_s` since 1970.
+
+        Of more than `most` in all, the oldest are forgotten. Raises OSError.
+        """
+        for place in places:
+            known = _parsed(self._path(place)) or Suspect(place, why, since=now_s)
+            self.write(replace(known.after(how), why=why))
+        self._tidy(now_s, most)
+
+    def write(self, suspect: Suspect) -> None:
+        """Adds or replaces one. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._path(suspect.place)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        data = packed(suspect).encode()
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
+        unfinished.replace(path)
+
+    def remove(self, place: Place) -> None:
+        """Forgets one, if it is there."""
+        try:
+            self._path(place).unlink(missing_ok=True)
+        except OSError:  # a disk that fails; the record would only be looked at once more
+            pass
+
+    def _path(self, place: Place) -> Path:
+        # A topic's name may be as long as that of a file.
+        topic, partition, offset = place
+        name = hashlib.blake2s(f"{topic}/{partition}/{offset}".encode(), digest_size=16)
+        return self._folder / f"{name.hexdigest()}.json"
+
+    def _files(self) -> list[Path]:
+        try:
+            return [path for path in self._folder.iterdir() if path.suffix == ".json"]
+        except OSError:
+            return []
+
+    def _tidy(self, now_s: float, most: int) -> None:
+        by_age = sorted((_written(path), path) for path in self._folder.iterdir())
+        surplus = len(by_age) - most
+        for number, (written, path) in enumerate(by_age):
+            if number < surplus or now_s - written > KEPT_S:
+                path.unlink(missing_ok=True)
+
+
+class Watched:
+    """The suspects of a journal, read again only when its folder has changed."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._changed_ns: int | None = 0
+        self.suspects: dict[Place, Suspect] = {}  # replaced as a whole
+
+    def look(self, *, force: bool = False) -> bool:
+        """Whether they were read: a `stat` tells, unless forced."""
+        changed_ns = self._journal.changed_ns
+        if changed_ns == self._changed_ns and not force:
+            return False
+        self.suspects = self._journal.read() if changed_ns else {}
+        still = time.time_ns() - changed_ns > _STILL_NS
+        self._changed_ns = changed_ns if still else None
+        return True
+
+
+def packed(suspect: Suspect) -> str:
+    """As text, for a file or for other hosts."""
+    return json.dumps(asdict(suspect))
+
+
+def unpacked(text: str | bytes) -> Suspect | None:
+    """The reverse; None for what is no suspect."""
+    try:
+        raw = json.loads(text)
+        topic, partition, offset = raw["place"]
+        return Suspect(
+            place=(str(topic), int(partition), int(offset)),
+            why="timeout" if raw["why"] == "timeout" else "crash",
+            deaths=int(raw["deaths"]),
+            unsure=int(raw["unsure"]),
+            ended=tuple(str(how) for how in raw["ended"]),
+            since=float(raw["since"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _parsed(path: Path) -> Suspect | None:
+    try:
+        with path.open("rb") as file:
+            return unpacked(file.read(_BYTES_MAX))
+    except OSError:
+        return None

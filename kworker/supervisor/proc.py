@@ -1,0 +1,76 @@
+"""What /proc tells of processes, and is told: their size, who computes, who goes first."""
+
+import os
+
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_OOM_SCORE_MAX = 1000
+_COMPUTING = 0.5  # of what its process had of the CPUs between two looks
+_LITTLE = 0.1  # of that time: nobody computes
+
+
+def rss_bytes(pid: int | None) -> int:
+    """The resident size of a process; 0 of one that is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def stand_before(more: int) -> None:
+    """Where memory runs out, this process is ended before those with less of this, a lead in size.
+
+    It counts thousandths of all memory, on top of what was inherited; nobody needs a privilege
+    for more of it.
+    """
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as score:
+            most = min(_OOM_SCORE_MAX, int(score.read()) + more)
+            score.seek(0)
+            score.write(str(most))
+    except OSError:  # where /proc is read-only the system chooses by size alone
+        pass
+
+
+class Runners:
+    """Looks at a process twice, and tells which threads had a CPU meanwhile.
+
+    By that the one shows that holds the interpreter's lock: the others wait for it.
+    """
+
+    def __init__(self, pid: int, now: float) -> None:
+        self.pid = pid
+        self._at = now
+        self._before = _ticks(pid)
+
+    def computing(self, now: float) -> set[int]:
+        """The system's numbers of those that computed most of what was since the first look.
+
+        That may be little: a machine that is short of CPUs has others to run.
+        """
+        before = self._before
+        used = {t: ticks - before[t] for t, ticks in _ticks(self.pid).items() if t in before}
+        little = _LITTLE * (now - self._at) * _TICKS_A_SECOND
+        enough = max(_COMPUTING * sum(used.values()), little)
+        return {thread for thread, ticks in used.items() if ticks > enough}
+
+
+def _ticks(pid: int) -> dict[int, int]:
+    """The CPU time of each thread; none of a process that is gone."""
+    folder = f"/proc/{pid}/task"
+    try:
+        return {int(name): _used(f"{folder}/{name}/stat") for name in os.listdir(folder)}
+    except OSError:
+        return {}
+
+
+def _used(stat: str) -> int:
+    try:
+        with open(stat, "rb") as file:
+            # The name before it may hold anything, a bracket and blanks too.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:  # it has ended since
+        return 0
+    user, system = fields[11:13]
+    return int(user) + int(system)

@@ -1,0 +1,61 @@
+"""Points in time as a person types and reads them."""
+
+import time
+from datetime import UTC, datetime
+
+from kworker.core.duration import parse_duration
+
+EPOCH_MS_MIN = 10**11
+"""A smaller whole number (it would be of before 1973-03-03) is taken for no time."""
+
+EXPECTED = 'expected ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoch milliseconds'
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970; ValueError for what is no time."""
+    if text.isascii() and text.isdigit():
+        if int(text) < EPOCH_MS_MIN:
+            raise ValueError(f'"{text}" is too small for epoch milliseconds')
+        return int(text)
+    if text.startswith("-"):
+        return now_ms - _ago_ms(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f'{EXPECTED}, got "{text}"') from None
+    return _epoch_ms(at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def _ago_ms(text: str) -> int:
+    try:
+        return round(parse_duration(text[1:]) * 1000)
+    except ValueError:
+        raise ValueError(f'{EXPECTED}, got "{text}"') from None
+
+
+def _epoch_ms(at: datetime) -> int:
+    # In whole numbers: a float of seconds may miss its millisecond.
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def iso(at_ms: int) -> str:
+    """As people read it, in UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # a header may claim any number
+        return str(at_ms)
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """How long that is back, in its largest unit: `3h`."""
+    seconds = max(0, now_ms - at_ms) // 1000
+    for unit, of in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= of:
+            return f"{seconds // of}{unit}"
+    return f"{seconds}s"
+
+
+def now_ms() -> int:
+    """Of the wall clock."""
+    return time.time_ns() // 1_000_000

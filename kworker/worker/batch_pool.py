@@ -1,0 +1,164 @@
+"""The pools of processes with batch handlers, behind the same face as the other pools."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Protocol
+
+from kworker.core.record import Record
+from kworker.supervisor.scoreboard import Hand
+from kworker.worker.batching import AsyncBatchWork, Batch, BatchWork
+from kworker.worker.ended import Ended
+from kworker.worker.gathering import Gatherings
+from kworker.worker.handler import Handlers
+from kworker.worker.loop_pool import SLACK_S, HandlerLoop
+from kworker.worker.pool import Take
+
+
+class Crew(Protocol):
+    """Runs batches, up to `most` at once; those it is through with are in `done`."""
+
+    most: int
+    done: deque[Batch]
+
+    def start(self) -> None: ...
+    def begin(self, batch: Batch) -> None: ...
+    def stop(self) -> None: ...
+
+
+class BatchPool:
+    """Gathers the records of each batch handler, and has a crew run them.
+
+    A batch begins when it is full, or when its first record has waited for the handler's
+    `wait`; the one that waits longest goes first. What is gathered counts as handed over,
+    so its lane is busy: no two records of a batch are of one lane. Owned by the poll thread.
+    `hands` bounds the records under way: there is one for each.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        crew: Crew,
+        hands: Sequence[Hand],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ended = Ended()
+        self._crew = crew
+        self._free = list(hands)
+        self._clock = clock
+        self._gatherings = Gatherings(handlers, len(hands))
+        self._running: set[Batch] = set()
+
+    def start(self) -> None:
+        self._crew.start()
+
+    def feed(self, take: Take) -> int:
+        """Takes what batches can be made of now; how many records that was."""
+        gatherings = self._gatherings
+        fed = 0
+        while gatherings.room > 0 and (records := take(gatherings.room)):
+            now = self._clock()
+            gatherings.add(records, now)
+            fed += len(records)
+            self._begin(now)
+        return fed
+
+    def slack_s(self) -> float:
+        """For how long the next outcomes can wait: a moment, as long as no batch could begin."""
+        return 0.0 if len(self._running) < self._crew.most else SLACK_S
+
+    def reclaim(self, now: float) -> list[Record]:
+        """Nothing; but what has waited long enough begins. Called each turn by the poll thread."""
+        self._begin(now)
+        return []
+
+    def hurry(self) -> None:
+        """What has been gathered so far begins at the next turn, as far as the crew reaches."""
+        self._gatherings.hurry()
+
+    def stop(self) -> None:
+        """What is called ends, and nothing more is begun; does not wait."""
+        for batch in self._running:
+            batch.stopped = True
+        self._crew.stop()
+
+    def _begin(self, now: float) -> None:
+        """Whatever is due, as far as the crew and the hands reach."""
+        self._collect()
+        while len(self._running) < self._crew.most:
+            gathering = self._gatherings.longest_due(now)
+            if gathering is None or gathering.next_size > len(self._free):
+                return
+            records = self._gatherings.take(gathering)
+            hands = [self._free.pop() for _ in records]
+            batch = Batch(records, hands, gathering.batching, self.ended)
+            self._running.add(batch)
+            self._crew.begin(batch)
+
+    def _collect(self) -> None:
+        """Places and hands of those that are through."""
+        done = self._crew.done
+        while done:
+            batch = done.popleft()
+            self._running.remove(batch)
+            self._free += batch.hands
+
+
+class ThreadCrew:
+    """Handler threads, a batch each."""
+
+    def __init__(self, work: BatchWork, threads: int) -> None:
+        self.most = threads
+        self.done: deque[Batch] = deque()
+        self._work = work
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"handler-{i}", daemon=True)
+            for i in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self, batch: Batch) -> None:
+        self._batches.put(batch)
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._batches.put(None)
+
+    def _serve(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            self._work(batch)
+            self.done.append(batch)
+            batch.tell()  # there is room for the next
+
+
+class LoopCrew:
+    """One event loop, with up to `concurrency` batches in flight."""
+
+    def __init__(self, work: AsyncBatchWork, concurrency: int) -> None:
+        self.most = concurrency
+        self.done: deque[Batch] = deque()
+        self._work = work
+        self._loop = HandlerLoop()
+
+    def start(self) -> None:
+        self._loop.start()
+
+    def begin(self, batch: Batch) -> None:
+        self._loop.call(self._spawn, batch)
+
+    def stop(self) -> None:
+        self._loop.stop()
+
+    def _spawn(self, batch: Batch) -> None:
+        self._loop.spawn(self._run(batch))
+
+    async def _run(self, batch: Batch) -> None:
+        await self._work(batch)
+        self.done.append(batch)
+        batch.tell()

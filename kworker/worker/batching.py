@@ -1,0 +1,204 @@
+"""Batches on their way through a handler: part by part, until each record has ended once."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
+from kworker.core.bisection import Bisection, Ends, returned
+from kworker.core.message import Message
+from kworker.core.outcome import Failed, Outcome
+from kworker.core.record import Record
+from kworker.supervisor.scoreboard import Hand
+from kworker.worker.calling import Batching
+from kworker.worker.ended import Ended
+from kworker.worker.handler import Handlers
+from kworker.worker.pool import place_of
+from kworker.worker.results import Results
+from kworker.worker.work import async_work, message_of, work
+
+BatchWork = Callable[["Batch"], None]
+"""Runs a batch until each of its records has ended; raises nothing."""
+AsyncBatchWork = Callable[["Batch"], Awaitable[None]]
+"""The same, on the loop."""
+
+
+class Batch:
+    """Records that one handler is called with, until each has its outcome.
+
+    Made by the poll thread, then its runner's. There is a hand for each record, since
+    any of them may be what ends the process. Without `batching` it is a single record,
+    of a handler that takes one at a time, or one of which a handler is told.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        hands: Sequence[Hand],
+        batching: Batching | None,
+        ended: Ended,
+    ) -> None:
+        self.hands = hands
+        self.batching = batching
+        self.stopped = False  # written by the poll thread: no further part begins
+        self._hand_of = dict(zip(records, hands, strict=True))
+        self._ended = ended
+        self._bisection = Bisection(records)
+
+    def next(self) -> list[Record]:
+        """What to run now, in hand; nothing when all have ended.
+
+        What waited here while its partition was taken away is another's to do.
+        """
+        while not self.stopped and (part := self._bisection.next()):
+            going = [record for record in part if record.partition.open]
+            for record in part:
+                if not record.partition.open:
+                    self.end(record, NOT_ATTEMPTED)
+            if going:
+                self._hold(going)
+                return going
+            self.tell()
+        return []
+
+    def raised(self, part: Sequence[Record], error: BaseException) -> Ends:
+        """How the records of a part ended; nothing when it is run again in smaller ones."""
+        if not (ends := self._bisection.raised(part, error)):
+            for record in part:
+                self._hand_of[record].clear()
+        for record in self._bisection.given_up:
+            self.end(record, NOT_ATTEMPTED)
+        return ends
+
+    def end(self, record: Record, outcome: Outcome | NotAttempted) -> None:
+        record.outcome = outcome
+        self._hand_of[record].clear()
+        self._ended.add(record)
+
+    def tell(self) -> None:
+        """Some have ended."""
+        self._ended.tell()
+
+    def _hold(self, records: Sequence[Record]) -> None:
+        now_ns = time.monotonic_ns()
+        for record in records:
+            self._hand_of[record].take(place_of(record), now_ns)
+
+
+def batch_work(
+    handlers: Handlers, results: Results, timeout_s: float, attempts: float
+) -> BatchWork:
+    """Runs a batch on the calling thread. A call may take `timeout_s`."""
+    one = work(handlers, results, timeout_s, attempts)
+    calls = _Calls(results, timeout_s, attempts)
+
+    def run_single(batch: Batch) -> None:
+        for record in batch.next():
+            try:
+                outcome = one(record, time.monotonic_ns())
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+                outcome = Failed(error)
+            batch.end(record, outcome)
+
+    def run(batch: Batch) -> None:
+        if (batching := batch.batching) is None:
+            return run_single(batch)
+        while part := calls.next(batch, batching):
+            try:
+                value = batching.call(part.items, part.messages)
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+                ends = batch.raised(part.records, error)
+            else:
+                ends = returned(len(part.records), value)
+            calls.end(batch, part, ends)
+        return None
+
+    return run
+
+
+def async_batch_work(
+    handlers: Handlers, results: Results, timeout_s: float, attempts: float
+) -> AsyncBatchWork:
+    """Runs a batch on the loop."""
+    one = async_work(handlers, results, timeout_s, attempts)
+    calls = _Calls(results, timeout_s, attempts)
+
+    async def run_single(batch: Batch) -> None:
+        for record in batch.next():
+            try:
+                outcome = await one(record, time.monotonic_ns())
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+                outcome = Failed(error)
+            batch.end(record, outcome)
+
+    async def run(batch: Batch) -> None:
+        if (batching := batch.batching) is None:
+            return await run_single(batch)
+        while part := calls.next(batch, batching):
+            try:
+                value = await batching.call(part.items, part.messages)
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+                ends = batch.raised(part.records, error)
+            else:
+                ends = returned(len(part.records), value)
+            calls.end(batch, part, ends)
+        return None
+
+    return run
+
+
+class _Part(NamedTuple):
+    """What a handler is called with, and of which records that is made."""
+
+    records: list[Record]
+    items: list[Any]
+    messages: list[Message]
+
+
+class _Calls:
+    """What comes before and after each call of a batch handler. Stateless."""
+
+    def __init__(self, results: Results, timeout_s: float, attempts: float) -> None:
+        self._results = results
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._attempts = attempts
+
+    def next(self, batch: Batch, batching: Batching) -> _Part | None:
+        """The next call; what cannot be decoded ends before it."""
+        while records := batch.next():
+            part = self._decoded(batch, batching, records)
+            if part.records:
+                return part
+            batch.tell()
+        return None
+
+    def end(self, batch: Batch, part: _Part, ends: Ends) -> None:
+        """Gives each record of a call its outcome; none of them when its halves will tell."""
+        for record, end in zip(part.records, ends, strict=False):
+            batch.end(record, self._outcome(record, end))
+        batch.tell()
+
+    def _decoded(self, batch: Batch, batching: Batching, records: Sequence[Record]) -> _Part:
+        deadline_ns = time.monotonic_ns() + self._timeout_ns
+        part = _Part([], [], [])
+        for record in records:
+            message = message_of(record, self._attempts, deadline_ns)
+            try:
+                item = batching.item(message)
+            except BaseException as error:  # noqa: BLE001 - a model's validators may raise anything
+                batch.end(record, Failed(error))
+            else:
+                part.records.append(record)
+                part.items.append(item)
+                part.messages.append(message)
+        return part
+
+    def _outcome(self, record: Record, end: Any) -> Outcome | NotAttempted:
+        if isinstance(end, NotAttempted):
+            return end
+        if isinstance(end, BaseException):
+            return Failed(end)
+        try:
+            return self._results.outputs(record, end)
+        except BaseException as error:  # noqa: BLE001 - what cannot be written is its outcome
+            return Failed(error)

@@ -1,0 +1,140 @@
+"""What a handler's parameters ask for, and how it is called with it."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from kworker.core.batch import BatchFailed, BatchMark
+from kworker.core.bisection import ends_around, returned
+from kworker.core.message import Message, Undecodable
+from kworker.errors import ConfigError
+
+Call = Callable[[Message], Any]
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_LISTS = (list, Sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How a batch handler is called: with at most `size` records, `wait_s` after the first."""
+
+    size: int
+    wait_s: float
+    item: Call  # what its list holds for a message; raises Undecodable
+    call: Callable[[list[Any], list[Message]], Any]  # with the items, and their messages
+
+
+def calling(reference: str, target: Any, function: Any) -> Call:
+    """`target` as a function of a message, whatever its parameters ask for.
+
+    `function` is what has its parameters. Raises ConfigError.
+    """
+    parameters = _parameters(reference, function)
+    if typing.get_origin(parameters[0]) in _LISTS:
+        raise ConfigError(f"handler: {reference}: it takes a list; decorate it with @batch()")
+    model = _model(parameters[0])
+    if model is None:
+        if len(parameters) != 1:
+            raise ConfigError(
+                f"handler: {reference}: expected (message) or (model) or (model, message)"
+            )
+        return typing.cast(Call, target)
+    two = len(parameters) == 2
+
+    def typed(message: Message) -> Any:
+        decoded = decode(model, message)
+        return target(decoded, message) if two else target(decoded)
+
+    return typed
+
+
+def batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Batching:
+    """The same of a batch handler, whose parameters are lists. Raises ConfigError."""
+    parameters = _parameters(reference, function)
+    if _model(parameters[0]):
+        name = parameters[0].__name__
+        raise ConfigError(f"handler: {reference}: a batch handler takes list[{name}]")
+    model = _model(next(iter(typing.get_args(parameters[0])), None))
+    two = len(parameters) == 2
+    if two and model is None:
+        raise ConfigError(
+            f"handler: {reference}: expected a list of messages, or of models,"
+            " or of models and one of messages"
+        )
+
+    def item(message: Message) -> Any:
+        return decode(model, message) if model else message
+
+    def call(items: list[Any], messages: list[Message]) -> Any:
+        return target(items, messages) if two else target(items)
+
+    return Batching(mark.size, mark.wait_s, item, call)
+
+
+def one_by_one(batching: Batching, is_async: bool) -> Call:
+    """A batch handler as a function of a message: it is given a batch of one."""
+
+    def call(message: Message) -> Any:
+        try:
+            [end] = returned(1, batching.call([batching.item(message)], [message]))
+        except BatchFailed as failed:
+            [end] = ends_around(failed, 1)
+        return _end(end)
+
+    async def call_async(message: Message) -> Any:
+        try:
+            [end] = returned(1, await batching.call([batching.item(message)], [message]))
+        except BatchFailed as failed:
+            [end] = ends_around(failed, 1)
+        return _end(end)
+
+    return call_async if is_async else call
+
+
+def decode(model: type[BaseModel], message: Message) -> BaseModel:
+    """Raises Undecodable, without the value: it may hold what logs must not."""
+    try:
+        return model.model_validate_json(message.value or b"null")
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Undecodable(f"{model.__name__}: {where}: {first['msg']}") from None
+
+
+def _end(end: Any) -> Any:
+    if isinstance(end, BaseException):
+        raise end
+    return end
+
+
+def _parameters(reference: str, function: Any) -> list[Any]:
+    """The annotations of the required positional parameters, at least one."""
+    every = inspect.signature(function).parameters.values()
+    required = [p for p in every if p.default is p.empty and p.kind not in _REST]
+    if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:
+        raise ConfigError(f"handler: {reference}: nobody can give its keyword {named[0]!r}")
+    if not 1 <= len(required) <= 2:
+        raise ConfigError(f"handler: {reference}: expected one or two parameters")
+    return [_hint(function, p.annotation) for p in required]
+
+
+def _hint(function: Any, annotation: Any) -> Any:
+    """What an annotation names; None for a name that only a type checker imports."""
+    scope = getattr(getattr(function, "func", function), "__globals__", {})
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, globalns=scope)["it"]
+    except NameError:
+        return None
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    return None

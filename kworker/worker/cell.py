@@ -1,0 +1,202 @@
+"""`python -m kworker.worker.cell`: a process that may die, and runs what is suspected of killing.
+
+It is started by a worker and ends with it. Its standard streams are the worker's; the
+descriptors of two pipes and of a scoreboard are its arguments.
+"""
+
+import argparse
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import structlog
+from setproctitle import setproctitle
+
+from kworker import log
+from kworker.core.batch import NotAttempted
+from kworker.core.failure import Failure
+from kworker.core.message import Fields
+from kworker.core.outcome import Failed, Unpublishable
+from kworker.core.record import Partition, Record
+from kworker.errors import ExitCode
+from kworker.supervisor.proc import stand_before
+from kworker.supervisor.scoreboard import Scoreboard, Slot, Text, hands_of
+from kworker.worker import handler
+from kworker.worker.assembly import make_pool, make_results
+from kworker.worker.dispatch import Pool
+from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
+
+_LOG = structlog.get_logger()
+_PR_SET_PDEATHSIG = 1
+_READ_BYTES = 1 << 20
+_TURN_S = 0.005
+# Of all memory: 20 %. With more, it would be ended for what others have used up, however small.
+_OOM_MORE = 200
+
+
+class Parent:
+    """The worker at the other end of the pipes."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads = reads
+        self._writes = writes
+        self._frames = Frames()
+        self.gone = False
+
+    def hear(self, wait_s: float | None) -> list[Word]:
+        """What it says, waiting for it up to `wait_s`; `gone` when nothing will follow."""
+        if not select.select([self._reads], [], [], wait_s)[0]:
+            return []
+        data = os.read(self._reads, _READ_BYTES)
+        self.gone = not data
+        return self._frames.add(data)
+
+    def tell(self, word: Word) -> None:
+        """Waits until it is written; the worker reads each turn."""
+        try:
+            data = memoryview(frame(word))
+            while data:
+                data = data[os.write(self._writes, data) :]
+        except BrokenPipeError:
+            self.gone = True
+
+
+class Cell:
+    """Runs records in a pool as the worker has one. One thread feeds it and answers."""
+
+    def __init__(self, pool: Pool, slot: Slot) -> None:
+        """`pool` has been started, and has its hands in `slot`."""
+        self._slot = slot
+        self._pool = pool
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._ready: deque[Record] = deque()
+        self._numbers: dict[Record, int] = {}
+
+    def serve(self, parent: Parent) -> None:
+        """Until the worker is gone, or wants no more."""
+        while not parent.gone:
+            self.turn(parent)
+
+    def turn(self, parent: Parent) -> None:
+        """Takes what has come, and answers for what has ended."""
+        for word in parent.hear(0.0 if self._numbers else None):
+            if isinstance(word, Run):
+                record = self._record(word)
+                self._numbers[record] = word.number
+                self._ready.append(record)
+        self._ready.extendleft(reversed(self._pool.reclaim(time.monotonic())))
+        if self._ready:
+            self._pool.feed(self._take)
+        for record in self._pool.ended.take(_TURN_S if self._numbers else 0.0):
+            self._answer(parent, record)
+
+    def _answer(self, parent: Parent, record: Record) -> None:
+        if isinstance(record.outcome, NotAttempted):
+            record.outcome = None
+            self._ready.appendleft(record)
+            return
+        _tell(parent, self._numbers.pop(record), record)
+
+    def _take(self, most: int) -> deque[Record]:
+        return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
+
+    def _record(self, run: Run) -> Record:
+        """As if it came from its source, wherever the worker had it from."""
+        source = run.source
+        at = source.topic, source.partition
+        if at not in self._partitions:
+            self._partitions[at] = Partition(*at, 1, len(self._partitions), None)
+            self._slot.write_text(Text(known=tuple(self._partitions)))
+        raw = Fields(source.place, source.timestamp, run.key, run.value, run.headers)
+        record = Record(self._partitions[at], source.offset, None, len(raw), raw)
+        record.attempt = run.attempt
+        return record
+
+
+def _tell(parent: Parent, number: int, record: Record) -> None:
+    """Tells a record's outcome, or that there is too much of it."""
+    outcome = record.outcome
+    told = Failure.in_full(outcome.error) if isinstance(outcome, Failed) else outcome
+    try:
+        parent.tell(Ended(number, told))
+    except OverflowError as error:
+        parent.tell(Ended(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The life of a cell; returns its exit code."""
+    given = _parsed(arguments)
+    if not _dies_with(given.parent):
+        return ExitCode.FAILURE
+    _be_dispensable()
+    for fd in (given.reads, given.writes):
+        os.set_inheritable(fd, False)
+    parent = Parent(given.reads, given.writes)
+    heard: list[Word] = []
+    while not heard and not parent.gone:
+        heard = parent.hear(None)
+    if not heard or not isinstance(heard[0], Orders):
+        return ExitCode.OK
+    return _serve(heard[0], parent, given.board)
+
+
+def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
+    config = orders.config
+    setproctitle(f"kworker: cell [{config.name}]")
+    log.configure(config.log)
+    log.identify(cell=True)
+    slot = Scoreboard(1, hands_of(config.workers), board_fd).slots[0]
+    os.close(board_fd)
+    facts = TopicFacts([*orders.limits])
+    facts.learn(orders.limits, {})
+    try:
+        handlers = handler.load(config)
+    except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
+        parent.tell(Unfit(f"{type(error).__name__}: {error}"))
+        return ExitCode.FAILURE
+    parent.tell(Ready())
+    pool = make_pool(config, slot, handlers, make_results(config, facts))
+    pool.start()
+    Cell(pool, slot).serve(parent)
+    try:
+        handlers.close()
+    except Exception as error:  # noqa: BLE001 - the user's code; everything is done
+        _LOG.warning("the handler's close() raised", error=f"{type(error).__name__}: {error}")
+    return ExitCode.OK
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kworker.worker.cell")
+    for name in ("parent", "reads", "writes", "board"):
+        parser.add_argument(name, type=int)
+    return parser.parse_args(arguments)
+
+
+def _dies_with(parent: int) -> bool:
+    """From here on; False when the parent is gone already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def _be_dispensable() -> None:
+    """When memory is short it goes before its worker; when it is stuck, it says where."""
+    stand_before(_OOM_MORE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.enable(sys.stderr)
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that a handler left behind must not keep this process.
+    os._exit(code)

@@ -1,0 +1,146 @@
+"""The delay process, put together: its signals, its loop, its way out."""
+
+import faulthandler
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import setproctitle
+import structlog
+
+from kworker.clients.kafka import KafkaConsumer
+from kworker.clients.properties import (
+    admin_properties,
+    delay_consumer_properties,
+    delay_producer_properties,
+)
+from kworker.clients.transactions import KafkaTransactor
+from kworker.clients.watch import KafkaWatch
+from kworker.config import Config
+from kworker.core.delays import HoldPolicy
+from kworker.core.duration import format_duration
+from kworker.core.hops import Routes
+from kworker.core.phase import Phase
+from kworker.errors import ExitCode
+from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.topics import delay_ms, delay_pattern
+from kworker.worker.delay_heads import Heads
+from kworker.worker.delay_loop import DelayLoop
+from kworker.worker.forwarder import Forwarder
+from kworker.worker.intake import Fenced
+from kworker.worker.leaving import leave
+
+_LOG = structlog.get_logger()
+
+_HOLD = HoldPolicy(records_max=10_000, bytes_max=32 << 20)
+_TRANSACTION_S = 10.0  # for each step of one, and well within the supervisor's patience
+_TELL_EVERY_S = 0.1
+_REASONS_MAX = 8
+
+
+def run(config: Config, slot: Slot, lifeline_fd: int) -> int:
+    """The life of the delay process after the fork; returns its exit code.
+
+    `lifeline_fd` reads end-of-file when the supervisor is gone: then this ends too.
+    """
+    return DelayProcess(config, slot, lifeline_fd).run()
+
+
+class DelayProcess:
+    """One thread: it has nothing in hand that matters, so between two turns it may end."""
+
+    def __init__(self, config: Config, slot: Slot, lifeline_fd: int) -> None:
+        self._config = config
+        self._slot = slot
+        self._lifeline_fd = lifeline_fd
+        self._told_to_end = False
+        self._tell_at = 0.0
+
+    def run(self) -> int:
+        self._install_signals()
+        try:
+            self._serve()
+        except Fenced as fenced:
+            _LOG.error("fenced: another process has this identity", error=str(fenced))
+            return ExitCode.ALREADY_RUNNING
+        except Exception:  # noqa: BLE001 - the top of a process
+            _LOG.exception("the delay process ends; what waits, waits for its next start")
+            return ExitCode.FAILURE
+        return ExitCode.OK
+
+    def _install_signals(self) -> None:
+        signal.signal(signal.SIGTERM, self._record_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        faulthandler.enable(sys.stderr)
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+
+    def _record_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._told_to_end = True
+
+    def _goes_on(self) -> bool:
+        """Until told to end, or the supervisor is gone; asked often, so it is the heartbeat."""
+        self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+        readable, _, _ = select.select([self._lifeline_fd], [], [], 0)
+        return not (self._told_to_end or readable)
+
+    def _serve(self) -> None:
+        config = self._config
+        consumer, loop, forwarder = _made(config, self._goes_on)
+        self._slot.words[Field.PHASE] = Phase.JOINING
+        consumer.subscribe([delay_pattern(config)])
+        while self._goes_on():
+            loop.turn()
+            self._tell(loop)
+        self._slot.words[Field.PHASE] = Phase.LEAVING
+        static = config.workers.membership == "static"
+        leave(consumer, self._goes_on, for_good=static and bool(self._slot.words[Field.LEAVE]))
+        forwarder.close()
+
+    def _tell(self, loop: DelayLoop) -> None:
+        if (now := time.monotonic()) < self._tell_at:
+            return
+        self._tell_at = now + _TELL_EVERY_S
+        words = self._slot.words
+        words[Field.PARTITIONS] = len(loop.heads.heads)
+        words[Field.IN_FLIGHT] = sum(len(head.held) for head in loop.heads.heads.values())
+        words[Field.PUBLISHED] = loop.forwarded
+        words[Field.DEAD] = loop.dead
+        words[Field.COMMITS] = loop.transactions
+        delays = _rows(self._config, loop)
+        reasons = tuple(loop.reasons)[:_REASONS_MAX]
+        words[Field.RED] = bool(reasons)
+        self._slot.write_text(Text(tuple(loop.heads.heads), reasons, delays=delays))
+        words[Field.POLLED] = 1
+        if loop.heads.joined:
+            words[Field.PHASE] = Phase.RUNNING
+        waiting = sum(count for _, count, _ in delays)
+        setproctitle.setproctitle(f"kworker: delay [{self._config.name}] {waiting} waiting")
+
+
+def _made(
+    config: Config, goes_on: Callable[[], bool]
+) -> tuple[KafkaConsumer, DelayLoop, Forwarder]:
+    producer = delay_producer_properties(config)
+    name = str(producer["client.id"])
+    forwarder = Forwarder(lambda: KafkaTransactor(producer, name, _TRANSACTION_S))
+    made: list[KafkaConsumer] = []
+
+    def consumer(heads: Heads) -> KafkaConsumer:
+        made.append(KafkaConsumer(delay_consumer_properties(config), heads))
+        return made[0]
+
+    heads = Heads(consumer, lambda topic: delay_ms(config, topic), _HOLD, forwarder.open, goes_on)
+    delays = {config.retry_topic(delay): round(delay * 1000) for delay in config.retry.delays}
+    routes = Routes(config.requeue_topic, config.dead_letter.topic, delays)
+    watch = KafkaWatch(admin_properties(config))
+    return made[0], DelayLoop(heads, forwarder, watch, routes), forwarder
+
+
+def _rows(config: Config, loop: DelayLoop) -> tuple[tuple[str, int, int | None], ...]:
+    rows = [(delay_ms(config, topic), *row) for topic, row in loop.waiting().items()]
+    return tuple((format_duration(ms / 1000), count, due_ms) for ms, count, due_ms in sorted(rows))

@@ -1,0 +1,173 @@
+"""What the group has given the delay process: delay partitions, and what is held of each."""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+import structlog
+
+from kworker.clients.kafka import At, Refused, Trouble, trouble_of
+from kworker.core.delays import Head, HoldPolicy
+from kworker.core.hops import SKEW_MS
+from kworker.core.message import RawMessage
+from kworker.worker.intake import Fenced, Taking
+
+_LOG = structlog.get_logger()
+_ASK_S = 5.0
+_ASK_AGAIN_S = 0.5
+
+
+class Consumer(Taking, Protocol):
+    """What the heads need of `KafkaConsumer` or its twin."""
+
+    def standing(self) -> object: ...
+
+
+class Heads:
+    """The partitions that this member owns now; the consumer's `Listener`.
+
+    Owned by the delay process's thread: every callback comes from inside `take`. Nothing
+    is committed at a revoke: positions go only with what is forwarded.
+    """
+
+    def __init__(
+        self,
+        consumer: Callable[["Heads"], Consumer],
+        delay_ms: Callable[[str], int],
+        policy: HoldPolicy,
+        settle: Callable[[], None],
+        waits: Callable[[], bool],
+    ) -> None:
+        """`settle` ends any doubt about transactions of ours, or raises Refused.
+
+        `waits` is asked between two tries: False when it is time to end.
+        """
+        self.consumer = consumer(self)
+        self.heads: dict[At, Head] = {}
+        self.reasons: dict[str, str] = {}
+        self.joined = False
+        self.gone: set[At] = set()  # since the last look
+        self._delay_ms = delay_ms
+        self._policy = policy
+        self._settle = settle
+        self._waits = waits
+        self._paused: frozenset[At] = frozenset()
+        self._fresh = False
+        self._seen_ms = 0  # on the clock, when it was last looked at
+
+    # -- the listener -----------------------------------------------------------------
+
+    def assigned(self, partitions: list[At]) -> None:
+        """Reads positions back and begins there; the group waits meanwhile."""
+        positions = self._positions(partitions) if partitions else {}
+        for at, position in positions.items():
+            self.heads[at] = Head(self._delay_ms(at[0]), position)
+        self.consumer.assign(positions)
+        self.joined = self._fresh = True
+        self.reasons = {}
+        _LOG.info("assigned", partitions=_names(partitions))
+
+    def revoked(self, partitions: list[At]) -> None:
+        """What is held is taken, and waits, at its next owner's."""
+        self._give_up(partitions)
+        _LOG.info("revoked", partitions=_names(partitions))
+
+    def lost(self, partitions: list[At]) -> None:
+        """Others may own them already, and ours could not be committed any more."""
+        self._give_up(partitions)
+        _LOG.warning("partitions lost; others wait for their records", of=_names(partitions))
+
+    def committed(self, error: str | None) -> None:
+        """Never asked for: transactions commit."""
+
+    def _give_up(self, partitions: Collection[At]) -> None:
+        for at in partitions:
+            self.heads.pop(at, None)
+        self.gone.update(partitions)
+        self.consumer.unassign(partitions)
+
+    def _positions(self, partitions: Iterable[At]) -> dict[At, int | None]:
+        """Asks until answered: without positions there is nothing to begin with."""
+        asked = list(partitions)
+        while self._waits():
+            try:
+                # First: an open transaction of ours would hide the positions.
+                self._settle()
+                return self.consumer.positions(asked, _ASK_S)
+            except Refused as refused:
+                _LOG.warning("committed positions unknown; asking again", error=str(refused))
+                time.sleep(_ASK_AGAIN_S)
+        return {}
+
+    # -- what the loop does -----------------------------------------------------------
+
+    def take(self, most: int, timeout_s: float, wall_ms: Callable[[], int]) -> int:
+        """How many records and events came. Raises Fenced."""
+        batch = self.consumer.take(most, timeout_s)
+        now_ms = wall_ms()
+        if now_ms < self._seen_ms - SKEW_MS:
+            for waiting in self.heads.values():
+                waiting.set_back(now_ms)
+        self._seen_ms = now_ms
+        for raw in batch:
+            if raw.error() is not None:
+                self._event(raw)
+            elif head := self.heads.get((raw.topic(), raw.partition())):
+                head.take(raw, now_ms)
+        return len(batch)
+
+    def adjust(self, now_ms: int) -> None:
+        """Pauses what holds enough, resumes what does not."""
+        paused = self._paused & self.heads.keys()
+        wanted = self._policy.to_pause(self.heads, paused, now_ms)
+        # What is new begins paused; and what was paused a rebalance may have forgotten.
+        pause = wanted if self._fresh else wanted - paused
+        resume = self.heads.keys() - wanted if self._fresh else paused - wanted
+        if pause:
+            self.consumer.pause(pause)
+        if resume:
+            self.consumer.resume(resume)
+        self._paused, self._fresh = wanted, False
+
+    def read_back(self) -> None:
+        """What the group has was forwarded, whatever we know of it. Raises Refused."""
+        if not self.heads:
+            return
+        for at, position in self.consumer.positions(self.heads, _ASK_S).items():
+            if position is not None:
+                self.heads[at].reached(position)
+
+    def _event(self, event: RawMessage) -> None:
+        at = (event.topic(), event.partition())
+        match trouble_of(event):
+            case Trouble.END:
+                if head := self.heads.get(at):
+                    head.ledger.reach(event.offset())
+            case Trouble.GAP:
+                self._gap(at)
+            case Trouble.FENCED:
+                raise Fenced(str(event.error()))
+            case Trouble.MISSING if at[0].startswith("^"):
+                self.joined = True  # no delay topic is there, so nothing waits
+            case Trouble.MISSING:
+                self.reasons[at[0]] = f"cannot read {at[0]}: {event.error().str()}"
+            case Trouble.PASSING:
+                _LOG.warning("kafka reports; the client goes on", error=event.error().str())
+
+    def _gap(self, at: At) -> None:
+        """The partition stops, by itself: the client fetches nothing more of it."""
+        if not (head := self.heads.get(at)):
+            return  # its owner is told
+        name = f"{at[0]}/{at[1]}"
+        try:
+            low, high = self.consumer.watermarks(at, _ASK_S)
+            holds = f"the partition now holds {low} to {high}"
+        except Refused as refused:
+            holds = f"what the partition holds is not known ({refused})"
+        text = f"{name} stopped: its next record would be {head.ledger.end}, but {holds}"
+        self.reasons[name] = f"{text}; reset its position in the delay group to go on"
+        _LOG.error(text)
+
+
+def _names(partitions: Iterable[At]) -> list[str]:
+    return [f"{topic}/{number}" for topic, number in sorted(partitions)]

@@ -1,0 +1,373 @@
+"""From the lanes to the handlers and back: what may run runs, what failed is judged."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Protocol
+
+from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
+from kworker.core.failure import Described, Failure
+from kworker.core.flow import Flow
+from kworker.core.lanes import Lanes
+from kworker.core.outcome import SKIPPED, Burying, Failed
+from kworker.core.record import Partition, Record
+from kworker.core.telling import TellDead
+from kworker.supervisor.refusals import Refusals
+from kworker.worker.claimant import Claimant
+from kworker.worker.ended import Ended
+from kworker.worker.pool import Take
+from kworker.worker.triage import Triage
+from kworker.worker.ward import Ward
+
+
+class Pool(Protocol):
+    """Threads or a loop that run handlers."""
+
+    ended: Ended
+
+    def feed(self, take: Take) -> int: ...
+    def slack_s(self) -> float: ...
+    def reclaim(self, now: float) -> list[Record]: ...
+    def hurry(self) -> None: ...
+
+
+class Dispatch:
+    """What has been taken and has no outcome. Owned by the poll thread.
+
+    Heads of lanes are claimed first, if there is a claimant; then they run, suspects in the
+    ward and all others in the pool. What a person rejected, and what its route cannot
+    serve now, is held back before either.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        lanes: Lanes,
+        flow: Flow,
+        triage: Triage,
+        refusals: Refusals,
+        ward: Ward | None,
+        claimant: Claimant | None,
+        tells_dead: Callable[[str], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._pool = pool
+        self._lanes = lanes
+        self._flow = flow
+        self._triage = triage
+        self._refusals = refusals
+        self._ward = ward
+        self._claimant = claimant
+        self._tells_dead = tells_dead
+        self._clock = clock
+        self._out = 0  # records in the pool
+        self._in_ward: set[Record] = set()
+        self._doomed: list[Record] = []  # failed before they could run
+        self._to_tell: deque[Record] = deque()  # their handlers hear that they die
+        self.failed = 0  # runs, ever
+
+    def start(self) -> None:
+        """Begins the claims thread, where there is one."""
+        if self._claimant is not None:
+            self._claimant.start()
+
+    # -- what the poller asks ---------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Handlers are at work."""
+        return self._out > 0
+
+    @property
+    def waiting(self) -> bool:
+        """Something could run at once."""
+        return self._lanes.ready or bool(self._doomed or self._to_tell)
+
+    @property
+    def restless(self) -> bool:
+        """Others are at work for it: look again soon."""
+        claims = self._claimant is not None and self._claimant.pending
+        return claims or bool(self._in_ward)
+
+    @property
+    def suspects(self) -> int:
+        return len(self._in_ward)
+
+    @property
+    def unguarded(self) -> int:
+        """Records that ran without Redis, ever."""
+        return self._claimant.unguarded if self._claimant else 0
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong now, a line each."""
+        claims = self._claimant.reason if self._claimant else None
+        ward = self._ward.reason if self._ward else ""
+        return [*self._triage.reasons, *filter(None, [claims, ward])]
+
+    def next_due(self) -> float | None:
+        """When the next parked record runs again."""
+        return self._lanes.next_due()
+
+    def slack_s(self) -> float:
+        """For how long the next outcomes can wait."""
+        return self._pool.slack_s()
+
+    # -- one turn ---------------------------------------------------------------------
+
+    def turn(self, wait_s: float) -> list[Record]:
+        """Records that ended: their outcome is None, Skipped, or what is to be published."""
+        ended = self._pool.ended.take(wait_s)
+        self._out -= len(ended)
+        now = self._clock()
+        if self._ward is not None:
+            ended += self._from_ward(self._ward, now)
+        finished = self._end(ended) if ended or self._doomed else []
+        self._wake(now)
+        if back := self._pool.reclaim(now):
+            self._out -= len(back)
+            (self._claimant or self._lanes).put_back(back)
+        if self._claimant is not None:
+            finished += self._claim(self._claimant, now)
+        if self._to_tell or (self._claimant.ready if self._claimant else self._lanes.ready):
+            self._out += self._pool.feed(self._take)
+        return finished
+
+    def doom(self, records: list[Record]) -> None:
+        """Records that failed before they came to a lane: their outcome is Failed."""
+        self._doomed += records
+
+    def accept_dead(self) -> list[Record]:
+        """What the breaker holds ends as dead letters: those records."""
+        accepted = self._triage.accept(self._clock())
+        self._lanes.pull(accepted)
+        return self._finish(accepted)
+
+    # -- on the way there -------------------------------------------------------------
+
+    def _claim(self, claimant: Claimant, now: float) -> list[Record]:
+        """Asks for heads of lanes, and hears what became of others: those that ended by it."""
+        answers = claimant.turn(now)
+        for record, after_s in answers.busy:
+            self._lanes.park(record, now + after_s)
+        for record, why in answers.refused:
+            self._doom(record, Failure("reject", message=why))
+        for record in answers.duplicates:
+            record.outcome = SKIPPED
+        while self._lanes.ready and (room := claimant.room()):
+            claimant.ask(record for record in self._lanes.take(room) if self._passes(record))
+        return self._finish([*answers.duplicates, *answers.ended])
+
+    def _take(self, most: int) -> deque[Record]:
+        """The next records for the pool, as many as may run there."""
+        if self._to_tell:
+            told, self._to_tell = self._to_tell, deque()
+            return told
+        following = self._claimant.take if self._claimant else self._lanes.take
+        run = following(most)
+        while run and (self._triage.standing or self._refusals.any or self._suspecting):
+            passing = deque(r for r in run if self._passes(r) and not self._apart(r))
+            if passing:
+                return passing
+            run = following(most)
+        return run
+
+    def _passes(self, record: Record) -> bool:
+        """Whether a record may run; if not, it waits, or is doomed."""
+        if self._refusals.any and (by := self._refusals.by(record.source)):
+            self._doom(record, _rejected(by))
+            return False
+        if not self._triage.passes(record):
+            self._lanes.park(record, inf)
+            return False
+        return True
+
+    @property
+    def _suspecting(self) -> bool:
+        return self._ward is not None and self._ward.known
+
+    def _apart(self, record: Record) -> bool:
+        """Whether a record is a suspect, which the ward runs."""
+        if self._ward is None or not self._ward.suspects(record):
+            return False
+        self._in_ward.add(record)
+        self._ward.take((record,))
+        return True
+
+    def _wake(self, now: float) -> None:
+        woken = self._lanes.wake(now) if self._lanes.parked else []
+        if wakes := self._triage.wakes(now, self._out):
+            woken += self._lanes.recall(wakes)
+        if self._refusals.look(now):
+            rejected = [r for r in self._lanes.all_parked() if self._refusals.by(r.source)]
+            woken += self._lanes.recall(rejected)
+        if woken and self._flow.held:
+            for record in woken:
+                self._flow.release((record, *self._lanes.behind(record)))
+
+    # -- on the way back --------------------------------------------------------------
+
+    def _from_ward(self, ward: Ward, now: float) -> list[Record]:
+        ward.look(now)
+        ended = ward.turn(now)
+        self._in_ward.difference_update(ended)
+        return ended
+
+    def _end(self, ended: list[Record]) -> list[Record]:
+        done = [record for record in ended if record.partition.open]
+        if len(done) < len(ended):
+            self._outlived([record for record in ended if not record.partition.open])
+        telling = [record for record in done if record.outcome is not None]
+        odd = [record for record in telling if type(record.outcome) is not list]
+        if odd or self._doomed:
+            done = [r for r in done if r.outcome is None or type(r.outcome) is list]
+            self._triage.succeeded(done)
+            done += self._sort_out(odd)
+        else:
+            self._triage.succeeded(done)
+        return self._finish(done)
+
+    def _outlived(self, records: list[Record]) -> None:
+        """Another epoch's are its new owner's to do again, or to publish."""
+        if self._claimant is not None:
+            unbegun = [record for record in records if record.outcome is NOT_ATTEMPTED]
+            self._claimant.given_up(unbegun)
+            self._claimant.outlived([r for r in records if r.outcome is not NOT_ATTEMPTED])
+
+    def _sort_out(self, odd: list[Record]) -> list[Record]:
+        """Of those that did not simply end well, the ones that ended."""
+        doomed, self._doomed = self._doomed, []
+        finished = []
+        for record in [*odd, *(record for record in doomed if record.partition.open)]:
+            match record.outcome:
+                case Failed():
+                    if self._judge(record):
+                        finished.append(record)
+                case NotAttempted():
+                    record.outcome = None
+                    self._lanes.put_back((record,))
+                case _:
+                    finished.append(record)
+        return finished
+
+    def _judge(self, record: Record) -> bool:
+        """Whether the record ends with this failure."""
+        assert isinstance(record.outcome, Failed)
+        error, now = record.outcome.error, self._clock()
+        self.failed += 1
+        record.outcome = None
+        if self._refusals.any and (by := self._refusals.by(record.source)):
+            error = Described(_rejected(by))
+        match self._triage.judge(record, error, now):
+            case float(due):
+                self._wait(record, due)
+                return False
+            case Burying() as letter if self._tells(record, error):
+                record.outcome = TellDead(error, letter)
+                self._to_tell.append(record)
+                return False
+            case letter:
+                record.outcome = letter
+                return True
+
+    def _tells(self, record: Record, error: BaseException) -> bool:
+        """Whether its handler hears of it: not of one that might end this process, too."""
+        dangerous = Failure.of(error).kind in ("crashed", "timeout")
+        return not dangerous and self._tells_dead(record.source.topic)
+
+    def _wait(self, record: Record, due: float) -> None:
+        if due == inf:
+            self._lanes.park(record, inf)
+        else:
+            self._flow.hold(self._lanes.hold(record, due))
+
+    def _doom(self, record: Record, failure: Failure) -> None:
+        record.outcome = Failed(Described(failure))
+        self._doomed.append(record)
+
+    def _finish(self, records: list[Record]) -> list[Record]:
+        self._lanes.finish(records)
+        self._flow.leave(records)
+        return records
+
+    # -- all that they led to is durable ----------------------------------------------
+
+    def settled(self, records: list[Record]) -> None:
+        """Those done: their events are, too."""
+        if self._claimant is not None:
+            self._claimant.settled(records)
+        if self._suspecting and self._ward is not None:
+            self._ward.settled(records)
+
+    def settled_letters(self, records: list[Record]) -> None:
+        """Those on their way to another run, and the dead: their events may run again."""
+        if self._claimant is not None:
+            self._claimant.released(records)
+        buried = [record for record in records if type(record.outcome) is Burying]
+        if self._suspecting and self._ward is not None:
+            self._ward.settled(records)
+        if self._refusals.any:
+            for record in buried:
+                self._refusals.done(record.source)
+
+    # -- giving up --------------------------------------------------------------------
+
+    def rebalanced(self) -> None:
+        """A new assignment may bring what another worker died of."""
+        if self._ward is not None:
+            self._ward.look(self._clock(), force=True)
+
+    def withdraw(self, partitions: Iterable[Partition]) -> None:
+        """What has not begun of these is back in its lanes."""
+        going = set(partitions)
+        back: list[Record] = []
+        if self._ward is not None:
+            back += self._ward.withdraw(lambda record: record.partition in going)
+            self._in_ward.difference_update(back)
+        if self._claimant is not None:
+            for partition in going:
+                back += self._claimant.withdraw(partition)
+        self._lanes.put_back(back)
+
+    def hurry(self) -> None:
+        """What waits for others to be a batch with them does so no longer."""
+        self._pool.hurry()
+
+    def drop(self, partition: Partition, above: int) -> None:
+        """Forgets what waits of a partition beyond an offset; see `Lanes.drop`."""
+        dropped = self._lanes.drop(partition, above)
+        if self._claimant is not None:
+            self._claimant.given_up(dropped)
+        self._flow.drop(dropped)
+
+    def close(self, partition: Partition) -> None:
+        """It is given up: its records in the pool no longer count."""
+        dropped = self._lanes.close(partition)
+        if self._ward is not None:
+            self._ward.close(partition)
+            running = {record for record in self._in_ward if record.partition is partition}
+            self._in_ward -= running
+            dropped += running
+        if self._claimant is not None:
+            self._claimant.withdraw(partition)
+            self._claimant.given_up(dropped)
+        self._triage.forget(partition)
+        self._flow.forget(partition)
+
+    def abandon_suspects(self) -> None:
+        """What the cell still runs is delivered again; the cell ends."""
+        if self._ward is not None:
+            abandoned = self._ward.give_up()
+            self._in_ward.difference_update(abandoned)
+            self._flow.leave(abandoned)
+            if self._claimant is not None:
+                self._claimant.released(abandoned)
+
+    def end(self, deadline: float) -> None:
+        """Nothing runs any more: the last marks, until a deadline."""
+        if self._claimant is not None:
+            self._claimant.drain(deadline)
+
+
+def _rejected(by: str) -> Failure:
+    return Failure("operator", message=f"rejected by {by}")

@@ -1,0 +1,80 @@
+"""The transactions of the delay process: records and the positions behind them, together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from kworker.clients.kafka import At, Refused
+from kworker.core.outcome import Output
+
+_LOG = structlog.get_logger()
+
+
+class Transactor(Protocol):
+    """What the forwarder needs of `KafkaTransactor` or its twin."""
+
+    def open(self) -> None: ...
+    def begin(self) -> None: ...
+    def produce(self, output: Output) -> None: ...
+    def send_positions(self, positions: Mapping[At, int], standing: Any) -> None: ...
+    def commit(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Forwarder:
+    """One transaction after the other; after any doubt, with another producer.
+
+    Owned by the delay process's thread, which must read the committed positions back
+    whenever `open` had something to do: they alone tell what was forwarded.
+    """
+
+    def __init__(self, make: Callable[[], Transactor]) -> None:
+        self._make = make
+        self._transactor: Transactor | None = None
+        self._opened = False
+
+    @property
+    def opened(self) -> bool:
+        """Whether there is a producer, and no doubt about what it has done."""
+        return self._opened
+
+    def open(self) -> None:
+        """Another producer, if need be; what the last one left open is aborted. Raises Refused."""
+        if self._opened:
+            return
+        if self._transactor is None:
+            self._transactor = self._make()
+        try:
+            self._transactor.open()
+        except Refused as refused:
+            if not refused.passing:
+                self._discard()
+            raise
+        self._opened = True
+
+    def forward(
+        self, outputs: Sequence[Output], positions: Mapping[At, int], standing: object
+    ) -> None:
+        """All of it, or nothing, or nobody knows: then raises Refused, and is not open."""
+        assert self._transactor is not None
+        try:
+            self._transactor.begin()
+            for output in outputs:
+                self._transactor.produce(output)
+            self._transactor.send_positions(positions, standing)
+            self._transactor.commit()
+        except Refused as refused:
+            _LOG.warning("forwarding in doubt; the positions are read back", error=str(refused))
+            self._discard()
+            raise
+
+    def close(self) -> None:
+        """Nothing is forwarded any more."""
+        self._discard()
+
+    def _discard(self) -> None:
+        if self._transactor is not None:
+            self._transactor.close()
+        self._transactor = None
+        self._opened = False

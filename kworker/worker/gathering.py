@@ -1,0 +1,99 @@
+"""Records on their way into batches: gathered by handler, until there are enough of them."""
+
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+
+from kworker.core.record import Record
+from kworker.core.telling import TellDead
+from kworker.worker.calling import Batching
+from kworker.worker.handler import Handlers
+
+
+class Gathering:
+    """The records that wait to be a batch of one handler. Owned by the poll thread.
+
+    Without `batching` each of them is one: a record of a handler that takes one at a
+    time, or one of which a handler is told.
+    """
+
+    def __init__(self, batching: Batching | None, size_max: int) -> None:
+        self.batching = batching
+        self.size = min(batching.size, size_max) if batching else 1
+        self._wait_s = batching.wait_s if batching else 0.0
+        self._waiting: deque[tuple[float, Record]] = deque()
+
+    @property
+    def next_size(self) -> int:
+        """Of the next batch, if it began now."""
+        return min(self.size, len(self._waiting))
+
+    @property
+    def since(self) -> float:
+        """When the first became ready; IndexError when there is none."""
+        return self._waiting[0][0]
+
+    def add(self, record: Record, now: float) -> None:
+        self._waiting.append((now, record))
+
+    def due(self, now: float) -> bool:
+        """There is a batch to begin."""
+        waiting = self._waiting
+        full = len(waiting) >= self.size
+        return bool(waiting) and (full or now - self.since >= self._wait_s)
+
+    def hurry(self) -> None:
+        """What is here has waited long enough."""
+        self._waiting = deque((-inf, record) for _, record in self._waiting)
+
+    def take(self) -> list[Record]:
+        """The next batch: those that came first."""
+        following = self._waiting.popleft
+        return [following()[1] for _ in range(self.next_size)]
+
+
+class Gatherings:
+    """Those of all handlers. Owned by the poll thread."""
+
+    def __init__(self, handlers: Handlers, size_max: int) -> None:
+        self._handlers = handlers
+        self._alone = Gathering(None, size_max)
+        self._of = {batching: Gathering(batching, size_max) for batching in handlers.batchings}
+        self._all = [self._alone, *self._of.values()]
+        self._of_topic: dict[str, Gathering] = {}
+        # For how many records more: the next batch of each may be there.
+        self.room = sum(gathering.size for gathering in self._all)
+
+    def add(self, records: Iterable[Record], now: float) -> None:
+        """Records that may run now."""
+        for record in records:
+            self._gathering(record).add(record, now)
+            self.room -= 1
+
+    def hurry(self) -> None:
+        """What has been gathered so far is due."""
+        for gathering in self._all:
+            gathering.hurry()
+
+    def longest_due(self, now: float) -> Gathering | None:
+        """Of those with a batch to begin."""
+        due = [gathering for gathering in self._all if gathering.due(now)]
+        return min(due, key=lambda gathering: gathering.since, default=None)
+
+    def take(self, gathering: Gathering) -> list[Record]:
+        """Its next batch."""
+        records = gathering.take()
+        self.room += len(records)
+        return records
+
+    def _gathering(self, record: Record) -> Gathering:
+        outcome: object = record.outcome
+        if isinstance(outcome, TellDead):
+            return self._alone
+        topic = record.raw.topic()
+        return self._of_topic.get(topic) or self._route(topic)
+
+    def _route(self, topic: str) -> Gathering:
+        batching = self._handlers.batching_of(topic)
+        gathering = self._of_topic[topic] = self._of[batching] if batching else self._alone
+        return gathering

@@ -1,0 +1,36 @@
+"""The id of a record, as `idempotency.key` says, be it the user's own function."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kworker.core.idempotency import IdOf, NoId, fit, id_of, names_function
+from kworker.core.message import Message
+from kworker.core.record import Record
+from kworker.worker import handler
+
+
+def load(spec: str) -> IdOf:
+    """Raises ConfigError for a function that cannot be imported."""
+    return _by_function(spec, handler.find(spec)) if names_function(spec) else id_of(spec)
+
+
+def _by_function(spec: str, function: Callable[[Message], Any]) -> IdOf:
+    def of(record: Record) -> str:
+        message = _message(record)
+        try:
+            text = function(message)
+        except Exception as error:  # noqa: BLE001 - the user's code
+            raise NoId(f"{spec} raised {type(error).__name__}: {error}") from None
+        if not isinstance(text, str):
+            raise NoId(f"{spec} returned {type(text).__name__}, not a string")
+        return fit(text)
+
+    return of
+
+
+def _message(record: Record) -> Message:
+    """As the handler gets it: with the position and the headers of the source."""
+    raw, source, again = record.raw, record.source, record.envelope
+    headers = (raw.headers() or ()) if again is None else again.restored
+    place = (source.topic, source.partition, source.offset, source.timestamp)
+    return Message(*place, raw.key(), raw.value(), tuple(headers), record.attempt)

@@ -1,0 +1,99 @@
+"""What a failed record becomes: a record in a delay topic, or a dead letter that always fits."""
+
+from collections.abc import Callable
+
+from kworker.core import headers as names
+from kworker.core.failure import Failure
+from kworker.core.headers import carried
+from kworker.core.message import HeaderList
+from kworker.core.outcome import Output, size_of
+from kworker.core.record import Record
+from kworker.worker.results import replay_header
+from kworker.worker.topic_facts import TopicFacts
+
+_ERROR_MAX = 1_000  # characters: it is for people, who read the dead letter for more
+
+
+class Letters:
+    """Writes them. Used by the poll thread; times are wall-clock milliseconds."""
+
+    def __init__(
+        self,
+        retry_topic: Callable[[float], str],
+        dead_topic: str,
+        facts: TopicFacts,
+        replay: str = "",
+    ) -> None:
+        """`replay` is the id of the replay that this is for: its dead letters bear it."""
+        self._retry_topic = retry_topic
+        self._dead_topic = dead_topic
+        self._facts = facts
+        self._replay = replay
+
+    def waiting(
+        self, record: Record, failure: Failure, delay_s: float, attempt: int, due_ms: int
+    ) -> Output:
+        """Its way to the `attempt`-th run, not before `due_ms`, by the topic of one delay."""
+        topic = self._retry_topic(delay_s)
+        source = record.source
+        own: HeaderList = [
+            (names.SOURCE, str(source).encode()),
+            (names.ATTEMPT, b"%d" % attempt),
+            (names.DUE, b"%d" % due_ms),
+            *_redriven(record),
+        ]
+        told: HeaderList = [(names.ERROR, str(failure)[:_ERROR_MAX].encode())]
+        headers = [*_carried(record), *own]
+        key, value = record.raw.key(), record.raw.value()
+        if size_of(headers + told, key, value) <= self._facts.limit(topic):
+            headers += told
+        partition = self._facts.partition(topic, source.partition)
+        return Output(topic, key, value, headers, partition=partition)
+
+    def dead(
+        self, record: Record, failure: Failure, reason: str, attempt: int, now_ms: int
+    ) -> Output:
+        """The dead letter: key, value and headers byte for byte, and why."""
+        source = record.source
+        message, stack = failure.message.encode(), failure.stack.encode()
+        key, value, topic = record.raw.key(), record.raw.value(), self._dead_topic
+
+        def headers(message: bytes, stack: bytes) -> HeaderList:
+            return [
+                *_carried(record),
+                (names.SOURCE, str(source).encode()),
+                (names.ATTEMPT, b"%d" % attempt),
+                (names.FAILED_AT, b"%d" % now_ms),
+                (names.REASON, reason.encode()),
+                (names.EXCEPTION, failure.exception.encode()),
+                (names.MESSAGE, message),
+                (names.STACKTRACE, stack),
+                *_redriven(record),
+                *replay_header(record, self._replay),
+                (names.FOREIGN_TOPIC, source.topic.encode()),
+                (names.FOREIGN_EXCEPTION, failure.exception.encode()),
+            ]
+
+        over = size_of(headers(message, stack), key, value) - self._facts.limit(topic)
+        if over > 0:
+            # The outermost frames go first, then the message: the record itself stays whole.
+            cut = min(over, len(stack))
+            stack = _whole(stack[cut:])
+            message = _whole(message[: max(0, len(message) - (over - cut))])
+        return Output(topic, key, value, headers(message, stack))
+
+
+def _carried(record: Record) -> HeaderList:
+    if record.envelope is not None:
+        return record.envelope.carried
+    return carried(record.raw.headers() or ())
+
+
+def _redriven(record: Record) -> HeaderList:
+    times = 0 if record.envelope is None else record.envelope.redriven
+    return [(names.REDRIVEN, b"%d" % times)] if times else []
+
+
+def _whole(text: bytes) -> bytes:
+    """Without a character that was cut through."""
+    return text.decode(errors="ignore").encode()

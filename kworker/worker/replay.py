@@ -1,0 +1,221 @@
+"""A replay, put together: what the group has settled goes through the handler once more."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import structlog
+
+from kworker.clients.kafka import At, KafkaConsumer, Listener, Refused
+from kworker.clients.properties import (
+    Properties,
+    admin_properties,
+    consumer_properties,
+)
+from kworker.clients.watch import KafkaWatch
+from kworker.config import Config
+from kworker.errors import ConfigError, KworkerError
+from kworker.supervisor.scoreboard import Scoreboard, hands_of
+from kworker.topics import BYTES_MAX, TopicInfo, source_topics
+from kworker.worker import handler
+from kworker.worker.assembly import Role, make_poller, make_pool, make_results
+from kworker.worker.handler import Handlers
+from kworker.worker.intake import Fenced, IntakePolicy
+from kworker.worker.leaving import leave
+from kworker.worker.stretch import Course, StretchConsumer, Window, stretches
+from kworker.worker.topic_facts import TopicFacts
+
+_LOG = structlog.get_logger()
+
+_BATCH_BYTES = 1_000_000  # the library's own default
+_LOOK_EVERY_S = 2.0  # at the brokers
+_TELL_EVERY_S = 5.0  # what is wrong
+_MARKS_S = 2.0  # for what Redis is still to be told
+
+
+class Asking(Protocol):
+    """What is needed of `Admin`."""
+
+    def topic_names(self) -> list[str]: ...
+    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
+    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, int]: ...
+    def list_offsets(
+        self, partitions: Iterable[At], which: Literal["earliest", "latest"] | int
+    ) -> dict[At, int]: ...
+
+
+def survey(config: Config, admin: Asking, window: Window) -> dict[At, range]:
+    """What the service's group has settled by now, from the window's first record on.
+
+    Raises ConfigError without a source topic; Unreachable and Refused.
+    """
+    topics = admin.topics(source_topics(config, admin.topic_names()))
+    if not topics:
+        raise ConfigError(f"source.topics: none of {', '.join(config.source.topics)} is there")
+    every = [(name, number) for name in topics for number in range(topics[name].partitions)]
+    settled = admin.group_offsets(config.name, every)
+    begin: Literal["earliest"] | int = "earliest" if window.from_ms is None else window.from_ms
+    return stretches(admin.list_offsets(settled, begin), settled)
+
+
+def known_facts(config: Config, admin: Asking) -> TopicFacts:
+    """Of the topics that a replay writes. Raises ConfigError for what is missing; Unreachable."""
+    delivery = config.delivery
+    facts = TopicFacts(
+        list(dict.fromkeys([delivery.results, *delivery.topics, config.dead_letter.topic]))
+    )
+    found = admin.topics(facts.topics, [BYTES_MAX])
+    facts.learn(
+        {name: int(info.config[BYTES_MAX]) for name, info in found.items()},
+        {name: info.partitions for name, info in found.items()},
+    )
+    if not facts.known:
+        raise ConfigError(
+            f"missing on the brokers: {facts.missing}; create with: kworker topics create"
+            f" --config {config.file}"
+        )
+    return facts
+
+
+def replayed(config: Config, group: str, *, force: bool) -> Config:
+    """The service's configuration, as a replay runs it in a group of its own.
+
+    Retries wait in memory, for what a delay topic returns would go to the service. No record
+    is too old, and with `force` none was seen before.
+    """
+    retry = config.retry.model_copy(update={"mode": "hold"})
+    workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})
+    source = config.source.model_copy(update={"max_age": None})
+    # Without membership only the classic protocol takes positions.
+    consumer = {**config.kafka.consumer, "group.protocol": "classic"}
+    kafka = config.kafka.model_copy(update={"consumer": consumer})
+    changed: dict[str, Any] = {
+        "name": group,
+        "source": source,
+        "kafka": kafka,
+        "workers": workers,
+        "retry": retry,
+    }
+    if force:
+        changed["idempotency"] = None
+    return config.model_copy(update=changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a replay has done: records, but for `failed`, which are runs."""
+
+    replayed: int
+    skipped: int  # done before
+    dead: int
+    failed: int
+
+
+class Replay:
+    """One process over a course, without a supervisor; its calling thread is the poll thread.
+
+    Nothing watches the handlers: one that does not return holds the end up, and one that
+    kills the process ends the replay, and nothing else.
+    """
+
+    def __init__(self, config: Config, identity: str, course: Course, facts: TopicFacts) -> None:
+        """`config` is `replayed`. Raises ConfigError, and KworkerError for the handler's own."""
+        self._config = config
+        self._course = course
+        self._watch = KafkaWatch(admin_properties(config))
+        self._handlers = _load(config)
+        [slot] = Scoreboard(1, hands_of(config.workers)).slots
+        results = make_results(config, facts, identity)
+        self._pool = make_pool(config, slot, self._handlers, results)
+        role = Role(0, self._reader, IntakePolicy(), identity, apart=False)
+        try:
+            self._poller = make_poller(config, role, self._pool, self._handlers, facts)
+        except Refused as refused:
+            raise ConfigError(f"kafka: {refused}") from None
+        self._look_at = self._tell_at = time.monotonic()
+
+    @property
+    def counts(self) -> Counts:
+        counters = self._poller.counters
+        failed = self._poller.dispatch.failed
+        return Counts(counters.done, counters.duplicates, counters.dead, failed)
+
+    @property
+    def in_hand(self) -> int:
+        """Records that have begun or wait to, or what they led to is not in Kafka yet."""
+        poller = self._poller
+        return poller.flow.records + poller.flow.held + poller.publisher.pending
+
+    def run(self, interrupts: Callable[[], int], tell: Callable[["Replay"], None]) -> None:
+        """Until all is done; after an interrupt what is in hand ends; after two, nothing.
+
+        Told of itself every turn. Raises KworkerError when Kafka ends the client.
+        """
+        self._pool.start()
+        self._poller.dispatch.start()
+        try:
+            while not (self._course.over and self._poller.idle) and not interrupts():
+                self._turn()
+                tell(self)
+            if interrupts():
+                self._drain(interrupts, tell)
+        except Fenced as fenced:
+            raise KworkerError(f"Kafka ended the client: {fenced}") from None
+        finally:
+            self._end()
+
+    def _reader(self, listener: Listener) -> StretchConsumer:
+        self._client = KafkaConsumer(_reading(self._config), listener)
+        return StretchConsumer(self._client, listener, self._course)
+
+    def _turn(self) -> None:
+        self._poller.turn()
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY_S
+            self._watch.ask_ends(self._course.starts)
+        if (ends := self._watch.ends()) is not None:
+            # That they answer is what counts; how far it goes is known.
+            self._poller.hear_of_ends(self._course.ends if ends else {})
+        if now >= self._tell_at:
+            self._tell_at = now + _TELL_EVERY_S
+            for reason in self._poller.reasons:
+                _LOG.warning(reason)
+
+    def _drain(self, interrupts: Callable[[], int], tell: Callable[["Replay"], None]) -> None:
+        deadline = time.monotonic() + self._config.workers.drain_timeout
+        self._poller.stop_taking()
+        while not self._poller.idle and interrupts() < 2 and time.monotonic() < deadline:
+            self._turn()
+            tell(self)
+
+    def _end(self) -> None:
+        self._pool.stop()
+        self._poller.dispatch.end(time.monotonic() + _MARKS_S)
+        if not self._poller.flow.records:
+            _close(self._handlers)
+        leave(self._client, lambda: None, for_good=False)
+
+
+def _load(config: Config) -> Handlers:
+    try:
+        return handler.load(config)
+    except ConfigError:
+        raise
+    except Exception as error:  # a class's __init__ may raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise KworkerError(f"the handler cannot be made: {what}") from error
+
+
+def _close(handlers: Handlers) -> None:
+    try:
+        handlers.close()
+    except Exception as error:  # noqa: BLE001 - the user's code; the replay is done
+        _LOG.warning("the handler's close() raised", error=f"{type(error).__name__}: {error}")
+
+
+def _reading(config: Config) -> Properties:
+    properties = consumer_properties(config, slot=0)
+    # What retention erases meanwhile is passed: there is nothing left to decide.
+    return {**properties, "auto.offset.reset": "earliest"}

@@ -1,0 +1,164 @@
+"""What a replay reads: of each partition a stretch of offsets, and of that a window of time."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kworker.clients.kafka import At, Listener, Trouble, trouble_of
+from kworker.core.message import RawMessage
+from kworker.worker.committer import Committing
+from kworker.worker.intake import Taking
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From a timestamp up to another, in ms since 1970, without the latter; None is no bound."""
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms
+
+    def holds(self, timestamp_ms: int) -> bool:
+        """A record without a timestamp has -1, which only an unbounded window holds."""
+        if self.from_ms is not None and timestamp_ms < self.from_ms:
+            return False
+        return self.to_ms is None or timestamp_ms < self.to_ms
+
+
+def stretches(first: Mapping[At, int], settled: Mapping[At, int]) -> dict[At, range]:
+    """From each partition's first offset that may be of interest to what the group has settled.
+
+    Where nothing is of interest, the offset is -1. No stretch is empty.
+    """
+    both = first.keys() & settled.keys()
+    found = {at: range(first[at], settled[at]) for at in sorted(both) if first[at] >= 0}
+    return {at: span for at, span in found.items() if span}
+
+
+class Course:
+    """The stretches, and how far they are read. Owned by the poll thread.
+
+    Timestamps may go back and forth, so a stretch is read to its end, record by record.
+    """
+
+    def __init__(self, spans: Mapping[At, range], window: Window) -> None:
+        """No span is empty."""
+        self._spans = dict(spans)
+        self._window = window
+        self._read = dict.fromkeys(spans, 0)
+        self._going = set(spans)
+
+    @property
+    def starts(self) -> dict[At, int]:
+        return {at: span.start for at, span in self._spans.items()}
+
+    @property
+    def ends(self) -> dict[At, int]:
+        """Where each stretch ends that is not read yet; 0 where nothing more is to come."""
+        return {at: span.stop if at in self._going else 0 for at, span in self._spans.items()}
+
+    @property
+    def total(self) -> int:
+        """All offsets; some may have no record."""
+        return sum(map(len, self._spans.values()))
+
+    @property
+    def read(self) -> int:
+        """Of those, how many are behind."""
+        return sum(self._read.values())
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to be read."""
+        return not self._going
+
+    def goes_on(self, at: At) -> bool:
+        return at in self._going
+
+    def pick(self, batch: Iterable[RawMessage]) -> list[RawMessage]:
+        """Of what the client returned, the records to be replayed, and the troubles."""
+        return [raw for raw in batch if self._wants(raw)]
+
+    def _wants(self, raw: RawMessage) -> bool:
+        at = (raw.topic(), raw.partition())
+        if raw.error() is not None:
+            if trouble_of(raw) is not Trouble.END:
+                return True
+            # What was settled and is not there was erased since.
+            self._finish(at)
+            return False
+        offset, span = raw.offset(), self._spans[at]
+        if offset >= span[-1]:
+            self._finish(at)
+        elif at in self._going:
+            self._read[at] = offset - span.start
+        return offset in span and self._window.holds(raw.timestamp()[1])
+
+    def _finish(self, at: At) -> None:
+        self._going.discard(at)
+        self._read[at] = len(self._spans[at])
+
+
+class Client(Taking, Committing, Protocol):
+    """What is needed of `KafkaConsumer` or its twin, without ever subscribing it."""
+
+
+class StretchConsumer:
+    """A consumer of a course, for a poller.
+
+    It joins no group, so nothing is ever revoked or lost: it gives itself all partitions by
+    its first `take`. Positions that it commits are there for whoever looks at the group.
+    """
+
+    def __init__(self, client: Client, listener: Listener, course: Course) -> None:
+        self._client = client
+        self._listener = listener
+        self._course = course
+        self._begun = False
+        self._open = set(course.starts)  # not paused for good
+
+    def take(self, most: int, timeout_s: float) -> list[RawMessage]:
+        """What is to be replayed of up to `most` records and events; serves every callback."""
+        if not self._begun:
+            self._begun = True
+            self._listener.assigned(list(self._course.starts))
+            return []
+        picked = self._course.pick(self._client.take(most, timeout_s))
+        if over := {at for at in self._open if not self._course.goes_on(at)}:
+            self._client.pause(over)
+            self._open -= over
+        return picked
+
+    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]:  # noqa: ARG002
+        """Where the stretches begin; asks nobody."""
+        starts = self._course.starts
+        return {at: starts[at] for at in partitions}
+
+    def assign(self, positions: Mapping[At, int | None]) -> None:
+        self._client.assign(positions)
+
+    def unassign(self, partitions: Iterable[At]) -> None:
+        self._client.unassign(partitions)
+
+    def pause(self, partitions: Iterable[At]) -> None:
+        self._client.pause(partitions)
+
+    def resume(self, partitions: Iterable[At]) -> None:
+        """But for those that are read to their ends."""
+        self._client.resume([at for at in partitions if self._course.goes_on(at)])
+
+    def renew(self) -> None:
+        """Raises RuntimeError: who is no member is never fenced."""
+        raise RuntimeError("a replay has no place in a group to take again")
+
+    def commit(self, positions: dict[At, int]) -> None:
+        self._client.commit(positions)
+
+    def commit_now(self, positions: dict[At, int]) -> None:
+        self._client.commit_now(positions)
+
+    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:
+        return self._client.watermarks(at, timeout_s)

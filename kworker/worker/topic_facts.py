@@ -1,0 +1,45 @@
+"""What a worker must know of the topics that it writes: how large a record, how many partitions."""
+
+from collections.abc import Mapping, Sequence
+
+
+class TopicFacts:
+    """As the brokers told lately. Written by one thread, read by all."""
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self.topics = list(topics)
+        self._limits: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+
+    def learn(self, limits: Mapping[str, int], partitions: Mapping[str, int]) -> None:
+        """Bytes and numbers by topic; what they do not tell stays."""
+        self._limits = {**self._limits, **limits}
+        self._partitions = {**self._partitions, **partitions}
+
+    @property
+    def missing(self) -> str:
+        """The topics of which not everything is known."""
+        known = self._limits.keys() & self._partitions.keys()
+        return ", ".join(topic for topic in self.topics if topic not in known)
+
+    @property
+    def known(self) -> bool:
+        return not self.missing
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest record that any of them takes; ValueError before it is known."""
+        return max(self._limits.values())
+
+    @property
+    def smallest(self) -> int:
+        """Bytes of the largest record that each of them takes; ValueError before it is known."""
+        return min(self._limits.values())
+
+    def limit(self, topic: str) -> int:
+        """Bytes of the largest record; KeyError for a topic that is not among `topics`."""
+        return self._limits[topic]
+
+    def partition(self, topic: str, source_partition: int) -> int:
+        """Where what comes of a source partition goes, so that it meets its own again."""
+        return source_partition % self._partitions[topic]

@@ -1,0 +1,180 @@
+"""What becomes of runs that failed, and of those that wait until something is well again."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import inf
+
+import structlog
+
+from kworker.core.breaker import Breaker
+from kworker.core.failure import Failure
+from kworker.core.outcome import Burying, Retrying
+from kworker.core.record import Partition, Record
+from kworker.core.retry import STANDSTILL_S, Again, Die, RetryPolicy
+from kworker.core.standstill import Route
+from kworker.worker.failures import FailureLog, FailureLogPolicy
+from kworker.worker.letters import Letters
+
+_LOG = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What would be a dead letter, were the breaker not open."""
+
+    record: Record
+    failure: Failure
+    reason: str
+
+
+class Triage:
+    """Decides by policy, breaker and standstills, and has the letters written.
+
+    Owned by the poll thread. A record that waits in memory stays parked in its lane; who
+    waits for the breaker or for what is unavailable is told by `wakes`.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        letters: Letters,
+        breaker: Breaker | None,
+        route_of: Callable[[str], str],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._policy = policy
+        self._letters = letters
+        self._breaker = breaker
+        self._route_of = route_of
+        self._wall = wall
+        self._log = FailureLog(FailureLogPolicy())
+        self._routes: dict[str, Route] = {}
+        self._held: dict[Partition, deque[_Held]] = {}
+        self._wakes: list[Record] = []
+
+    # -- of a run that ended ----------------------------------------------------------
+
+    def judge(self, record: Record, error: BaseException, now: float) -> Retrying | Burying | float:
+        """The letter that the record ends with; or the time when it runs again, parked.
+
+        That is infinite for one that waits until `wakes` returns it.
+        """
+        failure = Failure.of(error)
+        if failure.kind != "unavailable":
+            decision = self._policy.decide(failure, record.attempt)
+        elif self._route(record).raised(record, failure.name, now):
+            self._log.again(record, failure, "it waits until that is back", now)
+            return inf
+        else:
+            decision = self._policy.again(STANDSTILL_S, record.attempt)
+        match decision:
+            case Again():
+                return self._again(record, failure, decision, now)
+            case Die(reason):
+                return self._die(record, failure.with_stack(error), reason, now)
+
+    def succeeded(self, records: list[Record]) -> None:
+        """So many ended well; what waited for that goes on."""
+        if self._breaker is not None:
+            self._breaker.succeeded(len(records))
+            if self._held and not self._breaker.open:
+                _LOG.warning("the breaker closes: records succeed again")
+                self._wakes += [held.record for held in self._let_go()]
+        if not self._routes:
+            return
+        for record in records:
+            route = self._route(record)
+            if route.succeeded(1):
+                _LOG.warning("what was unavailable is back: the records that waited go on")
+                self._wakes += route.let_go()
+
+    def _again(
+        self, record: Record, failure: Failure, again: Again, now: float
+    ) -> Retrying | float:
+        self._log.again(record, failure, f"runs again in {again.after_s:g} s", now)
+        if again.delay_s is None:
+            record.attempt = again.attempt
+            return now + again.after_s
+        due_ms = int((self._wall() + again.after_s) * 1000)
+        letter = self._letters.waiting(record, failure, again.delay_s, again.attempt, due_ms)
+        return Retrying([letter])
+
+    def _die(self, record: Record, failure: Failure, reason: str, now: float) -> Burying | float:
+        if reason != "operator" and self._breaker is not None and not self._breaker.died(now):
+            held = self._held.setdefault(record.partition, deque())
+            held.append(_Held(record, failure, reason))
+            self._log.again(record, failure, f"{reason}; held, since the breaker is open", now)
+            return inf
+        if self._breaker is not None and self._breaker.open:
+            _LOG.error("the breaker opens: too many dead letters; what would be one is held")
+        return self._bury(record, failure, reason, now)
+
+    def _bury(self, record: Record, failure: Failure, reason: str, now: float) -> Burying:
+        self._log.dead(record, failure, reason, now)
+        now_ms = int(self._wall() * 1000)
+        letter = self._letters.dead(record, failure, reason, record.attempt, now_ms)
+        return Burying([letter])
+
+    # -- of what waits ----------------------------------------------------------------
+
+    @property
+    def standing(self) -> bool:
+        """Whether any route's records must be asked for by `passes`."""
+        return any(route.standing for route in self._routes.values())
+
+    def passes(self, record: Record) -> bool:
+        """Whether it may run now; if not, it waits, parked, until `wakes` returns it."""
+        return self._route(record).passes(record)
+
+    def wakes(self, now: float, in_hand: int) -> list[Record]:
+        """Parked records whose time has come by what happened; those not parked are ignored."""
+        for route in self._routes.values():
+            if (probe := route.probe(now, in_hand=in_hand)) is not None:
+                self._wakes.append(probe)
+        if self._held and self._breaker is not None and self._breaker.try_now(now):
+            self._wakes += [held.popleft().record for held in self._held.values() if held]
+        woken, self._wakes = self._wakes, []
+        return woken
+
+    def accept(self, now: float) -> list[Record]:
+        """What the breaker holds may die after all, which closes it; they are no more parked."""
+        if self._breaker is not None:
+            self._breaker.reset()
+        accepted = [held for held in self._let_go() if held.record.partition.open]
+        for held in accepted:
+            held.record.outcome = self._bury(held.record, held.failure, held.reason, now)
+        return [held.record for held in accepted]
+
+    def forget(self, partition: Partition) -> None:
+        """It is given up; what waited of it is dropped with its lanes."""
+        self._held.pop(partition, None)
+        for route in self._routes.values():
+            route.forget(partition)
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong now, a line each."""
+        down = [
+            f"{name} is unavailable: {handler} takes nothing, and one record probes each"
+            f" {STANDSTILL_S:g} s"
+            for handler, route in self._routes.items()
+            for name in route.standing
+        ]
+        if self._breaker is not None and self._breaker.open:
+            held = sum(map(len, self._held.values()))
+            down.append(
+                f"the breaker is open: {held} records that would be dead letters are held and"
+                " tried; `kworker resume --accept-dead` lets them die"
+            )
+        return down
+
+    def _let_go(self) -> Iterable[_Held]:
+        held, self._held = self._held, {}
+        return [one for of_partition in held.values() for one in of_partition]
+
+    def _route(self, record: Record) -> Route:
+        topic = record.partition.topic if record.envelope is None else record.source.topic
+        handler = self._route_of(topic)
+        return self._routes.get(handler) or self._routes.setdefault(handler, Route())

@@ -1,0 +1,110 @@
+"""What a worker and its cell say to each other, and how it passes through a pipe."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kworker.config import Config
+from kworker.core.failure import Failure
+from kworker.core.headers import Source
+from kworker.core.message import Headers
+from kworker.core.outcome import Outcome
+
+FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more to tell
+_LENGTH_BYTES = 4
+# What reading one raises for bytes that are none; a handler may have written to our pipe.
+_NO_PICKLE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The first word to a cell: how to run handlers, and what each topic takes, in bytes."""
+
+    config: Config
+    limits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One record, as its handler sees it; `number` is how the worker knows it again."""
+
+    number: int
+    source: Source
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The handlers are loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """They cannot be."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One run is over."""
+
+    number: int
+    outcome: Outcome | Failure
+
+
+Word = Orders | Run | Ready | Unfit | Ended
+
+
+class Garbled(Exception):
+    """What came through the pipe is no frame."""
+
+
+def frame(word: Word) -> bytes:
+    """A word as it is written. OverflowError when it is too large."""
+    data = pickle.dumps(word, pickle.HIGHEST_PROTOCOL)
+    if len(data) > FRAME_BYTES_MAX:
+        raise OverflowError(f"{len(data)} bytes")
+    return len(data).to_bytes(_LENGTH_BYTES, "little") + data
+
+
+class Frames:
+    """Puts together what arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def add(self, data: bytes) -> list[Any]:
+        """The words that are complete now. Raises Garbled."""
+        received, words = self._received, []
+        received += data
+        while len(received) >= _LENGTH_BYTES:
+            length = int.from_bytes(received[:_LENGTH_BYTES], "little")
+            if length > FRAME_BYTES_MAX:
+                raise Garbled(f"a frame of {length} bytes")
+            end = _LENGTH_BYTES + length
+            if len(received) < end:
+                break
+            words.append(_loaded(received[_LENGTH_BYTES:end]))
+            del received[:end]
+        return words
+
+
+def _loaded(data: bytearray) -> Any:
+    try:
+        return pickle.loads(data)
+    except _NO_PICKLE as error:
+        raise Garbled(f"{type(error).__name__}: {error}") from None

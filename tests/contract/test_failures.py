@@ -1,0 +1,479 @@
+"""What becomes of records that fail: the poller, its triage and its letters over the twin."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kworker.clients.memory import MemoryKafka
+from kworker.core import headers as names
+from kworker.core.breaker import BreakerPolicy
+from kworker.core.failure import Described, Failure
+from kworker.core.headers import Envelope, Source
+from kworker.core.message import Fields, Headers
+from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
+from kworker.core.retry import RetryPolicy
+from kworker.supervisor.refusals import Refusals
+from tests.contract.bench import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
+from tests.contract.delayed import Delays
+
+STAMP = 1_700_000_000_000
+FINAL = RetryPolicy(())
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """A topic of two partitions."""
+    kafka = MemoryKafka(lambda: STAMP / 1000)
+    kafka.create("foo", 2)
+    kafka.create(RESULTS)
+    kafka.create(REQUEUE, 2)
+    return kafka
+
+
+def bench_of(kafka: MemoryKafka, *words: bytes, partition: int = 0, **options: object) -> Bench:
+    """A worker that has begun with these, each of its own key."""
+    for word in words:
+        kafka.append("foo", partition, value=word, key=word)
+    bench = Bench(kafka, ["foo", REQUEUE], **options)  # type: ignore[arg-type]
+    bench.turn(2)
+    return bench
+
+
+def fail(bench: Bench, value: bytes, error: BaseException | None = None) -> None:
+    bench.pool.end(bench.holds(value), Failed(error or ValueError("no")))
+
+
+def told(raw: Fields) -> dict[str, bytes | None]:
+    return dict(raw.headers() or ())
+
+
+def committed(kafka: MemoryKafka, partition: int = 0) -> int | None:
+    return kafka.committed(GROUP).get(("foo", partition))
+
+
+# -- to another run -------------------------------------------------------------------
+
+
+def test_a_failing_record_waits_in_a_delay_topic_and_is_committed(kafka: MemoryKafka) -> None:
+    """P4: it gives up its order, and holds back nothing."""
+    bench = bench_of(kafka, b"alpha", b"bravo", partition=1)
+    fail(bench, b"alpha")
+    bench.end(b"bravo")
+    bench.turn(3)
+    [raw] = kafka.records(retry_topic(1.0))
+    assert (raw.key(), raw.value(), raw.partition()) == (b"alpha", b"alpha", 1)
+    headers = told(raw)
+    assert headers[names.SOURCE] == b"foo/1/0/%d" % STAMP
+    assert headers[names.ATTEMPT] == b"2"
+    assert headers[names.ERROR] == b"ValueError: no"
+    assert int(headers[names.DUE] or 0) >= 1000 * 1000
+    assert committed(kafka, 1) == 2
+    assert (bench.poller.counters.retried, bench.poller.counters.done) == (1, 1)
+
+
+def test_nothing_is_committed_before_the_delay_topic_has_it(kafka: MemoryKafka) -> None:
+    """P1."""
+    bench = bench_of(kafka, b"alpha")
+    kafka.writable = False
+    fail(bench, b"alpha")
+    bench.turn(5)
+    assert committed(kafka) in (None, 0)
+    kafka.writable = True
+    bench.turn(3)
+    assert committed(kafka) == 1
+
+
+def test_it_runs_again_as_what_it_was_until_its_attempts_are_used_up(kafka: MemoryKafka) -> None:
+    """n delays, n + 1 runs; position, key, value and headers are the source's at each."""
+    own: Headers = (("trace", b"1"), ("kworker-mine", b"2"), ("trace", None))
+    kafka.append("foo", 1, value=b"alpha", key=b"k", headers=own)
+    bench, delays = bench_of(kafka), Delays(kafka)
+    seen = []
+    for _ in range(3):
+        record = bench.holds(b"alpha")
+        seen.append((record.source, record.attempt, record.raw.key(), tuple(record.raw.headers())))
+        fail(bench, b"alpha")
+        bench.turn(2)
+        delays.forward()
+        bench.turn(2)
+    source = Source("foo", 1, 0, STAMP)
+    assert seen == [(source, attempt, b"k", own) for attempt in (1, 2, 3)]
+    assert not bench.in_hand()
+    [dead] = kafka.records(DEAD)
+    assert told(dead)[names.REASON] == b"exhausted"
+    assert told(dead)[names.ATTEMPT] == b"3"
+    assert bench.poller.counters.dead == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "topic", "attempt"),
+    [
+        (Retry("busy", after="30s"), retry_topic(10.0), b"2"),
+        (Retry("busy", after="200ms"), retry_topic(1.0), b"2"),
+        (Retry("busy"), retry_topic(1.0), b"2"),
+        (Snooze("10s"), retry_topic(10.0), b"1"),
+    ],
+)
+def test_a_handler_may_say_when(
+    kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
+) -> None:
+    """The largest delay that is not too long; a snooze is no attempt."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", error)
+    bench.turn(2)
+    [raw] = kafka.records(topic)
+    assert told(raw)[names.ATTEMPT] == attempt
+
+
+def test_a_record_that_comes_again_runs_in_the_lane_of_its_source(kafka: MemoryKafka) -> None:
+    """P3: of one key of one partition, one at a time, wherever it was taken from."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha")
+    bench.turn(2)
+    kafka.append("foo", 0, value=b"alpha-2", key=b"alpha")
+    bench.turn(2)
+    Delays(kafka).forward()
+    bench.turn(2)
+    assert bench.in_hand() == [b"alpha-2"]
+    bench.end(b"alpha-2")
+    bench.turn()
+    assert bench.in_hand() == [b"alpha"]
+
+
+def test_a_source_that_another_worker_has_does_not_keep_its_record_from_running(
+    kafka: MemoryKafka,
+) -> None:
+    """Where topics differ in partitions, requeue and source part; keys keep their order there."""
+    bench = bench_of(kafka)
+    for offset in (5, 6):
+        headers = ((names.SOURCE, b"foo/7/%d/1" % offset), (names.ATTEMPT, b"2"))
+        kafka.append(REQUEUE, 1, value=b"again-%d" % offset, key=b"k", headers=headers)
+    bench.turn(2)
+    assert bench.in_hand() == [b"again-5"]
+    bench.end(b"again-5")
+    bench.turn()
+    assert bench.in_hand() == [b"again-6"]
+
+
+# -- to the dead ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Reject("unknown customer"), b"rejected"),
+        (KeyError("x"), b"rejected"),  # by `never`, as a LookupError
+        (Described(Failure("crashed", message="SIGSEGV")), b"crashed"),
+        (Described(Failure("unpublishable")), b"unpublishable"),
+    ],
+)
+def test_poison_is_dead_at_once(kafka: MemoryKafka, error: BaseException, reason: bytes) -> None:
+    """No other run can help."""
+    policy = RetryPolicy((1.0,), frozenset({"LookupError"}))
+    bench = bench_of(kafka, b"alpha", retry=policy)
+    fail(bench, b"alpha", error)
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert told(dead)[names.REASON] == reason
+    assert committed(kafka) == 1
+
+
+def test_a_dead_letter_is_the_record_byte_for_byte_and_says_why(kafka: MemoryKafka) -> None:
+    """Redriven, it must be what it was; the user's reserved names cannot pass for kworker's."""
+    own: Headers = (("a", b"\xff"), ("kworker-reason", b"mine"), ("a", None))
+    kafka.append("foo", 0, value=b"\x00\xff", key=None, headers=own)
+    bench = bench_of(kafka, retry=FINAL)
+    fail(bench, b"\x00\xff", Reject("no"))
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert (dead.key(), dead.value()) == (None, b"\x00\xff")
+    envelope = Envelope.open(dead.headers() or ())
+    assert names.without_foreign(envelope.restored) == list(own)
+    headers = told(dead)
+    assert headers[names.EXCEPTION] == b"kworker.core.outcome.Reject"
+    assert headers[names.MESSAGE] == b"no"
+    assert b"Reject: no" in (headers[names.STACKTRACE] or b"")
+    assert headers[names.FOREIGN_TOPIC] == b"foo"
+    assert names.REDRIVEN not in headers
+
+
+def test_a_dead_letter_always_fits(kafka: MemoryKafka) -> None:
+    """The stack is trimmed from its outer end, the record is not touched."""
+    kafka.create(DEAD, 1, max_message_bytes=4_000)
+    bench = bench_of(kafka, b"v" * 1_000, retry=FINAL)
+    fail(bench, b"v" * 1_000, Described(Failure("error", "E", (), "m" * 500, "s" * 8_000)))
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert dead.value() == b"v" * 1_000
+    assert told(dead)[names.MESSAGE] == b"m" * 500
+    assert 500 < len(told(dead)[names.STACKTRACE] or b"") < 2_000
+
+
+def test_while_the_dead_letter_topic_is_gone_its_partition_waits_and_results_go_on(
+    kafka: MemoryKafka,
+) -> None:
+    """P7: nothing is lost, it says so, it recovers by itself."""
+    bench = bench_of(kafka, b"alpha", b"bravo", retry=FINAL)
+    kafka.delete(DEAD)
+    fail(bench, b"alpha")
+    bench.end_with_result(b"bravo")
+    bench.turn(6)
+    assert len(kafka.records(RESULTS)) == 1
+    assert committed(kafka) in (None, 0)
+    assert any(reason.startswith(DEAD) for reason in bench.poller.reasons)
+    kafka.create(DEAD)
+    bench.turn(10)
+    assert len(kafka.records(DEAD)) == 1
+    assert committed(kafka) == 2
+    assert bench.poller.reasons == []
+
+
+def test_an_old_record_expires_once_and_not_when_it_comes_again(kafka: MemoryKafka) -> None:
+    """Judged when first taken: a retry must not make it too old."""
+    kafka.append("foo", 0, value=b"old", key=b"old", timestamp=1)
+    headers = ((names.SOURCE, b"foo/0/9/1"), (names.ATTEMPT, b"2"))
+    kafka.append(REQUEUE, 0, value=b"again", key=b"k", headers=headers)
+    bench = bench_of(kafka, b"new", max_age_s=3600.0)
+    bench.turn(2)
+    assert sorted(bench.in_hand()) == [b"again", b"new"]  # type: ignore[type-var]
+    [dead] = kafka.records(DEAD)
+    assert (dead.value(), told(dead)[names.REASON]) == (b"old", b"expired")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ((names.SOURCE, b"foo"),),
+        ((names.SOURCE, b"foo/0/0/0"), (names.ATTEMPT, b"many")),
+        ((names.SOURCE, b"orders.results/0/0/0"),),
+    ],
+)
+def test_forged_headers_cannot_stop_a_partition(kafka: MemoryKafka, headers: Headers) -> None:
+    """Whoever may write to the requeue topic must not steer kworker."""
+    kafka.append(REQUEUE, 0, value=b"forged", headers=headers)
+    bench = bench_of(kafka, b"alpha")
+    bench.turn(3)
+    assert bench.in_hand() == [b"alpha"]
+    [dead] = kafka.records(DEAD)
+    assert told(dead)[names.REASON] == b"undecodable"
+    assert told(dead)[names.SOURCE] == b"orders.requeue/0/0/%d" % STAMP
+    assert kafka.committed(GROUP)[(REQUEUE, 0)] == 1
+
+
+# -- hold -----------------------------------------------------------------------------
+
+
+def test_a_held_key_does_not_take_the_room_of_others(kafka: MemoryKafka) -> None:
+    """P4: ten records of the key that waits, and room for four in flight."""
+    for i in range(10):
+        kafka.append("foo", 0, value=b"slow-%d" % i, key=b"slow")
+    for i in range(10):
+        kafka.append("foo", 0, value=b"fast-%d" % i, key=b"fast")
+    bench = bench_of(kafka, retry=HOLD, in_flight=4)
+    fail(bench, b"slow-0")
+    ended = 0
+    for _ in range(40):
+        bench.turn()
+        for value in [value for value in bench.in_hand() if value and value.startswith(b"fast")]:
+            bench.end(value)
+            ended += 1
+        if bench.in_hand() == [b"slow-0"]:
+            fail(bench, b"slow-0")
+    assert ended == 10
+    assert bench.poller.flow.held == 10
+
+
+def test_what_is_held_is_bounded(kafka: MemoryKafka) -> None:
+    """P6."""
+    for i in range(20):
+        kafka.append("foo", 0, value=b"slow-%d" % i, key=b"slow")
+    bench = bench_of(kafka, retry=HOLD, in_flight=4, held=6)
+    for _ in range(10):
+        if bench.in_hand():
+            fail(bench, b"slow-0")
+        bench.turn()
+    assert bench.poller.flow.held <= 6 + 4
+    assert bench.poller.consumed <= 6 + 4
+
+
+def test_a_held_key_keeps_its_order_to_the_end(kafka: MemoryKafka) -> None:
+    """Record by record, through failures."""
+    for i in range(6):
+        kafka.append("foo", 0, value=b"%d" % i, key=b"k")
+    bench = bench_of(kafka, retry=HOLD)
+    ended: list[bytes] = []
+    while len(ended) < 6:
+        [record] = bench.pool.held or [None]
+        if record is not None and record.attempt == 1:
+            bench.pool.end(record, Failed(ValueError("first")))
+        elif record is not None:
+            ended.append(record.raw.value() or b"")
+            bench.pool.end(record)
+        bench.turn()
+    bench.turn(2)
+    assert ended == [b"%d" % i for i in range(6)]
+    assert (bench.poller.flow.held, bench.poller.flow.records) == (0, 0)
+    assert committed(kafka) == 6
+
+
+# -- unavailable ----------------------------------------------------------------------
+
+
+def test_what_is_unavailable_is_asked_by_one_record_each_five_seconds(kafka: MemoryKafka) -> None:
+    """Nobody's fault: no attempt is spent, intake stops, each probe is another record."""
+    bench = bench_of(kafka, *[b"%d" % i for i in range(20)], hands=2)
+    began = bench.clock.now
+    for value in list(bench.in_hand()):
+        fail(bench, value or b"", Unavailable("billing"))
+    probes: list[bytes] = []
+    while bench.clock.now < began + 31:
+        bench.turn()
+        for value in list(bench.in_hand()):
+            probes.append(value or b"")
+            fail(bench, value or b"", Unavailable("billing"))
+    assert len(probes) == len(set(probes)) == 6
+    assert any("billing is unavailable" in reason for reason in bench.poller.reasons)
+    ended = 0
+    while ended < 20:
+        bench.turn()
+        assert all(record.attempt == 1 for record in bench.pool.held)
+        for value in list(bench.in_hand()):
+            bench.end(value or b"")
+            ended += 1
+    bench.turn(2)
+    assert committed(kafka) == 20
+    assert bench.poller.reasons == []
+
+
+def test_one_customer_for_ever_unavailable_stops_nobody_else(kafka: MemoryKafka) -> None:
+    """It is snoozed as soon as others are seen to succeed."""
+    words = [b"%d" % i for i in range(60)]
+    bench, delays = bench_of(kafka, *words, hands=4), Delays(kafka)
+    ended: set[bytes] = set()
+    began = bench.clock.now
+    while len(ended) < 50 and bench.clock.now < began + 60:
+        bench.turn()
+        delays.forward()
+        for value in list(bench.in_hand()):
+            if (value or b"").endswith(b"7"):
+                fail(bench, value or b"", Unavailable("customer-7"))
+            else:
+                bench.end(value or b"")
+                ended.add(value or b"")
+    assert len(ended) >= 50
+    assert bench.clock.now < began + 30
+    assert all(told(raw)[names.ATTEMPT] == b"1" for raw in kafka.records(retry_topic(1.0)))
+
+
+def test_a_drain_does_not_wait_for_what_is_unavailable(kafka: MemoryKafka) -> None:
+    """P8."""
+    bench = bench_of(kafka, b"alpha", b"bravo", hands=1)
+    fail(bench, b"alpha", Unavailable("billing"))
+    bench.turn(2)
+    bench.drain()
+    assert committed(kafka) in (None, 0)
+
+
+# -- the breaker ----------------------------------------------------------------------
+
+BREAKER = BreakerPolicy(0.5, 10)
+
+
+def fail_all(bench: Bench) -> int:
+    held = list(bench.pool.held)
+    for record in held:
+        bench.pool.end(record, Failed(ValueError("no")))
+    return len(held)
+
+
+def test_when_everything_fails_dead_letters_stop_with_the_window_and_all_are_done_after(
+    kafka: MemoryKafka,
+) -> None:
+    """The fault is not the records': after the fix all are processed without a hand."""
+    bench = bench_of(kafka, *[b"%d" % i for i in range(60)], retry=FINAL, breaker=BREAKER)
+    for _ in range(100):
+        fail_all(bench)
+        bench.turn()
+    assert len(kafka.records(DEAD)) == 10
+    assert any("breaker is open" in reason for reason in bench.poller.reasons)
+    for _ in range(400):
+        for record in list(bench.pool.held):
+            bench.pool.end(record)
+        bench.turn()
+    assert len(kafka.records(DEAD)) == 10
+    assert bench.poller.counters.done == 50
+    assert committed(kafka) == 60
+    assert bench.poller.reasons == []
+
+
+def test_a_person_may_let_the_held_ones_die(kafka: MemoryKafka) -> None:
+    bench = bench_of(kafka, *[b"%d" % i for i in range(30)], retry=FINAL, breaker=BREAKER)
+    for _ in range(4):
+        fail_all(bench)
+        bench.turn()
+    assert len(kafka.records(DEAD)) == 10
+    bench.poller.accept_dead()
+    bench.turn(4)
+    assert len(kafka.records(DEAD)) == 30
+    assert committed(kafka) == 30
+
+
+@pytest.mark.parametrize("begin", [lambda b: b.drain(), lambda b: b.consumer.close()])
+def test_an_open_breaker_holds_up_no_end(
+    kafka: MemoryKafka, begin: Callable[[Bench], None]
+) -> None:
+    """What it holds is delivered again, to whoever comes next."""
+    bench = bench_of(kafka, *[b"%d" % i for i in range(30)], retry=FINAL, breaker=BREAKER)
+    for _ in range(4):
+        fail_all(bench)
+        bench.turn()
+    before = bench.clock.now
+    begin(bench)
+    assert bench.clock.now - before < 3
+    assert len(kafka.records(DEAD)) == 10
+
+
+# -- rejected by a person -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retry", [HOLD, RetryPolicy((1.0, 10.0)), FINAL])
+def test_what_a_person_rejects_is_dead_at_its_next_turn(
+    kafka: MemoryKafka, tmp_path: Path, retry: RetryPolicy
+) -> None:
+    """Whether it runs, is held, or has yet to begin; and once only."""
+    words = [b"running", b"waiting", b"failing"]
+    bench = bench_of(kafka, *words, retry=retry, state_dir=tmp_path, hands=1)
+    delays = Delays(kafka)
+    for offset in range(3):
+        Refusals(tmp_path).add(("foo", 0, offset), "me@here")
+    bench.turn()
+    assert bench.in_hand() == [b"running"]
+    fail(bench, b"running")
+    for _ in range(10):
+        bench.turn()
+        delays.forward()
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"running", b"waiting", b"failing"]
+    for raw in kafka.records(DEAD):
+        assert told(raw)[names.REASON] == b"operator"
+        assert told(raw)[names.MESSAGE] == b"rejected by me@here"
+    assert bench.pool.runs == bench.pool.runs[:1]
+    assert list(tmp_path.iterdir()) == []
+    assert committed(kafka) == 3
+
+
+def test_a_held_record_is_rejected_without_waiting_for_its_time(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """And its key goes on."""
+    policy = RetryPolicy((3600.0,), hold=True)
+    bench = bench_of(kafka, b"alpha", retry=policy, state_dir=tmp_path)
+    kafka.append("foo", 0, value=b"behind", key=b"alpha")
+    fail(bench, b"alpha")
+    bench.turn(2)
+    Refusals(tmp_path).add(("foo", 0, 0), "me@here")
+    bench.turn(4)
+    assert len(kafka.records(DEAD)) == 1
+    assert bench.in_hand() == [b"behind"]
+    assert bench.poller.flow.held == 0

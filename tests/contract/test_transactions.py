@@ -1,0 +1,167 @@
+"""The contract of transactions: `KafkaTransactor` on a real broker and `MemoryTransactor` alike."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from kworker.clients.kafka import Refused
+from kworker.core.outcome import Output
+from tests.contract.clusters import Cluster
+from tests.contract.member import Member, for_a_while, new_group, until
+
+
+def opened(kafka: Cluster, transactional_id: str = "") -> Any:
+    transactor = kafka.transactor(transactional_id or new_id())
+    transactor.open()
+    return transactor
+
+
+def new_id() -> str:
+    return f"contract-{uuid.uuid4().hex[:8]}"
+
+
+def begun(kafka: Cluster, topic: str, *values: bytes, transactional_id: str = "") -> Any:
+    """A transaction with records in it."""
+    transactor = opened(kafka, transactional_id)
+    transactor.begin()
+    for value in values:
+        transactor.produce(Output(topic, None, value, []))
+    return transactor
+
+
+def values_after(kafka: Cluster, topic: str, mark: bytes) -> list[bytes | None]:
+    """What a reader gets from a topic of one partition up to a record written now."""
+    kafka.write(topic, value=mark)
+    reader = Member(kafka, [topic])
+    until(lambda: mark in reader.values(), reader)
+    return reader.values()
+
+
+def test_what_is_committed_is_there_with_its_positions(kafka: Cluster) -> None:
+    source, target, group = kafka.create(), kafka.create(), new_group()
+    for value in (b"one", b"two"):
+        kafka.write(source, value=value)
+    member = Member(kafka, [source], group=group)
+    until(lambda: len(member.records) == 2, member)
+    transactor = begun(kafka, target, b"result")
+    transactor.send_positions({(source, 0): 2}, member.consumer.standing())
+    transactor.commit()
+    assert values_after(kafka, target, b"end") == [b"result", b"end"]
+    assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): 2}
+
+
+def test_what_is_aborted_is_not_there_nor_its_positions(kafka: Cluster) -> None:
+    source, target, group = kafka.create(), kafka.create(), new_group()
+    kafka.write(source, value=b"one")
+    member = Member(kafka, [source], group=group)
+    until(lambda: member.records, member)
+    transactor = begun(kafka, target, b"result")
+    transactor.send_positions({(source, 0): 1}, member.consumer.standing())
+    transactor.abort()
+    assert values_after(kafka, target, b"end") == [b"end"]
+    assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): None}
+
+
+def test_of_an_open_transaction_a_reader_sees_nothing(kafka: Cluster) -> None:
+    topic = kafka.create()
+    kafka.write(topic, value=b"before")
+    transactor = begun(kafka, topic, b"within")
+    reader = Member(kafka, [topic])
+    until(lambda: reader.records, reader)
+    for_a_while(reader)
+    assert reader.values() == [b"before"]
+    transactor.commit()
+    until(lambda: len(reader.records) == 2, reader)
+    assert reader.values() == [b"before", b"within"]
+
+
+def test_one_transaction_follows_the_other(kafka: Cluster) -> None:
+    """Also after one that was aborted: with another producer, if that is in doubt.
+
+    A broker may refuse to abort what has only just begun.
+    """
+    topic, name = kafka.create(), new_id()
+    transactor = opened(kafka, name)
+    for value in (b"one", b"aborted", b"two", b"three"):
+        transactor.begin()
+        transactor.produce(Output(topic, None, value, []))
+        try:
+            transactor.abort() if value == b"aborted" else transactor.commit()
+        except Refused:
+            assert value == b"aborted"
+            transactor.close()
+            transactor = opened(kafka, name)
+    assert values_after(kafka, topic, b"end") == [b"one", b"two", b"three", b"end"]
+
+
+def test_a_transaction_takes_the_partition_that_is_asked_for(kafka: Cluster) -> None:
+    """A record that comes again meets its lane only in its source's partition."""
+    topic, transactor = kafka.create(5), opened(kafka)
+    transactor.begin()
+    for partition in (3, 0, 4):
+        transactor.produce(Output(topic, b"same", b"%d" % partition, [], partition=partition))
+    transactor.commit()
+    reader = Member(kafka, [topic])
+    until(lambda: len(reader.records) == 3, reader)
+    assert {raw.value(): raw.partition() for raw in reader.records} == {b"3": 3, b"0": 0, b"4": 4}
+
+
+def test_a_successor_aborts_what_was_left_open(kafka: Cluster) -> None:
+    """Else every reader would wait for `transaction.timeout.ms` after each kill."""
+    topic, name = kafka.create(), new_id()
+    left = begun(kafka, topic, b"left", transactional_id=name)
+    successor = begun(kafka, topic, b"right", transactional_id=name)
+    successor.commit()
+    assert values_after(kafka, topic, b"end") == [b"right", b"end"]
+    left.close()
+
+
+def test_a_fenced_predecessor_cannot_commit(kafka: Cluster) -> None:
+    """It may have been stopped, and knows nothing of its successor."""
+    topic, name = kafka.create(), new_id()
+    predecessor = begun(kafka, topic, b"old", transactional_id=name)
+    opened(kafka, name)
+    with pytest.raises(Refused) as refused:
+        predecessor.commit()
+    assert not refused.value.passing
+    assert values_after(kafka, topic, b"end") == [b"end"]
+    predecessor.close()
+
+
+def test_a_member_whose_generation_is_over_cannot_send_positions(kafka: Cluster) -> None:
+    """Another may have forwarded the same records already."""
+    source, group = kafka.create(2), new_group()
+    member = Member(kafka, [source], group=group)
+    until(lambda: member.owned, member)
+    standing = member.consumer.standing()
+    other = Member(kafka, [source], group=group)
+    until(lambda: len(member.owned) == 1 and len(other.owned) == 1, member, other)
+    transactor = begun(kafka, kafka.create(), b"late")
+    with pytest.raises(Refused):
+        transactor.send_positions({(source, 0): 1}, standing)
+    transactor.close()
+
+
+def test_positions_in_an_open_transaction_cannot_be_read_back(kafka: Cluster) -> None:
+    """The new owner of a partition waits for the end of its predecessor's transaction."""
+    source, group = kafka.create(), new_group()
+    member = Member(kafka, [source], group=group)
+    until(lambda: member.owned, member)
+    transactor = begun(kafka, kafka.create(), b"result")
+    transactor.send_positions({(source, 0): 1}, member.consumer.standing())
+    with pytest.raises(Refused):
+        member.consumer.positions([(source, 0)], 1.0)
+    transactor.abort()
+    assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): None}
+
+
+def test_who_is_no_member_has_no_standing(kafka: Cluster) -> None:
+    """A transaction that shows none would commit positions, and nothing would fence it."""
+    member = Member(kafka, [kafka.create()])
+    until(lambda: member.owned, member)
+    assert member.consumer.standing()
+    member.consumer.unsubscribe()
+    until(lambda: not member.consumer.joined, member)
+    with pytest.raises(Refused):
+        member.consumer.standing()

@@ -1,0 +1,124 @@
+"""The cell's own thread: what it hears it has run, and it answers for what has ended."""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+from kworker.core.batch import NOT_ATTEMPTED
+from kworker.core.headers import Source
+from kworker.core.record import Record
+from kworker.supervisor.scoreboard import Scoreboard
+from kworker.worker.cell import Cell, Parent
+from kworker.worker.ended import Ended
+from kworker.worker.pool import Take
+from kworker.worker.wire import Frames, Run, frame
+
+
+class Pool:
+    """Takes one record at a time, and ends it when told."""
+
+    def __init__(self) -> None:
+        self.ended = Ended()
+        self.has: deque[Record] = deque()
+        self.stuck: list[Record] = []
+
+    def feed(self, take: Take) -> int:
+        taken = take(1)
+        self.has += taken
+        return len(taken)
+
+    def slack_s(self) -> float:
+        return 0.0
+
+    def reclaim(self, now: float) -> list[Record]:
+        back, self.stuck = self.stuck, []
+        return back
+
+    def end(self, outcome: object = None) -> None:
+        record = self.has.popleft()
+        record.outcome = outcome  # type: ignore[assignment]
+        self.ended.add(record)
+
+
+class Worker:
+    """The other ends of a cell's pipes."""
+
+    def __init__(self) -> None:
+        reads, self.writes = os.pipe()
+        self.reads, writes = os.pipe()
+        self.parent = Parent(reads, writes)
+        self.fds = (reads, writes, self.reads, self.writes)
+
+    def gives(self, *offsets: int) -> None:
+        for offset in offsets:
+            source = Source("orders", 3, offset, 1_700_000_000_000)
+            os.write(self.writes, frame(Run(100 + offset, source, b"k", b"v", (), 2)))
+
+    def hears(self) -> list[int]:
+        return [word.number for word in Frames().add(os.read(self.reads, 1 << 16))]
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker()
+    yield made
+    for fd in made.fds:
+        os.close(fd)
+
+
+def a_cell(pool: Pool) -> Cell:
+    return Cell(pool, Scoreboard(1, 4).slots[0])
+
+
+def offsets(pool: Pool) -> list[int]:
+    return [record.offset for record in pool.has]
+
+
+def test_a_record_is_run_as_from_its_source_and_answered_by_its_number(worker: Worker):
+    pool = Pool()
+    cell = a_cell(pool)
+    worker.gives(7)
+    cell.turn(worker.parent)
+    [record] = pool.has
+    assert record.source == Source("orders", 3, 7, 1_700_000_000_000)
+    assert (record.attempt, record.raw.key(), record.raw.value()) == (2, b"k", b"v")
+    pool.end()
+    cell.turn(worker.parent)
+    assert worker.hears() == [107]
+
+
+def test_what_its_batch_did_not_come_to_runs_again_and_is_not_answered(worker: Worker):
+    """The batch failed before it: no attempt was spent, and the worker need not know."""
+    pool = Pool()
+    cell = a_cell(pool)
+    worker.gives(7, 8)
+    cell.turn(worker.parent)
+    pool.end(NOT_ATTEMPTED)
+    cell.turn(worker.parent)
+    cell.turn(worker.parent)
+    assert offsets(pool) == [8, 7]
+    assert all(record.outcome is None for record in pool.has)
+    pool.end()
+    pool.end()
+    cell.turn(worker.parent)
+    assert worker.hears() == [108, 107]
+
+
+def test_what_waits_behind_a_stuck_handler_is_handed_out_again(worker: Worker):
+    pool = Pool()
+    cell = a_cell(pool)
+    worker.gives(7)
+    cell.turn(worker.parent)
+    pool.stuck = [pool.has.popleft()]
+    cell.turn(worker.parent)
+    assert offsets(pool) == [7]
+
+
+def test_it_ends_when_the_worker_hangs_up(worker: Worker):
+    pool = Pool()
+    os.close(worker.writes)
+    worker.fds = worker.fds[:3]
+    a_cell(pool).serve(worker.parent)
+    assert worker.parent.gone

@@ -1,0 +1,58 @@
+"""What is written to Redis is read back as it was."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kworker.core.claim import (
+    OUTCOME_BYTES_MAX,
+    Claimed,
+    Done,
+    Ended,
+    State,
+    pack,
+    state_of,
+    unpack,
+)
+from kworker.core.outcome import Output
+
+DATA = st.none() | st.binary(max_size=50)
+OUTPUTS = st.builds(
+    Output, st.text(min_size=1), DATA, DATA, st.lists(st.tuples(st.text(), DATA), max_size=3)
+)
+
+
+def plain(outputs: list[Output] | None) -> object:
+    return outputs and [(o.topic, o.key, o.value, o.headers, o.size) for o in outputs]
+
+
+@given(st.none() | st.lists(OUTPUTS, max_size=3))
+def test_an_outcome_is_handed_on_byte_for_byte(outputs: list[Output] | None) -> None:
+    """Nothing to publish is an outcome, too."""
+    packed = pack(outputs)
+    assert packed is not None
+    assert plain(unpack(packed)) == plain(outputs)
+
+
+def test_an_outcome_over_64_kib_is_not_handed_on() -> None:
+    """It is measured as the user sees it, not as it is packed."""
+    assert pack([Output("t", b"k", b"v" * (OUTCOME_BYTES_MAX - 1), [])]) is not None
+    assert pack([Output("t", b"k", b"v" * OUTCOME_BYTES_MAX, [])]) is None
+    half = Output("t", None, b"v" * (OUTCOME_BYTES_MAX // 2), [("h", b"")])
+    assert pack([half, half]) is None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [Done(), Claimed("host-1/b.1/12/34", "orders/3/17"), Ended("orders/3/17", 'null\n"x y"')],
+)
+def test_a_state_is_read_as_it_was_written(state: State) -> None:
+    """Owners and positions hold no blanks."""
+    assert state_of(str(state)) == state
+
+
+@pytest.mark.parametrize("text", ["", "1", "c", "conly", "e", "enone", "x y"])
+def test_what_kworker_did_not_write_is_refused(text: str) -> None:
+    """It must not be taken for a claim, and least for what is done."""
+    with pytest.raises(ValueError, match="not a state of kworker's"):
+        state_of(text)

@@ -1,0 +1,96 @@
+"""The crash journal: what the supervisor writes is what the next worker reads."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kworker.core.suspects import Suspect
+from kworker.supervisor.journal import Journal
+
+PLACE = ("orders", 3, 77)
+DAY_S = 24 * 3600
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "suspects")
+
+
+def files(journal: Journal) -> list[Path]:
+    return list(journal._folder.iterdir())
+
+
+def accuse(journal: Journal, *places: tuple[str, int, int], now_s: float, most: int = 100) -> None:
+    journal.accuse(places, "crash", "SIGSEGV", now_s, most)
+
+
+def test_there_is_nobody_before_the_first_death(journal: Journal):
+    assert journal.read() == {}
+    assert journal.changed_ns == 0
+
+
+def test_an_accused_is_read_with_how_and_since_when(journal: Journal):
+    accuse(journal, PLACE, now_s=1000.0)
+    assert journal.read() == {PLACE: Suspect(PLACE, "crash", 0, 0, ("SIGSEGV",), 1000.0)}
+
+
+def test_what_was_counted_stays_at_the_next_accusation(journal: Journal):
+    """A worker's death between two of the cell must not begin the count anew."""
+    journal._folder.mkdir()
+    journal.write(Suspect(PLACE, "crash", 1, 1, ("SIGKILL",), 900.0))
+    journal.accuse([PLACE], "timeout", "SIGABRT", 1000.0, 100)
+    found = Suspect(PLACE, "timeout", 1, 1, ("SIGKILL", "SIGABRT"), 900.0)
+    assert journal.read() == {PLACE: found}
+
+
+def test_it_is_private_and_every_change_shows(journal: Journal):
+    accuse(journal, PLACE, now_s=1000.0)
+    [file] = files(journal)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert journal._folder.stat().st_mode & 0o777 == 0o700
+    os.utime(journal._folder, ns=(1, 1))
+    journal.write(Suspect(PLACE, "crash", 1))
+    assert journal.changed_ns > 1
+    os.utime(journal._folder, ns=(1, 1))
+    journal.remove(PLACE)
+    assert journal.changed_ns > 1
+    assert journal.read() == {}
+    journal.remove(PLACE)
+
+
+def test_a_topic_of_any_length_and_any_number_of_ends_fit(journal: Journal):
+    place = ("x" * 249, 2**31 - 1, 2**63 - 1)
+    for _ in range(30):
+        accuse(journal, place, now_s=1000.0)
+    [suspect] = journal.read().values()
+    assert suspect.place == place
+    assert len(suspect.ended) == 10
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"place": ["a", 1]}', b"\xff" * 9000])
+def test_a_file_that_is_none_of_ours_is_no_suspect(journal: Journal, content: bytes):
+    accuse(journal, PLACE, now_s=1000.0)
+    (journal._folder / "strange.json").write_bytes(content)
+    assert list(journal.read()) == [PLACE]
+
+
+def test_of_too_many_the_oldest_are_forgotten(journal: Journal):
+    """A worker in a crash loop must not fill the disk."""
+    accuse(journal, ("orders", 0, 0), now_s=1000.0)
+    for file in files(journal):
+        os.utime(file, (1000, 1000))
+    accuse(journal, *(("orders", 0, offset) for offset in (1, 2, 3)), now_s=1000.0, most=3)
+    assert sorted(place[2] for place in journal.read()) == [1, 2, 3]
+
+
+def test_what_did_not_come_again_for_a_day_is_forgotten(journal: Journal):
+    """Its position was settled by somebody who did not know this folder."""
+    accuse(journal, ("orders", 0, 0), now_s=1000.0)
+    [old] = files(journal)
+    written = old.stat().st_mtime
+    accuse(journal, ("orders", 0, 1), now_s=written + DAY_S / 2)
+    assert len(journal.read()) == 2
+    os.utime(old, (written - DAY_S, written - DAY_S))
+    accuse(journal, ("orders", 0, 2), now_s=written + 1)
+    assert sorted(place[2] for place in journal.read()) == [1, 2]

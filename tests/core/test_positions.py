@@ -1,0 +1,28 @@
+"""Where a group stands in a partition, and where it may be put."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kworker.core.positions import Move, Standing
+
+BOUNDS = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)
+
+
+@given(BOUNDS, st.none() | st.integers(0, 120))
+def test_lag_and_what_expired_are_counted_in_records_that_are_or_were_there(bounds, committed):
+    row = Standing("t", 0, committed, *bounds)
+    offsets = range(bounds[0], bounds[1])
+    if committed is None:
+        assert (row.lag, row.expired) == (None, 0)
+    else:
+        assert row.lag == sum(offset >= committed for offset in offsets)
+        assert row.expired == len(range(committed, bounds[0]))
+
+
+@given(BOUNDS, st.integers(0, 200))
+def test_a_move_ends_within_the_partition_as_near_as_it_can(bounds, wanted):
+    """Outside, the group would stop at a gap."""
+    low, high = bounds
+    move = Move(Standing("t", 0, None, low, high), wanted)
+    assert move.position == min(range(low, high + 1), key=lambda offset: abs(offset - wanted))
+    assert move.clamped is not (low <= wanted <= high)

@@ -1,0 +1,128 @@
+"""Which records a replay takes: the window, the stretches, and how a course goes through them."""
+
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka import KafkaError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kworker.clients.kafka import At
+from kworker.clients.memory import Event
+from kworker.core.message import Fields
+from kworker.worker.stretch import Course, Window, stretches
+
+A, B = ("orders", 0), ("orders", 1)
+
+
+def record(at: At, offset: int, timestamp: int = 0) -> Fields:
+    return Fields((*at, offset), timestamp, None, b"", ())
+
+
+def event(at: At, offset: int, code: int = KafkaError._PARTITION_EOF) -> Event:
+    return Event(at, offset, KafkaError(code))
+
+
+def picked(course: Course, *batch: Fields) -> list[int]:
+    return [raw.offset() for raw in course.pick(batch)]
+
+
+@pytest.mark.parametrize(
+    ("window", "timestamp", "held"),
+    [
+        (Window(1000, 2000), 999, False),
+        (Window(1000, 2000), 1000, True),
+        (Window(1000, 2000), 1999, True),
+        (Window(1000, 2000), 2000, False),
+        (Window(1000, 2000), -1, False),
+        (Window(), -1, True),
+        (Window(), 10**15, True),
+    ],
+)
+def test_the_first_bound_is_within_and_the_second_is_not(
+    window: Window, timestamp: int, held: bool
+) -> None:
+    """So that two replays with a bound in common share no record; -1 is no timestamp."""
+    assert window.holds(timestamp) is held
+
+
+@pytest.mark.parametrize(("bounds", "empty"), [((1, 2), False), ((2, 2), True), ((3, 2), True)])
+def test_a_window_that_can_hold_nothing_is_empty(bounds: tuple[int, int], empty: bool) -> None:
+    assert Window(*bounds).empty is empty
+
+
+def test_a_stretch_ends_where_the_group_has_settled() -> None:
+    """No position means that nothing was; a window that begins beyond it holds nothing."""
+    first = {A: 5, B: 9, ("orders", 2): 0, ("orders", 4): -1}
+    settled = {A: 8, B: 9, ("orders", 3): 7, ("orders", 4): 7}
+    assert stretches(first, settled) == {A: range(5, 8)}
+
+
+def test_a_course_is_over_with_the_last_record_of_each_stretch() -> None:
+    """The last one need not be waited beyond."""
+    course = Course({A: range(5, 8), B: range(2)}, Window())
+    assert picked(course, record(A, 5), record(A, 6), record(A, 7)) == [5, 6, 7]
+    assert (course.over, course.goes_on(A), course.goes_on(B)) == (False, False, True)
+    assert course.ends == {A: 0, B: 2}
+    assert picked(course, record(B, 0), record(B, 1)) == [0, 1]
+    assert course.over
+    assert (course.read, course.total) == (5, 5)
+
+
+def test_what_is_settled_and_gone_is_not_waited_for() -> None:
+    """The next record, or the partition's end, shows that nothing of the stretch is left."""
+    course = Course({A: range(9), B: range(9)}, Window())
+    assert picked(course, record(A, 3), record(A, 12)) == [3]
+    assert picked(course, record(B, 3), event(B, 4)) == [3]
+    assert course.over
+
+
+def test_what_comes_after_the_end_is_left_to_the_service() -> None:
+    """A client hands over what it had fetched before it was paused."""
+    course = Course({A: range(2)}, Window())
+    assert picked(course, record(A, 0), record(A, 1), record(A, 2), event(A, 3)) == [0, 1]
+    assert picked(course, record(A, 3)) == []
+    assert course.read == 2
+
+
+def test_troubles_are_the_pollers_to_tell() -> None:
+    """They say nothing about how far it is."""
+    course = Course({A: range(2)}, Window())
+    trouble = event(A, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert course.pick([trouble]) == [trouble]
+    assert not course.over
+
+
+def test_timestamps_that_go_back_are_found() -> None:
+    """A producer's clock, or its queue, may; so a stretch is read to its end."""
+    course = Course({A: range(4)}, Window(100, 200))
+    stamps = [150, 250, 90, 199]
+    assert picked(course, *(record(A, i, stamp) for i, stamp in enumerate(stamps))) == [0, 3]
+
+
+logs = st.dictionaries(st.integers(0, 40), st.integers(-1, 20), max_size=30)
+
+
+@given(
+    log=logs,
+    bounds=st.tuples(st.integers(0, 20), st.integers(0, 20)),
+    span=st.tuples(st.integers(0, 40), st.integers(1, 40)),
+    cuts=st.lists(st.integers(1, 10)),
+)
+def test_whatever_the_log_exactly_the_records_of_stretch_and_window_are_picked(
+    log: dict[int, int], bounds: tuple[int, int], span: tuple[int, int], cuts: Sequence[int]
+) -> None:
+    """Offsets with gaps, batches of any size; and with the log's end the course is over."""
+    stretch = range(span[0], span[0] + span[1])
+    course = Course({A: stretch}, Window(*bounds))
+    offsets = sorted(offset for offset in log if offset >= stretch.start)
+    batch: list[Fields] = [record(A, offset, log[offset]) for offset in offsets]
+    batch.append(event(A, 41))
+    found: list[int] = []
+    for cut in [*cuts, len(batch)]:
+        found += picked(course, *batch[:cut])
+        batch = batch[cut:]
+    wanted = [o for o in offsets if o in stretch and bounds[0] <= log[o] < bounds[1]]
+    assert found == wanted
+    assert course.over
+    assert course.read == course.total

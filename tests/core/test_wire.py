@@ -1,0 +1,51 @@
+"""What passes between a worker and its cell: whole, or not at all."""
+
+import pickle
+
+import pytest
+
+from kworker.core.failure import Failure
+from kworker.core.headers import Source
+from kworker.core.outcome import Output
+from kworker.worker import wire
+from kworker.worker.wire import Ended, Frames, Garbled, Run, frame
+
+RUN = Run(7, Source("orders", 3, 77, 1_700_000_000_000), None, b"\xff", (("a", None),), 2)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 10_000])
+def test_words_are_put_together_from_any_pieces(piece: int):
+    """A pipe cuts where it likes."""
+    failure = Failure("error", "ValueError", ("ValueError",), "no", "stack", 1.5, "billing")
+    words = [RUN, Ended(1, None), Ended(2, failure)]
+    data = b"".join(map(frame, words))
+    frames, heard = Frames(), []
+    for at in range(0, len(data), piece):
+        heard += frames.add(data[at : at + piece])
+    assert heard == words
+
+
+def test_a_result_arrives_as_it_was_made():
+    output = Output("orders.results", b"k", b"v", [("kworker-source", b"orders/3/77/1")])
+    [word] = Frames().add(frame(Ended(1, [output])))
+    [arrived] = word.outcome
+    assert (arrived.topic, arrived.key, arrived.value) == ("orders.results", b"k", b"v")
+    assert (arrived.headers, arrived.size) == (output.headers, output.size)
+
+
+def test_too_much_is_refused_before_it_is_written_and_where_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Neither a handler's results nor a stray write may fill the worker's memory."""
+    data = frame(Ended(1, [Output("t", None, b"x" * 1000, [])]))
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 500)
+    with pytest.raises(OverflowError):
+        frame(Ended(1, [Output("t", None, b"x" * 1000, [])]))
+    with pytest.raises(Garbled):
+        Frames().add(data[:4])
+
+
+@pytest.mark.parametrize("data", [b"nonsense", b"", pickle.dumps(RUN)[:-5], b"cno.such\nthing\n."])
+def test_what_is_no_word_is_told_as_such(data: bytes):
+    with pytest.raises(Garbled):
+        Frames().add(len(data).to_bytes(4, "little") + data)

@@ -1,0 +1,355 @@
+"""`kworker replay` on real Kafka and Redis: exactly the events of a range, beside the service."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.harness import kafka, recorded
+from tests.harness.kafka import Read
+from tests.harness.ledgers import Invocation, invocations
+from tests.harness.service import COMMAND, ROOT, Service, service
+from tests.waiting import eventually
+
+Topic = Callable[..., str]
+
+MINUTE_MS = 60_000
+BEGIN_MS = int(time.time() * 1000) // MINUTE_MS * MINUTE_MS - 300 * MINUTE_MS
+RECORDS = 20  # of a partition, a minute apart, but that every fifth is out of its time
+REPLAY = "kworker-replay"
+END_TIMEOUT_S = 60.0
+
+# What the files beside it say, so that a test can change it for a replay.
+HANDLER = """
+import os
+import time
+from pathlib import Path
+from kworker import Reject
+from tests.harness.recorded import recorded
+
+HERE = Path(__file__).parent
+
+@recorded
+def handle(message):
+    text = message.text()
+    while (HERE / "wait").exists():
+        time.sleep(0.01)
+    if text in words("fails") and message.attempt < 3:
+        raise ConnectionError("not yet")
+    if text in words("dies"):
+        raise Reject("a customer of whom nobody knows")
+    return text.encode()
+
+def words(name):
+    file = HERE / name
+    return file.read_text().split() if file.exists() else ()
+"""
+SETTINGS = {"retry": {"delays": ["200ms", "400ms"]}, "workers": {"processes": 1, "threads": 4}}
+
+
+def write(bootstrap: str, source: str, *minutes: int, partition: int = 0) -> None:
+    """Records `partition-minute`, stamped so many minutes after BEGIN_MS."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for minute in minutes:
+        stamp, value = BEGIN_MS + minute * MINUTE_MS, f"{partition}-{minute}"
+        producer.produce(source, value, f"key-{minute % 7}", partition, timestamp=stamp)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def source(bootstrap: str, topic: Topic) -> str:
+    """Two partitions; by its offset a record's minute is `offset`, or `20 - offset`."""
+    source = topic("past", partitions=2)
+    minutes = [offset if offset % 5 else RECORDS - offset for offset in range(RECORDS)]
+    for partition in (0, 1):
+        write(bootstrap, source, *minutes, partition=partition)
+    return source
+
+
+@pytest.fixture
+def live(tmp_path: Path, bootstrap: str, source: str) -> Iterator[Service]:
+    """A service that has done all of it."""
+    options: dict[str, Any] = {"handlers": HANDLER, "settings": SETTINGS}
+    with service(tmp_path / "service", bootstrap, [source], **options) as live:
+        live.serve()
+        live.caught_up()
+        yield live
+
+
+def span(first: int, last: int) -> tuple[str, ...]:
+    """From one minute up to another, without the latter."""
+    return (
+        *("--from", str(BEGIN_MS + first * MINUTE_MS)),
+        *("--to", str(BEGIN_MS + last * MINUTE_MS)),
+    )
+
+
+def replay(live: Service, *options: str) -> dict[str, Any]:
+    """Runs one to its end; what it reports."""
+    done = live.command("replay", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def values(results: list[Read]) -> list[str]:
+    return sorted((read.value or b"").decode() for read in results)
+
+
+def results_of(live: Service, identity: str) -> list[Read]:
+    """Those that bear the replay's id."""
+    found = kafka.read_all(live.bootstrap, live.results)
+    return [read for read in found if read.headers.get(REPLAY) == identity.encode()]
+
+
+def replayed_runs(live: Service) -> list[Invocation]:
+    """Those by processes that are not the service's."""
+    workers = set(live.worker_pids().values())
+    return [run for run in invocations(live.ledger) if run.pid not in workers]
+
+
+def groups(live: Service) -> set[str]:
+    """The groups of replays that the brokers know."""
+    admin = AdminClient({"bootstrap.servers": live.bootstrap})
+    listed = admin.list_consumer_groups(request_timeout=30).result(30)
+    names = {group.group_id for group in listed.valid}
+    assert live.name in names
+    return {name for name in names if name.startswith(f"{live.name}.replay.")}
+
+
+def test_exactly_the_events_of_the_range_run_again(live: Service) -> None:
+    """Beside the service, whose positions, members and topics for retries do not change."""
+    before, pids, rebalanced = live.committed(), live.worker_pids(), live.said().count("assigned")
+    report = replay(live, *span(3, 12))
+    wanted = sorted(f"{p}-{m}" for p in (0, 1) for m in [3, 4, 5, 6, 7, 8, 9, 10, 11])
+    assert values(results_of(live, report["replay"])) == wanted
+    assert len(replayed_runs(live)) == len(wanted)
+    assert (report["replayed"], report["dead"], report["failed"]) == (len(wanted), 0, 0)
+    live_results = [
+        r for r in kafka.read_all(live.bootstrap, live.results) if REPLAY not in r.headers
+    ]
+    assert len(live_results) == 2 * RECORDS
+    assert (live.committed(), live.worker_pids()) == (before, pids)
+    assert live.said().count("assigned") == rebalanced
+    assert groups(live) == set()
+
+
+ASYNC = """
+async def handle(message):
+    return message.value
+"""
+BATCHES = """
+from kworker import batch
+
+@batch(size=8, wait="50ms")
+def handle(messages):
+    return [message.value for message in messages]
+"""
+NEW_PROTOCOL = {
+    "kafka": {"group.protocol": "consumer"},
+    "workers": {**SETTINGS["workers"], "membership": "dynamic"},
+}
+
+
+@pytest.mark.parametrize(
+    ("handlers", "settings"),
+    [(ASYNC, {}), (BATCHES, {}), (HANDLER, NEW_PROTOCOL)],
+    ids=["async", "batches", "new-protocol"],
+)
+def test_every_kind_of_handler_and_of_group_can_be_replayed(
+    tmp_path: Path, bootstrap: str, source: str, handlers: str, settings: dict[str, Any]
+) -> None:
+    """The service's members may speak the newer protocol, which takes positions from members."""
+    options: dict[str, Any] = {"handlers": handlers, "settings": {**SETTINGS, **settings}}
+    with service(tmp_path / "service", bootstrap, [source], **options) as live:
+        live.serve()
+        live.caught_up()
+        report = replay(live, *span(3, 12))
+        assert report["replayed"] == 18
+        assert len(results_of(live, report["replay"])) == 18
+        assert groups(live) == set()
+
+
+def test_what_the_service_has_not_settled_is_its_own_to_do(live: Service) -> None:
+    """A replay while it is stopped must not run what it will run when it is back."""
+    assert live.stop() == 0
+    write(live.bootstrap, live.topics[0], 5, 6, partition=1)
+    report = replay(live, "--all")
+    assert report["replayed"] == 2 * RECORDS
+    assert values(results_of(live, report["replay"])).count("1-5") == 1
+    live.serve()
+    eventually(lambda: live.counter("done") == 2, what="these two alone")
+    live.caught_up()
+    assert live.counter("done") == 2
+
+
+def test_retries_run_within_it_and_what_is_exhausted_is_a_dead_letter(live: Service) -> None:
+    """Nothing of it reaches the service, and the dead letter says of which replay it is."""
+    (live.folder / "fails").write_text("0-6")
+    (live.folder / "dies").write_text("1-7")
+    report = replay(live, *span(6, 8))
+    assert (report["replayed"], report["dead"], report["failed"]) == (3, 1, 3)
+    runs = [run for run in replayed_runs(live) if run.position == (live.topics[0], 0, 6)]
+    assert [run.attempt for run in runs] == [1, 2, 3]
+    first, second, third = runs
+    assert second.start_ns - (first.end_ns or 0) >= 200_000_000
+    assert third.start_ns - (second.end_ns or 0) >= 400_000_000
+    for delay in ("200ms", "400ms"):
+        assert kafka.read_all(live.bootstrap, f"{live.name}.retry.{delay}") == []
+    [dead] = kafka.read_all(live.bootstrap, f"{live.name}.dead")
+    assert dead.value == b"1-7"
+    assert dead.headers[REPLAY] == report["replay"].encode()
+    assert groups(live) == set()
+
+
+def test_with_idempotency_only_what_was_never_done_runs_and_counts_as_live(
+    tmp_path: Path, bootstrap: str, redis_url: str, source: str
+) -> None:
+    """Rejected once, and the reason is mended: that is the first time that these are done."""
+    seen = {"idempotency": {"redis": redis_url, "key": "identities:of"}}
+    options: dict[str, Any] = {"handlers": HANDLER, "settings": {**SETTINGS, **seen}}
+    with service(tmp_path / "service", bootstrap, [source], **options) as live:
+        (live.folder / "identities.py").write_text("def of(message): return message.text()\n")
+        (live.folder / "dies").write_text("0-6 1-7")
+        live.serve()
+        live.caught_up()
+        eventually(lambda: live.counter("dead") == 2, what="both are dead letters")
+        (live.folder / "dies").unlink()
+        report = replay(live, "--all")
+        assert (report["replayed"], report["skipped"]) == (2, 2 * RECORDS - 2)
+        assert results_of(live, report["replay"]) == []
+        found = kafka.read_all(bootstrap, live.results)
+        assert len({read.source for read in found}) == len(found) == 2 * RECORDS
+        assert not any(REPLAY in read.headers for read in found)
+        again = replay(live, "--all")
+        assert (again["replayed"], again["skipped"]) == (0, 2 * RECORDS)
+        forced = replay(live, *span(6, 8), "--force")
+        assert (forced["replayed"], forced["skipped"]) == (4, 0)
+        assert values(results_of(live, forced["replay"])) == ["0-6", "0-7", "1-6", "1-7"]
+
+
+@contextmanager
+def replaying(live: Service, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """One whose handlers wait while there is the file `wait`; it has begun some."""
+    wait = live.folder / "wait"
+    wait.touch()
+    process = subprocess.Popen(
+        [*COMMAND, "replay", *options, "--config", str(live.config)],
+        cwd=live.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), recorded.FOLDER: str(live.ledger)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        eventually(lambda: len(replayed_runs(live)) == 4, what="each thread has one")
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_interrupt_lets_what_is_in_hand_end(live: Service) -> None:
+    """And begins nothing more; its group, which is there meanwhile, is gone."""
+    with replaying(live, "--all") as process:
+        process.send_signal(signal.SIGINT)
+        (live.folder / "wait").unlink()
+        said, told = process.communicate(timeout=END_TIMEOUT_S)
+    assert process.returncode == 130
+    assert "interrupted: what is in hand ends first" in told
+    identity = said.split()[1]
+    assert said.startswith(f"replay {identity} of {live.name}: ")
+    ended = [run.position for run in replayed_runs(live) if run.ended]
+    assert 4 <= len(ended) < 2 * RECORDS
+    assert sorted(read.source for read in results_of(live, identity)) == sorted(ended)
+    assert groups(live) == set()
+
+
+def test_a_second_interrupt_waits_for_nothing(live: Service) -> None:
+    """Its handlers are still at work when it has ended."""
+    with replaying(live, "--all") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stderr
+        eventually(lambda: "what is in hand ends first" in process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        said, told = process.communicate(timeout=END_TIMEOUT_S)
+    assert process.returncode == 130
+    assert "records in hand did not end" in told
+    assert ": 0 replayed" in said
+
+
+def test_its_group_shows_how_far_it_is(live: Service) -> None:
+    """To whatever tells of lag; deleted in the end."""
+    (live.folder / "fails").write_text("0-19")
+    with replaying(live, "--all") as process:
+        (live.folder / "wait").unlink()
+        [group] = eventually(lambda: groups(live), what="its group")
+        assert kafka.committed(live.bootstrap, group).keys() <= {
+            (live.topics[0], p) for p in (0, 1)
+        }
+        said, _ = process.communicate(timeout=END_TIMEOUT_S)
+    assert process.returncode == 0
+    assert f"{2 * RECORDS} replayed" in said
+    assert groups(live) == set()
+
+
+def test_a_dry_run_tells_what_would_be_read_and_runs_nothing(live: Service) -> None:
+    told = json.loads(live.command("replay", *span(18, 20), "--dry-run", "--json").stdout)
+    rows = [(row["topic"], row["partition"], row["from"], row["to"]) for row in told["partitions"]]
+    # The record of minute 20 is the first one: where no later one is, it begins there.
+    assert rows == [(live.topics[0], p, 0, RECORDS) for p in (0, 1)]
+    assert told["records_max"] == 2 * RECORDS
+    shown = live.command("replay", "--all", "--dry-run").stdout
+    assert shown.splitlines()[-1] == "at most 40 records would be replayed"
+    assert replayed_runs(live) == []
+
+
+def test_nothing_to_replay_is_no_failure(live: Service) -> None:
+    done = live.command("replay", "--from", "-0s", "--to", str(int(time.time() * 1000) + 10**6))
+    assert done.returncode == 0
+    assert done.stdout == f"nothing to replay: {live.name} has settled no record of that time\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "either --from and --to, or --all"),
+        (("--from", "-2h"), "either --from and --to, or --all"),
+        (("--all", "--from", "-2h"), "either --from and --to, or --all"),
+        (("--from", "-1h", "--to", "-2h"), "nothing lies between --from -1h and --to -2h"),
+        (("--from", "soon", "--to", "-2h"), "--from: expected ISO 8601"),
+    ],
+)
+def test_a_range_that_is_none_is_told(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    """In one line, before anything is asked."""
+    never = Service(tmp_path / "service", "127.0.0.1:9", ["past"])
+    done = never.command("replay", *options)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert words in line
+
+
+def test_brokers_that_do_not_answer_are_told(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    never = Service(tmp_path / "service", f"127.0.0.1:{free_port()}", ["past"])
+    done = never.command("replay", "--all")
+    assert done.returncode == 69
+    [line] = done.stderr.splitlines()
+    assert "no broker of" in line
+
+
+def test_a_handler_that_cannot_be_imported_is_told(live: Service) -> None:
+    live.write_handlers("import nothing_of_that_name\n")
+    done = live.command("replay", "--all")
+    assert done.returncode == 78
+    assert "nothing_of_that_name" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,195 @@
+"""The dead-letter topic is gone, or not ours to write: what is for it waits, all else goes on."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.harness import oracles
+from tests.harness.history import Commit, history
+from tests.harness.kafka import New, Read, Writer, create_topic, read_all
+from tests.harness.ledgers import At, Position, Produced
+from tests.harness.service import Service, service
+from tests.waiting import eventually
+
+REFUSING = """
+from kworker import Reject
+from tests.harness.recorded import recorded
+
+@recorded
+def handle(message):
+    if message.value.startswith(b"bad"):
+        raise Reject("bad")
+    return message.value
+"""
+GOOD, PARTITIONS = 200, 4
+BAD_IN = (0, 1)  # partitions
+
+
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+
+@contextmanager
+def deleted(running: Service, dead: str) -> Iterator[None]:
+    client = admin(running.bootstrap)
+    client.delete_topics([dead])[dead].result(30)
+    yield
+    running.create_topics()
+
+
+@contextmanager
+def unauthorised(running: Service, dead: str) -> Iterator[None]:
+    client = admin(running.bootstrap)
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        dead,
+        ResourcePatternType.LITERAL,
+        "User:*",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )
+    [made] = client.create_acls([rule]).values()
+    made.result(30)
+    yield
+    its = AclBindingFilter(
+        ResourceType.TOPIC,
+        dead,
+        ResourcePatternType.LITERAL,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    [gone] = client.delete_acls([its]).values()
+    gone.result(30)
+
+
+Break = Callable[[Service, str], AbstractContextManager[None]]
+
+
+class Run(NamedTuple):
+    """One service that had to do without, at its end."""
+
+    before: list[Produced]
+    during: list[Produced]
+    commits: list[Commit]
+    results: list[Read]
+    letters: list[Read]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running(
+    tmp_path_factory: pytest.TempPathFactory, strict: str
+) -> Iterator[dict[Break, "Future[Run]"]]:
+    """Both at once: most of their time they wait."""
+    with ThreadPoolExecutor() as pool:
+        yield {
+            broken: pool.submit(outage, broken, tmp_path_factory.mktemp(broken.__name__), strict)
+            for broken in (deleted, unauthorised)
+        }
+
+
+def outage(broken: Break, folder: Path, bootstrap: str) -> Run:
+    """Before it, all goes well; what is written meanwhile has bad records in some partitions."""
+    source = create_topic(bootstrap, f"proof-{broken.__name__}", PARTITIONS)
+    settings = {"workers": {"processes": 2, "threads": 4}, "retry": {"delays": []}}
+    writer = Writer(bootstrap, folder / "produced")
+    with service(
+        folder / "service", bootstrap, [source], handlers=REFUSING, settings=settings
+    ) as refusing:
+        dead = f"{refusing.name}.dead"
+        before = writer.write(source, mixed("before"))
+        refusing.serve()
+        refusing.caught_up()
+        with broken(refusing, dead):
+            during = writer.write(source, mixed("during"))
+            eventually(lambda: says_why(refusing, dead), what="it is red, and says why")
+            eventually(lambda: done(refusing) == 2 * GOOD, what="all the results")
+            eventually(lambda: beyond(refusing, during) == set(), what="the others committed")
+            assert short(refusing, during) == {(source, partition) for partition in BAD_IN}
+        mended = time.monotonic()
+        refusing.caught_up()
+        print(f"{broken.__name__}: well again after {time.monotonic() - mended:.1f} s")
+        eventually(lambda: refusing.status()["reasons"] == [], what="nothing is wrong any more")
+        assert refusing.state() == "running"
+        assert refusing.stop() == 0
+    return Run(
+        before,
+        during,
+        history(bootstrap, refusing.name),
+        read_all(bootstrap, refusing.results),
+        read_all(bootstrap, dead),
+    )
+
+
+@pytest.mark.parametrize("broken", [deleted, unauthorised])
+def test_while_they_cannot_be_written_their_partitions_wait_and_all_else_goes_on(
+    running: dict[Break, "Future[Run]"], broken: Break
+) -> None:
+    """P1 and P7: nothing is lost, it is red and says of which topic, and recovers by itself."""
+    run = running[broken].result()
+    everything = [*run.before, *run.during]
+    results = Counter(read.source for read in run.results)
+    assert results == dict.fromkeys(positions(everything) - positions(bad(everything)), 1)
+    mine = [each for each in run.letters if each.source in positions(run.during)]
+    assert Counter(each.source for each in mine) == dict.fromkeys(positions(bad(run.during)), 1)
+    # O3, with a dead letter for an end. Of those before, a deleted topic tells nothing any more.
+    ends = oracles.first_results([*run.results, *run.letters])
+    known = [each for each in everything if each.position not in positions(bad(run.before))]
+    assert oracles.unsafe(run.commits, known, ends) == []
+
+
+def mixed(prefix: str) -> Iterator[New]:
+    """In each partition good ones, and in some of them a bad one in their midst."""
+    for n in range(GOOD):
+        name = f"{prefix}-{n}"
+        yield New(name, name.encode(), name.encode(), n % PARTITIONS)
+        if n // PARTITIONS == 10 and n % PARTITIONS in BAD_IN:
+            yield New(f"bad {name}", f"bad {name}".encode(), b"bad", n % PARTITIONS)
+
+
+def bad(records: Iterable[Produced]) -> list[Produced]:
+    return [record for record in records if record.identity.startswith("bad")]
+
+
+def positions(records: Iterable[Produced]) -> set[Position]:
+    return {record.position for record in records}
+
+
+def says_why(running: Service, topic: str) -> bool:
+    status = running.status()
+    return status["state"] == "red" and any(topic in reason for reason in status["reasons"])
+
+
+def done(running: Service) -> int:
+    """Records with a result."""
+    return len({read.source for read in read_all(running.bootstrap, running.results)})
+
+
+def short(running: Service, records: Iterable[Produced]) -> set[At]:
+    """Partitions committed no further than their bad record."""
+    committed = running.committed()
+    return {record.at for record in bad(records) if committed[record.at] <= record.offset}
+
+
+def beyond(running: Service, records: Sequence[Produced]) -> set[At]:
+    """Partitions without a bad record that are not committed to their end."""
+    committed = running.committed()
+    waiting = {record.at for record in bad(records)}
+    return {r.at for r in records if r.at not in waiting and committed[r.at] <= r.offset}

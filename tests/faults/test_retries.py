@@ -1,0 +1,136 @@
+"""Thousands of records that fail again and again: each comes back when due, and not before."""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from tests.harness import kafka
+from tests.harness.kafka import Writer, numbered
+from tests.harness.ledgers import At, Fault, Invocation, invocations
+from tests.harness.service import Service, service
+from tests.waiting import eventually
+
+Topic = Callable[..., str]
+
+RECORDS, PARTITIONS = 5_000, 4
+DELAYS_S = (1, 2, 4)
+LATE_S, PUNCTUAL = 0.5, 0.99
+FAILING = """
+from tests.harness.recorded import recorded
+
+@recorded
+def handle(message):
+    if message.attempt < 4:
+        raise ConnectionError("the billing service does not answer")
+    return message.value
+"""
+
+
+def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_and_a_rebalance(
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+) -> None:
+    """Each is done with its four attempts, and others only where a kill cut one off."""
+    source = topic("proof", partitions=PARTITIONS)
+    settings = {
+        "workers": {"processes": 2},
+        "retry": {"delays": [f"{delay}s" for delay in DELAYS_S]},
+        "delivery": {"results": results},
+        "kafka.consumer": {"heartbeat.interval.ms": 500},
+        # Everything fails at first, and none of it dies.
+        "log": {"format": "json"},
+    }
+    writer = Writer(bootstrap, tmp_path / "produced")
+    with service(
+        tmp_path / "service", bootstrap, [source], handlers=FAILING, settings=settings
+    ) as failing:
+        failing.serve()
+        writer.write(source, numbered(RECORDS, keys=500))
+        for slot in (0, 1):
+            eventually(lambda: failing.counter("retried") > 2_000, what="many wait")
+            failing.kill_worker(slot)
+            failing.is_running()
+        assert failing.command("scale", "+1").returncode == 0
+        eventually(lambda: done(failing) == RECORDS, what="all are done")
+        owned = ownership(failing, f"{failing.name}.requeue")
+        assert failing.stop() == 0
+        failing.is_gone()
+        dead = kafka.read_all(bootstrap, f"{failing.name}.dead")
+    runs = invocations(failing.ledger)
+    attempts = by_attempt(runs)
+    assert dead == []
+    assert attempts.keys() == {
+        (record.position, attempt) for record in writer.acked for attempt in (1, 2, 3, 4)
+    }
+    assert not_by_a_kill(attempts, failing.faults.faults) == []
+    late_s = list(lateness(attempts, owned))
+    print(f"{len(late_s)} runs, {sum(late > LATE_S for late in late_s)} of them late")
+    assert min(late_s) >= 0
+    assert len(late_s) > RECORDS
+    assert sum(late <= LATE_S for late in late_s) >= PUNCTUAL * len(late_s)
+
+
+Attempts = dict[tuple[tuple[str, int, int], int], list[Invocation]]
+
+
+def done(running: Service) -> int:
+    """Records that were run to their end, as the handlers' ledger knows."""
+    return len({run.position for run in invocations(running.ledger) if run.ended})
+
+
+def by_attempt(runs: Sequence[Invocation]) -> Attempts:
+    found: Attempts = defaultdict(list)
+    for run in runs:
+        found[run.position, run.attempt].append(run)
+    return dict(found)
+
+
+def not_by_a_kill(attempts: Attempts, faults: Sequence[Fault]) -> list[Invocation]:
+    """Runs of an attempt that had been made before, and that no kill explains.
+
+    It is at least once: a worker that is killed between its letter and its commit has the
+    record run again, and from there on it comes back twice.
+    """
+    killed = {fault.pid for fault in faults}
+    unexplained = []
+    for (position, attempt), made in attempts.items():
+        cut = sum(run.pid in killed for run in made[:-1])
+        doubled = len(attempts.get((position, attempt - 1), made[:1])) - 1
+        unexplained += made[1 + cut + doubled :]
+    return unexplained
+
+
+def lateness(attempts: Attempts, owned: dict[int, list[tuple[float, float]]]) -> Iterator[float]:
+    """Seconds after the due time at which each retry began, where its partition had an owner."""
+    for (position, attempt), made in attempts.items():
+        before = attempts.get((position, attempt - 1), [])
+        if len(made) != 1 or len(before) != 1 or before[0].end_ns is None:
+            continue  # the first attempt, or which came of which cannot be told
+        due_s = before[0].end_ns / 1e9 + DELAYS_S[attempt - 2]
+        if any(begin <= due_s and end >= due_s + LATE_S for begin, end in owned[position[1]]):
+            yield made[0].start_ns / 1e9 - due_s
+
+
+def ownership(running: Service, topic: str) -> dict[int, list[tuple[float, float]]]:
+    """When each partition had an owner, as the workers' log and the kills tell."""
+    ends = {fault.pid: fault.from_ns / 1e9 for fault in running.faults.faults}
+    begun: dict[tuple[int, At], float] = {}
+    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for line in running.said().splitlines():
+        event = json.loads(line) if line.startswith("{") else {}
+        if event.get("event") not in ("assigned", "revoked"):
+            continue
+        at_s = datetime.fromisoformat(event["timestamp"]).timestamp()
+        for name in event["partitions"]:
+            at = (name.rpartition("/")[0], int(name.rpartition("/")[2]))
+            if at[0] != topic:
+                continue
+            if event["event"] == "assigned":
+                begun[event["pid"], at] = at_s
+            elif (event["pid"], at) in begun:
+                found[at[1]].append((begun.pop((event["pid"], at)), at_s))
+    for (pid, at), since_s in begun.items():
+        found[at[1]].append((since_s, ends.get(pid, time.time())))
+    return found

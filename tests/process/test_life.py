@@ -1,0 +1,54 @@
+"""Whether a process still lives that has given its name: wrong once, and an effect is repeated."""
+
+import os
+import subprocess
+import sys
+
+from kworker.worker.life import Neighbours, own_life
+from tests.waiting import eventually
+
+
+def life_of_a_child() -> tuple["subprocess.Popen[str]", str]:
+    """A process, and the name that it gives itself."""
+    code = "from kworker.worker.life import own_life; print(own_life('host'), flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout
+    return child, child.stdout.readline().strip()
+
+
+def test_a_process_is_gone_when_it_has_ended_and_not_before() -> None:
+    """Killed, it is gone at once, though nobody has waited for it yet."""
+    child, life = life_of_a_child()
+    assert not Neighbours("host").gone(life)
+    child.kill()
+    eventually(lambda: Neighbours("host").gone(life), what="the zombie is known to be gone")
+    child.communicate()
+    assert Neighbours("host").gone(life)
+
+
+def test_another_process_of_the_same_number_is_another_life() -> None:
+    """Numbers come again."""
+    life = own_life("host")
+    assert not Neighbours("host").gone(life)
+    place, _, started = life.rpartition("/")
+    assert Neighbours("host").gone(f"{place}/{int(started) - 1}")
+
+
+def test_of_another_machine_nothing_is_known() -> None:
+    """Its numbers mean nothing here: another host, another container, before a boot."""
+    instance, machine, pid, started = own_life("host").split("/")
+    for stranger in (
+        f"other/{machine}/{pid}/1",
+        f"{instance}/another.1/{pid}/1",
+        f"{instance}/{machine}/x/{started}",
+        "odd",
+    ):
+        assert not Neighbours("host").gone(stranger)
+
+
+def test_a_life_has_no_blanks() -> None:
+    """It is written beside a source position, with a blank between."""
+    assert " " not in own_life("host")
+    assert own_life("host").split("/")[2] == str(os.getpid())

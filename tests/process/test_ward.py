@@ -1,0 +1,444 @@
+"""The ward with real cells: handlers that crash, leave, hang and eat memory (FAULTS 5, 7)."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kworker.config import Config, DeadLetter, Kafka, Source, Workers
+from kworker.core.failure import Described, Failure
+from kworker.core.headers import ATTEMPT, SOURCE, Envelope
+from kworker.core.outcome import Failed
+from kworker.core.record import Partition, Record
+from kworker.supervisor.journal import Journal
+from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.ward import Ward
+from tests.records import a_partition, a_record
+from tests.waiting import eventually
+
+HANDLERS = """
+import asyncio, ctypes, os, re, time
+
+def killer(what):
+    if what == b"segv":
+        ctypes.string_at(0)
+    elif what == b"exit":
+        os._exit(3)
+    elif what == b"stack":
+        many = 20_000_000
+        ctypes.CDLL(None).regcomp(
+            ctypes.create_string_buffer(256), b"(" * many + b")" * many, 1
+        )
+    elif what == b"memory":
+        hoard = []
+        while True:
+            hoard.append(bytearray(b"x" * (4 << 20)))
+    elif what == b"sleep":
+        time.sleep(3600)
+    elif what == b"gil":
+        re.match(r"(a+)+$", "a" * 60 + "b")
+
+def handle(message):
+    with open("ran", "a") as ran:
+        ran.write(f"{message.topic}/{message.partition}/{message.offset}/{message.attempt} "
+                  f"{message.value.decode()} {os.getpid()}\\n")
+    if message.value == b"slow":
+        time.sleep(0.3)
+    if message.value == b"raise":
+        raise ValueError("no such customer")
+    if message.value == b"huge":
+        return b"x" * 2000
+    killer(message.value)
+    return {"value": message.value.decode(), "headers": [name for name, _ in message.headers]}
+
+async def handle_async(message):
+    if message.value == b"slow":
+        await asyncio.sleep(0.3)
+    killer(message.value)
+    return {"value": message.value.decode()}
+
+class Broken:
+    def __init__(self):
+        if os.path.exists("broken"):
+            raise ConnectionError("no database")
+
+    def __call__(self, message):
+        return {}
+"""
+WAIT_S = 60.0
+
+CGROUPS = Path("/sys/fs/cgroup/memory")  # of version 1
+
+
+class Bench:
+    """A ward as a worker has it, turned as the poll thread does."""
+
+    def __init__(self, folder: Path, handler: str, **workers: object) -> None:
+        (folder / "handlers.py").write_text(HANDLERS)
+        self.config = Config(
+            name="orders",
+            handler=f"handlers:{handler}",
+            file=folder / "kworker.toml",
+            state_dir=folder,
+            instance="test",
+            source=Source(topics=["orders"]),
+            kafka=Kafka(common={"bootstrap.servers": "127.0.0.1:1"}),
+            workers=Workers(**{"threads": 4, "concurrency": 8, **workers}),
+            dead_letter=DeadLetter(crash_limit=2),
+        )
+        self.journal = Journal(folder / "suspects")
+        facts = TopicFacts(["orders.results"])
+        facts.learn({"orders.results": 1000}, {})
+        self.ward = Ward(self.config, folder / "suspects", facts)
+        self.partition = a_partition()
+        self.decided: list[Record] = []
+        self.cells: set[int] = set()
+        self.ran = folder / "ran"
+
+    def suspect(self, *values: str, why: str = "crash", partition: Partition | None = None) -> None:
+        """One record of each value, at offsets from 0, in the journal and in the ward."""
+        partition = partition or self.partition
+        records = [a_record(partition, i, value=v.encode()) for i, v in enumerate(values)]
+        self.journal_of(records, why)
+        self.ward.look(time.monotonic(), force=True)
+        assert all(self.ward.suspects(record) for record in records)
+        self.ward.take(records)
+
+    def journal_of(self, records: list[Record], why: str = "crash") -> None:
+        places = [record.source.place for record in records]
+        self.journal.accuse(places, why, "SIGSEGV", time.time(), 1000)
+
+    def turn(self) -> list[Record]:
+        self.ward.look(time.monotonic())
+        decided = self.ward.turn(time.monotonic())
+        if self.cell:
+            self.cells.add(self.cell)
+        self.decided += decided
+        self.ward.settled(decided)
+        return decided
+
+    @property
+    def cell(self) -> int | None:
+        cell = self.ward._cell
+        return cell.pid if cell else None
+
+    def until(self, condition: Callable[[], object], what: str = "") -> None:
+        def turned() -> bool:
+            self.turn()
+            return bool(condition())
+
+        eventually(turned, timeout_s=WAIT_S, every_s=0.005, what=what)
+
+    def until_all(self, count: int) -> dict[int, Failure | list[bytes] | None]:
+        """Outcomes by offset, once so many are there."""
+        self.until(lambda: len(self.decided) >= count, f"{count} outcomes")
+        assert len(self.decided) == count
+        return {record.offset: told(record) for record in self.decided}
+
+    def runs(self, value: str) -> int:
+        lines = self.ran.read_text().splitlines() if self.ran.exists() else []
+        return sum(line.split()[1] == value for line in lines)
+
+
+def told(record: Record) -> Failure | list[bytes] | None:
+    outcome = record.outcome
+    if isinstance(outcome, Failed):
+        assert isinstance(outcome.error, Described)
+        return outcome.error.failure
+    return outcome and [output.value or b"" for output in outcome]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.chdir(tmp_path)
+
+    def make(handler: str = "handle", **workers: object) -> Bench:
+        made.append(Bench(tmp_path, handler, **workers))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.ward.give_up()
+        one.until(lambda one=one: one.cell is None)
+
+
+def test_a_suspect_that_is_none_is_done_as_in_the_pool(bench: Callable[..., Bench]):
+    """Most suspects only stood beside the culprit; their results and failures are as ever."""
+    ward = bench()
+    ward.suspect("good", "raise", "huge")
+    outcomes = ward.until_all(3)
+    assert outcomes[0] == [b'{"value":"good","headers":[]}']
+    failed = outcomes[1]
+    assert isinstance(failed, Failure)
+    assert (failed.kind, failed.exception, failed.message) == (
+        "error",
+        "ValueError",
+        "no such customer",
+    )
+    assert 'raise ValueError("no such customer")' in failed.stack
+    too_large = outcomes[2]
+    assert isinstance(too_large, Failure)
+    assert too_large.kind == "unpublishable"
+    assert not ward.ward.known
+    assert ward.journal.read() == {}
+    assert ward.ward.waiting == 0
+
+
+def test_results_bear_the_source_and_its_attempt_also_of_a_record_that_comes_again(
+    bench: Callable[..., Bench],
+):
+    """The cell never sees kworker's own topics, nor the headers that it writes there."""
+    ward = bench()
+    requeue = a_partition("orders.requeue", 1, known=1)
+    headers = ((SOURCE, b"orders/3/77/1700000000000"), (ATTEMPT, b"4"), ("trace", b"x"))
+    record = a_record(requeue, 5, value=b"good", headers=headers)
+    record.comes_again(Envelope.open(headers), known=0)
+    ward.journal_of([record])
+    ward.ward.look(time.monotonic(), force=True)
+    ward.ward.take([record])
+    ward.until_all(1)
+    assert record.outcome is not None
+    assert not isinstance(record.outcome, Failed)
+    [output] = record.outcome
+    assert output.value == b'{"value":"good","headers":["trace"]}'
+    assert dict(output.headers)[SOURCE] == b"orders/3/77/1700000000000"
+    assert "orders/3/77/4 good" in ward.ran.read_text()
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [("segv", "SIGSEGV"), ("exit", "exit code 3"), ("stack", "SIGSEGV")],
+)
+def test_the_culprit_alone_is_convicted_with_the_signals_name(
+    bench: Callable[..., Bench], what: str, how: str
+):
+    ward = bench()
+    ward.suspect("good", "slow", what, "slow", "good")
+    outcomes = ward.until_all(5)
+    verdict = outcomes.pop(2)
+    assert isinstance(verdict, Failure)
+    assert (verdict.kind, verdict.message) == ("crashed", how)
+    assert all(isinstance(outcome, list) for outcome in outcomes.values())
+    assert ward.runs(what) <= 2 + 4  # the limit, and the halvings before
+    assert ward.journal.read() == {}
+
+
+def test_two_culprits_at_once_are_both_convicted_and_nobody_else(bench: Callable[..., Bench]):
+    ward = bench()
+    ward.suspect("slow", "segv", "slow", "exit", "slow", "good")
+    outcomes = ward.until_all(6)
+    crashed = {o: f.message for o, f in outcomes.items() if isinstance(f, Failure)}
+    assert crashed == {1: "SIGSEGV", 3: "exit code 3"}
+
+
+def test_coroutines_are_run_on_a_loop_and_judged_alike(bench: Callable[..., Bench]):
+    ward = bench("handle_async")
+    ward.suspect("slow", "segv", "slow", "good")
+    outcomes = ward.until_all(4)
+    crashed = {o: f.message for o, f in outcomes.items() if isinstance(f, Failure)}
+    assert crashed == {1: "SIGSEGV"}
+
+
+@pytest.mark.parametrize("what", ["sleep", "gil"])
+def test_a_handler_that_never_ends_is_dumped_and_convicted_as_a_time_out(
+    bench: Callable[..., Bench], what: str, capfd: pytest.CaptureFixture[str]
+):
+    """Not even one that holds the interpreter's lock, which no signal handler of Python's sees."""
+    ward = bench(handler_timeout="1s")
+    ward.suspect("good", what, "good")
+    outcomes = ward.until_all(3)
+    verdict = outcomes.pop(1)
+    assert isinstance(verdict, Failure)
+    assert (verdict.kind, verdict.message) == ("timeout", "over workers.handler_timeout = 1s")
+    assert all(isinstance(outcome, list) for outcome in outcomes.values())
+    # Beside others, in a half with one of those if it had not ended by then, and twice alone.
+    assert ward.runs(what) in ((3,) if what == "sleep" else (3, 4))
+    assert "in killer" in capfd.readouterr().err
+
+
+def test_deaths_are_counted_over_the_workers_own(bench: Callable[..., Bench], tmp_path: Path):
+    """A worker may die in between; its cell dies with it, and that counts for nobody."""
+    ward = bench()
+    ward.suspect("segv")
+    ward.until(lambda: [s.deaths for s in ward.journal.read().values()] == [1])
+    ward.ward.give_up()
+    again = bench()
+    record = a_record(again.partition, 0, value=b"segv")
+    again.ward.look(time.monotonic(), force=True)
+    assert again.ward.suspects(record)
+    again.ward.take([record])
+    verdict = again.until_all(1)[0]
+    assert isinstance(verdict, Failure)
+    assert verdict.kind == "crashed"
+    assert again.runs("segv") == 2
+
+
+def test_kills_from_outside_convict_nobody(bench: Callable[..., Bench]):
+    """Whoever kills processes at random must not be able to dead-letter an order."""
+    ward = bench()
+    ward.suspect("slow")
+    for kills in (1, 2):
+        ward.until(lambda kills=kills: ward.runs("slow") == kills)
+        assert ward.cell
+        os.kill(ward.cell, signal.SIGKILL)
+        ward.until(lambda: ward.cell is None)
+    assert ward.until_all(1)[0] == [b'{"value":"slow","headers":[]}']
+
+
+def _confines() -> bool:
+    """Whether a cgroup can be made here; without one, nothing could be made to run out."""
+    probe = CGROUPS / f"kworker-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+if _confines():
+
+    def test_the_kernels_kills_for_want_of_memory_convict_at_the_limit(
+        bench: Callable[..., Bench], oom: Callable[[int], None]
+    ):
+        ward = bench()
+        ward.suspect("good", "memory")
+        ward.until(lambda: ward.runs("memory") == 0 and ward.cell)
+        while len(ward.decided) < 2:
+            oom(ward.cell or 0)
+            ward.turn()
+        outcomes = ward.until_all(2)
+        verdict = outcomes[1]
+        assert isinstance(verdict, Failure)
+        assert (verdict.kind, verdict.message) == ("crashed", "SIGKILL")
+        assert ward.runs("memory") <= 4
+
+
+@pytest.fixture
+def oom() -> Iterator[Callable[[int], None]]:
+    """Puts a process into a cgroup that has 200 MiB."""
+    folder = CGROUPS / f"kworker-test-{os.getpid()}"
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text(str(200 << 20))
+    entered: set[int] = set()
+
+    def enter(pid: int) -> None:
+        if pid and pid not in entered:
+            try:
+                (folder / "cgroup.procs").write_text(str(pid))
+                entered.add(pid)
+            except OSError:
+                pass  # it is dead already
+
+    yield enter
+    eventually(lambda: not (folder / "cgroup.procs").read_text())
+    folder.rmdir()
+
+
+def test_a_partition_that_goes_takes_its_suspects_and_the_cell_without_a_death(
+    bench: Callable[..., Bench],
+):
+    ward = bench()
+    other = a_partition(number=1)
+    ward.suspect("sleep")
+    ward.suspect("slow", partition=other)
+    ward.until(lambda: ward.runs("sleep") == 1)
+    cell = ward.cell
+    ward.ward.close(ward.partition)
+    assert ward.ward.waiting == 1
+    outcomes = ward.until_all(1)
+    assert outcomes == {0: [b'{"value":"slow","headers":[]}']}
+    assert ward.cell != cell
+    assert [s.deaths for s in ward.journal.read().values()] == [0]
+
+
+def test_a_drain_begins_nothing_and_lets_end_what_has_begun(bench: Callable[..., Bench]):
+    ward = bench(threads=1)
+    ward.suspect("slow")
+    ward.until(lambda: ward.runs("slow") == 1)
+    ward.suspect("good", partition=a_partition(number=1))
+    [back] = ward.ward.shed()
+    assert back.partition.number == 1
+    assert ward.ward.busy
+    assert ward.ward.withdraw(lambda _: True) == []
+    ward.until_all(1)
+    assert not ward.ward.busy
+    assert ward.ward.give_up() == []
+    ward.until(lambda: ward.cell is None)
+
+
+def test_a_handler_that_cannot_be_made_convicts_nobody_and_is_told(
+    bench: Callable[..., Bench], tmp_path: Path
+):
+    """The database it needs is down, which is no fault of any record."""
+    (tmp_path / "broken").touch()
+    ward = bench("Broken")
+    ward.suspect("good")
+    ward.until(lambda: "ConnectionError: no database" in ward.ward.reason)
+    ward.until(lambda: ward.cell is None)
+    ward.until(lambda: ward.cell is not None)
+    (tmp_path / "broken").unlink()
+    assert ward.until_all(1)[0] == [b"{}"]
+    assert ward.ward.reason == ""
+
+
+def test_the_cell_dies_with_its_worker(tmp_path: Path, bench: Callable[..., Bench]):
+    """An orphan would run a record beside the next worker, which has it, too."""
+    ward = bench()
+    pid = os.fork()
+    if pid == 0:
+        ward.suspect("sleep")
+        ward.until(lambda: ward.runs("sleep"))
+        (tmp_path / "cell").write_text(str(ward.cell))
+        signal.pause()
+    cell = int(eventually(lambda: (tmp_path / "cell").exists() and (tmp_path / "cell").read_text()))
+    assert psutil.Process(cell).cmdline()[0] == "kworker: cell [orders]"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    eventually(lambda: not psutil.pid_exists(cell) or psutil.Process(cell).status() == "zombie")
+
+
+def test_the_poll_thread_never_waits_for_the_cell(bench: Callable[..., Bench]):
+    """A heartbeat that waits for a suspect would cost the partitions."""
+    ward = bench(handler_timeout="1s")
+    ward.suspect(*["x" * 50_000] * 30, "segv", "gil")
+    slowest = 0.0
+    while len(ward.decided) < 32:
+        began = time.monotonic()
+        ward.turn()
+        slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.002)
+    assert slowest < 0.5
+
+
+def test_where_memory_runs_out_the_cell_has_a_lead_that_does_not_outweigh_size(
+    bench: Callable[..., Bench],
+):
+    """It goes before a worker of its size, not before one that has used up the memory."""
+    ward = bench()
+    ward.suspect("sleep")
+    ward.until(lambda: ward.runs("sleep"))
+    lead = Path(f"/proc/{ward.cell}/oom_score_adj").read_text()
+    assert int(lead) - int(Path("/proc/self/oom_score_adj").read_text()) == 200
+
+
+def test_an_idle_cell_ends(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kworker.worker.ward._IDLE_S", 0.1)
+    ward = bench()
+    ward.suspect("good")
+    ward.until_all(1)
+    ward.until(lambda: ward.cell is None)
+
+
+def test_without_suspects_nothing_is_started(bench: Callable[..., Bench]):
+    ward = bench()
+    ward.turn()
+    assert not ward.ward.known
+    assert ward.cell is None
+    assert ward.ward.reason == ""
