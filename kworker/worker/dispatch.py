@@ -238,7 +238,7 @@ class Dispatch:
         """Of those that did not simply end well, the ones that ended."""
         doomed, self._doomed = self._doomed, []
         finished = []
-        for record in [*odd, *(record for record in doomed if record.partition.open)]:
+        for record in [*odd, *doomed]:
             match record.outcome:
                 case Failed():
                     if self._judge(record):
@@ -343,6 +343,9 @@ class Dispatch:
     def close(self, partition: Partition) -> None:
         """It is given up: its records in the pool no longer count."""
         dropped = self._lanes.close(partition)
+        # Claimed, and never to run here: the next owner must not wait for them.
+        dropped += [record for record in self._doomed if record.partition is partition]
+        self._doomed = [record for record in self._doomed if record.partition is not partition]
         if self._ward is not None:
             self._ward.close(partition)
             running = {record for record in self._in_ward if record.partition is partition}

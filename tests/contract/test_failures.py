@@ -1,6 +1,7 @@
 """What becomes of records that fail: the poller, its triage and its letters over the twin."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from kworker.core.failure import Described, Failure
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields, Headers
 from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
+from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.refusals import Refusals
+from kworker.worker.claim_book import Answers
 from tests.contract.bench import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
 from tests.contract.delayed import Delays
 
@@ -477,3 +480,56 @@ def test_a_held_record_is_rejected_without_waiting_for_its_time(
     assert len(kafka.records(DEAD)) == 1
     assert bench.in_hand() == [b"behind"]
     assert bench.poller.flow.held == 0
+
+
+class Granting:
+    """A claimant that grants everything, and remembers what it is given back."""
+
+    reason, pending, unguarded = None, False, 0
+
+    def __init__(self) -> None:
+        self.granted: deque[Record] = deque()
+        self.given_back: list[Record] = []
+
+    @property
+    def ready(self) -> int:
+        return len(self.granted)
+
+    def room(self) -> int:
+        return 100 - self.ready
+
+    def ask(self, records: Iterable[Record]) -> None:
+        self.granted.extend(records)
+
+    def take(self, most: int) -> deque[Record]:
+        return deque(self.granted.popleft() for _ in range(min(most, self.ready)))
+
+    def turn(self, now: float) -> Answers:
+        return Answers()
+
+    def withdraw(self, partition: Partition) -> list[Record]:
+        return []
+
+    def given_up(self, records: Iterable[Record]) -> None:
+        self.given_back += records
+
+    def settled(self, records: Iterable[Record]) -> None:
+        """They led to something."""
+
+    released = settled
+
+
+def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_partition(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """Else its event would be in hand for as long as this worker lives, and the next would wait."""
+    claimant = Granting()
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
+    Refusals(tmp_path).add(("foo", 0, 0), "me@here")
+    bench.turn()
+    bench.pool._hands = 1
+    bench.poller.dispatch.turn(0.0)  # it is taken for the pool, and doomed
+    [partition] = [p for p in bench.poller.assignment.partitions.values() if p.ledger.unsettled]
+    bench.poller.dispatch.close(partition)
+    assert [record.source.place for record in claimant.given_back] == [("foo", 0, 0)]
+    assert (bench.poller.flow.records, bench.poller.dispatch.waiting) == (0, False)
