@@ -10,6 +10,10 @@ PYTHON ?= python3 python3.13 python3.12 python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+PYTEST := $(BIN)/python -m pytest
+# Most tests wait more than they compute, so two files at a time; what is judged by the clock, alone.
+BESIDE := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/alone
+ALONE := $(PYTEST) tests/alone
 
 help: ## explain the targets (this list)
 	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "  make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +24,7 @@ demo: java install ## 20,000 orders, some of them bad, through Kafka, workers an
 	@$(BIN)/python examples/orders/demo.py $(ARGS)
 
 test: java install ## every test, on real Kafka, Redis and Spark
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(if $(ARGS),$(PYTEST) $(ARGS),$(BESIDE) && $(ALONE))
 
 lint: install ## style and formatting (ruff)
 	@$(BIN)/ruff check .

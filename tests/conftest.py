@@ -1,9 +1,8 @@
 """What every test may ask for: one real Kafka and one real Redis for the whole session."""
 
+import os
 import random
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,26 +13,30 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.sandbox import Options, Sandbox
 from kworker.sandbox.process import port_is_free
+from tests import shared
 from tests.tables import Reader
 from tests.waiting import eventually
 
 PORTS_TOGETHER = 10
-STOP_TIMEOUT_S = 60.0
+SHARES = 4
 # For every JVM: none lives long enough to gain by optimising and verifying what it costs.
 SHORT_LIVED = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
-# Stops the sandboxes that it was told of when its standard input ends: at the session's end, and
-# also when pytest is interrupted or killed, which no fixture survives.
-_GUARD = """
-import sys
-folders = sys.stdin.read().splitlines()
-from kworker.sandbox import Sandbox
-for folder in folders:
-    Sandbox(folder).down(wipe=True)
-"""
+_GUARD = pytest.StashKey[shared.Guard]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test, and before the processes that run them."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_GUARD] = shared.Guard()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if guard := config.stash.get(_GUARD, None):
+        guard.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,7 +56,9 @@ def interruptible() -> None:
 @pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """Gives a port that is free, as are the nine above it; below those of outgoing connections."""
-    candidates = list(range(20000, 32000, PORTS_TOGETHER))
+    # Each of the processes that run tests has its own share of them.
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % SHARES
+    candidates = list(range(20000 + number * PORTS_TOGETHER, 32000, SHARES * PORTS_TOGETHER))
     random.shuffle(candidates)
 
     def take() -> int:
@@ -66,43 +71,35 @@ def free_port() -> Callable[[], int]:
 
 
 @pytest.fixture(scope="session")
-def guarded() -> Iterator[Callable[[Path], None]]:
-    """Has the sandboxes of the folders it is told of stopped, however the session ends."""
-    # In a session of its own: an interrupt from the terminal is not for it.
-    guard = subprocess.Popen(
-        [sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert guard.stdin
-    input_ = guard.stdin
+def server(free_port: Callable[[], int]) -> Callable[..., Sandbox]:
+    """Servers for the whole session, by name: `server("strict", redis=False)`, with any `Options`.
 
-    def tell(folder: Path) -> None:
-        input_.write(f"{folder}\n")
-        input_.flush()
+    Whichever process asks first starts them.
+    """
 
-    yield tell
-    input_.close()
-    assert guard.wait(STOP_TIMEOUT_S) == 0
+    def of(name: str, **options: Any) -> Sandbox:
+        with shared.one_at_a_time(name) as folder:
+            if not folder.exists():
+                options |= {"kafka_port": free_port(), "redis_port": free_port()}
+                shared.guard(folder)
+            sandbox = Sandbox(folder, Options(**options))
+            sandbox.up()
+            return sandbox
+
+    return of
 
 
 @pytest.fixture(scope="session")
-def sandbox(
-    tmp_path_factory: pytest.TempPathFactory,
-    free_port: Callable[[], int],
-    guarded: Callable[[Path], None],
-) -> Sandbox:
+def sandbox(server: Callable[..., Sandbox]) -> Sandbox:
     """One broker and Redis. Shared: a test that breaks servers takes an `own_sandbox`."""
-    folder = tmp_path_factory.mktemp("sandbox")
-    guarded(folder)
-    sandbox = Sandbox(folder, Options(kafka_port=free_port(), redis_port=free_port()))
-    sandbox.up()
-    return sandbox
+    return server("sandbox")
 
 
 @pytest.fixture
-def sandbox_folder(tmp_path: Path, guarded: Callable[[Path], None]) -> Iterator[Path]:
+def sandbox_folder(tmp_path: Path) -> Iterator[Path]:
     """For a sandbox of the test's own, which is gone when the test ends."""
     folder = tmp_path / "sandbox"
-    guarded(folder)
+    shared.guard(folder)
     yield folder
     Sandbox(folder).down(wipe=True)
 
@@ -152,6 +149,12 @@ def topic(bootstrap: str) -> Callable[..., str]:
         return name
 
     return create
+
+
+@pytest.fixture
+def results(topic: Callable[..., str]) -> str:
+    """Where results go; stamped when they are appended, which the client cannot choose."""
+    return topic("proof-results", message_timestamp_type="LogAppendTime")
 
 
 def _led(admin: AdminClient, name: str) -> int:

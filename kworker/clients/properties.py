@@ -11,13 +11,15 @@ Slot = int | Literal["delay"]
 
 # Why these differ from the library's own defaults: prefetch is memory times the processes; the
 # default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
-# a killed worker should be missed for ten seconds, not 45; and a fetch is unpacked whole, so one
-# that compresses well would take many times its size.
+# a killed worker should be missed for ten seconds, not 45; a fetch is unpacked whole, so one
+# that compresses well would take many times its size; and a partition that is assigned or
+# resumed waits for the fetch that is under way for the others.
 CONSUMER_DEFAULTS: Mapping[str, str | int | bool] = {
     "queued.max.messages.kbytes": 16384,
     "fetch.queue.backoff.ms": 10,
     "session.timeout.ms": 10000,
-    "fetch.message.max.bytes": 131072,
+    "fetch.message.max.bytes": 65536,
+    "fetch.wait.max.ms": 100,
     "fetch.max.bytes": 4194304,
 }
 PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {

@@ -158,22 +158,29 @@ def test_kworkers_own_headers_are_not_the_users_to_set(name: str) -> None:
         outputs(Result({}, headers={name: "x"}))
 
 
+class Odd:
+    """What nothing serialises; named so that a test's name is the same in every process."""
+
+    def __repr__(self) -> str:
+        return "odd"
+
+
 @pytest.mark.parametrize(
     "returned",
     [
-        {"value": object()},
+        {"value": Odd()},
         {"value": b"bytes"},
         {1: "key"},
         {"value": "\ud800"},
         "\ud800",
-        object(),
+        Odd(),
         Result({"value": {1, 2}}),
         Result({}, key="\ud800"),
         Result({}, headers={"a": "\ud800"}),
         Result({}, table="\ud800"),
-        Order(id=1, note=object()),
+        Order(id=1, note=Odd()),
         Order(id=1, note="\ud800"),
-        [{"fine": 1}, {"value": object()}],
+        [{"fine": 1}, {"value": Odd()}],
     ],
     ids=lambda value: ascii(value)[:40],
 )

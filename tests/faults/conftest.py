@@ -1,13 +1,11 @@
 """What tests of faults share."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from kworker.sandbox import Options, Sandbox
+from kworker.sandbox import Sandbox
 
-Topic = Callable[..., str]
 # Whoever has no rule may do everything; what is too old is looked for all the time.
 STRICT = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -17,22 +15,7 @@ STRICT = {
 }
 
 
-@pytest.fixture
-def results(topic: Topic) -> str:
-    """Where results go; stamped when they are appended, which the client cannot choose."""
-    return topic("proof-results", message_timestamp_type="LogAppendTime")
-
-
-@pytest.fixture(scope="package")
-def strict(
-    tmp_path_factory: pytest.TempPathFactory,
-    free_port: Callable[[], int],
-    guarded: Callable[[Path], None],
-) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def strict(server: Callable[..., Sandbox]) -> str:
     """A broker that can refuse, and on which nothing old is safe."""
-    folder = tmp_path_factory.mktemp("strict")
-    guarded(folder)
-    sandbox = Sandbox(folder, Options(kafka_port=free_port(), redis=False, properties=STRICT))
-    sandbox.up()
-    yield sandbox.bootstrap
-    sandbox.down(wipe=True)
+    return server("strict", redis=False, properties=STRICT).bootstrap

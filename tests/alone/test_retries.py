@@ -15,9 +15,10 @@ from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
-RECORDS, PARTITIONS = 5_000, 4
+RECORDS, FIRST, PARTITIONS = 5_000, 500, 4
 DELAYS_S = (1, 2, 4)
 LATE_S, PUNCTUAL = 0.5, 0.99
+KILLED_AFTER, JOINED_AFTER = (1_000, 6_000), 9_000  # retries: one in each round of them
 FAILING = """
 from tests.harness.recorded import recorded
 
@@ -47,13 +48,17 @@ def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_an
         tmp_path / "service", bootstrap, [source], handlers=FAILING, settings=settings
     ) as failing:
         failing.serve()
-        writer.write(source, numbered(RECORDS, keys=500))
-        for slot in (0, 1):
-            eventually(lambda: failing.counter("retried") > 2_000, what="many wait")
+        # A broker that has just begun is slow at its first transactions: that is no part of this.
+        first = {record.position for record in writer.write(source, numbered(FIRST, keys=FIRST))}
+        eventually(lambda: done(failing) == FIRST, what="the first are done")
+        writer.write(source, numbered(RECORDS, keys=500, first=FIRST))
+        for slot, more in enumerate(KILLED_AFTER):
+            _eventually_retried(failing, 3 * FIRST + more)
             failing.kill_worker(slot)
             failing.is_running()
+        _eventually_retried(failing, 3 * FIRST + JOINED_AFTER)
         assert failing.command("scale", "+1").returncode == 0
-        eventually(lambda: done(failing) == RECORDS, what="all are done")
+        eventually(lambda: done(failing) == FIRST + RECORDS, what="all are done")
         owned = ownership(failing, f"{failing.name}.requeue")
         assert failing.stop() == 0
         failing.is_gone()
@@ -65,7 +70,7 @@ def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_an
         (record.position, attempt) for record in writer.acked for attempt in (1, 2, 3, 4)
     }
     assert not_by_a_kill(attempts, failing.faults.faults) == []
-    late_s = list(lateness(attempts, owned))
+    late_s = list(lateness({of: at for of, at in attempts.items() if of[0] not in first}, owned))
     print(f"{len(late_s)} runs, {sum(late > LATE_S for late in late_s)} of them late")
     assert min(late_s) >= 0
     assert len(late_s) > RECORDS
@@ -73,6 +78,10 @@ def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_an
 
 
 Attempts = dict[tuple[tuple[str, int, int], int], list[Invocation]]
+
+
+def _eventually_retried(running: Service, count: int) -> None:
+    eventually(lambda: running.counter("retried") > count, what=f"{count} retries")
 
 
 def done(running: Service) -> int:
