@@ -67,7 +67,7 @@ def test_ctrl_c_reaches_the_whole_group_and_workers_still_drain(service: Service
 
 
 def test_quit_ends_at_once(service: Service):
-    service.write(behaviour={"*": {"drain_steps": 100}})
+    service.write(behaviour={"*": {"ignore_term": True}})
     service.serve()
     service.send(SIGQUIT)
     assert service.exit_code(5) == 0  # nothing was in hand
