@@ -110,7 +110,8 @@ class MemoryKafka:
         return self._groups[name]
 
     def committed(self, group: str) -> dict[At, int]:
-        return dict(self.group(group).committed)
+        """The group's positions."""
+        return {at: held.position for at, held in self.group(group).committed.items()}
 
     def history(self, group: str) -> list[Commit]:
         """Every commit that the group accepted, in order."""

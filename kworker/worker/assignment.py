@@ -7,6 +7,7 @@ from typing import Protocol
 import structlog
 
 from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
 from kworker.worker.committer import Committer
 
@@ -20,7 +21,9 @@ _GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
 class Assigning(Protocol):
     """What the assignment needs of `KafkaConsumer` or its twin."""
 
-    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]: ...
+    def positions(
+        self, partitions: Iterable[At], timeout_s: float
+    ) -> dict[At, Committed | None]: ...
     def assign(self, positions: Mapping[At, int | None]) -> None: ...
     def unassign(self, partitions: Iterable[At]) -> None: ...
 
@@ -56,12 +59,13 @@ class Assignment:
     def assigned(self, partitions: list[At]) -> None:
         """Reads positions back and begins paused; nothing of it is delivered in this call."""
         self.rebalances += 1
-        positions = self._positions(partitions) if partitions else {}
+        held = self._held(partitions) if partitions else {}
+        positions = {at: each and each.position for at, each in held.items()}
         for at, position in positions.items():
             partition = Partition(*at, self.rebalances, self.index(at), position)
             self.partitions[at] = partition
             self.fresh.add(partition)
-            self._committer.know(at, position)
+            self._committer.know(at, held[at])
         self._consumer.assign(positions)
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
@@ -107,7 +111,7 @@ class Assignment:
             self._committer.forget(at)
         self.changed = True
 
-    def _positions(self, partitions: list[At]) -> dict[At, int | None]:
+    def _held(self, partitions: list[At]) -> dict[At, Committed | None]:
         """Asks until answered: without positions there is nothing to begin with."""
         deadline = time.monotonic() + _GIVE_UP_S
         while True:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kworker.clients.kafka import At, Listener, Trouble, trouble_of
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed
 from kworker.worker.committer import Committing
 from kworker.worker.intake import Taking
 
@@ -132,10 +133,14 @@ class StretchConsumer:
             self._open -= over
         return picked
 
-    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]:  # noqa: ARG002
-        """Where the stretches begin; asks nobody."""
+    def positions(
+        self,
+        partitions: Iterable[At],
+        timeout_s: float,  # noqa: ARG002 - asks nobody
+    ) -> dict[At, Committed | None]:
+        """Where the stretches begin."""
         starts = self._course.starts
-        return {at: starts[at] for at in partitions}
+        return {at: Committed(starts[at]) for at in partitions}
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
         self._client.assign(positions)
@@ -154,10 +159,10 @@ class StretchConsumer:
         """Raises RuntimeError: who is no member is never fenced."""
         raise RuntimeError("a replay has no place in a group to take again")
 
-    def commit(self, positions: dict[At, int]) -> None:
+    def commit(self, positions: Mapping[At, Committed]) -> None:
         self._client.commit(positions)
 
-    def commit_now(self, positions: dict[At, int]) -> None:
+    def commit_now(self, positions: Mapping[At, Committed]) -> None:
         self._client.commit_now(positions)
 
     def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_group import Member
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
@@ -61,12 +62,12 @@ class Calm(RuleBasedStateMachine):
 
     # -- the oracle -------------------------------------------------------------------
 
-    def judge(self, member: Member | None, positions: Mapping[At, int]) -> KafkaError | None:
+    def judge(self, member: Member | None, positions: Mapping[At, Committed]) -> KafkaError | None:
         """O3 and O4, for each commit that the broker takes."""
         if (error := self.accept(member, positions)) is not None:
             return error
         assert member is not None
-        for at, position in positions.items():
+        for at, (position, _) in positions.items():
             assert at in member.assignment, "committed what it does not own"
             assert position >= self.positions.get(at, 0), "a position went back"
             self.positions[at] = position
