@@ -82,11 +82,11 @@ class Committer:
         """Of open partitions, what the group does not have yet."""
         news: dict[At, Committed] = {}
         for partition in partitions:
-            position = partition.ledger.position
             at = (partition.topic, partition.number)
             told = self._told.get(at)
-            if partition.open and position is not None and (told is None or position > told[0]):
-                news[at] = Committed(position)
+            held = partition.committed() if partition.open else None
+            if held is not None and (told is None or _is_more(held, told, partition)):
+                news[at] = held
         return news
 
     def commit(self, partitions: Iterable[Partition], now: float) -> None:
@@ -129,3 +129,10 @@ class Committer:
             told = self._told.get(at)
             if told is None or held.position >= told.position:
                 self._told[at] = held
+
+
+def _is_more(held: Committed, told: Committed, partition: Partition) -> bool:
+    """A map at the same position counts; who cannot write any leaves the one that is there."""
+    if held.position != told.position:
+        return held.position > told.position
+    return partition.origin is not None and held.metadata != told.metadata
