@@ -152,6 +152,7 @@ class Bench:
         tells_dead: bool = False,
         course: Course | None = None,
         identify: Identify | None = None,
+        crowded_records: int = 250,
     ) -> None:
         self.kafka = kafka
         self.clock = clock or Clock()
@@ -169,7 +170,10 @@ class Bench:
             made.append(Straggling(kafka, properties, listener))
             return StretchConsumer(made[0], listener, course) if course else made[0]
 
-        lanes, flow = Lanes(ordering), Flow(FlowPolicy(in_flight, 1 << 20, held_max=held))
+        lanes, flow = (
+            Lanes(ordering),
+            Flow(FlowPolicy(in_flight, 1 << 20, held_max=held, crowded_records=crowded_records)),
+        )
         dispatch = Dispatch(
             pool=self.pool,
             lanes=lanes,
