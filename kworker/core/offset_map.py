@@ -25,6 +25,7 @@ RUNS_BYTES_MAX = _BODY_MAX - _HEAD.size - _CHECK_BYTES
 SPAN_MAX = 8 * RUNS_BYTES_MAX
 """Offsets of which a map can tell each."""
 
+_JOINT_BYTES = 10  # by which a number grows, at most, when the offsets before a run become more
 _RUNS, _BITS = 0, 1
 _END = 1 << 63
 _ONES = re.compile("1+")
@@ -176,8 +177,6 @@ def size(base: int, runs: Sequence[Run]) -> int:
     """What runs add to a map, at most, if they follow others that reach up to `base`."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
-
-_JOINT_BYTES = 10  # more offsets that are not done before the first of them
 
 # -- run lengths ----------------------------------------------------------------------
 # By turns, how many offsets are done, and how many before them are not: nearly always one,
