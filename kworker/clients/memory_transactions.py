@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError
 from kworker.clients.kafka import At, Refused
 from kworker.clients.memory import partition_of, size_of
 from kworker.clients.memory_broker import MemoryKafka
-from kworker.clients.memory_group import Standing
+from kworker.clients.memory_group import Standing, fits
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
 
@@ -31,7 +32,7 @@ class MemoryTransactor:
         self._id = transactional_id
         self._open = False
         self._outputs: list[Output] = []
-        self._positions: list[tuple[Standing, Mapping[At, int]]] = []
+        self._positions: list[tuple[Standing, Mapping[At, Committed]]] = []
         self._spread = count()
 
     def open(self) -> None:
@@ -50,13 +51,15 @@ class MemoryTransactor:
         self._check()
         self._outputs.append(output)
 
-    def send_positions(self, positions: Mapping[At, int], standing: Standing) -> None:
+    def send_positions(self, positions: Mapping[At, Committed], standing: Standing) -> None:
         """Adds positions of a group to the transaction. Raises Refused."""
         self._check()
         member = standing.member
         error = standing.group.refusal(member)
         if error is None and standing.generation != standing.group.generation:
             error = KafkaError(KafkaError.ILLEGAL_GENERATION)
+        if error is None and not all(map(fits, positions.values())):
+            error = KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE)
         if error is not None:
             raise Refused(str(error), passing=True)
         self._positions.append((standing, dict(positions)))

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import At, Refused, offsets_of
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
 _LOG = logging.getLogger("librdkafka")
@@ -97,9 +98,9 @@ class KafkaTransactor:
             else:
                 return
 
-    def send_positions(self, positions: Mapping[At, int], standing: Any) -> None:
+    def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None:
         """Adds positions of the group whose consumer gave its `standing`. Raises Refused."""
-        offsets = [TopicPartition(*at, position) for at, position in positions.items()]
+        offsets = offsets_of(positions)
         send = self._producer.send_offsets_to_transaction
         self._bounded(lambda: send(offsets, standing, self._timeout_s))
 

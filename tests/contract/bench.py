@@ -1,7 +1,7 @@
 """A whole worker but for its threads: the real poller on the twin, a pool that the test steps."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Identity
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.refusals import Refusals
+from kworker.worker.assignment import Identify
 from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
@@ -149,6 +151,8 @@ class Bench:
         claimant: Claimant | None = None,
         tells_dead: bool = False,
         course: Course | None = None,
+        identify: Identify | None = None,
+        crowded_records: int = 250,
     ) -> None:
         self.kafka = kafka
         self.clock = clock or Clock()
@@ -166,7 +170,10 @@ class Bench:
             made.append(Straggling(kafka, properties, listener))
             return StretchConsumer(made[0], listener, course) if course else made[0]
 
-        lanes, flow = Lanes(ordering), Flow(FlowPolicy(in_flight, 1 << 20, held_max=held))
+        lanes, flow = (
+            Lanes(ordering),
+            Flow(FlowPolicy(in_flight, 1 << 20, held_max=held, crowded_records=crowded_records)),
+        )
         dispatch = Dispatch(
             pool=self.pool,
             lanes=lanes,
@@ -186,6 +193,7 @@ class Bench:
         )
         self.poller = Poller(
             consumer=consumer,
+            identify=identify or (kafka.identities if course is None else nobody_tells),
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
             publisher=Publisher(
                 lambda: MemoryProducer(kafka, {}), PublishPolicy(1 << 20, backlog_records_max=1000)
@@ -243,6 +251,10 @@ class Bench:
     def die(self) -> None:
         """As by SIGKILL: nothing is said to anybody; the group notices in its time."""
         self.consumer.expire()
+
+
+def nobody_tells(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
+    return {}
 
 
 def _facts(kafka: MemoryKafka) -> TopicFacts:
