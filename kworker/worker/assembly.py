@@ -20,6 +20,7 @@ from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Slot
 from kworker.topics import of_a_service
 from kworker.worker import identity
+from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.batch_pool import BatchPool, LoopCrew, ThreadCrew
 from kworker.worker.batching import async_batch_work, batch_work
 from kworker.worker.claimant import Claimant
@@ -34,8 +35,9 @@ from kworker.worker.loop_pool import LoopPool
 from kworker.worker.marks import Marks
 from kworker.worker.poller import Consumer, Poller
 from kworker.worker.pool import ThreadPool
-from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.publisher import Publisher
 from kworker.worker.results import Results
+from kworker.worker.settling import AtLeastOnce
 from kworker.worker.shared_suspects import SharedSuspects
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
@@ -101,7 +103,8 @@ def make_poller(
     producer["message.max.bytes"] = facts.largest
     producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), facts.smallest)
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = PublishPolicy(workers.in_flight_bytes, 2 * delivery.commit_records)
+    backlog = Backlog(BacklogPolicy(workers.in_flight_bytes, 2 * delivery.commit_records))
+    publisher = Publisher(lambda: KafkaProducer(producer), backlog)
     lanes = Lanes(workers.ordering)
     flow = Flow(
         FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
@@ -124,7 +127,8 @@ def make_poller(
     return Poller(
         consumer=role.reader,
         committer=lambda client: Committer(client, commits),
-        publisher=Publisher(lambda: KafkaProducer(producer), backlog),
+        backlog=backlog,
+        settling=lambda _client, committer: AtLeastOnce(publisher, committer),
         dispatch=dispatch,
         lanes=lanes,
         flow=flow,

@@ -13,10 +13,11 @@ from kworker.core.lanes import Lanes
 from kworker.core.outcome import Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
 from kworker.worker.assignment import Assignment
+from kworker.worker.backlog import Backlog
 from kworker.worker.committer import Committer, Committing
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import Intake, IntakePolicy, Taking
-from kworker.worker.publisher import Publisher
+from kworker.worker.settling import Settling
 
 _LOG = structlog.get_logger()
 
@@ -54,7 +55,8 @@ class Poller:
         *,
         consumer: Callable[[Assignment], Consumer],
         committer: Callable[[Consumer], Committer],
-        publisher: Publisher,
+        backlog: Backlog,
+        settling: Callable[[Consumer, Committer], Settling],
         lanes: Lanes,
         flow: Flow,
         dispatch: Dispatch,
@@ -68,7 +70,8 @@ class Poller:
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
-        self.publisher = publisher
+        self.backlog = backlog
+        self.settling = settling(self._consumer, self.committer)
         self.lanes = lanes
         self.flow = flow
         self._revoke_timeout_s = revoke_timeout_s
@@ -114,7 +117,8 @@ class Poller:
     @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
-        waiting = [f"{t}; what is not acknowledged waits" for t in self.publisher.troubles]
+        troubles = [*self.backlog.troubles, *self.settling.troubles]
+        waiting = [f"{trouble}; what is not acknowledged waits" for trouble in troubles]
         return [
             *self._intake.reasons.values(),
             *self._troubles.values(),
@@ -130,11 +134,7 @@ class Poller:
     @property
     def settled(self) -> bool:
         """Nothing to publish, nothing to commit: only handlers may be at work."""
-        return (
-            self.publisher.idle
-            and not self.committer.under_way
-            and not self.committer.news(self.assignment.partitions.values())
-        )
+        return not self.backlog.pending and self.settling.quiet(self.assignment.partitions.values())
 
     def stop_taking(self) -> None:
         """From now on what is in hand ends, and nothing new begins."""
@@ -151,14 +151,14 @@ class Poller:
                 partition.reaches = end
         if ends:
             self._troubles.pop("kafka", None)
-            self.publisher.brokers_answer(self._clock())
+            self.settling.brokers_answer(self._clock())
         else:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
 
     # -- taking -----------------------------------------------------------------------
 
     def _take(self, now: float) -> None:
-        self.flow.blocked = self.publisher.full
+        self.flow.blocked = self.backlog.full
         room = self.flow.room(TAKE_MOST)
         self._took = 0
         self._full = room == 0
@@ -176,7 +176,7 @@ class Poller:
         """How long to wait in the client: only when nothing else can happen."""
         if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
-        if not self.publisher.idle or self.dispatch.restless:
+        if self.backlog.pending or self.dispatch.restless:
             return BUSY_S
         due = min(self.dispatch.next_due() or now + IDLE_S, now + IDLE_S)
         if self._outcomes:
@@ -227,7 +227,7 @@ class Poller:
                 self._settle_ledgers(skipped)
                 telling = [record for record in telling if type(record.outcome) is not Skipped]
             self._letters += sum([type(record.outcome) is not list for record in telling])
-            self.publisher.add(telling)
+            self.backlog.add(telling)
         self._done(ended)
 
     def _published(self, records: list[Record]) -> None:
@@ -260,15 +260,15 @@ class Poller:
     # -- publishing and committing ----------------------------------------------------
 
     def _publish(self, now: float) -> None:
-        settled = self.publisher.turn(now)
+        settled = self.settling.turn(now)
         self._published(settled)
         due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
             self.committer.mark(now)
             self._outcomes = 0
-            self.publisher.close_batch(now)
+            self.settling.close(now)
         if due or settled:
-            self.committer.commit(self.assignment.partitions.values(), now)
+            self.settling.commit(self.assignment.partitions.values(), now)
         self._tell_trouble()
 
     def _tell_trouble(self) -> None:
@@ -305,11 +305,11 @@ class Poller:
         while any(p.in_flight for p in going) and self._clock() < deadline:
             self._work(BUSY_S)
             self._publish(self._clock())
-        while not self.publisher.idle and self._clock() < deadline:
-            self.publisher.close_batch(self._clock())
+        while self.backlog.pending and self._clock() < deadline:
+            self.settling.close(self._clock())
             self._publish(self._clock())
             self._work(BUSY_S)
-        self.committer.commit_now(going)
+        self.settling.give_up(going)
         self._shedding = before
 
     def _shed(self) -> None:

@@ -145,7 +145,7 @@ class Replay:
     def in_hand(self) -> int:
         """Records that have begun or wait to, or what they led to is not in Kafka yet."""
         poller = self._poller
-        return poller.flow.records + poller.flow.held + poller.publisher.pending
+        return poller.flow.records + poller.flow.held + poller.backlog.pending
 
     def run(self, interrupts: Callable[[], int], tell: Callable[["Replay"], None]) -> None:
         """Until all is done; after an interrupt what is in hand ends; after two, nothing.

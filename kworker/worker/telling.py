@@ -57,7 +57,7 @@ class Telling:
         words[Field.UNGUARDED] = poller.dispatch.unguarded
         words[Field.HELD] = poller.flow.held
         words[Field.SUSPECTS] = poller.dispatch.suspects
-        words[Field.PUBLISHED] = poller.publisher.published
+        words[Field.PUBLISHED] = poller.settling.published
         words[Field.COMMITS] = poller.committer.commits
         words[Field.REBALANCES] = poller.assignment.rebalances
         self._tell_lag()

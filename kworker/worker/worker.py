@@ -275,7 +275,7 @@ class Worker:
         while not poller.settled and time.monotonic() < self._drain_by:
             poller.turn()
             telling.turn()
-        self._unfinished += poller.publisher.pending
+        self._unfinished += poller.backlog.pending
         telling.tell()
 
     def _leave(self, consumer: KafkaConsumer, telling: Telling) -> None:

@@ -16,6 +16,7 @@ from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.refusals import Refusals
+from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
@@ -24,7 +25,8 @@ from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
 from kworker.worker.pool import Take
-from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.publisher import Publisher
+from kworker.worker.settling import AtLeastOnce
 from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
@@ -184,12 +186,13 @@ class Bench:
             tells_dead=lambda _topic: tells_dead,
             clock=self.clock,
         )
+        backlog = Backlog(BacklogPolicy(1 << 20, records_max=1000))
+        publisher = Publisher(lambda: MemoryProducer(kafka, {}), backlog)
         self.poller = Poller(
             consumer=consumer,
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
-            publisher=Publisher(
-                lambda: MemoryProducer(kafka, {}), PublishPolicy(1 << 20, backlog_records_max=1000)
-            ),
+            backlog=backlog,
+            settling=lambda _client, committer: AtLeastOnce(publisher, committer),
             lanes=lanes,
             flow=flow,
             dispatch=dispatch,

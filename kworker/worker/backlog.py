@@ -1,0 +1,174 @@
+"""Outcomes that wait to be written, and those that are being written together."""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from kworker.clients.kafka import QueueFull, Refused
+from kworker.core.outcome import Output
+from kworker.core.record import SPENT, Record
+
+_OBJECT_BYTES = 600  # what an output and its record cost beside the payload
+PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
+
+Produce = Callable[[Output, Callable[[object, object], None]], None]
+"""Queues an output; the second hears of its failure. Raises QueueFull; Refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogPolicy:
+    """How much may wait, and how soon a refusal is tried again."""
+
+    bytes_max: int
+    records_max: int
+    retry_s: float = 1.0
+
+
+class Backlog:
+    """The outputs of finished records, until they are in Kafka.
+
+    Owned by the poll thread. A topic that refused one is left alone for a while, and what
+    is for it waits, in order; other topics' go on.
+    """
+
+    def __init__(self, policy: BacklogPolicy) -> None:
+        self.policy = policy
+        self.waiting: deque[Record] = deque()
+        self.pending = 0  # records handed over and not settled
+        self._refused: deque[Record] = deque()  # for topics that are left alone
+        self.shunned: dict[str, float] = {}  # those topics, until when
+        self._troubles: dict[str, str] = {}
+        self._bytes = 0
+
+    def add(self, records: Collection[Record]) -> None:
+        """Takes over records whose outcomes are lists of outputs."""
+        total = 0
+        for record in records:
+            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            size = _OBJECT_BYTES * len(outputs)
+            for output in outputs:
+                size += output.size
+            # What it was is not needed any more; what it became is what it weighs.
+            record.raw = SPENT
+            record.size = size
+            total += size
+        self.waiting.extend(records)
+        self.pending += len(records)
+        self._bytes += total
+
+    @property
+    def full(self) -> bool:
+        """So much is pending that no more records should be taken."""
+        return self._bytes >= self.policy.bytes_max or self.pending >= self.policy.records_max
+
+    @property
+    def troubles(self) -> list[str]:
+        """What topics refuse, a line each."""
+        return [f"{topic}: {trouble}" for topic, trouble in self._troubles.items()]
+
+    def shun(self, topic: str, why: str, now: float) -> None:
+        """The topic is left alone for a while."""
+        self._troubles[topic] = why
+        self.shunned[topic] = now + self.policy.retry_s
+
+    def put_aside(self) -> None:
+        """The first that waits is for a topic that is left alone."""
+        self._refused.append(self.waiting.popleft())
+
+    def look(self, now: float) -> None:
+        """What a topic refused goes first, when it has been left alone for long enough."""
+        if due := {topic for topic, until in self.shunned.items() if now >= until}:
+            for topic in due:
+                del self.shunned[topic]
+            self.waiting.extendleft(reversed(self._refused))
+            self._refused.clear()
+
+    def refused(self, records: list[Record], now: float) -> None:
+        """Reports came that Kafka did not take these, which were under way."""
+        for record in records:
+            # Which of several it was, the report does not tell; they come together again.
+            self.shun(_outputs(record)[0].topic, str(record.refusal), now)
+            record.refusal = None
+        self._refused.extendleft(reversed(records))
+
+    def put_back(self, records: list[Record]) -> None:
+        """They were under way, and come again, before all others."""
+        for record in records:
+            record.refusal = None
+        self.waiting.extendleft(reversed(records))
+
+    def settled(self, records: list[Record]) -> None:
+        """They are in Kafka."""
+        self.pending -= len(records)
+        self._bytes -= sum([record.size for record in records])
+        if self._troubles:
+            for record in records:
+                for output in _outputs(record):
+                    self._troubles.pop(output.topic, None)
+
+
+class Filled(Enum):
+    """Why a batch took no more."""
+
+    ALL = auto()  # that waits, or that may be taken in one turn
+    QUEUE = auto()  # the producer's is full
+    REFUSED = auto()  # a topic refused one: the same call for what came after it
+
+
+class Batch:
+    """Records whose outputs are produced together. Owned by the poll thread."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self.records: list[Record] = []
+        self.produced = 0  # outputs of whole records, ever
+        self._backlog = backlog
+        self._begun: Record | None = None  # which the queue had room for in part
+        self._sent = 0  # so many of its outputs are out
+
+    def fill(self, produce: Produce, now: float) -> Filled:
+        """Produces what waits."""
+        backlog, filled = self._backlog, Filled.ALL
+        backlog.look(now)
+        waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
+        for _ in range(min(PRODUCE_MOST, len(waiting))):
+            record = waiting[0]
+            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            if shunned and any(output.topic in shunned for output in outputs):
+                backlog.put_aside()
+                continue
+            # One that another got ahead of begins anew.
+            sent = self._sent if record is self._begun else 0
+            try:
+                for output in outputs[sent:] if sent else outputs:
+                    produce(output, record)
+                    sent += 1
+            except QueueFull:
+                self._begun, self._sent = record, sent
+                return Filled.QUEUE
+            except Refused as refused:
+                backlog.shun(outputs[sent].topic, str(refused), now)
+                backlog.put_aside()
+                filled = Filled.REFUSED
+                continue
+            batch.append(waiting.popleft())
+            self.produced += sent
+        self._begun = None
+        return filled
+
+    def finish(self, now: float) -> list[Record]:
+        """All reports are there: what Kafka did not refuse is settled. The batch is empty."""
+        records, self.records = self.records, []
+        settled = [record for record in records if record.refusal is None]
+        self._backlog.settled(settled)
+        self._backlog.refused([record for record in records if record.refusal is not None], now)
+        return settled
+
+    def give_up(self) -> None:
+        """Nothing of it is in Kafka for sure: it comes again, each from its first output."""
+        records, self.records, self._begun = self.records, [], None
+        self._backlog.put_back(records)
+
+
+def _outputs(record: Record) -> list[Output]:
+    return record.outcome  # type: ignore[return-value]
