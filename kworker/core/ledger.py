@@ -79,6 +79,11 @@ class Ledger:
         """The highest offset from the position on that is not among `waiting`; -1 if none is."""
         return next((offset for offset in reversed(self._open) if offset not in waiting), -1)
 
+    def after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[tuple[int, int]]]:
+        """The position once these records will be settled, too."""
+        left = [o for o in self._open if o not in offsets and o not in self._settled]
+        return (left[0] if left else self._end), []
+
     def mark(self, offset: int, timestamp_ms: int) -> None:
         """Remembers when about this offset was written, for `oldest_ms`."""
         self._marks.append((offset, timestamp_ms))

@@ -1,13 +1,13 @@
 """Outcomes that wait to be written, and those that are being written together."""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from kworker.clients.kafka import QueueFull, Refused
 from kworker.core.outcome import Output
-from kworker.core.record import SPENT, Record
+from kworker.core.record import SPENT, Partition, Record
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
@@ -76,6 +76,26 @@ class Backlog:
         """The first that waits is for a topic that is left alone."""
         self._refused.append(self.waiting.popleft())
 
+    def shun_but_one(self, records: list[Record], why: str, now: float) -> None:
+        """One of these is for a topic that takes nothing, and nobody tells which.
+
+        So all but one topic are left alone: it is that one if it happens again.
+        """
+        topics = list(dict.fromkeys(o.topic for record in records for o in _outputs(record)))
+        if len(topics) == 1:
+            self.shun(topics[0], why, now)
+        for topic in topics[1:]:
+            self.shunned[topic] = now + self.policy.retry_s
+
+    def ready(self, now: float) -> bool:
+        """Whether something waits that may be written now."""
+        self.look(now)
+        outputs: Iterable[list[Output]] = map(_outputs, self.waiting)
+        return any(not self._shuns(each) for each in outputs)
+
+    def _shuns(self, outputs: list[Output]) -> bool:
+        return any(output.topic in self.shunned for output in outputs)
+
     def look(self, now: float) -> None:
         """What a topic refused goes first, when it has been left alone for long enough."""
         if due := {topic for topic, until in self.shunned.items() if now >= until}:
@@ -98,10 +118,23 @@ class Backlog:
             record.refusal = None
         self.waiting.extendleft(reversed(records))
 
-    def settled(self, records: list[Record]) -> None:
-        """They are in Kafka."""
+    def drop(self, partition: Partition) -> list[Record]:
+        """What waits of a partition is another's to publish: those records."""
+        going = [r for r in (*self.waiting, *self._refused) if r.partition is partition]
+        if going:
+            self.waiting = deque(r for r in self.waiting if r.partition is not partition)
+            self._refused = deque(r for r in self._refused if r.partition is not partition)
+            self.let_go(going)
+        return going
+
+    def let_go(self, records: list[Record]) -> None:
+        """They were under way, and are another's to publish."""
         self.pending -= len(records)
         self._bytes -= sum([record.size for record in records])
+
+    def settled(self, records: list[Record]) -> None:
+        """They are in Kafka."""
+        self.let_go(records)
         if self._troubles:
             for record in records:
                 for output in _outputs(record):
@@ -123,13 +156,15 @@ class Batch:
         self.records: list[Record] = []
         self.produced = 0  # outputs of whole records, ever
         self._backlog = backlog
+        self.spoiled = False  # a record was refused after some of its outputs were produced
         self._begun: Record | None = None  # which the queue had room for in part
         self._sent = 0  # so many of its outputs are out
 
     def fill(self, produce: Produce, now: float) -> Filled:
         """Produces what waits."""
         backlog, filled = self._backlog, Filled.ALL
-        backlog.look(now)
+        if self._begun is None:  # else nothing may get ahead of it
+            backlog.look(now)
         waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
@@ -137,7 +172,7 @@ class Batch:
             if shunned and any(output.topic in shunned for output in outputs):
                 backlog.put_aside()
                 continue
-            # One that another got ahead of begins anew.
+            # One that was put aside meanwhile begins anew.
             sent = self._sent if record is self._begun else 0
             try:
                 for output in outputs[sent:] if sent else outputs:
@@ -149,12 +184,31 @@ class Batch:
             except Refused as refused:
                 backlog.shun(outputs[sent].topic, str(refused), now)
                 backlog.put_aside()
+                self.spoiled |= sent > 0
                 filled = Filled.REFUSED
                 continue
             batch.append(waiting.popleft())
             self.produced += sent
         self._begun = None
         return filled
+
+    @property
+    def torn(self) -> bool:
+        """Some outputs of a record are in it, and others have to follow."""
+        return self._begun is not None
+
+    def holds(self, partition: Partition) -> bool:
+        """Whether anything of a partition was produced."""
+        begun = self._begun is not None and self._begun.partition is partition
+        return begun or any(record.partition is partition for record in self.records)
+
+    def take(self) -> list[Record]:
+        """All of it, whatever became of it; the batch is empty."""
+        if self._begun is not None:
+            self._begun.refusal = None
+            self._begun = None
+        records, self.records, self.spoiled = self.records, [], False
+        return records
 
     def finish(self, now: float) -> list[Record]:
         """All reports are there: what Kafka did not refuse is settled. The batch is empty."""
@@ -166,8 +220,7 @@ class Batch:
 
     def give_up(self) -> None:
         """Nothing of it is in Kafka for sure: it comes again, each from its first output."""
-        records, self.records, self._begun = self.records, [], None
-        self._backlog.put_back(records)
+        self._backlog.put_back(self.take())
 
 
 def _outputs(record: Record) -> list[Output]:

@@ -1,12 +1,14 @@
 """Commits: what is settled and owned, at most one under way."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from kworker.clients.kafka import At, Refused
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
+
+_NOTHING: Mapping[Partition, Collection[int]] = {}
 
 
 class Committing(Protocol):
@@ -78,11 +80,16 @@ class Committer:
     def told(self, at: At) -> Committed | None:
         return self._told.get(at)
 
-    def news(self, partitions: Iterable[Partition]) -> dict[At, Committed]:
-        """Of open partitions, what the group does not have yet."""
+    def news(
+        self,
+        partitions: Iterable[Partition],
+        settling: Mapping[Partition, Collection[int]] = _NOTHING,
+    ) -> dict[At, Committed]:
+        """Of open partitions, what the group does not have yet, once these are settled, too."""
         news: dict[At, Committed] = {}
         for partition in partitions:
-            position = partition.ledger.position
+            offsets = settling.get(partition, ())
+            position = partition.ledger.after(set(offsets))[0]
             at = (partition.topic, partition.number)
             told = self._told.get(at)
             if partition.open and position is not None and (told is None or position > told[0]):
@@ -112,7 +119,7 @@ class Committer:
             # Uncommitted is delivered again, to whoever owns it next.
             self.trouble = str(refused)
             return
-        self._accept(news)
+        self.accept(news)
 
     def answered(self, error: str | None) -> None:
         """The answer to the commit under way. After an error the next interval tries again."""
@@ -120,9 +127,10 @@ class Committer:
         if error is not None:
             self.trouble = error
         elif sent is not None:
-            self._accept(sent)
+            self.accept(sent)
 
-    def _accept(self, positions: dict[At, Committed]) -> None:
+    def accept(self, positions: Mapping[At, Committed]) -> None:
+        """The group has them."""
         self.trouble = None
         self.commits += 1
         for at, held in positions.items():

@@ -32,6 +32,8 @@ FLOW_EVERY_S = 0.02
 class Consumer(Taking, Committing, Protocol):
     """What the poller needs of `KafkaConsumer` or its twin."""
 
+    def standing(self) -> object: ...
+
 
 @dataclass(slots=True)
 class Counters:
@@ -56,7 +58,7 @@ class Poller:
         consumer: Callable[[Assignment], Consumer],
         committer: Callable[[Consumer], Committer],
         backlog: Backlog,
-        settling: Callable[[Consumer, Committer], Settling],
+        settling: Callable[[Consumer, Committer, Mapping[At, Partition]], Settling],
         lanes: Lanes,
         flow: Flow,
         dispatch: Dispatch,
@@ -66,12 +68,13 @@ class Poller:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.dispatch = dispatch
-        self.assignment = Assignment(self._finish, self.dispatch.close)
+        self.assignment = Assignment(self._finish, self._drop, self._calm)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
         self.backlog = backlog
-        self.settling = settling(self._consumer, self.committer)
+        owned = self.assignment.partitions
+        self.settling = settling(self._consumer, self.committer, owned)
         self.lanes = lanes
         self.flow = flow
         self._revoke_timeout_s = revoke_timeout_s
@@ -143,6 +146,12 @@ class Poller:
         self.dispatch.withdraw(self._shedding)
         self._shed()
 
+    def end(self, deadline: float) -> None:
+        """Publishes no more: what is open is ended, or aborted."""
+        while not self.settling.end() and self._clock() < deadline:
+            self._publish(self._clock())
+            time.sleep(BUSY_S)
+
     def hear_of_ends(self, ends: Mapping[At, int]) -> None:
         """How far partitions reach, as the brokers told; nothing when they did not answer."""
         for at, end in ends.items():
@@ -176,7 +185,7 @@ class Poller:
         """How long to wait in the client: only when nothing else can happen."""
         if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
-        if self.backlog.pending or self.dispatch.restless:
+        if self.backlog.pending or self.settling.busy or self.dispatch.restless:
             return BUSY_S
         due = min(self.dispatch.next_due() or now + IDLE_S, now + IDLE_S)
         if self._outcomes:
@@ -262,13 +271,16 @@ class Poller:
     def _publish(self, now: float) -> None:
         settled = self.settling.turn(now)
         self._published(settled)
+        if dropped := self.settling.dropped():
+            self._letters -= sum([type(record.outcome) is not list for record in dropped])
+            self.dispatch.outlived(dropped)
         due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
             self.committer.mark(now)
             self._outcomes = 0
             self.settling.close(now)
         if due or settled:
-            self.settling.commit(self.assignment.partitions.values(), now)
+            self.settling.commit(now)
         self._tell_trouble()
 
     def _tell_trouble(self) -> None:
@@ -305,12 +317,23 @@ class Poller:
         while any(p.in_flight for p in going) and self._clock() < deadline:
             self._work(BUSY_S)
             self._publish(self._clock())
-        while self.backlog.pending and self._clock() < deadline:
+        while not self.settling.done_with(going) and self._clock() < deadline:
             self.settling.close(self._clock())
             self._publish(self._clock())
             self._work(BUSY_S)
         self.settling.give_up(going)
         self._shedding = before
+
+    def _drop(self, partition: Partition) -> None:
+        """It has gone: what is left of it counts no more."""
+        self.dispatch.close(partition)
+        self.settling.drop(partition)
+
+    def _calm(self) -> bool:
+        """Whether the positions of an assignment may be read; what hides them moves on."""
+        if not self.settling.calm:
+            self._publish(self._clock())
+        return self.settling.calm
 
     def _shed(self) -> None:
         """Drops what has not begun, unless something beyond it has."""

@@ -2,18 +2,20 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import At
+from kworker.clients.kafka import At, Refused
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
+from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import RawMessage
 from kworker.core.outcome import Failed, Output
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.refusals import Refusals
 from kworker.worker.backlog import Backlog, BacklogPolicy
@@ -21,12 +23,13 @@ from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.ended import Ended
+from kworker.worker.exactly_once import ExactlyOnce, TransactionPolicy
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
 from kworker.worker.pool import Take
 from kworker.worker.publisher import Publisher
-from kworker.worker.settling import AtLeastOnce
+from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
@@ -39,6 +42,7 @@ REPLAY = "0a1b2c"  # the id of a replay
 DELAYS_S = (1.0, 10.0)
 HOLD = RetryPolicy((1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0), hold=True)
 REVOKE_TIMEOUT_S = 5.0
+LIMIT_S = 30.0  # of a transaction
 TURN_S = 0.25  # longer than the commit interval: what is settled is committed in the same turn
 
 
@@ -130,6 +134,16 @@ class Straggling(MemoryConsumer):
         self.late, self.late_by_assignment = self.late_by_assignment, ()
 
 
+def at_once(call: Callable[[], Any]) -> "Future[Any]":
+    """Runs what would run aside."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except Refused as refused:
+        future.set_exception(refused)
+    return future
+
+
 class Bench:
     """One worker of the group; with a course, a replay beside it."""
 
@@ -151,7 +165,13 @@ class Bench:
         claimant: Claimant | None = None,
         tells_dead: bool = False,
         course: Course | None = None,
+        transactional: str = "",
+        transactor: Callable[[MemoryTransactor], Any] = lambda transactor: transactor,
     ) -> None:
+        """`transactional` is the id of one that settles exactly once.
+
+        `transactor` may stand before each that it uses.
+        """
         self.kafka = kafka
         self.clock = clock or Clock()
         for own in OWN:
@@ -187,12 +207,23 @@ class Bench:
             clock=self.clock,
         )
         backlog = Backlog(BacklogPolicy(1 << 20, records_max=1000))
-        publisher = Publisher(lambda: MemoryProducer(kafka, {}), backlog)
+
+        def settling(client: Any, committer: Committer, owned: Mapping[At, Partition]) -> Settling:
+            if not transactional:
+                publisher = Publisher(lambda: MemoryProducer(kafka, {}), backlog)
+                return AtLeastOnce(publisher, committer, owned, backlog)
+
+            def make() -> Any:
+                return transactor(MemoryTransactor(kafka, {}, transactional, 10.0))
+
+            policy = TransactionPolicy(LIMIT_S, again_s=(0.0, 0.0), rest_s=0.0)
+            return ExactlyOnce(make, client, committer, owned, backlog, policy, at_once)
+
         self.poller = Poller(
             consumer=consumer,
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
             backlog=backlog,
-            settling=lambda _client, committer: AtLeastOnce(publisher, committer),
+            settling=settling,
             lanes=lanes,
             flow=flow,
             dispatch=dispatch,
