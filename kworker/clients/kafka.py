@@ -235,6 +235,11 @@ class KafkaConsumer:
         self._paused.difference_update(paused)
         self._consumer.resume([TopicPartition(*at) for at in paused])
 
+    def rewind(self, at: At, offset: int) -> None:
+        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        self._early = [raw for raw in self._early if _at(raw) != at]
+        self._consumer.seek(TopicPartition(*at, offset))
+
     def commit(self, positions: Mapping[At, Committed]) -> None:
         """Sends positions; `Listener.committed` hears of the end. Raises Refused."""
         try:

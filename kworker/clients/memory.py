@@ -124,6 +124,10 @@ class MemoryConsumer:
             fetch.paused = False
             fetch.told_end = -1
 
+    def rewind(self, at: At, offset: int) -> None:
+        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        self._fetches[at].position = offset
+
     def commit(self, positions: Mapping[At, Committed]) -> None:
         """Sends positions; `Listener.committed` hears of the end, inside `take`."""
         self._sent.append(dict(positions))

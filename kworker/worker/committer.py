@@ -88,12 +88,14 @@ class Committer:
         """Of open partitions, what the group does not have yet, once these are settled, too."""
         news: dict[At, Committed] = {}
         for partition in partitions:
-            offsets = settling.get(partition, ())
-            position = partition.ledger.after(set(offsets))[0]
             at = (partition.topic, partition.number)
             told = self._told.get(at)
-            if partition.open and position is not None and (told is None or position > told[0]):
-                news[at] = Committed(position)
+            held = None
+            if partition.open:
+                offsets = settling.get(partition)
+                held = partition.committed_after(offsets) if offsets else partition.committed()
+            if held is not None and (told is None or _is_more(held, told, partition)):
+                news[at] = held
         return news
 
     def commit(self, partitions: Iterable[Partition], now: float) -> None:
@@ -137,3 +139,10 @@ class Committer:
             told = self._told.get(at)
             if told is None or held.position >= told.position:
                 self._told[at] = held
+
+
+def _is_more(held: Committed, told: Committed, partition: Partition) -> bool:
+    """A map at the same position counts; who cannot write any leaves the one that is there."""
+    if held.position != told.position:
+        return held.position > told.position
+    return partition.origin is not None and held.metadata != told.metadata

@@ -270,7 +270,7 @@ class ExactlyOnce:
     def _news(self) -> dict[At, Committed]:
         """Of what is owned, once the batch is settled, too."""
         batch = by_partition(self._batch.records)
-        offsets = {partition: [record.offset for record in own] for partition, own in batch}
+        offsets = {partition: {record.offset for record in own} for partition, own in batch}
         return self._committer.news(self._partitions.values(), offsets)
 
     def _ended(self) -> list[Record]:

@@ -157,6 +157,10 @@ class StretchConsumer:
         """But for those that are read to their ends."""
         self._client.resume([at for at in partitions if self._course.goes_on(at)])
 
+    def rewind(self, at: At, offset: int) -> None:
+        """Raises RuntimeError: it keeps no map, so nothing is given back."""
+        raise RuntimeError(f"a replay does not read {at[0]}/{at[1]} again from {offset}")
+
     def renew(self) -> None:
         """Raises RuntimeError: who is no member is never fenced."""
         raise RuntimeError("a replay has no place in a group to take again")
