@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import chain
 
 from kworker.clients.kafka import QueueFull, Refused
 from kworker.core.outcome import Output
@@ -37,6 +38,7 @@ class Backlog:
         self.waiting: deque[Record] = deque()
         self.pending = 0  # records handed over and not settled
         self._refused: deque[Record] = deque()  # for topics that are left alone
+        self._unnamed: deque[Record] = deque()  # which no position would name yet
         self.shunned: dict[str, float] = {}  # those topics, until when
         self._troubles: dict[str, str] = {}
         self._bytes = 0
@@ -87,6 +89,25 @@ class Backlog:
         for topic in topics[1:]:
             self.shunned[topic] = now + self.policy.retry_s
 
+    def name(self, under_way: Iterable[Record]) -> None:
+        """Of partitions without an offset map, only what their position passes may be written.
+
+        That is, once all of it is settled, with what is `under_way`.
+        """
+        plain = [r for r in self.waiting if r.partition.origin is None]
+        if not plain and not self._unnamed:
+            return
+        mapped = [record for record in self.waiting if record.partition.origin is not None]
+        plain = [*self._unnamed, *plain]
+        finished: dict[Partition, set[int]] = {record.partition: set() for record in plain}
+        for record in chain(plain, under_way):
+            if record.partition in finished:
+                finished[record.partition].add(record.offset)
+        reach = {p: p.ledger.after(offsets)[0] or 0 for p, offsets in finished.items()}
+        named = [record for record in plain if record.offset < reach[record.partition]]
+        self._unnamed = deque(r for r in plain if r.offset >= reach[r.partition])
+        self.waiting = deque([*named, *mapped])
+
     def ready(self, now: float) -> bool:
         """Whether something waits that may be written now."""
         self.look(now)
@@ -120,10 +141,11 @@ class Backlog:
 
     def drop(self, partition: Partition) -> list[Record]:
         """What waits of a partition is another's to publish: those records."""
-        going = [r for r in (*self.waiting, *self._refused) if r.partition is partition]
-        if going:
-            self.waiting = deque(r for r in self.waiting if r.partition is not partition)
-            self._refused = deque(r for r in self._refused if r.partition is not partition)
+        every = (*self.waiting, *self._refused, *self._unnamed)
+        if going := [record for record in every if record.partition is partition]:
+            self.waiting = _without(self.waiting, partition)
+            self._refused = _without(self._refused, partition)
+            self._unnamed = _without(self._unnamed, partition)
             self.let_go(going)
         return going
 
@@ -221,6 +243,10 @@ class Batch:
     def give_up(self) -> None:
         """Nothing of it is in Kafka for sure: it comes again, each from its first output."""
         self._backlog.put_back(self.take())
+
+
+def _without(records: Iterable[Record], partition: Partition) -> deque[Record]:
+    return deque(record for record in records if record.partition is not partition)
 
 
 def _outputs(record: Record) -> list[Output]:

@@ -60,6 +60,7 @@ class TransactionPolicy:
 
     limit_s: float  # transaction.timeout.ms: whoever has one open for longer is fenced
     hear_every_s: float = 0.004  # delivery reports
+    name_every_s: float = 0.05  # where there are no offset maps: it costs more than it moves
     look_every_s: float = 1.0  # whether the transaction is broken, when they do not come
     patience_s: float = 5.0  # without them, or an answer: say so
     give_up_s: float = 15.0  # though the brokers answer: another producer
@@ -115,7 +116,7 @@ class ExactlyOnce:
         self._step = Step.AWAY
         self._call: Future[Any] | None = None
         self._since = 0.0  # the present step is waited for
-        self._hear_at = self._look_at = 0.0
+        self._hear_at = self._look_at = self._name_at = 0.0
         self._batch = Batch(backlog)
         self._begun_at: float | None = None
         self._due = False  # what is produced shall be settled
@@ -204,6 +205,8 @@ class ExactlyOnce:
 
     def _fill(self, now: float) -> None:
         """Begins one if need be, produces what waits, and closes it when it is due."""
+        if not (self._named_what_waits(now) or self._batch.torn):
+            return
         if self._step is Step.READY and not self._begin(now):
             return
         try:
@@ -218,6 +221,16 @@ class ExactlyOnce:
         if self._due and not self._batch.torn:
             self._due = False
             self._enter(Step.CLOSING, now)
+
+    def _named_what_waits(self, now: float) -> bool:
+        """Whether all that waits may be written: now and then, where there are no offset maps."""
+        if all(partition.origin is not None for partition in self._partitions.values()):
+            return True
+        if now < self._name_at or self._batch.torn:
+            return False
+        self._name_at = now + self._policy.name_every_s
+        self._backlog.name(self._batch.records)
+        return True
 
     def _begin(self, now: float) -> bool:
         """Whether a transaction with something in it has begun."""
@@ -251,8 +264,9 @@ class ExactlyOnce:
 
     def _end(self, now: float) -> None:
         """Positions as they are once all of it is settled; then nobody can take it back."""
-        if not (positions := self._news()):
-            self._abort("", now)  # nothing is in it: what it was begun for, no topic takes
+        positions = self._news()
+        if not positions or not all(_named(r, positions) for r in self._batch.records):
+            self._abort("", now)  # a topic did not take what it was begun for, or what it counts on
             return
         try:
             standing = self._member.standing()
@@ -421,3 +435,10 @@ class ExactlyOnce:
     def _mind_silence(self, now: float) -> None:
         if now - self._since > self._policy.patience_s:
             self._silence = f"transactions: no answer for {now - self._since:.0f} s"
+
+
+def _named(record: Record, positions: Mapping[At, Committed]) -> bool:
+    """Whether whoever reads these positions knows that the record is done."""
+    partition = record.partition
+    held = positions.get((partition.topic, partition.number))
+    return held is not None and (partition.origin is not None or record.offset < held.position)

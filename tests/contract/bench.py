@@ -1,7 +1,7 @@
 """A whole worker but for its threads: the real poller on the twin, a pool that the test steps."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
@@ -23,7 +24,7 @@ from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.ended import Ended
-from kworker.worker.exactly_once import ExactlyOnce, TransactionPolicy
+from kworker.worker.exactly_once import Begin, ExactlyOnce, TransactionPolicy
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
@@ -121,6 +122,7 @@ class SteppedPool:
 class Straggling(MemoryConsumer):
     """A client that hands over, once, what it had fetched before it was told otherwise."""
 
+    unstable: Callable[[], None] = staticmethod(lambda: None)  # asked before it reads positions
     late: Sequence[RawMessage] = ()
     late_by_assignment: Sequence[RawMessage] = ()
 
@@ -128,6 +130,11 @@ class Straggling(MemoryConsumer):
         batch = super().take(most, timeout_s)
         late, self.late = self.late, ()
         return [*late, *batch]
+
+    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, Committed | None]:
+        if self._group.pending:
+            self.unstable()
+        return super().positions(partitions, timeout_s)
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
         super().assign(positions)
@@ -167,12 +174,14 @@ class Bench:
         course: Course | None = None,
         transactional: str = "",
         transactor: Callable[[MemoryTransactor], Any] = lambda transactor: transactor,
+        begin: Begin = at_once,
     ) -> None:
         """`transactional` is the id of one that settles exactly once.
 
-        `transactor` may stand before each that it uses.
+        `transactor` may stand before each that it uses; `begin` runs what would run aside.
         """
         self.kafka = kafka
+        self.name = transactional
         self.clock = clock or Clock()
         for own in OWN:
             if kafka.topic(own) is None:
@@ -217,7 +226,7 @@ class Bench:
                 return transactor(MemoryTransactor(kafka, {}, transactional, 10.0))
 
             policy = TransactionPolicy(LIMIT_S, again_s=(0.0, 0.0), rest_s=0.0)
-            return ExactlyOnce(make, client, committer, owned, backlog, policy, at_once)
+            return ExactlyOnce(make, client, committer, owned, backlog, policy, begin)
 
         self.poller = Poller(
             consumer=consumer,

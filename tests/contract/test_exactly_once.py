@@ -1,0 +1,223 @@
+"""Exactly once under random schedules: whatever fails, before or after it took effect."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from kworker.clients.kafka import At, QueueFull, Refused
+from kworker.clients.memory_group import Member
+from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.transactions import Broken
+from kworker.core.headers import Envelope
+from kworker.core.offset_map import Committed
+from kworker.core.outcome import Output
+from kworker.core.record import Record
+from kworker.core.retry import RetryPolicy
+from tests.contract.bench import DEAD, HOLD, LIMIT_S, REQUEUE, RESULTS, Bench, Clock
+from tests.contract.test_commit_safety import LETTERS, TOPICS, Position, Stormy, name
+
+CALLS = ("open", "begin", "queue", "send_positions", "commit", "abort")
+STILL = 20  # looks at a call while no time passes, after which it is waited for
+
+
+class Faulty:
+    """A transactor whose calls fail as planned, before they took effect or after it."""
+
+    def __init__(self, transactor: MemoryTransactor, planned: list[tuple[str, str]]) -> None:
+        self._transactor = transactor
+        self._planned = planned
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._transactor, name)
+        if name not in CALLS:
+            return call
+        when = next((w for c, w in self._planned if c == name), "")
+        if not when:
+            return call
+        self._planned.remove((name, when))
+        return self._failing(name, call, when)
+
+    def _failing(self, name: str, call: Callable[..., Any], when: str) -> Callable[..., Any]:
+        def failing(*arguments: Any) -> None:
+            if name == "queue":
+                raise Broken("as planned") if when == "before" else QueueFull
+            if when == "after":
+                call(*arguments)
+            raise Refused(f"{name} failed {when} it took effect", passing=True)
+
+        return failing
+
+
+class Later(Future[Any]):
+    """A call that runs when its time has come, or when it is waited for."""
+
+    def __init__(self, call: Callable[[], Any], clock: Clock, after_s: float) -> None:
+        super().__init__()
+        self._call = call
+        self._clock = clock
+        self._due = clock.now + after_s
+        self._looked, self._still = clock.now, 0
+
+    def done(self) -> bool:
+        if super().done():
+            return True
+        self._still = self._still + 1 if self._clock.now == self._looked else 0
+        self._looked = self._clock.now
+        if self._clock.now < self._due and self._still < STILL:
+            return False
+        try:
+            self.set_result(self._call())
+        except Refused as refused:
+            self.set_exception(refused)
+        return True
+
+
+class Exactly(Stormy):
+    """Every visible outcome is that of one run, and each record has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.planned: list[tuple[str, str]] = []
+        self.after_s = 0.0
+        self.runs: dict[bytes, int] = {}  # how many results each had
+        self.names = ["w-0", "w-1", "w-2"]
+        self.accepted = self.group.accept
+        self.group.accept = self.judge_transaction  # type: ignore[method-assign]
+
+    def judge(self, member: Member | None, positions: Mapping[At, Committed]) -> KafkaError | None:
+        raise AssertionError("positions were committed outside of a transaction")
+
+    def judge_transaction(
+        self, member: str, generation: int, positions: Mapping[At, Committed]
+    ) -> None:
+        """O3 and O4 for each transaction, in the moment in which it is committed."""
+        for at, (position, _) in positions.items():
+            assert position >= self.positions.get(at, 0), "a position went back"
+            self.positions[at] = position
+            below = {p for p in self.every() if p[:2] == at and p[2] < position}
+            assert below <= self.ended(), "committed before its end"
+        self.accepted(member, generation, positions)
+
+    # -- what happens -----------------------------------------------------------------
+
+    @initialize()
+    def begin(self) -> None:
+        self.join(hands=3, computing=False)
+
+    @precondition(lambda self: self.names)
+    @rule(hands=st.integers(1, 4), computing=st.booleans())
+    def join(self, hands: int, computing: bool) -> None:
+        transactional_id = self.names.pop(0)
+        bench = Bench(
+            self.kafka,
+            [*sorted(TOPICS), REQUEUE],
+            clock=self.clock,
+            hands=hands,
+            in_flight=6,
+            held=6,
+            retry=self.retry,
+            transactional=transactional_id,
+            transactor=lambda transactor: Faulty(transactor, self.planned),
+            begin=lambda call: Later(call, self.clock, self.after_s),
+        )
+        bench.consumer.unstable = self.let_time_pass  # type: ignore[method-assign]
+        bench.pool.computing = computing
+        self.benches.append(bench)
+        self.everybody.append(bench)
+        bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)
+
+    @rule(call=st.sampled_from(CALLS), when=st.sampled_from(["before", "after"]))
+    def fail(self, call: str, when: str) -> None:
+        self.planned.append((call, when))
+
+    @rule(after_s=st.sampled_from([0.0, 0.0, 0.3, 7.0]))
+    def take_time(self, after_s: float) -> None:
+        self.after_s = after_s
+
+    @precondition(lambda self: len(self.benches) > 1)
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        bench = data.draw(st.sampled_from(self.benches))
+        self.benches.remove(bench)
+        bench.die()
+        self.names.append(bench.name)
+
+    @precondition(lambda self: len(self.benches) > 1 and self.kafka.up and self.kafka.writable)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        bench = data.draw(st.sampled_from(self.benches))
+        self.benches.remove(bench)
+        bench.poller.stop_taking()
+        self.planned.clear()
+        for _ in range(60):
+            for record in list(bench.pool.held):
+                self.end(bench, record, "done")
+            bench.turn()
+        assert bench.poller.idle
+        bench.consumer.close()
+        self.names.append(bench.name)
+
+    def let_time_pass(self) -> None:
+        """Who waits for the positions that a transaction hides waits for its end."""
+        self.clock.now += LIMIT_S
+        for transactional_id in list(self.group.pending):
+            self.kafka.expire(transactional_id)
+
+    def end(self, bench: Bench, record: Record, how: str) -> None:
+        if how not in ("result", "several"):
+            super().end(bench, record, how)
+            return
+        at = (record.partition.topic, record.partition.number, record.offset)
+        self.promised.add(at)
+        copies = 3 if how == "several" else 1
+        run = b"run-%d" % len(self.runs)
+        self.runs[run] = copies
+        bench.pool.end(record, [Output(RESULTS, name(at), run, [])] * copies)
+
+    # -- the oracle -------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        self.planned.clear()
+        self.after_s = 0.0
+        super().teardown()
+
+    def check_repeats(self) -> None:
+        visible: dict[Position, list[object]] = {at: [] for at in self.every()}
+        for key, runs in self.results().items():
+            [at] = [at for at in visible if name(at) == key]
+            assert runs == {run: self.runs[run] for run in runs}, "a part of an outcome"
+            visible[at] += list(runs)
+        letters = Counter(
+            (envelope.source.place, envelope.attempt - (topic != DEAD))
+            for topic in LETTERS
+            for raw in self.kafka.records(topic)
+            for envelope in [Envelope.open(raw.headers() or ())]
+        )
+        for where, source, attempt in self.failed:
+            visible[where] += [(source, attempt)] * letters[source, attempt]
+        assert {at: runs for at, runs in visible.items() if len(runs) > 1} == {}
+
+    def results(self) -> dict[bytes | None, Counter[bytes]]:
+        found: dict[bytes | None, Counter[bytes]] = {}
+        for raw in self.kafka.records(RESULTS):
+            found.setdefault(raw.key(), Counter())[raw.value() or b""] += 1
+        return found
+
+
+class ExactlyHolding(Exactly):
+    """What fails waits in memory, and its key with it."""
+
+    retry: RetryPolicy | None = HOLD
+    held = 6
+
+
+TestExactly = Exactly.TestCase
+TestExactlyHolding = ExactlyHolding.TestCase
+TestExactly.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestExactlyHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
