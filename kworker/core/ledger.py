@@ -106,11 +106,11 @@ class Ledger:
         what is done beyond a single record was told before, or is nothing.
         """
         most, least = len(offsets), 0 if self.unsettled else 1
-        if self._fits(most, offsets[-1]):
+        if self._fits(most, offsets[0], offsets[-1]):
             return most
         while least < most:
             middle = (least + most + 1) // 2
-            if self._fits(middle, offsets[middle - 1]):
+            if self._fits(middle, offsets[0], offsets[middle - 1]):
                 least = middle
             else:
                 most = middle - 1
@@ -118,14 +118,15 @@ class Ledger:
 
     def has_room(self, more: int, offset: int) -> bool:
         """Whether so many records, from this offset on, may be delivered next."""
-        return not self.unsettled or self._fits(more, offset + more)
+        return not self.unsettled or self._fits(more, offset, offset + more)
 
-    def _fits(self, more: int, last: int) -> bool:
-        position, end, rest = self.position, last + 1, 0
+    def _fits(self, more: int, first: int, last: int) -> bool:
+        end, rest = last + 1, 0
+        begin = first if self.position is None else self.position
         if self._before:
             end = max(end, self._before[-1][1])
             rest = size(self._reached, [(max(b, self._reached), e) for b, e in self._before])
-        return position is None or fits(self.unsettled + more, end - position, rest)
+        return fits(self.unsettled + more, end - begin, rest)
 
     # -- what happens -----------------------------------------------------------------
 

@@ -37,6 +37,13 @@ class Committed(NamedTuple):
     metadata: str = ""
 
 
+class Identity(NamedTuple):
+    """Which topic it is: one that is made again, or in another cluster, is another."""
+
+    cluster_id: str
+    topic_id: str
+
+
 class Ignored(NamedTuple):
     """Metadata that tells nothing of this partition."""
 
@@ -44,12 +51,9 @@ class Ignored(NamedTuple):
     why: str
 
 
-def origin_of(cluster_id: str, topic_id: str, partition: int) -> bytes:
-    """Names the log whose offsets a map is about.
-
-    A topic that is made again has another id; and tools that mirror a cluster copy metadata.
-    """
-    return blake2b(f"{cluster_id} {topic_id} {partition}".encode(), digest_size=16).digest()
+def origin_of(identity: Identity, partition: int) -> bytes:
+    """Names the log whose offsets a map is about: tools that mirror a cluster copy metadata."""
+    return blake2b(f"{' '.join(identity)} {partition}".encode(), digest_size=16).digest()
 
 
 def encode(origin: bytes, base: int, runs: Sequence[Run]) -> str:

@@ -22,6 +22,7 @@ from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Slot
 from kworker.topics import of_a_service
 from kworker.worker import identity
+from kworker.worker.assignment import Identify
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.batch_pool import BatchPool, LoopCrew, ThreadCrew
 from kworker.worker.batching import async_batch_work, batch_work
@@ -76,12 +77,14 @@ def make_pool(config: Config, slot: Slot, handlers: Handlers, results: Results) 
 class Role:
     """In what a worker and a replay differ.
 
-    `reader` makes the consumer of a listener; `replay` is the id that what is written bears;
-    only a supervised process has the suspects `apart`.
+    `reader` makes the consumer of a listener; who cannot `identify` topics keeps no offset
+    maps; `replay` is the id that what is written bears; only a supervised process has the
+    suspects `apart`.
     """
 
     slot: int
     reader: Callable[[Any], Consumer]
+    identify: Identify
     intake: IntakePolicy
     replay: str = ""
     apart: bool = True
@@ -125,6 +128,7 @@ def make_poller(
     )
     return Poller(
         consumer=role.reader,
+        identify=role.identify,
         committer=lambda client: Committer(client, commits),
         backlog=backlog,
         settling=make_settling(config, role.slot, facts, backlog),

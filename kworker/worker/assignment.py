@@ -1,13 +1,13 @@
 """What the group has given this worker: partitions, each with an epoch and a ledger."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 import structlog
 
 from kworker.clients.kafka import At, Refused
-from kworker.core.offset_map import Committed
+from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of
 from kworker.core.record import Partition
 from kworker.worker.committer import Committer
 
@@ -29,6 +29,13 @@ class Assigning(Protocol):
     def unassign(self, partitions: Iterable[At]) -> None: ...
 
 
+Identify = Callable[[Collection[str], float], Mapping[str, Identity]]
+"""Which topics these are, asked for so many seconds; those that nobody tells are left out.
+
+Raises Refused when the same may work later.
+"""
+
+
 class Assignment:
     """The partitions that this member owns now; the consumer's `Listener`.
 
@@ -39,13 +46,17 @@ class Assignment:
 
     def __init__(
         self,
+        identify: Identify,
         finish: Callable[[list[Partition]], None],
         drop: Callable[[Partition], None],
         calm: Callable[[], bool],
     ) -> None:
+        self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
         self._calm = calm  # whether nothing of ours hides the positions
+        self.maps_ignored = 0
+        self._nameless: set[str] = set()  # topics of which that was said
         self.partitions: dict[At, Partition] = {}
         self.known: list[At] = []
         self.announce: Callable[[], None] = lambda: None  # `known` has grown
@@ -62,18 +73,38 @@ class Assignment:
         self._committer = committer
 
     def assigned(self, partitions: list[At]) -> None:
-        """Reads positions back and begins paused; nothing of it is delivered in this call."""
+        """Reads back what the group holds and begins paused: nothing comes in this call."""
         self.rebalances += 1
-        held = self._held(partitions) if partitions else {}
-        positions = {at: each and each.position for at, each in held.items()}
-        for at, position in positions.items():
-            partition = Partition(*at, self.rebalances, self.index(at), position)
-            self.partitions[at] = partition
-            self.fresh.add(partition)
-            self._committer.know(at, held[at])
-        self._consumer.assign(positions)
+        deadline = time.monotonic() + _GIVE_UP_S
+        held = self._held(partitions, deadline) if partitions else {}
+        identities = self._identities({topic for topic, _ in partitions}, deadline)
+        for at, each in held.items():
+            self._begin(at, each, identities.get(at[0]))
+        self._consumer.assign({at: each and each.position for at, each in held.items()})
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
+
+    def _begin(self, at: At, held: Committed | None, identity: Identity | None) -> None:
+        origin = origin_of(identity, at[1]) if identity else None
+        done = self._done(at, held, origin) if held and origin else []
+        position = held and held.position
+        partition = Partition(*at, self.rebalances, self.index(at), position, origin, done)
+        self.partitions[at] = partition
+        self.fresh.add(partition)
+        self._committer.know(at, held)
+
+    def _done(self, at: At, held: Committed, origin: bytes) -> list[Run]:
+        found = decode(held.metadata, origin, held.position)
+        if not isinstance(found, Ignored):
+            return found
+        self.maps_ignored += 1
+        _LOG.warning(
+            "offset map ignored; what had finished beyond the committed position is done again",
+            partition=f"{at[0]}/{at[1]}",
+            position=held.position,
+            why=f"{found.kind}: {found.why}",
+        )
+        return []
 
     def revoked(self, partitions: list[At]) -> None:
         """What is in hand may finish; the group waits for us as long as this takes."""
@@ -116,9 +147,8 @@ class Assignment:
             self._committer.forget(at)
         self.changed = True
 
-    def _held(self, partitions: list[At]) -> dict[At, Committed | None]:
+    def _held(self, partitions: list[At], deadline: float) -> dict[At, Committed | None]:
         """Asks until answered: without positions there is nothing to begin with."""
-        deadline = time.monotonic() + _GIVE_UP_S
         while True:
             self._wait_for_calm()
             try:
@@ -128,6 +158,27 @@ class Assignment:
                     raise
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
                 time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
+
+    def _identities(self, topics: Collection[str], deadline: float) -> Mapping[str, Identity]:
+        """At each assignment, for a topic may have been made again. Positions do without."""
+        found: Mapping[str, Identity] = {}
+        while topics:
+            try:
+                found = self._identify(topics, _ASK_S)
+                break
+            except Refused as refused:
+                _LOG.warning("topic ids unknown; asking again", error=str(refused))
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
+        if nameless := sorted({*topics} - found.keys() - self._nameless):
+            self._nameless.update(nameless)
+            _LOG.warning(
+                "the brokers do not tell the ids of topics; nothing is lost, but what finishes"
+                " beyond an unfinished record is done again after a restart",
+                topics=nameless,
+            )
+        return found
 
     def _wait_for_calm(self) -> None:
         """An open transaction of a dead predecessor ends when its successor is ready."""

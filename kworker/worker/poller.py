@@ -12,7 +12,7 @@ from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
-from kworker.worker.assignment import Assignment
+from kworker.worker.assignment import Assignment, Identify
 from kworker.worker.backlog import Backlog
 from kworker.worker.committer import Committer, Committing
 from kworker.worker.dispatch import Dispatch
@@ -56,6 +56,7 @@ class Poller:
         self,
         *,
         consumer: Callable[[Assignment], Consumer],
+        identify: Identify,
         committer: Callable[[Consumer], Committer],
         backlog: Backlog,
         settling: Callable[[Consumer, Committer, Mapping[At, Partition]], Settling],
@@ -68,7 +69,7 @@ class Poller:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.dispatch = dispatch
-        self.assignment = Assignment(self._finish, self._drop, self._calm)
+        self.assignment = Assignment(identify, self._finish, self._drop, self._calm)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
@@ -118,6 +119,11 @@ class Poller:
         return self._intake.consumed
 
     @property
+    def remembered(self) -> int:
+        """Of those that came, how many had been done before, as a map told, ever."""
+        return self._intake.remembered
+
+    @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
         troubles = [*self.backlog.troubles, *self.settling.troubles]
@@ -127,6 +133,7 @@ class Poller:
             *self._troubles.values(),
             *waiting,
             *self.dispatch.reasons,
+            *map(_crowded, self.flow.crowded(self._clock())),
         ]
 
     @property
@@ -336,10 +343,20 @@ class Poller:
         return self.settling.calm
 
     def _shed(self) -> None:
-        """Drops what has not begun, unless something beyond it has."""
+        """Drops what has not begun, unless something beyond it has that no map would tell."""
         for partition in self._shedding:
-            begun = partition.ledger.highest_but(self.lanes.waiting(partition))
+            begun = -1
+            if partition.origin is None:
+                begun = partition.ledger.highest_but(self.lanes.waiting(partition))
             self.dispatch.drop(partition, begun)
+
+
+def _crowded(partition: Partition) -> str:
+    return (
+        f"{partition.topic}/{partition.number} takes no more: {partition.ledger.unsettled:,}"
+        " unfinished records lie so far apart that a commit could not tell what is done between"
+        " more of them; it goes on as they end"
+    )
 
 
 def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[At]:

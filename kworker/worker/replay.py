@@ -1,7 +1,7 @@
 """A replay, put together: what the group has settled goes through the handler once more."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ from kworker.clients.properties import (
 )
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
+from kworker.core.offset_map import Identity
 from kworker.errors import ConfigError, KworkerError
 from kworker.supervisor.scoreboard import Scoreboard, hands_of
 from kworker.topics import BYTES_MAX, TopicInfo, source_topics
@@ -131,7 +132,7 @@ class Replay:
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
         results = make_results(config, facts, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
-        role = Role(0, self._reader, IntakePolicy(), identity, apart=False)
+        role = Role(0, self._reader, _no_maps, IntakePolicy(), identity, apart=False)
         try:
             self._poller = make_poller(config, role, self._pool, self._handlers, facts)
         except Refused as refused:
@@ -199,6 +200,11 @@ class Replay:
         if not self._poller.flow.records:
             _close(self._handlers)
         leave(self._client, lambda: None, for_good=False)
+
+
+def _no_maps(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
+    """Nobody goes on where a replay ends."""
+    return {}
 
 
 def _load(config: Config) -> Handlers:

@@ -55,6 +55,8 @@ class Telling:
         words[Field.DEAD] = poller.counters.dead
         words[Field.DUPLICATES] = poller.counters.duplicates
         words[Field.UNGUARDED] = poller.dispatch.unguarded
+        words[Field.REMEMBERED] = poller.remembered
+        words[Field.MAPS_IGNORED] = poller.assignment.maps_ignored
         words[Field.HELD] = poller.flow.held
         words[Field.SUSPECTS] = poller.dispatch.suspects
         words[Field.PUBLISHED] = poller.settling.published

@@ -213,7 +213,7 @@ class Worker:
             made.append(KafkaConsumer(consumer_properties(config, slot=slot.number), listener))
             return made[0]
 
-        role = Role(slot.number, reader, make_intake(config))
+        role = Role(slot.number, reader, watch.identities, make_intake(config))
         poller = make_poller(config, role, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
         pool.start()

@@ -1,7 +1,7 @@
 """A whole worker but for its threads: the real poller on the twin, a pool that the test steps."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import RawMessage
-from kworker.core.offset_map import Committed
+from kworker.core.offset_map import Committed, Identity
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.refusals import Refusals
+from kworker.worker.assignment import Identify
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
@@ -175,6 +176,7 @@ class Bench:
         transactional: str = "",
         transactor: Callable[[MemoryTransactor], Any] = lambda transactor: transactor,
         begin: Begin = at_once,
+        identify: Identify | None = None,
     ) -> None:
         """`transactional` is the id of one that settles exactly once.
 
@@ -230,6 +232,7 @@ class Bench:
 
         self.poller = Poller(
             consumer=consumer,
+            identify=identify or (kafka.identities if course is None else nobody_tells),
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
             backlog=backlog,
             settling=settling,
@@ -286,6 +289,10 @@ class Bench:
     def die(self) -> None:
         """As by SIGKILL: nothing is said to anybody; the group notices in its time."""
         self.consumer.expire()
+
+
+def nobody_tells(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
+    return {}
 
 
 def _facts(kafka: MemoryKafka) -> TopicFacts:

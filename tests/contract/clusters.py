@@ -2,18 +2,21 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.clients.kafka import At, KafkaConsumer, KafkaProducer, Listener
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.properties import transactional
 from kworker.clients.transactions import KafkaTransactor
+from kworker.clients.watch import KafkaWatch
 from kworker.core.message import Headers
+from kworker.core.offset_map import Identity
+from tests.waiting import eventually
 
 CONSUMER = {
     "auto.offset.reset": "error",
@@ -44,6 +47,8 @@ class Cluster(Protocol):
     def create(self, partitions: int = 1, **config: str) -> str: ...
     def write(self, topic: str, partition: int = 0, **record: Any) -> None: ...
     def trim(self, topic: str, partition: int, before: int) -> None: ...
+    def make_again(self, topic: str) -> None: ...
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]: ...
     def consumer(self, listener: Listener, group: str, **properties: Any) -> Any: ...
     def producer(self, **properties: Any) -> Any: ...
     def transactor(self, transactional_id: str) -> Any: ...
@@ -69,6 +74,13 @@ class Twin:
 
     def trim(self, topic: str, partition: int, before: int) -> None:
         self.kafka.trim(topic, partition, before)
+
+    def make_again(self, topic: str) -> None:
+        self.kafka.delete(topic)
+        self.kafka.create(topic)
+
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+        return self.kafka.identities(topics, timeout_s)
 
     def consumer(self, listener: Listener, group: str, **properties: Any) -> MemoryConsumer:
         return MemoryConsumer(
@@ -117,6 +129,14 @@ class Real:
         at = TopicPartition(topic, partition, before)
         for future in self._admin.delete_records([at]).values():
             future.result(30)
+
+    def make_again(self, topic: str) -> None:
+        self._admin.delete_topics([topic])[topic].result(30)
+        eventually(lambda: topic not in self._admin.list_topics(timeout=10).topics)
+        self._admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+        return KafkaWatch(self._common).identities(topics, timeout_s)
 
     def consumer(self, listener: Listener, group: str, **properties: Any) -> KafkaConsumer:
         client = KafkaConsumer(

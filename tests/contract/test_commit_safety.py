@@ -17,7 +17,7 @@ from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_group import Member
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
-from kworker.core.offset_map import Committed
+from kworker.core.offset_map import Committed, Ignored, decode, origin_of
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
@@ -67,13 +67,21 @@ class Calm(RuleBasedStateMachine):
         if (error := self.accept(member, positions)) is not None:
             return error
         assert member is not None
-        for at, (position, _) in positions.items():
+        for at, (position, metadata) in positions.items():
             assert at in member.assignment, "committed what it does not own"
             assert position >= self.positions.get(at, 0), "a position went back"
             self.positions[at] = position
             below = {p for p in self.every() if p[:2] == at and p[2] < position}
             assert below <= self.ended(), "committed before its end"
+            assert self.named(at, position, metadata) <= self.ended(), "named before its end"
         return None
+
+    def named(self, at: At, position: int, metadata: str) -> set[Position]:
+        """What the map of a commit says is done."""
+        [identity] = self.kafka.identities([at[0]], 1.0).values()
+        runs = decode(metadata, origin_of(identity, at[1]), position)
+        assert not isinstance(runs, Ignored)
+        return {(*at, offset) for begin, end in runs for offset in range(begin, end)} & self.every()
 
     def every(self) -> set[Position]:
         """All that a worker takes: the sources' records, and those that come again."""

@@ -8,6 +8,7 @@ from kworker.clients.kafka import Refused, Trouble
 from kworker.core.offset_map import METADATA_MAX, Committed
 from tests.contract.clusters import Cluster, sized
 from tests.contract.member import Member, for_a_while, new_group, until
+from tests.waiting import eventually
 
 
 def fill(kafka: Cluster, topic: str, *values: bytes, partition: int = 0) -> None:
@@ -152,6 +153,49 @@ def test_what_was_paused_is_read_when_it_is_taken_up_again(kafka: Cluster) -> No
     until(lambda: member.heard("revoked"), member, other)
     other.consumer.close()
     until(lambda: len(member.records) == 4, member)
+
+
+def test_what_is_given_back_comes_again_from_there_when_it_is_resumed(kafka: Cluster) -> None:
+    """Before that nothing of it comes, however much was prefetched; others are not disturbed."""
+    topic = kafka.create(2)
+    for partition in (0, 1):
+        for i in range(200):
+            kafka.write(topic, partition, value=b"%d" % i)
+    member = Member(kafka, [topic], reads=False)
+    until(lambda: member.owned, member)
+    member.consumer.resume(member.owned)
+    until(lambda: [r for r in member.records if r.partition() == 0], member)
+    for again in (40, 40, 199, 0):
+        member.consumer.pause([(topic, 0)])
+        member.consumer.rewind((topic, 0), again)
+        member.records.clear()
+        for_a_while(member)
+        assert [r for r in member.records if r.partition() == 0] == []
+        member.consumer.resume([(topic, 0)])
+        took = eventually(lambda: few(member))
+        assert took == list(range(again, again + len(took)))
+    eventually(lambda: took.extend(few(member)) or len(took) >= 200)
+    assert took == list(range(200))
+
+
+def few(member: Member) -> list[int]:
+    """The next offsets of its first partition."""
+    batch = member.consumer.take(7, 0.05)
+    return [raw.offset() for raw in batch if raw.error() is None and raw.partition() == 0]
+
+
+def test_a_topic_has_an_identity_and_another_when_it_is_made_again(kafka: Cluster) -> None:
+    """Where offsets are about, when they come back with a map."""
+    one, two = kafka.create(), kafka.create()
+    before = kafka.identities([one, two, "nowhere"], 10.0)
+    assert before.keys() == {one, two}
+    assert before[one].cluster_id == before[two].cluster_id != ""
+    assert before[one].topic_id != before[two].topic_id
+    assert kafka.identities([two, one], 10.0) == before
+    kafka.make_again(one)
+    after = eventually(lambda: kafka.identities([one], 10.0))
+    assert after[one].cluster_id == before[one].cluster_id
+    assert after[one].topic_id != before[one].topic_id
 
 
 def test_without_a_commit_a_group_has_no_position(kafka: Cluster) -> None:

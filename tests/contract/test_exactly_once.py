@@ -19,7 +19,17 @@ from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
-from tests.contract.bench import DEAD, HOLD, LIMIT_S, REQUEUE, RESULTS, Bench, Clock
+from kworker.worker.assignment import Identify
+from tests.contract.bench import (
+    DEAD,
+    HOLD,
+    LIMIT_S,
+    REQUEUE,
+    RESULTS,
+    Bench,
+    Clock,
+    nobody_tells,
+)
 from tests.contract.test_commit_safety import LETTERS, TOPICS, Position, Stormy, name
 
 CALLS = ("open", "begin", "queue", "send_positions", "commit", "abort")
@@ -81,6 +91,8 @@ class Later(Future[Any]):
 class Exactly(Stormy):
     """Every visible outcome is that of one run, and each record has one."""
 
+    identify: Identify | None = None  # as the broker tells
+
     def __init__(self) -> None:
         super().__init__()
         self.planned: list[tuple[str, str]] = []
@@ -122,6 +134,7 @@ class Exactly(Stormy):
             in_flight=6,
             held=6,
             retry=self.retry,
+            identify=self.identify,
             transactional=transactional_id,
             transactor=lambda transactor: Faulty(transactor, self.planned),
             begin=lambda call: Later(call, self.clock, self.after_s),
@@ -210,6 +223,12 @@ class Exactly(Stormy):
         return found
 
 
+class Unmapped(Exactly):
+    """No topic ids are told, so only a position can name what is published."""
+
+    identify = staticmethod(nobody_tells)
+
+
 class ExactlyHolding(Exactly):
     """What fails waits in memory, and its key with it."""
 
@@ -218,6 +237,8 @@ class ExactlyHolding(Exactly):
 
 
 TestExactly = Exactly.TestCase
+TestUnmapped = Unmapped.TestCase
 TestExactlyHolding = ExactlyHolding.TestCase
-TestExactly.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestExactly.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestUnmapped.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 TestExactlyHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)

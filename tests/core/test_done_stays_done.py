@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kworker.core import ledger, offset_map
 from kworker.core.flow import Flow, FlowPolicy
-from kworker.core.offset_map import Committed, Ignored, decode, origin_of
+from kworker.core.offset_map import Committed, Identity, Ignored, decode, origin_of
 from kworker.core.record import Partition
 
-ORIGIN = origin_of("cluster", "topic", 0)
+ORIGIN = origin_of(Identity("cluster", "topic"), 0)
 
 
 class DoneStaysDone(RuleBasedStateMachine):

@@ -12,6 +12,7 @@ from kworker.core import offset_map
 from kworker.core.offset_map import (
     METADATA_MAX,
     SPAN_MAX,
+    Identity,
     Ignored,
     Run,
     decode,
@@ -22,7 +23,7 @@ from kworker.core.offset_map import (
     unsettled_max,
 )
 
-ORIGIN = origin_of("cluster", "topic", 3)
+ORIGIN = origin_of(Identity("cluster", "topic"), 3)
 BASE = 1_000
 LENGTHS = st.one_of(
     st.integers(1, 4), st.integers(60, 70), st.integers(120, 140), st.integers(8_000, 20_000)
@@ -39,11 +40,13 @@ def some_runs(draw: st.DrawFn, most: int = 60) -> list[Run]:
     return found
 
 
+@settings(deadline=None)
 @given(some_runs())
 def test_what_was_written_is_read(runs: list[Run]) -> None:
     assert decode(encode(ORIGIN, BASE, runs), ORIGIN, BASE) == runs
 
 
+@settings(deadline=None)
 @given(some_runs(most=8), st.data())
 def test_a_character_that_is_damaged_is_noticed_or_does_no_harm(
     runs: list[Run], data: st.DataObject
@@ -58,6 +61,7 @@ def test_a_character_that_is_damaged_is_noticed_or_does_no_harm(
     assert isinstance(found, Ignored) or found == runs
 
 
+@settings(deadline=None)
 @given(some_runs(most=8), st.data())
 def test_a_text_that_is_cut_or_goes_on_is_noticed(runs: list[Run], data: st.DataObject) -> None:
     text = encode(ORIGIN, BASE, runs)
@@ -67,6 +71,7 @@ def test_a_text_that_is_cut_or_goes_on_is_noticed(runs: list[Run], data: st.Data
         assert isinstance(found, Ignored) or found == ([] if not other else runs)
 
 
+@settings(deadline=None)
 @given(st.text(), st.binary(max_size=80), st.integers(0, 1 << 62))
 @example("", bytes(29), 0)
 def test_whatever_is_read_nothing_is_raised_nor_named_below_the_position(
@@ -79,6 +84,7 @@ def test_whatever_is_read_nothing_is_raised_nor_named_below_the_position(
         assert isinstance(found, Ignored) or all(begin > position for begin, _ in found)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=60), st.sampled_from([0, 1]))
 def test_whatever_the_body_says_its_runs_ascend_and_do_not_touch(told: bytes, form: int) -> None:
     """A later version of this code may have a bug that its check sum does not know of."""
@@ -103,9 +109,12 @@ def test_nothing_beyond_the_position_is_no_metadata() -> None:
     [
         ("AQAAAZ", "not written by kworker"),
         ("kworker2:AQAAAZ", "of another version"),
-        (encode(origin_of("another", "topic", 3), BASE, [(1_001, 1_002)]), "made again"),
-        (encode(origin_of("cluster", "another", 3), BASE, [(1_001, 1_002)]), "made again"),
-        (encode(origin_of("cluster", "topic", 4), BASE, [(1_001, 1_002)]), "made again"),
+        (encode(origin_of(Identity("another", "topic"), 3), BASE, [(1_001, 1_002)]), "made again"),
+        (
+            encode(origin_of(Identity("cluster", "another"), 3), BASE, [(1_001, 1_002)]),
+            "made again",
+        ),
+        (encode(origin_of(Identity("cluster", "topic"), 4), BASE, [(1_001, 1_002)]), "made again"),
         (encode(ORIGIN, BASE - 1, [(1_001, 1_002)]), "of position 999, not 1000"),
     ],
 )

@@ -80,6 +80,7 @@ def test_a_sound_configuration_is_told_so_with_its_ceiling_and_worst_case(
     assert "✓ handlers import" in done.stdout
     assert "a worker takes at most 339MiB = 120 MB + 2 ×" in done.stdout
     assert "delays the later records of its own key in its partition" in done.stdout
+    assert "while 1,450 of its records or fewer are unfinished" in done.stdout
 
 
 def test_mistakes_in_the_file_are_a_line_each(kworker: Kworker, configured: Configured) -> None:
