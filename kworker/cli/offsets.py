@@ -11,6 +11,7 @@ from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clients.properties import admin_properties
 from kworker.config import Config
+from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.core.positions import Goal, Move, Offset, Standing, Time
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.supervisor.instance import StateFolder
@@ -45,8 +46,12 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 def _stands(row: Standing) -> Sequence[object]:
-    note = f"{row.expired:,} expired before they were read" if row.expired else ""
-    return *row, row.lag, note
+    notes = []
+    if row.expired:
+        notes.append(f"{row.expired:,} expired before they were read")
+    if row.finished_beyond:
+        notes.append(f"of those, {row.finished_beyond:,} are finished")
+    return *row[:-1], row.lag, "; ".join(notes)
 
 
 @app.command()
@@ -124,10 +129,19 @@ def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[St
             f" --config {config.file}"
         )
     partitions = [(name, number) for name in topics for number in range(known[name].partitions)]
-    committed = admin.group_offsets(config.name, partitions)
+    held = admin.group_offsets(config.name, partitions)
     low = admin.list_offsets(partitions, "earliest")
     high = admin.list_offsets(partitions, "latest")
-    return [Standing(*at, committed.get(at), low[at], high[at]) for at in partitions]
+    ids = admin.identities(topics)
+    return [_standing(at, held.get(at), ids.get(at[0]), low[at], high[at]) for at in partitions]
+
+
+def _standing(
+    at: tuple[str, int], held: Committed | None, identity: Identity | None, low: int, high: int
+) -> Standing:
+    if held is None:
+        return Standing(*at, None, low, high)
+    return Standing(*at, held.position, low, high, Settled.of(held, identity, at[1]).count_beyond)
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:

@@ -21,7 +21,7 @@ from kworker.times import now_ms, parse_time
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
-    from kworker.worker.replay import Replay
+    from kworker.worker.replay import Replay, Survey
     from kworker.worker.stretch import Course, Window
 
 app = typer.Typer()
@@ -73,10 +73,10 @@ def replay(
     loaded = config_file.load(config)
     window = _window(from_, to, every)
     admin = _admin(loaded)
-    spans = _survey(loaded, admin, window)
-    course = Course(spans, window)
-    if dry_run or not spans:
-        _tell_plan(loaded.name, spans, course, as_json=as_json)
+    found = _survey(loaded, admin, window)
+    course = Course(found.spans, window, found.settled)
+    if dry_run or not found.spans:
+        _tell_plan(loaded.name, found.spans, course, as_json=as_json)
     else:
         _run(loaded, admin, course, force=force, as_json=as_json)
 
@@ -103,7 +103,7 @@ def _time(option: str, text: str, now: int) -> int:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _survey(config: Config, admin: "Admin", window: "Window") -> Mapping[tuple[str, int], range]:
+def _survey(config: Config, admin: "Admin", window: "Window") -> "Survey":
     from kworker.worker.replay import survey
 
     return survey(config, admin, window)

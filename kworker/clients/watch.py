@@ -26,7 +26,7 @@ _TIMEOUT_S = 5.0
 _FRESH = {"metadata.max.age.ms": 3000, "topic.metadata.refresh.interval.ms": 1000}
 # Kafka's limit is on the batch, which the producer's is on too.
 _LIMIT = "max.message.bytes"
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker that knows of none
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker that knows of none
 _PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -120,7 +120,7 @@ class KafkaWatch:
         return {
             name: Identity(cluster.cluster_id, str(answer.topic_id))
             for name, answer in answers.items()
-            if cluster and cluster.cluster_id and answer and str(answer.topic_id) != _NO_ID
+            if cluster and cluster.cluster_id and answer and str(answer.topic_id) != NO_ID
         }
 
     def ask_partitions(self, topics: Iterable[str]) -> None:

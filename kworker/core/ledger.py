@@ -3,6 +3,7 @@
 The one place that adds 1 to an offset.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
@@ -152,7 +153,7 @@ class Ledger:
         done: set[int] = set()
         while self._before and self._before[0][0] < self._end:
             begin, end = self._before[0]
-            done.update(offset for offset in offsets if begin <= offset < end)
+            done.update(offsets[bisect_left(offsets, begin) : bisect_left(offsets, end)])
             self._forgotten_to = max(self._forgotten_to, min(end, self._end))
             if end > self._end:
                 break

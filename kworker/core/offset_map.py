@@ -3,7 +3,7 @@
 import re
 from base64 import b64encode
 from binascii import Error, a2b_base64
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from struct import Struct
@@ -25,6 +25,7 @@ RUNS_BYTES_MAX = _BODY_MAX - _HEAD.size - _CHECK_BYTES
 SPAN_MAX = 8 * RUNS_BYTES_MAX
 """Offsets of which a map can tell each."""
 
+_JOINT_BYTES = 10  # by which a number grows, at most, when the offsets before a run become more
 _RUNS, _BITS = 0, 1
 _END = 1 << 63
 _ONES = re.compile("1+")
@@ -97,6 +98,37 @@ def decode(text: str, origin: bytes, position: int) -> list[Run] | Ignored:
     return Ignored("damaged", "its runs make no sense") if runs is None else runs
 
 
+class Settled(NamedTuple):
+    """What a group had settled of a partition, as far as what it holds tells."""
+
+    position: int
+    beyond: Sequence[Run] = ()
+
+    @classmethod
+    def of(cls, held: Committed, identity: Identity | None, partition: int) -> "Settled":
+        """A map that cannot be read tells nothing."""
+        if identity is None:
+            return cls(held.position)
+        runs = decode(held.metadata, origin_of(identity, partition), held.position)
+        return cls(held.position) if isinstance(runs, Ignored) else cls(held.position, runs)
+
+    @property
+    def end(self) -> int:
+        """Behind the last offset that is."""
+        return self.beyond[-1][1] if self.beyond else self.position
+
+    @property
+    def count_beyond(self) -> int:
+        """Offsets beyond the position; some may have no record."""
+        return sum(end - begin for begin, end in self.beyond)
+
+    def has(self, offset: int) -> bool:
+        if offset < self.position:
+            return True
+        at = bisect_right(self.beyond, offset, key=lambda run: run[0])
+        return at > 0 and offset < self.beyond[at - 1][1]
+
+
 def _body(text: str) -> bytes | None:
     try:
         whole = a2b_base64(text[len(_PREFIX) :], strict_mode=True)
@@ -145,8 +177,6 @@ def size(base: int, runs: Sequence[Run]) -> int:
     """What runs add to a map, at most, if they follow others that reach up to `base`."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
-
-_JOINT_BYTES = 10  # more offsets that are not done before the first of them
 
 # -- run lengths ----------------------------------------------------------------------
 # By turns, how many offsets are done, and how many before them are not: nearly always one,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import structlog
 
@@ -15,7 +15,7 @@ from kworker.clients.properties import (
 )
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
-from kworker.core.offset_map import Identity
+from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
 from kworker.supervisor.scoreboard import Scoreboard, hands_of
 from kworker.topics import BYTES_MAX, TopicInfo, source_topics
@@ -40,14 +40,22 @@ class Asking(Protocol):
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
-    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, int]: ...
+    def identities(self, topics: Iterable[str]) -> dict[str, Identity]: ...
+    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, Committed]: ...
     def list_offsets(
         self, partitions: Iterable[At], which: Literal["earliest", "latest"] | int
     ) -> dict[At, int]: ...
 
 
-def survey(config: Config, admin: Asking, window: Window) -> dict[At, range]:
-    """What the service's group has settled by now, from the window's first record on.
+class Survey(NamedTuple):
+    """What the service's group has settled by now, from a window's first record on."""
+
+    spans: dict[At, range]
+    settled: dict[At, Settled]
+
+
+def survey(config: Config, admin: Asking, window: Window) -> Survey:
+    """By position and map.
 
     Raises ConfigError without a source topic; Unreachable and Refused.
     """
@@ -55,9 +63,11 @@ def survey(config: Config, admin: Asking, window: Window) -> dict[At, range]:
     if not topics:
         raise ConfigError(f"source.topics: none of {', '.join(config.source.topics)} is there")
     every = [(name, number) for name in topics for number in range(topics[name].partitions)]
-    settled = admin.group_offsets(config.name, every)
+    held = admin.group_offsets(config.name, every)
+    ids = admin.identities(topics)
+    settled = {at: Settled.of(each, ids.get(at[0]), at[1]) for at, each in held.items()}
     begin: Literal["earliest"] | int = "earliest" if window.from_ms is None else window.from_ms
-    return stretches(admin.list_offsets(settled, begin), settled)
+    return Survey(stretches(admin.list_offsets(settled, begin), settled), settled)
 
 
 def known_facts(config: Config, admin: Asking) -> TopicFacts:

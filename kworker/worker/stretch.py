@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kworker.clients.kafka import At, Listener, Trouble, trouble_of
 from kworker.core.message import RawMessage
-from kworker.core.offset_map import Committed
+from kworker.core.offset_map import Committed, Settled
 from kworker.worker.committer import Committing
 from kworker.worker.intake import Taking
 
@@ -29,26 +29,30 @@ class Window:
         return self.to_ms is None or timestamp_ms < self.to_ms
 
 
-def stretches(first: Mapping[At, int], settled: Mapping[At, int]) -> dict[At, range]:
-    """From each partition's first offset that may be of interest to what the group has settled.
+def stretches(first: Mapping[At, int], settled: Mapping[At, Settled]) -> dict[At, range]:
+    """From each partition's first offset that may be of interest to the last that is settled.
 
     Where nothing is of interest, the offset is -1. No stretch is empty.
     """
     both = first.keys() & settled.keys()
-    found = {at: range(first[at], settled[at]) for at in sorted(both) if first[at] >= 0}
+    found = {at: range(first[at], settled[at].end) for at in sorted(both) if first[at] >= 0}
     return {at: span for at, span in found.items() if span}
 
 
 class Course:
     """The stretches, and how far they are read. Owned by the poll thread.
 
-    Timestamps may go back and forth, so a stretch is read to its end, record by record.
+    Timestamps may go back and forth, so a stretch is read to its end, record by record. What
+    of it is not settled is the service's to run.
     """
 
-    def __init__(self, spans: Mapping[At, range], window: Window) -> None:
-        """No span is empty."""
+    def __init__(
+        self, spans: Mapping[At, range], window: Window, settled: Mapping[At, Settled] | None = None
+    ) -> None:
+        """No span is empty; where `settled` says nothing, all of it is."""
         self._spans = dict(spans)
         self._window = window
+        self._settled = settled or {}
         self._read = dict.fromkeys(spans, 0)
         self._going = set(spans)
 
@@ -96,7 +100,9 @@ class Course:
             self._finish(at)
         elif at in self._going:
             self._read[at] = offset - span.start
-        return offset in span and self._window.holds(raw.timestamp()[1])
+        if offset not in span or not self._window.holds(raw.timestamp()[1]):
+            return False
+        return at not in self._settled or self._settled[at].has(offset)
 
     def _finish(self, at: At) -> None:
         self._going.discard(at)

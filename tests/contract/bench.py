@@ -177,6 +177,7 @@ class Bench:
         transactor: Callable[[MemoryTransactor], Any] = lambda transactor: transactor,
         begin: Begin = at_once,
         identify: Identify | None = None,
+        crowded_records: int = 250,
     ) -> None:
         """`transactional` is the id of one that settles exactly once.
 
@@ -199,7 +200,10 @@ class Bench:
             made.append(Straggling(kafka, properties, listener))
             return StretchConsumer(made[0], listener, course) if course else made[0]
 
-        lanes, flow = Lanes(ordering), Flow(FlowPolicy(in_flight, 1 << 20, held_max=held))
+        lanes, flow = (
+            Lanes(ordering),
+            Flow(FlowPolicy(in_flight, 1 << 20, held_max=held, crowded_records=crowded_records)),
+        )
         dispatch = Dispatch(
             pool=self.pool,
             lanes=lanes,

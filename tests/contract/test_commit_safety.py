@@ -7,6 +7,7 @@ order; each commit is judged in the moment in which the broker takes it.
 from collections import Counter
 from collections.abc import Mapping
 
+import pytest
 from confluent_kafka import KafkaError
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kworker.clients.kafka import At
 from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_group import Member
+from kworker.core import offset_map
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
 from kworker.core.offset_map import Committed, Ignored, decode, origin_of
@@ -37,6 +39,7 @@ class Calm(RuleBasedStateMachine):
     """
 
     retry: RetryPolicy | None = None
+    crowded_records = 250
     held = 0  # records that wait in memory, at most
 
     def __init__(self) -> None:
@@ -56,6 +59,8 @@ class Calm(RuleBasedStateMachine):
         self.promised: set[Position] = set()  # ended with a result
         self.failed: set[tuple[Position, Position, int]] = set()  # (where, its source, attempt)
         self.positions: dict[At, int] = {}
+        # What each member knew of a partition when it was given it.
+        self.known: dict[tuple[Bench, At, int], tuple[int, set[Position]]] = {}
         self.group = self.kafka.group(GROUP)
         self.accept = self.group.commit
         self.group.commit = self.judge  # type: ignore[method-assign]
@@ -132,11 +137,26 @@ class Calm(RuleBasedStateMachine):
             in_flight=6,
             held=6,
             retry=self.retry,
+            crowded_records=self.crowded_records,
         )
         bench.pool.computing = computing
+        self.note_what_is_read_back(bench)
         self.benches.append(bench)
         self.everybody.append(bench)
         bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)
+
+    def note_what_is_read_back(self, bench: Bench) -> None:
+        """At each assignment, what the group held as done just then."""
+        committer = bench.poller.committer
+        know = committer.know
+
+        def noting(at: At, held: Committed | None) -> None:
+            epoch = bench.poller.assignment.rebalances
+            known = set() if held is None else self.named(at, *held)
+            self.known[bench, at, epoch] = (0 if held is None else held.position, known)
+            know(at, held)
+
+        committer.know = noting  # type: ignore[method-assign]
 
     @rule(data=st.data(), count=st.integers(1, 5))
     def turn(self, data: st.DataObject, count: int) -> None:
@@ -221,6 +241,16 @@ class Calm(RuleBasedStateMachine):
         assert self.every() <= self.ended(), "lost"
         assert self.finished(), "a position stays behind"
         self.check_repeats()
+        self.check_that_nothing_known_was_begun()
+
+    def check_that_nothing_known_was_begun(self) -> None:
+        """P4: what finished stays finished, whoever died since."""
+        for bench in self.everybody:
+            for record in bench.pool.runs:
+                at = (record.partition.topic, record.partition.number)
+                position, known = self.known[bench, at, record.partition.epoch]
+                assert record.offset >= position
+                assert (*at, record.offset) not in known
 
     def check_repeats(self) -> None:
         runs = [r for bench in self.everybody for r in bench.pool.runs]
@@ -281,9 +311,27 @@ class Holding(Stormy):
     held = 6
 
 
+class Crowded(Stormy):
+    """Maps are so short that partitions are full all the time, and give records back."""
+
+    crowded_records = 1
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(offset_map, "SPAN_MAX", 3)
+        self.patch.setattr(offset_map, "RUNS_BYTES_MAX", 3)
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+
 TestCalm = Calm.TestCase
+TestCrowded = Crowded.TestCase
 TestStormy = Stormy.TestCase
 TestHolding = Holding.TestCase
 TestCalm.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestStormy.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestCrowded.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)

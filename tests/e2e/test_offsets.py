@@ -87,7 +87,7 @@ def test_it_shows_each_partition_of_the_sources_and_requeue(desk: Desk) -> None:
     desk.rows("reset", "--to", 4)
     desk.trim(0, 6)
     rows = desk.rows("show")
-    row = {"topic": desk.source, "committed": 4, "high": 10}
+    row = {"topic": desk.source, "committed": 4, "high": 10, "finished_beyond": 0}
     assert rows[desk.source, 0] == {**row, "partition": 0, "low": 6, "lag": 4}
     assert rows[desk.source, 1] == {**row, "partition": 1, "low": 0, "lag": 6}
     assert rows[desk.requeue, 0]["committed"] is None

@@ -44,6 +44,8 @@ class Evidence:
             "seen uncommitted only": [hidden] if hidden else [],
             "committed before its end": oracles.unsafe(self.commits, self.produced, ends),
             "committed before its result": oracles.unsafe(self.commits, self.produced, results),
+            "named before its end": oracles.unsafe_maps(self.commits, self.produced, ends),
+            "named before its result": oracles.unsafe_maps(self.commits, self.produced, results),
             "committed position went back": oracles.backward(self.commits),
             "lag for ever": list(oracles.short_of_the_end(self.ends, self.committed).items()),
             "out of order": oracles.disordered(self.runs, self.faults),

@@ -7,6 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.harness.kafka import TIMEOUT_S, messages_of
 from tests.harness.ledgers import At
+from tests.harness.maps import named_beyond
 
 TOPIC = "__consumer_offsets"
 KEY_VERSIONS = (0, 1)  # of an offset; greater ones are keys of other things
@@ -20,6 +21,11 @@ class Commit(NamedTuple):
     position: int
     metadata: str
     time_ms: int
+
+    @property
+    def beyond(self) -> list[range]:
+        """Offsets beyond the position that its map says are done."""
+        return named_beyond(self.position, self.metadata)
 
 
 def history(bootstrap: str, group: str) -> list[Commit]:

@@ -17,6 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.core.message import Headers
+from tests.harness import maps
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
 
 TIMEOUT_S = 60.0
@@ -194,9 +195,21 @@ def _watermarks(bootstrap: str, topic: str) -> dict[At, tuple[int, int]]:
 
 def committed(bootstrap: str, group: str) -> dict[At, int]:
     """The positions that a group has committed."""
+    return {(at.topic, at.partition): at.offset for at in _held(bootstrap, group)}
+
+
+def named_beyond(bootstrap: str, group: str) -> dict[At, list[range]]:
+    """Offsets beyond its positions that a group holds as done."""
+    held = _held(bootstrap, group)
+    return {
+        (at.topic, at.partition): maps.named_beyond(at.offset, at.metadata or "") for at in held
+    }
+
+
+def _held(bootstrap: str, group: str) -> list[TopicPartition]:
     asked = _admin(bootstrap).list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     found = asked[group].result(TIMEOUT_S).topic_partitions or ()
-    return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+    return [place for place in found if place.offset >= 0]
 
 
 @lru_cache(maxsize=2)

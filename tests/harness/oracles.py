@@ -75,6 +75,32 @@ def _running_latest(
     return latest
 
 
+def unsafe_maps(
+    commits: Sequence[Commit], produced: Iterable[Produced], reached_ns: dict[Position, int]
+) -> list[tuple[Commit, Position]]:
+    """O3, of what lies beyond the position: commits whose map names a record before its end.
+
+    Each record is judged by the first commit that names it.
+    """
+    unnamed: dict[At, list[int]] = defaultdict(list)
+    for record in produced:
+        unnamed[record.at].append(record.offset)
+    for offsets in unnamed.values():
+        offsets.sort()
+    found = []
+    for commit in commits:
+        latest_ns = (commit.time_ms + 1) * MS + MARGIN_NS
+        offsets = unnamed[commit.at]
+        for run in commit.beyond:
+            begin, end = bisect_left(offsets, run.start), bisect_left(offsets, run.stop)
+            for offset in offsets[begin:end]:
+                position = (*commit.at, offset)
+                if reached_ns.get(position, float("inf")) > latest_ns:
+                    found.append((commit, position))
+            del offsets[begin:end]
+    return found
+
+
 def first_ends(runs: Iterable[Invocation]) -> dict[Position, int]:
     """When each record's handler first returned."""
     found: dict[Position, int] = {}
@@ -124,34 +150,38 @@ def unexplained(
 ) -> list[tuple[Invocation, Invocation]]:
     """O5: repeats that no fault excuses.
 
-    A kill excuses one of what the killed process had begun, and whose offset was not below
-    the committed position when it was killed: in hand, or done and not yet committed.
+    A kill excuses one of what the killed process had begun, and which the group did not hold
+    as done when it was killed, by position or map: in hand, or done and not yet committed.
     """
     killed = {fault.pid: fault for fault in faults}
-    positions = Positions(commits)
+    latest = Latest(commits)
     return [
         (before, again)
         for before, again in repeats
         if (fault := killed.get(before.pid)) is None
         or again.start_ns < fault.from_ns
-        or before.offset < positions.at(before.at, fault.from_ns)
+        or latest.holds(before.position, fault.from_ns)
     ]
 
 
-class Positions:
-    """What the committed position of each partition was at any time."""
+class Latest:
+    """What a group held of each partition at any time."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
         self._times: dict[At, list[int]] = defaultdict(list)
-        self._positions: dict[At, list[int]] = defaultdict(list)
+        self._commits: dict[At, list[Commit]] = defaultdict(list)
         for commit in commits:
             self._times[commit.at].append(commit.time_ms)
-            self._positions[commit.at].append(commit.position)
+            self._commits[commit.at].append(commit)
 
-    def at(self, at: At, time_ns: int) -> int:
-        """The position whose commit was over by then."""
+    def holds(self, record: Position, time_ns: int) -> bool:
+        """Whether a record was done, by a commit that was over by then."""
+        at, offset = record[:2], record[2]
         before = bisect_right(self._times[at], time_ns // MS - 1)
-        return self._positions[at][before - 1] if before else 0
+        if not before:
+            return False
+        commit = self._commits[at][before - 1]
+        return offset < commit.position or any(offset in run for run in commit.beyond)
 
 
 def disordered(

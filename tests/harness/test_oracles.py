@@ -1,11 +1,15 @@
 """The oracles can see: each finds the contradiction that it is there for, and no other."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kworker.core.offset_map import encode
 from tests.harness import oracles
 from tests.harness.history import Commit, decode_key, decode_value, java_hash
 from tests.harness.kafka import Read
 from tests.harness.ledgers import Fault, Invocation, Produced
+from tests.harness.maps import named_beyond
 
 AT = ("orders", 0)
 MS = 1_000_000
@@ -66,6 +70,30 @@ def test_a_commit_above_a_record_that_ends_later_is_unsafe() -> None:
     early, never = commit(4, 40), commit(9, 200)
     assert oracles.unsafe([early], records, ends) == [(early, (*AT, 0))]
     assert oracles.unsafe([never], [*records, *produced(8)], ends) == [(never, (*AT, 8))]
+
+
+def test_a_map_that_names_a_record_before_its_end_is_unsafe() -> None:
+    """The first that names it; and what it names was committed when its process was killed."""
+    runs = [run(0, 1, None), run(1, 1, 50), run(2, 1, 20), run(1, 90, 91, pid=2)]
+    safe = Commit(AT, 0, encode(bytes(16), 0, [(2, 3)]), 30)
+    early = Commit(AT, 0, encode(bytes(16), 0, [(1, 3)]), 40)
+    ends = oracles.first_ends(runs)
+    assert oracles.unsafe_maps([safe, early], produced(0, 1, 2), ends) == [(early, (*AT, 1))]
+    fault = killed(1, 80)
+    repeats = oracles.repeated(runs)
+    assert oracles.unexplained(repeats, [fault], [safe]) == []
+    assert oracles.unexplained(repeats, [fault], [safe, early]) == repeats
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), max_size=40))
+def test_maps_are_read_as_they_were_written(lengths: list[tuple[int, int]]) -> None:
+    """By other code; and the smaller form is not always the same."""
+    runs, end = [], 7
+    for gap, length in lengths:
+        runs.append((end + gap, end + gap + length))
+        end = runs[-1][1]
+    told = named_beyond(7, encode(bytes(16), 7, runs))
+    assert [offset for run in told for offset in run] == [o for run in runs for o in range(*run)]
 
 
 def test_a_position_that_goes_back_is_seen() -> None:
