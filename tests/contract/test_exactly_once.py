@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from kworker.clients.kafka import At, QueueFull, Refused
 from kworker.clients.memory_group import Member
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.transactions import Broken
+from kworker.core import offset_map
 from kworker.core.headers import Envelope
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
@@ -24,13 +26,12 @@ from tests.contract.bench import (
     DEAD,
     HOLD,
     LIMIT_S,
-    REQUEUE,
     RESULTS,
     Bench,
     Clock,
     nobody_tells,
 )
-from tests.contract.test_commit_safety import LETTERS, TOPICS, Position, Stormy, name
+from tests.contract.test_commit_safety import LETTERS, Position, Stormy, name
 
 CALLS = ("open", "begin", "queue", "send_positions", "commit", "abort")
 STILL = 20  # looks at a call while no time passes, after which it is waited for
@@ -126,28 +127,54 @@ class Exactly(Stormy):
     @rule(hands=st.integers(1, 4), computing=st.booleans())
     def join(self, hands: int, computing: bool) -> None:
         transactional_id = self.names.pop(0)
-        bench = Bench(
-            self.kafka,
-            [*sorted(TOPICS), REQUEUE],
-            clock=self.clock,
-            hands=hands,
-            in_flight=6,
-            held=6,
-            retry=self.retry,
+        bench = self.take_on(
+            hands,
+            computing,
             identify=self.identify,
             transactional=transactional_id,
             transactor=lambda transactor: Faulty(transactor, self.planned),
             begin=lambda call: Later(call, self.clock, self.after_s),
         )
         bench.consumer.unstable = self.let_time_pass  # type: ignore[method-assign]
-        bench.pool.computing = computing
-        self.benches.append(bench)
-        self.everybody.append(bench)
-        bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)
 
     @rule(call=st.sampled_from(CALLS), when=st.sampled_from(["before", "after"]))
     def fail(self, call: str, when: str) -> None:
+        """The next such call, for which there will be a reason."""
         self.planned.append((call, when))
+        self.fill()
+
+    @rule()
+    def fill(self) -> None:
+        """Leaves everybody with a transaction that is not due."""
+        self.kafka.up = self.kafka.writable = True
+        for at in self.everywhere():
+            self.write(at, [None, b"a"])
+        self.everybody_turns(2)
+        self.end_all("result")
+        self.everybody_looks(2)
+
+    @rule(count=st.integers(1, 3))
+    def everybody_looks(self, count: int) -> None:
+        """A turn, and so soon that nothing is due."""
+        for _ in range(count):
+            for bench in self.benches:
+                self.clock.now += 0.01
+                bench.poller.turn()
+
+    @rule(data=st.data())
+    def lose_while_filled(self, data: st.DataObject) -> None:
+        self.fill()
+        self.expire_and_live_on(data)
+
+    @precondition(lambda self: self.names and len(self.benches) > 0)
+    @rule(late=st.booleans())
+    def rebalance_while_filled(self, late: bool) -> None:
+        """A revoke finds a transaction open; `late`, and calls that last longer than it does."""
+        self.fill()
+        self.after_s = 7.0 if late else 0.0
+        self.join(hands=3, computing=False)
+        self.everybody_looks(2)
+        self.after_s = 0.0
 
     @rule(after_s=st.sampled_from([0.0, 0.0, 0.3, 7.0]))
     def take_time(self, after_s: float) -> None:
@@ -236,9 +263,27 @@ class ExactlyHolding(Exactly):
     held = 6
 
 
+class ExactlyCrowded(Exactly):
+    """Maps are so short that partitions are full all the time, and give records back."""
+
+    crowded_records = 1
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(offset_map, "SPAN_MAX", 3)
+        self.patch.setattr(offset_map, "RUNS_BYTES_MAX", 3)
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+
 TestExactly = Exactly.TestCase
+TestExactlyCrowded = ExactlyCrowded.TestCase
 TestUnmapped = Unmapped.TestCase
 TestExactlyHolding = ExactlyHolding.TestCase
-TestExactly.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
-TestUnmapped.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
-TestExactlyHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestExactly.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestExactlyCrowded.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+TestUnmapped.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+TestExactlyHolding.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
