@@ -441,4 +441,6 @@ def _named(record: Record, positions: Mapping[At, Committed]) -> bool:
     """Whether whoever reads these positions knows that the record is done."""
     partition = record.partition
     held = positions.get((partition.topic, partition.number))
-    return held is not None and (partition.origin is not None or record.offset < held.position)
+    if held is None or not partition.open:
+        return False
+    return partition.origin is not None or record.offset < held.position

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,12 +34,20 @@ from tests.contract.bench import (
 )
 from tests.contract.test_commit_safety import LETTERS, Position, Stormy, name
 
-CALLS = ("open", "begin", "queue", "send_positions", "commit", "abort")
+CALLS = ("open", "begin", "send_positions", "commit", "abort")
+FAILURES = [
+    *((call, when) for call in CALLS for when in ("before", "after")),
+    *(("queue", what) for what in ("before", "broken", "full")),
+]
+FAILING = {call for call, _ in FAILURES}
 STILL = 20  # looks at a call while no time passes, after which it is waited for
 
 
 class Faulty:
-    """A transactor whose calls fail as planned, before they took effect or after it."""
+    """A transactor whose calls fail as planned, before they took effect or after it.
+
+    `planned` are calls, in order for each, and how they fail; "" is one that does not.
+    """
 
     def __init__(self, transactor: MemoryTransactor, planned: list[tuple[str, str]]) -> None:
         self._transactor = transactor
@@ -46,23 +55,22 @@ class Faulty:
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._transactor, name)
-        if name not in CALLS:
-            return call
-        when = next((w for c, w in self._planned if c == name), "")
-        if not when:
-            return call
-        self._planned.remove((name, when))
-        return self._failing(name, call, when)
+        return partial(self._call, name, call) if name in FAILING else call
 
-    def _failing(self, name: str, call: Callable[..., Any], when: str) -> Callable[..., Any]:
-        def failing(*arguments: Any) -> None:
-            if name == "queue":
-                raise Broken("as planned") if when == "before" else QueueFull
-            if when == "after":
-                call(*arguments)
-            raise Refused(f"{name} failed {when} it took effect", passing=True)
-
-        return failing
+    def _call(self, name: str, call: Callable[..., Any], *arguments: Any) -> None:
+        plan = next((plan for plan in self._planned if plan[0] == name), (name, ""))
+        if plan in self._planned:
+            self._planned.remove(plan)
+        match plan[1]:
+            case "broken":
+                raise Broken("as planned")
+            case "full":
+                raise QueueFull
+            case "before":
+                raise Refused(f"{name} failed before it took effect", passing=True)
+        call(*arguments)
+        if plan[1] == "after":
+            raise Refused(f"{name} failed after it took effect", passing=True)
 
 
 class Later(Future[Any]):
@@ -137,20 +145,20 @@ class Exactly(Stormy):
         )
         bench.consumer.unstable = self.let_time_pass  # type: ignore[method-assign]
 
-    @rule(call=st.sampled_from(CALLS), when=st.sampled_from(["before", "after"]))
-    def fail(self, call: str, when: str) -> None:
+    @rule(how=st.sampled_from(FAILURES), several=st.booleans())
+    def fail(self, how: tuple[str, str], several: bool) -> None:
         """The next such call, for which there will be a reason."""
-        self.planned.append((call, when))
-        self.fill()
+        self.planned += [("queue", "")] * several + [how]
+        self.fill("several" if several else "result")
 
     @rule()
-    def fill(self) -> None:
+    def fill(self, how: str = "result") -> None:
         """Leaves everybody with a transaction that is not due."""
         self.kafka.up = self.kafka.writable = True
         for at in self.everywhere():
             self.write(at, [None, b"a"])
         self.everybody_turns(2)
-        self.end_all("result")
+        self.end_all(how)
         self.everybody_looks(2)
 
     @rule(count=st.integers(1, 3))
@@ -231,7 +239,7 @@ class Exactly(Stormy):
         visible: dict[Position, list[object]] = {at: [] for at in self.every()}
         for key, runs in self.results().items():
             [at] = [at for at in visible if name(at) == key]
-            assert runs == {run: self.runs[run] for run in runs}, "a part of an outcome"
+            assert runs == {run: self.runs[run] for run in runs}, "an outcome in part, or twice"
             visible[at] += list(runs)
         letters = Counter(
             (envelope.source.place, envelope.attempt - (topic != DEAD))
