@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -25,7 +26,6 @@ _FENCED = frozenset(
         KafkaError._FENCED,
         KafkaError.PRODUCER_FENCED,
         KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
     }
 )
 # What the library says instead of what is wrong: the transaction takes nothing more.
@@ -180,9 +180,15 @@ class KafkaTransactor:
         self._end("abort", self._producer.abort_transaction)
 
     def close(self) -> None:
-        """Gives up an open transaction, in the background; a successor may `open` at once."""
+        """Gives up an open transaction, in the background; a successor may `open` at once.
+
+        Whatever is still queued is reported now: later, it may be on its way by the successor.
+        """
         if self._open:
             self._open = False
+            with suppress(KafkaException):
+                self._producer.purge()
+            self._producer.poll(0)
             abort = self._producer.abort_transaction
             threading.Thread(
                 target=_give_up, args=(abort, self._timeout_s), name="close", daemon=True

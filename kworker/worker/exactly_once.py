@@ -59,7 +59,8 @@ class TransactionPolicy:
     """What is waited for, and how long."""
 
     limit_s: float  # transaction.timeout.ms: whoever has one open for longer is fenced
-    hear_every_s: float = 0.004  # delivery reports
+    serve_every_s: float = 1.0  # callbacks, at least: what is not heard piles up in the client
+    hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited
     name_every_s: float = 0.05  # where there are no offset maps: it costs more than it moves
     look_every_s: float = 1.0  # whether the transaction is broken, when they do not come
     patience_s: float = 5.0  # without them, or an answer: say so
@@ -116,13 +117,13 @@ class ExactlyOnce:
         self._step = Step.AWAY
         self._call: Future[Any] | None = None
         self._since = 0.0  # the present step is waited for
-        self._hear_at = self._look_at = self._name_at = 0.0
+        self._serve_at = self._hear_at = self._look_at = self._name_at = 0.0
         self._batch = Batch(backlog)
         self._begun_at: float | None = None
         self._due = False  # what is produced shall be settled
         self._spoiled = False  # what is produced must not become visible
         self._refused: list[Record] = []  # by Kafka, in the transaction that is being aborted
-        self._why = ""  # it is, if nothing was refused
+        self._broken = ""  # why it is, if nothing was refused
         self._sent: Mapping[At, Committed] = {}  # with the present or the doubtful transaction
         self._doubted: list[Record] = []  # in a transaction of which nobody knows
         self._dropped: list[Record] = []
@@ -161,6 +162,9 @@ class ExactlyOnce:
     # -- what the poller does ---------------------------------------------------------
 
     def turn(self, now: float) -> list[Record]:
+        if now >= self._serve_at and self._call is None:
+            self._serve_at = now + self._policy.serve_every_s
+            self._transactor.poll()
         if self._call is not None:
             if self._call.done():
                 return self._heard(now)
@@ -168,7 +172,7 @@ class ExactlyOnce:
         elif self._step is Step.AWAY:
             self._come_back(now)
         elif self._spoiled or (self._ending and self._begun_at is not None):
-            self._abort("", now)
+            self._abort(now)
         elif self._step is Step.CLOSING:
             self._hear_reports(now)
         elif now >= self._not_before and not self._ending:
@@ -212,10 +216,11 @@ class ExactlyOnce:
         try:
             filled = self._batch.fill(self._transactor.queue, now)
         except Broken as broken:
-            self._abort(self._transactor.trouble() or str(broken), now)
+            self._abort(now, broken=self._transactor.trouble() or str(broken))
             return
         if filled is Filled.QUEUE:
             self._transactor.poll()  # makes room
+            self._mind_silence(now)
         self._spoiled |= self._batch.spoiled
         self._due |= filled is Filled.REFUSED
         if self._due and not self._batch.torn:
@@ -253,25 +258,25 @@ class ExactlyOnce:
         self._transactor.poll()
         if not self._transactor.unfinished:
             if any(record.refusal is not None for record in self._batch.records):
-                self._abort("", now)
+                self._abort(now)
             else:
                 self._end(now)
         elif now >= self._look_at:
             self._look_at = now + self._policy.look_every_s
             self._mind_silence(now)
             if trouble := self._transactor.trouble():
-                self._abort(trouble, now)
+                self._abort(now, broken=trouble)
 
     def _end(self, now: float) -> None:
         """Positions as they are once all of it is settled; then nobody can take it back."""
         positions = self._news()
         if not positions or not all(_named(r, positions) for r in self._batch.records):
-            self._abort("", now)  # a topic did not take what it was begun for, or what it counts on
+            self._abort(now)  # a topic did not take what it was begun for, or what it counts on
             return
         try:
             standing = self._member.standing()
         except Refused as refused:
-            self._abort(str(refused), now)  # the client will tell of the loss
+            self._abort(now, why=str(refused))  # the client will tell of the loss
             return
         transactor, self._sent = self._transactor, positions
 
@@ -295,19 +300,23 @@ class ExactlyOnce:
         self._over()
         return settled
 
-    def _abort(self, why: str, now: float) -> None:
-        """As if it had not been; what it was for comes again, but for what Kafka refused."""
+    def _abort(self, now: float, *, why: str = "", broken: str = "") -> None:
+        """As if it had not been; what it was for comes again, but for what Kafka refused.
+
+        `why` is nobody's fault; `broken` is a topic's, and nobody tells whose.
+        """
         self._refused = [r for r in self._batch.records if r.refusal is not None]
-        self._why = why
+        self._broken = broken
+        if why or broken:
+            self._trouble = f"transactions: {why or broken}"
+            self._not_before = now + self._policy.rest_s
         self._begin_aside(Step.ABORTING, self._transactor.abort, now)
 
     def _aborted(self, now: float) -> None:
         refused = set(self._refused)
         back = self._still_ours(self._batch.take())
-        if self._why and back and not refused:
-            self._trouble = self._why
-            self._not_before = now + self._policy.rest_s
-            self._backlog.shun_but_one(back, self._why, now)
+        if self._broken and back and not refused:
+            self._backlog.shun_but_one(back, self._broken, now)
         self._backlog.refused([record for record in back if record in refused], now)
         self._backlog.put_back([record for record in back if record not in refused])
         self._over()
@@ -428,7 +437,7 @@ class ExactlyOnce:
             case Step.OPENING:
                 self._discard(refused, now)
             case Step.ENDING if isinstance(refused, Abortable):
-                self._abort(str(refused), now)
+                self._abort(now, why=str(refused))
             case _:
                 self._doubt(refused, now)
 

@@ -27,6 +27,7 @@ class Client:
         self.fails: Exception | None = None
 
     def begin_transaction(self) -> None: ...
+    def purge(self) -> None: ...
 
     def poll(self, _timeout_s: float) -> None:
         self.on_poll()
