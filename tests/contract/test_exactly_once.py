@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from kworker.clients.kafka import At, QueueFull, Refused
 from kworker.clients.memory_group import Member
 from kworker.clients.memory_transactions import MemoryTransactor
-from kworker.clients.transactions import Broken
+from kworker.clients.transactions import Abortable, Broken
 from kworker.core import offset_map
 from kworker.core.headers import Envelope
 from kworker.core.offset_map import Committed
@@ -35,7 +35,10 @@ from tests.contract.bench import (
 from tests.contract.test_commit_safety import LETTERS, Position, Stormy, name
 
 CALLS = ("open", "begin", "send_positions", "commit", "abort")
-FAILURES = [(call, when) for call in CALLS for when in ("before", "after")]
+FAILURES = [
+    *((call, when) for call in CALLS for when in ("before", "after")),
+    ("send_positions", "stale"),
+]
 FAILING = {*CALLS, "queue"}
 STILL = 20  # looks at a call while no time passes, after which it is waited for
 
@@ -63,6 +66,8 @@ class Faulty:
                 raise Broken("as planned")
             case "full":
                 raise QueueFull
+            case "stale":
+                raise Abortable("illegal generation", passing=True)
             case "before":
                 raise Refused(f"{name} failed before it took effect", passing=True)
         call(*arguments)

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.transactions import Broken
+from kworker.core.outcome import Output
 from kworker.worker.exactly_once import FencedByTwin
 from tests.contract.bench import (
     GROUP,
@@ -289,3 +292,71 @@ def test_a_drain_ends_with_all_of_it_committed_or_none() -> None:
     bench.poller.end(bench.clock.now + 10)
     assert kafka.records(RESULTS) == []
     assert kafka.committed(GROUP)["foo", 0] == 0
+
+
+class Denying:
+    """A transactor of which one topic takes nothing, and nobody tells which: as without a right."""
+
+    def __init__(self, transactor: MemoryTransactor, topic: str) -> None:
+        self._transactor = transactor
+        self._topic = topic
+        self._broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transactor, name)
+
+    def queue(self, output: Output, refused: Any) -> None:
+        if self._broken:
+            raise Broken("erroneous state")
+        self._broken = output.topic == self._topic
+        if not self._broken:
+            self._transactor.queue(output, refused)
+
+    @property
+    def unfinished(self) -> int:
+        return self._transactor.unfinished + self._broken
+
+    def trouble(self) -> str | None:
+        return "topic authorization failed" if self._broken else None
+
+    def abort(self) -> None:
+        self._broken = False
+        self._transactor.abort()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_topic_that_nobody_names_is_found_and_holds_up_no_other(first: int) -> None:
+    """Each transaction with it is lost whole, so it is tried apart from the others."""
+    kafka = two_partitions(records=2)
+    kafka.create("denied")
+    bench = Bench(
+        kafka, ["foo"], transactional="w-0", transactor=lambda made: Denying(made, "denied")
+    )
+    bench.turn(3)
+    for number, value in enumerate([b"0-0", b"0-1", b"1-0", b"1-1"]):
+        topic = "denied" if number % 2 == first else RESULTS
+        bench.pool.end(bench.holds(value), [Output(topic, None, value, [])])
+    bench.turn(40)
+    written = sorted(raw.value() or b"" for raw in kafka.records(RESULTS))
+    assert written == [[b"0-1", b"1-1"], [b"0-0", b"1-0"]][first]
+    assert bench.poller.backlog.pending == 2
+    assert any("denied: topic authorization failed" in r for r in bench.poller.reasons)
+    assert not any(reason.startswith(RESULTS) for reason in bench.poller.reasons)
+
+
+def test_a_rebalance_under_way_shuns_no_topic() -> None:
+    """That positions are refused is not the doing of what goes with them."""
+    kafka, clock = two_partitions(records=1), Clock()
+    planned = [("send_positions", "stale")]
+    bench = Bench(
+        kafka,
+        ["foo"],
+        clock=clock,
+        transactional="w-0",
+        transactor=lambda made: Faulty(made, planned),
+    )
+    bench.turn(3)
+    bench.end_with_result(b"0-0")
+    bench.turn(6)
+    assert planned == []
+    assert len(kafka.records(RESULTS)) == 1
