@@ -1,14 +1,12 @@
 """Exactly once under `kill -9`: what read_committed sees is each result once, whole or not."""
 
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from tests.harness import kafka
+from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, numbered
-from tests.harness.ledgers import invocations
-from tests.harness.oracles import lost
-from tests.harness.service import service
+from tests.harness.service import Service, service
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
@@ -16,6 +14,7 @@ Topic = Callable[..., str]
 RECORDS = 5_000
 KILLS = 6
 BUSY = 20  # records in hand, as last told
+WORKERS = 2
 
 SLOWISH = """
 import time
@@ -29,12 +28,12 @@ def handle(message):
 
 
 def test_workers_that_are_killed_publish_each_result_once(
-    tmp_path: Path, bootstrap: str, topic: Topic
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """P2: an outcome and the position behind it are in one transaction, or in none."""
-    source, results = topic("exactly", partitions=4), topic("exactly-results", partitions=3)
+    source = topic("exactly", partitions=2 * WORKERS)
     settings = {
-        "workers": {"processes": 2, "threads": 8},
+        "workers": {"processes": WORKERS, "threads": 8},
         "delivery": {"results": results, "guarantee": "exactly-once"},
     }
     writer = Writer(bootstrap, tmp_path / "produced")
@@ -44,19 +43,18 @@ def test_workers_that_are_killed_publish_each_result_once(
         struck.serve()
         writer.begin(source, numbered(RECORDS, keys=500))
         for turn in range(KILLS):
-            slot = turn % 2
-            eventually(
-                lambda slot=slot: struck.worker(slot)["in_hand"] > BUSY, every_s=0.01, what="work"
-            )
+            slot = turn % WORKERS
+            eventually(partial(_at_work, struck, slot), every_s=0.01, what=f"{slot} at work")
             struck.kill_worker(slot)
         writer.finish()
         struck.caught_up()
         assert struck.stop() == 0
         struck.is_gone()
-    found = kafka.read_all(bootstrap, results)
-    runs = invocations(struck.ledger)
-    assert lost(writer.acked, runs) == []
-    times = Counter(read.source for read in found)
-    assert times.keys() == {record.position for record in writer.acked}
-    assert [position for position, count in times.items() if count > 1] == []
-    assert len(runs) > RECORDS, "an invalid run: nothing was in hand when they died"
+    found = gather(struck, writer.acked, results, exactly_once=True)
+    assert len(found.results) == RECORDS
+    assert found.repeated, "an invalid run: nothing was in hand when they died"
+    assert found.contradictions() == {}
+
+
+def _at_work(struck: Service, slot: int) -> bool:
+    return bool(struck.worker(slot)["in_hand"] > BUSY)
