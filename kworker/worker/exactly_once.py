@@ -203,7 +203,7 @@ class ExactlyOnce:
 
     def end(self) -> bool:
         self._ending = True
-        return self._call is None and self._begun_at is None
+        return self._begun_at is None
 
     # -- one transaction --------------------------------------------------------------
 

@@ -164,7 +164,8 @@ class Worker:
 
     def _watch(self, thread: threading.Thread, title: Title) -> None:
         """Until the poll thread has ended, or has had its time to."""
-        while thread.is_alive() and time.monotonic() < self._drain_by + LEAVE_S + CLOSE_S:
+        most_s = _ABORT_S + LEAVE_S + CLOSE_S  # beyond the drain
+        while thread.is_alive() and time.monotonic() < self._drain_by + most_s:
             setproctitle.setproctitle(title.text(time.monotonic()))
             if self._wait(_TITLE_EVERY_S):
                 # The lifeline stays readable once it is cut: wait for the thread instead.
