@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import Consumer
-
 from bench.place import KWORKER, Place
-from bench.topic import Group, ends, wait_for_retries
+from bench.topic import Group, visible, wait_for_retries
 
 HERE = Path(__file__).resolve().parent
 LOOK_S, LOOK_S_MOST = 0.02, 0.1
@@ -31,6 +29,7 @@ def measure(
     records: int,
     *,
     claims: bool = False,
+    exactly_once: bool = False,
     retries: int = 0,
 ) -> tuple[int, float]:
     """Records, and seconds from the first one taken to the last one done and committed.
@@ -54,6 +53,8 @@ def measure(
     }
     if retries:
         environment["KWORKER_RETRY__DELAYS"] = '["10m"]'
+    if exactly_once:
+        environment["KWORKER_DELIVERY__GUARANTEE"] = "exactly-once"
     if claims:
         environment["KWORKER_IDEMPOTENCY__REDIS"] = place.redis
         environment["KWORKER_IDEMPOTENCY__KEY"] = "json:order_id"
@@ -87,9 +88,7 @@ def _wait(group: Group, begun: Path, records: int) -> float:
 def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
     """Its own count of what was done, and Kafka's: else a worker that skips would win."""
     done = json.loads(command(environment, "status", "--json"))["counters"]["done"]
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{run}.counted"})
-    results = sum(ends(consumer, f"{run}.results").values())
-    consumer.close()
+    results = visible(servers, f"{run}.results")
     if done != records or results != (records if handler in ("result", "decoded") else 0):
         raise Broken(f"{done:,} done and {results:,} results, of {records:,} records")
 

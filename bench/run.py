@@ -33,6 +33,7 @@ class Contender:
     threads: int = rivals.NO_OP_THREADS
     waits: bool = False
     claims: bool = False  # idempotent, with Redis
+    exactly_once: bool = False
     retries: int = 0  # records that wait in a delay topic meanwhile
     part: float = 1.0  # of the records: what is slow is measured with fewer
 
@@ -54,6 +55,13 @@ CONTENDERS = (
         retries=5_000,
     ),
     Contender("kworker-results", "kworker, a result produced for each", NO_OP, "result"),
+    Contender(
+        "kworker-exactly-once",
+        "the same, exactly once",
+        ("kworker-results",),
+        "result",
+        exactly_once=True,
+    ),
     Contender("kworker-decoded", "kworker, JSON decoded, a result for each", NO_OP, "decoded"),
     Contender("threads", "64 bare threads sleeping 10 ms, no Kafka", waits=True),
     Contender("pool-wait", "hand-written pool of 64, 10 ms each", ("threads",), waits=True),
@@ -78,6 +86,7 @@ TARGETS = (
     ("kworker", "poll", 0.3),
     ("kworker-retries", "kworker", 0.95),
     ("kworker-results", "pool", 1.2),
+    ("kworker-exactly-once", "kworker-results", 0.75),
     ("kworker-wait", "threads", 0.97),
     ("kworker-wait-claims", "kworker-wait", 0.97),
     ("kworker-claims", "set-nx", 5.0),
@@ -139,6 +148,7 @@ class Benchmark:
                 contender.threads,
                 wanted,
                 claims=contender.claims,
+                exactly_once=contender.exactly_once,
                 retries=contender.retries,
             )
         else:

@@ -34,7 +34,6 @@ class Done(NamedTuple):
 Run = Callable[[Config], list[Finding]]
 
 _OFFLINE: dict[str, Run] = {
-    "this version can do what is configured": preflight.supported,
     "handlers import": preflight.handlers,
     "Kafka's clients take their properties": preflight.clients,
     "Java and pyspark are here": preflight.spark,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kworker import config_file, log, preflight
+from kworker import config_file, log
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clients.properties import admin_properties
 from kworker.config import Config
-from kworker.errors import ConfigError, KworkerError, UsageError
+from kworker.errors import KworkerError, UsageError
 from kworker.times import now_ms, parse_time
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ def replay(
 
     loaded = config_file.load(config)
     window = _window(from_, to, every)
-    if findings := preflight.supported(loaded):
-        raise ConfigError([str(finding) for finding in findings])
     admin = _admin(loaded)
     found = _survey(loaded, admin, window)
     course = Course(found.spans, window, found.settled)

@@ -141,6 +141,10 @@ class MemoryKafka:
         for group in self._groups.values():
             group.pending.pop(transactional_id, None)
 
+    def expire(self, transactional_id: str) -> None:
+        """Ends and fences a transaction that has been open for too long."""
+        self.install(transactional_id, None)
+
     def installed(self, transactional_id: str) -> object:
         """The one producer that may write under this id."""
         return self._transactors.get(transactional_id)

@@ -14,6 +14,7 @@ from kworker.worker.committer import Committer
 _LOG = structlog.get_logger()
 _ASK_S = 5.0
 _ASK_AGAIN_S = 0.5
+_LOOK_AGAIN_S = 0.005
 _GHOST_S = 60.0
 _GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
 
@@ -48,10 +49,12 @@ class Assignment:
         identify: Identify,
         finish: Callable[[list[Partition]], None],
         drop: Callable[[Partition], None],
+        calm: Callable[[], bool],
     ) -> None:
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
+        self._calm = calm  # whether nothing of ours hides the positions
         self.maps_ignored = 0
         self._nameless: set[str] = set()  # topics of which that was said
         self.partitions: dict[At, Partition] = {}
@@ -147,6 +150,7 @@ class Assignment:
     def _held(self, partitions: list[At], deadline: float) -> dict[At, Committed | None]:
         """Asks until answered: without positions there is nothing to begin with."""
         while True:
+            self._wait_for_calm()
             try:
                 return self._consumer.positions(partitions, _ASK_S)
             except Refused as refused:
@@ -175,6 +179,12 @@ class Assignment:
                 topics=nameless,
             )
         return found
+
+    def _wait_for_calm(self) -> None:
+        """An open transaction of a dead predecessor ends when its successor is ready."""
+        until = time.monotonic() + _ASK_S
+        while not self._calm() and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_S)
 
     def index(self, at: At) -> int:
         """The place of a partition in the scoreboard's list, which only grows."""

@@ -1,12 +1,14 @@
 """Commits: what is settled and owned, at most one under way."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from kworker.clients.kafka import At, Refused
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
+
+_NOTHING: Mapping[Partition, Collection[int]] = {}
 
 
 class Committing(Protocol):
@@ -78,13 +80,20 @@ class Committer:
     def told(self, at: At) -> Committed | None:
         return self._told.get(at)
 
-    def news(self, partitions: Iterable[Partition]) -> dict[At, Committed]:
-        """Of open partitions, what the group does not have yet."""
+    def news(
+        self,
+        partitions: Iterable[Partition],
+        settling: Mapping[Partition, Collection[int]] = _NOTHING,
+    ) -> dict[At, Committed]:
+        """Of open partitions, what the group does not have yet, once these are settled, too."""
         news: dict[At, Committed] = {}
         for partition in partitions:
             at = (partition.topic, partition.number)
             told = self._told.get(at)
-            held = partition.committed() if partition.open else None
+            held = None
+            if partition.open:
+                offsets = settling.get(partition)
+                held = partition.committed_after(offsets) if offsets else partition.committed()
             if held is not None and (told is None or _is_more(held, told, partition)):
                 news[at] = held
         return news
@@ -112,7 +121,7 @@ class Committer:
             # Uncommitted is delivered again, to whoever owns it next.
             self.trouble = str(refused)
             return
-        self._accept(news)
+        self.accept(news)
 
     def answered(self, error: str | None) -> None:
         """The answer to the commit under way. After an error the next interval tries again."""
@@ -120,9 +129,10 @@ class Committer:
         if error is not None:
             self.trouble = error
         elif sent is not None:
-            self._accept(sent)
+            self.accept(sent)
 
-    def _accept(self, positions: dict[At, Committed]) -> None:
+    def accept(self, positions: Mapping[At, Committed]) -> None:
+        """The group has them."""
         self.trouble = None
         self.commits += 1
         for at, held in positions.items():

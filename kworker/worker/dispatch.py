@@ -216,7 +216,7 @@ class Dispatch:
     def _end(self, ended: list[Record]) -> list[Record]:
         done = [record for record in ended if record.partition.open]
         if len(done) < len(ended):
-            self._outlived([record for record in ended if not record.partition.open])
+            self.outlived([record for record in ended if not record.partition.open])
         telling = [record for record in done if record.outcome is not None]
         odd = [record for record in telling if type(record.outcome) is not list]
         if odd or self._doomed:
@@ -227,7 +227,7 @@ class Dispatch:
             self._triage.succeeded(done)
         return self._finish(done)
 
-    def _outlived(self, records: list[Record]) -> None:
+    def outlived(self, records: list[Record]) -> None:
         """Another epoch's are its new owner's to do again, or to publish."""
         if self._claimant is not None:
             unbegun = [record for record in records if record.outcome is NOT_ATTEMPTED]

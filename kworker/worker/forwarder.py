@@ -17,6 +17,7 @@ class Transactor(Protocol):
 
     def open(self) -> None: ...
     def begin(self) -> None: ...
+    def poll(self) -> None: ...
     def produce(self, output: Output) -> None: ...
     def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None: ...
     def commit(self) -> None: ...
@@ -70,6 +71,11 @@ class Forwarder:
             _LOG.warning("forwarding in doubt; the positions are read back", error=str(refused))
             self._discard()
             raise
+
+    def serve(self) -> None:
+        """Hears what the producer has to tell, which piles up in it otherwise."""
+        if self._transactor is not None:
+            self._transactor.poll()
 
     def close(self) -> None:
         """Nothing is forwarded any more."""

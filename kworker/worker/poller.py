@@ -13,10 +13,11 @@ from kworker.core.lanes import Lanes
 from kworker.core.outcome import Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
 from kworker.worker.assignment import Assignment, Identify
+from kworker.worker.backlog import Backlog
 from kworker.worker.committer import Committer, Committing
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import Intake, IntakePolicy, Taking
-from kworker.worker.publisher import Publisher
+from kworker.worker.settling import Settling
 
 _LOG = structlog.get_logger()
 
@@ -30,6 +31,8 @@ FLOW_EVERY_S = 0.02
 
 class Consumer(Taking, Committing, Protocol):
     """What the poller needs of `KafkaConsumer` or its twin."""
+
+    def standing(self) -> object: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +58,8 @@ class Poller:
         consumer: Callable[[Assignment], Consumer],
         identify: Identify,
         committer: Callable[[Consumer], Committer],
-        publisher: Publisher,
+        backlog: Backlog,
+        settling: Callable[[Consumer, Committer, Mapping[At, Partition]], Settling],
         lanes: Lanes,
         flow: Flow,
         dispatch: Dispatch,
@@ -65,11 +69,13 @@ class Poller:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.dispatch = dispatch
-        self.assignment = Assignment(identify, self._finish, self.dispatch.close)
+        self.assignment = Assignment(identify, self._finish, self._drop, self._calm)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
-        self.publisher = publisher
+        self.backlog = backlog
+        owned = self.assignment.partitions
+        self.settling = settling(self._consumer, self.committer, owned)
         self.lanes = lanes
         self.flow = flow
         self._revoke_timeout_s = revoke_timeout_s
@@ -120,7 +126,8 @@ class Poller:
     @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
-        waiting = [f"{t}; what is not acknowledged waits" for t in self.publisher.troubles]
+        troubles = [*self.backlog.troubles, *self.settling.troubles]
+        waiting = [f"{trouble}; what is not acknowledged waits" for trouble in troubles]
         return [
             *self._intake.reasons.values(),
             *self._troubles.values(),
@@ -137,11 +144,7 @@ class Poller:
     @property
     def settled(self) -> bool:
         """Nothing to publish, nothing to commit: only handlers may be at work."""
-        return (
-            self.publisher.idle
-            and not self.committer.under_way
-            and not self.committer.news(self.assignment.partitions.values())
-        )
+        return not self.backlog.pending and self.settling.quiet(self.assignment.partitions.values())
 
     def stop_taking(self) -> None:
         """From now on what is in hand ends, and nothing new begins."""
@@ -149,6 +152,12 @@ class Poller:
         self._shedding = list(self.assignment.partitions.values())
         self.dispatch.withdraw(self._shedding)
         self._shed()
+
+    def end(self, deadline: float) -> None:
+        """Publishes no more: what is open is ended, or aborted."""
+        while not self.settling.end() and self._clock() < deadline:
+            self._publish(self._clock())
+            time.sleep(BUSY_S)
 
     def hear_of_ends(self, ends: Mapping[At, int]) -> None:
         """How far partitions reach, as the brokers told; nothing when they did not answer."""
@@ -158,14 +167,14 @@ class Poller:
                 partition.reaches = end
         if ends:
             self._troubles.pop("kafka", None)
-            self.publisher.brokers_answer(self._clock())
+            self.settling.brokers_answer(self._clock())
         else:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
 
     # -- taking -----------------------------------------------------------------------
 
     def _take(self, now: float) -> None:
-        self.flow.blocked = self.publisher.full
+        self.flow.blocked = self.backlog.full
         room = self.flow.room(TAKE_MOST)
         self._took = 0
         self._full = room == 0
@@ -183,7 +192,7 @@ class Poller:
         """How long to wait in the client: only when nothing else can happen."""
         if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
-        if not self.publisher.idle or self.dispatch.restless:
+        if self.backlog.pending or self.settling.busy or self.dispatch.restless:
             return BUSY_S
         due = min(self.dispatch.next_due() or now + IDLE_S, now + IDLE_S)
         if self._outcomes:
@@ -234,7 +243,7 @@ class Poller:
                 self._settle_ledgers(skipped)
                 telling = [record for record in telling if type(record.outcome) is not Skipped]
             self._letters += sum([type(record.outcome) is not list for record in telling])
-            self.publisher.add(telling)
+            self.backlog.add(telling)
         self._done(ended)
 
     def _published(self, records: list[Record]) -> None:
@@ -267,15 +276,18 @@ class Poller:
     # -- publishing and committing ----------------------------------------------------
 
     def _publish(self, now: float) -> None:
-        settled = self.publisher.turn(now)
+        settled = self.settling.turn(now)
         self._published(settled)
+        if dropped := self.settling.dropped():
+            self._letters -= sum([type(record.outcome) is not list for record in dropped])
+            self.dispatch.outlived(dropped)
         due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
             self.committer.mark(now)
             self._outcomes = 0
-            self.publisher.close_batch(now)
+            self.settling.close(now)
         if due or settled:
-            self.committer.commit(self.assignment.partitions.values(), now)
+            self.settling.commit(now)
         self._tell_trouble()
 
     def _tell_trouble(self) -> None:
@@ -312,12 +324,23 @@ class Poller:
         while any(p.in_flight for p in going) and self._clock() < deadline:
             self._work(BUSY_S)
             self._publish(self._clock())
-        while not self.publisher.idle and self._clock() < deadline:
-            self.publisher.close_batch(self._clock())
+        while not self.settling.done_with(going) and self._clock() < deadline:
+            self.settling.close(self._clock())
             self._publish(self._clock())
             self._work(BUSY_S)
-        self.committer.commit_now(going)
+        self.settling.give_up(going)
         self._shedding = before
+
+    def _drop(self, partition: Partition) -> None:
+        """It has gone: what is left of it counts no more."""
+        self.dispatch.close(partition)
+        self.settling.drop(partition)
+
+    def _calm(self) -> bool:
+        """Whether the positions of an assignment may be read; what hides them moves on."""
+        if not self.settling.calm:
+            self._publish(self._clock())
+        return self.settling.calm
 
     def _shed(self) -> None:
         """Drops what has not begun, unless something beyond it has that no map would tell."""

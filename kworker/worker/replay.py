@@ -93,7 +93,8 @@ def replayed(config: Config, group: str, *, force: bool) -> Config:
     """The service's configuration, as a replay runs it in a group of its own.
 
     Retries wait in memory, for what a delay topic returns would go to the service. No record
-    is too old, and with `force` none was seen before.
+    is too old, and with `force` none was seen before. It settles at least once: it is no member
+    of a group, so no transaction takes its positions, and one that is broken off begins anew.
     """
     retry = config.retry.model_copy(update={"mode": "hold"})
     workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})
@@ -101,8 +102,10 @@ def replayed(config: Config, group: str, *, force: bool) -> Config:
     # Without membership only the classic protocol takes positions.
     consumer = {**config.kafka.consumer, "group.protocol": "classic"}
     kafka = config.kafka.model_copy(update={"consumer": consumer})
+    delivery = config.delivery.model_copy(update={"guarantee": "at-least-once"})
     changed: dict[str, Any] = {
         "name": group,
+        "delivery": delivery,
         "source": source,
         "kafka": kafka,
         "workers": workers,
@@ -156,7 +159,7 @@ class Replay:
     def in_hand(self) -> int:
         """Records that have begun or wait to, or what they led to is not in Kafka yet."""
         poller = self._poller
-        return poller.flow.records + poller.flow.held + poller.publisher.pending
+        return poller.flow.records + poller.flow.held + poller.backlog.pending
 
     def run(self, interrupts: Callable[[], int], tell: Callable[["Replay"], None]) -> None:
         """Until all is done; after an interrupt what is in hand ends; after two, nothing.

@@ -112,6 +112,8 @@ class Course:
 class Client(Taking, Committing, Protocol):
     """What is needed of `KafkaConsumer` or its twin, without ever subscribing it."""
 
+    def standing(self) -> object: ...
+
 
 class StretchConsumer:
     """A consumer of a course, for a poller.
@@ -174,6 +176,9 @@ class StretchConsumer:
 
     def commit_now(self, positions: Mapping[At, Committed]) -> None:
         self._client.commit_now(positions)
+
+    def standing(self) -> object:
+        return self._client.standing()
 
     def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:
         return self._client.watermarks(at, timeout_s)

@@ -59,7 +59,7 @@ class Telling:
         words[Field.MAPS_IGNORED] = poller.assignment.maps_ignored
         words[Field.HELD] = poller.flow.held
         words[Field.SUSPECTS] = poller.dispatch.suspects
-        words[Field.PUBLISHED] = poller.publisher.published
+        words[Field.PUBLISHED] = poller.settling.published
         words[Field.COMMITS] = poller.committer.commits
         words[Field.REBALANCES] = poller.assignment.rebalances
         self._tell_lag()

@@ -30,6 +30,11 @@ CONSUMER = {
     "fetch.wait.max.ms": 50,
     "topic.metadata.refresh.interval.ms": 1000,
 }
+CLASSIC_ONLY = {
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+}
 PRODUCER = {
     "enable.idempotence": True,
     "acks": "all",
@@ -59,8 +64,8 @@ class Twin:
 
     wait_s = 0.0
 
-    def __init__(self) -> None:
-        self.kafka = MemoryKafka()
+    def __init__(self, kafka: MemoryKafka | None = None) -> None:
+        self.kafka = kafka or MemoryKafka()
         self._names = itertools.count()
 
     def create(self, partitions: int = 1, **config: str) -> str:
@@ -139,9 +144,10 @@ class Real:
         return KafkaWatch(self._common).identities(topics, timeout_s)
 
     def consumer(self, listener: Listener, group: str, **properties: Any) -> KafkaConsumer:
-        client = KafkaConsumer(
-            {**CONSUMER, **self._common, "group.id": group, **_dotted(properties)}, listener
-        )
+        every = {**CONSUMER, **self._common, "group.id": group, **_dotted(properties)}
+        if every.get("group.protocol") == "consumer":
+            every = {name: value for name, value in every.items() if name not in CLASSIC_ONLY}
+        client = KafkaConsumer(every, listener)
         self._consumers.append(client)
         return client
 

@@ -6,6 +6,7 @@ order; each commit is judged in the moment in which the broker takes it.
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -93,6 +94,10 @@ class Calm(RuleBasedStateMachine):
         again = {(REQUEUE, n, raw.offset()) for n in (0, 1) for raw in self.log(REQUEUE, n)}
         return again.union(self.written)
 
+    def everywhere(self) -> list[At]:
+        """The source partitions."""
+        return [(topic, n) for topic, partitions in TOPICS.items() for n in range(partitions)]
+
     def log(self, topic: str, number: int) -> list[Fields]:
         return self.kafka.log((topic, number)).records
 
@@ -129,6 +134,10 @@ class Calm(RuleBasedStateMachine):
     @precondition(lambda self: len(self.benches) < 3)
     @rule(hands=st.integers(1, 4), computing=st.booleans())
     def join(self, hands: int, computing: bool) -> None:
+        self.take_on(hands, computing)
+
+    def take_on(self, hands: int, computing: bool, **options: Any) -> Bench:
+        """One more worker."""
         bench = Bench(
             self.kafka,
             [*sorted(TOPICS), REQUEUE],
@@ -138,12 +147,14 @@ class Calm(RuleBasedStateMachine):
             held=6,
             retry=self.retry,
             crowded_records=self.crowded_records,
+            **options,
         )
         bench.pool.computing = computing
         self.note_what_is_read_back(bench)
         self.benches.append(bench)
         self.everybody.append(bench)
         bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)
+        return bench
 
     def note_what_is_read_back(self, bench: Bench) -> None:
         """At each assignment, what the group held as done just then."""
@@ -153,7 +164,8 @@ class Calm(RuleBasedStateMachine):
         def noting(at: At, held: Committed | None) -> None:
             epoch = bench.poller.assignment.rebalances
             known = set() if held is None else self.named(at, *held)
-            self.known[bench, at, epoch] = (0 if held is None else held.position, known)
+            # One that settles in transactions reads it back after each doubt, too.
+            self.known.setdefault((bench, at, epoch), (0 if held is None else held.position, known))
             know(at, held)
 
         committer.know = noting  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ class Evidence:
     ends: dict[At, int]
     committed: dict[At, int]
     faults: Sequence[Fault]
+    exactly_once: bool = False
 
     @property
     def repeated(self) -> list[tuple[Invocation, Invocation]]:
@@ -32,7 +33,8 @@ class Evidence:
     def contradictions(self) -> dict[str, str]:
         """Every oracle that does not hold, with its first witnesses; empty is as it should be."""
         ends, results = oracles.first_ends(self.runs), oracles.first_results(self.results)
-        hidden = self.uncommitted_results - len(self.results)
+        # What a transaction was aborted with is there for whoever does not care.
+        hidden = 0 if self.exactly_once else self.uncommitted_results - len(self.results)
         silent = set(self.ends) - {commit.at for commit in self.commits}
         found: dict[str, Sequence[object]] = {
             "no commit to judge": sorted(silent),
@@ -40,6 +42,7 @@ class Evidence:
             "handled and never written": oracles.phantoms(self.produced, self.runs),
             "without a result": oracles.without_result(self.produced, self.results),
             "results too many": oracles.results_too_many(self.results, self.runs),
+            "results more than one": oracles.twice(self.results) if self.exactly_once else [],
             "result of another record": self._foreign_results(),
             "seen uncommitted only": [hidden] if hidden else [],
             "committed before its end": oracles.unsafe(self.commits, self.produced, ends),
@@ -69,7 +72,9 @@ class Evidence:
         ]
 
 
-def gather(service: Service, produced: Sequence[Produced], results: str) -> Evidence:
+def gather(
+    service: Service, produced: Sequence[Produced], results: str, *, exactly_once: bool = False
+) -> Evidence:
     """Reads everything; the service has caught up, or is gone.
 
     The topic of results stamps the time of appending, so that commits can be held against it.
@@ -77,14 +82,16 @@ def gather(service: Service, produced: Sequence[Produced], results: str) -> Evid
     ends: dict[At, int] = {}
     for topic in service.topics:
         ends.update(kafka.ends(service.bootstrap, topic))
+    isolation = "read_committed" if exactly_once else "read_uncommitted"
     everything = kafka.read_all(service.bootstrap, results, isolation="read_uncommitted")
     return Evidence(
         produced=produced,
         runs=invocations(service.ledger),
-        commits=history(service.bootstrap, service.name),
+        commits=history(service.bootstrap, service.name, isolation=isolation),
         results=kafka.read_all(service.bootstrap, results),
         uncommitted_results=len(everything),
         ends=ends,
         committed=service.committed(),
         faults=service.faults.faults,
+        exactly_once=exactly_once,
     )

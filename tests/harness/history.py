@@ -28,10 +28,14 @@ class Commit(NamedTuple):
         return named_beyond(self.position, self.metadata)
 
 
-def history(bootstrap: str, group: str) -> list[Commit]:
-    """The commits of one group; none was compacted away, for its segment is the active one."""
+def history(bootstrap: str, group: str, *, isolation: str = "read_uncommitted") -> list[Commit]:
+    """The commits of one group; none was compacted away, for its segment is the active one.
+
+    With "read_committed" those of aborted transactions are not among them.
+    """
     found = []
-    for message in messages_of(bootstrap, TOPIC, _partition_of(bootstrap, group)):
+    partition = _partition_of(bootstrap, group)
+    for message in messages_of(bootstrap, TOPIC, partition, isolation=isolation):
         at = decode_key(message.key(), group)
         if at is not None and message.value() is not None:
             found.append(decode_value(at, message.value()))

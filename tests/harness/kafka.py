@@ -158,9 +158,11 @@ def messages(bootstrap: str, topic: str) -> list[Raw]:
     return sorted(found, key=lambda each: (each.partition(), each.offset()))
 
 
-def messages_of(bootstrap: str, topic: str, partition: int) -> Iterator[Raw]:
+def messages_of(
+    bootstrap: str, topic: str, partition: int, *, isolation: str = "read_uncommitted"
+) -> Iterator[Raw]:
     """Every record of one partition, as the client gives it."""
-    return _messages(bootstrap, topic, [partition], "read_uncommitted")
+    return _messages(bootstrap, topic, [partition], isolation)
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> str:

@@ -42,6 +42,11 @@ def results_too_many(results: Iterable[Read], runs: Sequence[Invocation]) -> lis
     return [position for position, times in there.items() if times > returned[position]]
 
 
+def twice(results: Iterable[Read]) -> list[Position]:
+    """O5, exactly once: records with more than one visible result."""
+    return [position for position, times in Counter(r.source for r in results).items() if times > 1]
+
+
 def unsafe(
     commits: Sequence[Commit], produced: Iterable[Produced], reached_ns: dict[Position, int]
 ) -> list[tuple[Commit, Position]]:
