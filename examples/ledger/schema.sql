@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS accounts (
     balance BIGINT NOT NULL
 );
 
--- The key is where the record stood in Kafka; with its time, because the offsets of a topic that is
+-- The key is where the record stood in Kafka, and its time, since the offsets of a topic that is
 -- deleted and made again begin at 0 again.
 CREATE TABLE IF NOT EXISTS transfers (
     source_topic TEXT NOT NULL,

@@ -256,3 +256,31 @@ def test_a_failure_on_postgresql_undoes_and_is_told_apart(
     with pytest.raises(Unavailable), ledger._database.transaction():
         raise OperationalError("server closed the connection unexpectedly")
     assert pool.made[0].ends == ["rollback", "rollback"]
+
+
+SOUND = [("t1", "alice", "bob", 5), ("t2", "bob", "carol", 7)]
+
+
+@pytest.mark.parametrize(
+    ("booked", "moved", "wrong"),
+    [
+        (SOUND, {}, []),
+        (SOUND[:1], {"bob": 7, "carol": -7}, ["transfers that are not booked"]),
+        ([*SOUND, SOUND[1]], {"bob": -7, "carol": 7}, ["transfers that are booked twice"]),
+        (SOUND, {"bob": 1, "carol": -1}, ["balances that their transfers do not explain"]),
+        (
+            SOUND,
+            {"bob": -5},
+            ["balances that their transfers do not explain", "cents lost or gained"],
+        ),
+    ],
+)
+def test_the_demos_audit_turns_red(
+    booked: list[tuple[str, str, str, int]], moved: dict[str, int], wrong: list[str]
+) -> None:
+    """Each of its lines, for what it names; `moved` is what differs from sound books."""
+    with imported(LEDGER, "demo") as (demo,):
+        sound = {"alice": -5, "bob": -2, "carol": 7}
+        found = {name: demo.OPENING + sound[name] + moved.get(name, 0) for name in sound}
+        audit = demo.audit({"t1", "t2"}, booked, found)
+    assert [name for name, count in audit.items() if count] == wrong
