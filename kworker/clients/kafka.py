@@ -364,7 +364,7 @@ def offsets_of(positions: Mapping[At, Committed]) -> list[TopicPartition]:
     It adds a NUL to what is text, so what is empty is none.
     """
     return [
-        TopicPartition(*at, held.position, metadata=held.metadata or None)
+        TopicPartition(*at, *held) if held.metadata else TopicPartition(*at, held.position)
         for at, held in positions.items()
     ]
 
