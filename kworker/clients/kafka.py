@@ -359,9 +359,13 @@ class KafkaProducer:
 
 
 def offsets_of(positions: Mapping[At, Committed]) -> list[TopicPartition]:
-    """As the library takes them, in commits and in transactions."""
+    """As the library takes them, in commits and in transactions.
+
+    It adds a NUL to what is text, so what is empty is none.
+    """
     return [
-        TopicPartition(*at, held.position, metadata=held.metadata) for at, held in positions.items()
+        TopicPartition(*at, *held) if held.metadata else TopicPartition(*at, held.position)
+        for at, held in positions.items()
     ]
 
 

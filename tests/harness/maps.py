@@ -11,6 +11,7 @@ RUN_LENGTHS, BITS = 0, 1
 
 def named_beyond(position: int, metadata: str) -> list[range]:
     """Offsets beyond the position that the metadata says are done, ascending."""
+    metadata = metadata.rstrip("\0")  # which the client adds
     if not metadata:
         return []
     assert metadata.startswith(PREFIX), metadata[:20]
