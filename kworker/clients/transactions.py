@@ -89,7 +89,7 @@ class KafkaTransactor:
 
     def begin(self) -> None:
         """Raises Refused."""
-        self._producer.poll(0)
+        self.poll()
         self._disturbed = ""
         try:
             self._producer.begin_transaction()
@@ -116,7 +116,7 @@ class KafkaTransactor:
             except BufferError:
                 if time.monotonic() >= deadline:
                     raise Refused("the producer's queue stays full", passing=True) from None
-                self._producer.poll(_FULL_WAIT_S)
+                self.poll(_FULL_WAIT_S)
             except KafkaException as error:
                 raise _refused(error) from None
             else:
@@ -146,9 +146,12 @@ class KafkaTransactor:
                 raise Broken(str(error.args[0])) from None
             raise Refused(str(error.args[0]), passing=True) from None
 
-    def poll(self) -> None:
-        """Serves callbacks, without waiting."""
-        self._producer.poll(0)
+    def poll(self, wait_s: float = 0.0) -> None:
+        """Serves callbacks."""
+        try:
+            self._producer.poll(wait_s)
+        except KafkaException as error:
+            self._disturbed = str(error.args[0])  # it is fenced, and whatever is next says so, too
 
     def trouble(self) -> str | None:
         """Why the open transaction takes no more; None while it does."""
@@ -188,7 +191,7 @@ class KafkaTransactor:
             self._open = False
             with suppress(KafkaException):
                 self._producer.purge()
-            self._producer.poll(0)
+            self.poll()
             abort = self._producer.abort_transaction
             threading.Thread(
                 target=_give_up, args=(abort, self._timeout_s), name="close", daemon=True
@@ -201,7 +204,7 @@ class KafkaTransactor:
         except Abortable as error:
             raise Refused(str(error), passing=True) from None
         self._open = False
-        self._producer.poll(0)  # serves the callback that may know of a disconnect
+        self.poll()  # serves the callback that may know of a disconnect
         if (took_s := time.monotonic() - began) >= self._late_s:
             raise Refused(f"the {what} took {took_s:.0f} s", passing=True)
         if not self._disturbed and took_s >= self._again_s:
@@ -216,7 +219,7 @@ class KafkaTransactor:
         """
         now = time.monotonic()
         while self._told_at <= now:
-            self._producer.poll(_FULL_WAIT_S)
+            self.poll(_FULL_WAIT_S)
             if time.monotonic() - now > _PATIENCE_S:
                 self._disturbed = "no statistics"
                 return

@@ -37,9 +37,16 @@ def handle(message):
     return message.value
 """
 AT_LEAST_ONCE: dict[str, Any] = {}
+EXACTLY_ONCE = {"guarantee": "exactly-once"}
 
 
-@pytest.mark.parametrize("guarantee", [pytest.param(AT_LEAST_ONCE, id="at-least-once")])
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        pytest.param(AT_LEAST_ONCE, id="at-least-once"),
+        pytest.param(EXACTLY_ONCE, id="exactly-once"),
+    ],
+)
 @pytest.mark.parametrize("killed", ["worker", "supervisor and worker"])
 def test_after_a_kill_only_what_was_in_hand_runs_again(
     tmp_path: Path,
@@ -75,7 +82,8 @@ def test_after_a_kill_only_what_was_in_hand_runs_again(
         remembered = struck.counter("remembered")
         assert struck.stop() == 0
         struck.is_gone()
-    found = gather(struck, writer.acked, results)
+    exactly_once = guarantee is EXACTLY_ONCE
+    found = gather(struck, writer.acked, results, exactly_once=exactly_once)
     again = repeated(found)
     print(f"{len(again)} of {MANY + THREADS} records ran again; {remembered} were remembered")
     assert len(in_hand) == THREADS

@@ -17,6 +17,7 @@ from tests.waiting import eventually
 Topic = Callable[..., str]
 
 RECORDS = 5_000
+FEW = 500
 KILLS = 6
 BUSY = 20  # records in hand, as last told
 WORKERS = 2
@@ -113,18 +114,19 @@ def test_of_two_services_with_one_identity_the_first_ends_and_says_why(
     writer = Writer(bootstrap, tmp_path / "produced")
     with service(tmp_path / "one", bootstrap, [source], **options) as one:
         one.serve()
-        writer.begin(source, numbered(RECORDS, keys=500))
-        eventually(partial(_at_work, one, 0), every_s=0.01, what="it is at work")
+        writer.write(source, numbered(FEW, keys=500))
+        one.caught_up()
         options |= {"name": one.name, "ledger": one.ledger}
         with service(tmp_path / "other", bootstrap, [source], **options) as other:
-            other.start()
+            other.serve()
+            eventually(lambda: all([*one.shares(), *other.shares()]), what="both have one")
+            writer.write(source, numbered(FEW, keys=500, first=FEW))
             assert one.exit_code() == 73
             assert "its transactional id is used by another process" in one.said()
-            writer.finish()
             other.caught_up()
             assert other.stop() == 0
     found = gather(one, writer.acked, results, exactly_once=True)
-    assert len(found.results) == RECORDS
+    assert len(found.results) == 2 * FEW
     assert found.contradictions().keys() <= {"repeated without a cause", "out of order"}
 
 
