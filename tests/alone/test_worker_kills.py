@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
-KILLS = 22
+KILLS = 25
 VALID = 20  # of them, at least: one may come when all that had begun is committed already
 IN_A_ROW = 3  # the last ones, of one slot
 RECORDS = 100_000

@@ -1,6 +1,6 @@
 """All that a run left behind, gathered after quiescence and held against every oracle."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tests.harness import kafka, oracles
@@ -24,6 +24,7 @@ class Evidence:
     ends: dict[At, int]
     committed: dict[At, int]
     faults: Sequence[Fault]
+    workers: Collection[int]  # by pid; any other that ran a handler was a cell
     exactly_once: bool = False
 
     @property
@@ -53,7 +54,7 @@ class Evidence:
             "lag for ever": list(oracles.short_of_the_end(self.ends, self.committed).items()),
             "out of order": oracles.disordered(self.runs, self.faults),
             "repeated without a cause": oracles.unexplained(
-                self.repeated, self.faults, self.commits
+                self.repeated, self.faults, self.commits, self.workers
             ),
         }
         return {
@@ -82,6 +83,8 @@ def gather(
     ends: dict[At, int] = {}
     for topic in service.topics:
         ends.update(kafka.ends(service.bootstrap, topic))
+    workers = service.logged("worker_pid")
+    assert workers, "its log names no worker: the run is invalid"
     isolation = "read_committed" if exactly_once else "read_uncommitted"
     everything = kafka.read_all(service.bootstrap, results, isolation="read_uncommitted")
     return Evidence(
@@ -93,5 +96,6 @@ def gather(
         ends=ends,
         committed=service.committed(),
         faults=service.faults.faults,
+        workers=workers,
         exactly_once=exactly_once,
     )

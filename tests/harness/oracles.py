@@ -5,7 +5,7 @@ Each returns what contradicts it, so that a test asserts an empty list and a fai
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
 from tests.harness.history import Commit
@@ -152,21 +152,26 @@ def unexplained(
     repeats: Iterable[tuple[Invocation, Invocation]],
     faults: Sequence[Fault],
     commits: Sequence[Commit],
+    workers: Collection[int],
 ) -> list[tuple[Invocation, Invocation]]:
     """O5: repeats that no fault excuses.
 
     A kill excuses one of what the killed process had begun, and which the group did not hold
-    as done when it was killed, by position or map: in hand, or done and not yet committed.
+    as done when it was killed, by position or map: in hand, or done and not yet committed. What
+    a process ran that is none of the `workers`, a cell, its worker had in hand: the one that
+    had the partition.
     """
-    killed = {fault.pid: fault for fault in faults}
     latest = Latest(commits)
-    return [
-        (before, again)
-        for before, again in repeats
-        if (fault := killed.get(before.pid)) is None
-        or again.start_ns < fault.from_ns
-        or latest.holds(before.position, fault.from_ns)
-    ]
+
+    def excuses(fault: Fault, before: Invocation, again: Invocation) -> bool:
+        cell = before.pid not in workers and before.at in fault.partitions
+        return (
+            (fault.pid == before.pid or cell)
+            and before.start_ns <= fault.from_ns <= again.start_ns
+            and not latest.holds(before.position, fault.from_ns)
+        )
+
+    return [pair for pair in repeats if not any(excuses(fault, *pair) for fault in faults)]
 
 
 class Latest:

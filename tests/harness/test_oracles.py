@@ -1,5 +1,7 @@
 """The oracles can see: each finds the contradiction that it is there for, and no other."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,10 +110,22 @@ def test_a_repeat_is_explained_by_a_kill_only_if_it_was_not_committed_by_then() 
     runs = [run(0, 1, 2), run(1, 3, 4), run(0, 30, 31, pid=2), run(1, 32, 33, pid=2)]
     repeats = oracles.repeated(runs)
     fault = killed(1, 20)
-    assert oracles.unexplained(repeats, [fault], [commit(0, 1)]) == []
-    assert oracles.unexplained(repeats, [fault], [commit(1, 10)]) == [(runs[0], runs[2])]
-    assert oracles.unexplained(repeats, [], [commit(0, 1)]) == repeats
-    assert oracles.unexplained(repeats, [killed(1, 40)], [commit(0, 1)]) == repeats
+    assert oracles.unexplained(repeats, [fault], [commit(0, 1)], {1, 2}) == []
+    assert oracles.unexplained(repeats, [fault], [commit(1, 10)], {1, 2}) == [(runs[0], runs[2])]
+    assert oracles.unexplained(repeats, [], [commit(0, 1)], {1, 2}) == repeats
+    assert oracles.unexplained(repeats, [killed(1, 40)], [commit(0, 1)], {1, 2}) == repeats
+
+
+def test_what_a_cell_ran_is_explained_by_the_kill_of_the_worker_that_had_the_partition() -> None:
+    """It ends with its worker. The kill of another, or one before the run, explains nothing."""
+    repeats = oracles.repeated([run(0, 3, 4, pid=7), run(0, 30, 31, pid=2)])
+    [fault] = faults = [killed(1, 20)]
+    elsewhere = replace(fault, partitions=(("other", 0),))
+    assert oracles.unexplained(repeats, faults, [], {1, 2}) == []
+    assert oracles.unexplained(repeats, faults, [], {1, 2, 7}) == repeats
+    assert oracles.unexplained(repeats, [elsewhere], [], {1, 2}) == repeats
+    assert oracles.unexplained(repeats, [killed(1, 2)], [], {1, 2}) == repeats
+    assert oracles.unexplained(repeats, faults, [commit(1, 10)], {1, 2}) == repeats
 
 
 def test_a_retry_is_no_repeat() -> None:

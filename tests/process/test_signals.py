@@ -15,6 +15,7 @@ def test_term_drains_and_a_second_changes_nothing(service: Service):
     """P8: what is in hand finishes; an impatient init system must not make it lost work."""
     service.write(behaviour={"*": {"drain_steps": 6}})
     service.serve()
+    eventually(lambda: service.births(of="delay-births"), what="the delay process runs")
     service.send(SIGTERM)
     service.says('"draining"')
     service.send(SIGTERM, SIGTERM)
@@ -61,6 +62,7 @@ def test_ctrl_c_reaches_the_whole_group_and_workers_still_drain(service: Service
     """A terminal sends SIGINT to the workers too: they must leave it to the supervisor."""
     service.write(behaviour={"*": {"drain_steps": 3}})
     service.serve()
+    eventually(lambda: service.births(of="delay-births"), what="the delay process runs")
     os.killpg(service.pid, SIGINT)
     assert service.exit_code() == 0
     assert service.said().count("ended (exit code 0)") == 3  # the delay process, too
