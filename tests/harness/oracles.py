@@ -15,6 +15,7 @@ from tests.harness.ledgers import At, Fault, Invocation, Position, Produced, by_
 # The broker stamps a commit in whole milliseconds of the clock that the ledgers use.
 MARGIN_NS = 2_000_000
 MS = 1_000_000
+CELL_ENDS_MS = 100  # after its worker, at most
 
 
 def lost(produced: Iterable[Produced], runs: Iterable[Invocation]) -> list[Position]:
@@ -165,9 +166,10 @@ def unexplained(
 
     def excuses(fault: Fault, before: Invocation, again: Invocation) -> bool:
         cell = before.pid not in workers and before.at in fault.partitions
+        in_hand = cell and before.start_ns <= fault.to_ns + CELL_ENDS_MS * MS
         return (
-            (fault.pid == before.pid or cell)
-            and before.start_ns <= fault.from_ns <= again.start_ns
+            (fault.pid == before.pid or in_hand)
+            and fault.from_ns <= again.start_ns
             and not latest.holds(before.position, fault.from_ns)
         )
 

@@ -124,7 +124,9 @@ def test_what_a_cell_ran_is_explained_by_the_kill_of_the_worker_that_had_the_par
     assert oracles.unexplained(repeats, faults, [], {1, 2}) == []
     assert oracles.unexplained(repeats, faults, [], {1, 2, 7}) == repeats
     assert oracles.unexplained(repeats, [elsewhere], [], {1, 2}) == repeats
-    assert oracles.unexplained(repeats, [killed(1, 2)], [], {1, 2}) == repeats
+    assert oracles.unexplained(repeats, [killed(1, 40)], [], {1, 2}) == repeats
+    late = oracles.repeated([run(0, 300, 310, pid=7), run(0, 400, 410, pid=2)])
+    assert oracles.unexplained(late, faults, [], {1, 2}) == late
     assert oracles.unexplained(repeats, faults, [commit(1, 10)], {1, 2}) == repeats
 
 
