@@ -90,6 +90,12 @@ class Admin:
             for name in here
         }
 
+    def topic_id(self, name: str) -> str:
+        """Another one when the topic was deleted and made again."""
+        limit = {"request_timeout": self._timeout_s}
+        found = self._client.describe_topics(TopicCollection([name]), **limit)
+        return str(self._result(found[name]).topic_id)
+
     def create(self, topics: Iterable[TopicSpec]) -> dict[str, str]:
         """Creates topics; what Kafka says against each that could not be, by name."""
         new = [

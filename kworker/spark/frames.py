@@ -31,9 +31,9 @@ TAKEN = "taken"
 """The names under which a query's progress holds what it counted."""
 
 
-def results(session: SparkSession, config: Config) -> DataFrame:
+def results(session: SparkSession, config: Config, starting: str = "earliest") -> DataFrame:
     """The records of the results topic, as Kafka has them; nothing is read yet."""
-    options = source_options(config.kafka.common, config.delivery.results)
+    options = source_options(config.kafka.common, config.delivery.results, starting)
     options["maxOffsetsPerTrigger"] = str(BATCH_RECORDS_MAX)
     return session.readStream.format("kafka").options(**options).load()
 

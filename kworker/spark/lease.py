@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class Lease:
-    """A lock on `<checkpoints>/.lease`, held until the process ends, however it ends.
+    """A lock on `<checkpoints>/.lease`, held until released, or the process ends, however it ends.
 
     Only a local folder can be locked: for others, `take` succeeds, and it is the operator's
     part to run one job.
@@ -36,6 +36,12 @@ class Lease:
         file.flush()
         self._file = file
         return True
+
+    def release(self) -> None:
+        """For another to take, before this process ends."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def holder(self) -> dict[str, object]:
         """The `pid` and `host` of who has it, as far as it is known."""

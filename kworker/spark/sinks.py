@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -11,8 +12,11 @@ from pyspark.sql.types import StructField, StructType
 
 from kworker.config import Spark, Table
 from kworker.core.duration import parse_duration
+from kworker.spark.checkpoint import Damaged
+from kworker.spark.reasons import reason
 from kworker.spark.session import iceberg_table
 from kworker.spark.tables import (
+    LATEST,
     SOURCE_COLUMNS,
     added_columns,
     identifier,
@@ -45,6 +49,14 @@ class Sink:
         return SOURCE_COLUMNS if self.table.dedupe else ()
 
 
+def sinks(spark: Spark) -> list[Sink]:
+    """Of all tables, in the order of the configuration."""
+    folder = spark.checkpoints.rstrip("/")
+    return [
+        Sink(table, index, f"{folder}/{table.name}") for index, table in enumerate(spark.tables)
+    ]
+
+
 def missing_columns(table: Table, columns: list[str]) -> list[str]:
     """A problem, after its key, for each column that the configuration names in vain."""
     known = {name.casefold() for name in columns}
@@ -58,21 +70,34 @@ def missing_columns(table: Table, columns: list[str]) -> list[str]:
     ]
 
 
-def prepare(session: SparkSession, sink: Sink, rows: StructType) -> None:
+def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
     """Makes the table if it is not there, and adds the columns that are new.
 
     ValueError when it is there and differs otherwise; AnalysisException for a place or names
-    that the format refuses.
+    that the format refuses; Damaged when it is not there, but batches were written to it.
     """
     if sink.table.format == "parquet":
         return
     # As nullable: a later change of the transform could not loosen it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
-    session.sql(_create_statement(sink, columns))
+    if wrote:
+        _expect(session, sink)
+    else:
+        session.sql(_create_statement(sink, columns))
     for added in added_columns(session.table(sink.name).schema, columns):
         place = f"AFTER {identifier(added.after)}" if added.after else "FIRST"
         column = StructType([added.field]).toDDL()
         session.sql(f"ALTER TABLE {sink.name} ADD COLUMNS ({column} {place})")
+
+
+def _expect(session: SparkSession, sink: Sink) -> None:
+    """An empty one in its place would go on where the other ended."""
+    try:
+        session.table(sink.name)
+    except AnalysisException as error:
+        place = sink.table.path or sink.table.table
+        problem = f"{sink.checkpoint} goes on with a table that is not at {place}"
+        raise Damaged(f"{problem} ({reason(error)})", "earliest") from error
 
 
 def _create_statement(sink: Sink, columns: StructType) -> str:
@@ -146,6 +171,5 @@ def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """
     if not set(SOURCE_COLUMNS) <= set(batch.columns):
         return batch.dropDuplicates(list(keys))
-    order = f.struct("source_timestamp", *SOURCE_COLUMNS[:-1])
-    row = f.max_by(f.struct("*"), order).alias("row")
+    row = f.max_by(f.struct("*"), f.struct(*LATEST)).alias("row")
     return batch.groupBy(*keys).agg(row).select("row.*")
