@@ -142,7 +142,8 @@ def clients(config: Config) -> list[Finding]:
         "producer": worker_producer_properties(config, slot=0),
     }
     for kind, properties in properties_of.items():
-        for refusal in admin.refusals(kind, properties):
+        chosen = {*config.kafka.common, *getattr(config.kafka, kind)}
+        for refusal in admin.refusals(kind, properties, chosen):
             key = _property_key(config, kind, refusal.name)
             found.setdefault(key, Finding(key, refusal.reason, "see librdkafka's CONFIGURATION.md"))
     return list(found.values())

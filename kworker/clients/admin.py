@@ -327,12 +327,17 @@ class Refusal(NamedTuple):
 
 
 def refusals(
-    kind: Literal["consumer", "producer"], properties: Mapping[str, Any]
+    kind: Literal["consumer", "producer"],
+    properties: Mapping[str, Any],
+    chosen: Collection[str] = (),
 ) -> Iterator[Refusal]:
-    """All that librdkafka says against these properties; asks no broker."""
+    """All that librdkafka says against these properties; asks no broker.
+
+    Of two that do not go together, the one that the user has `chosen` is to blame.
+    """
     left = dict(properties)
     while reason := _refusal(kind, left):
-        name = _culprit(kind, left, reason)
+        name = _culprit(kind, left, reason, chosen)
         yield Refusal(name, reason)
         if not name:
             return
@@ -340,11 +345,14 @@ def refusals(
 
 
 def _culprit(
-    kind: Literal["consumer", "producer"], properties: Mapping[str, Any], reason: str
+    kind: Literal["consumer", "producer"],
+    properties: Mapping[str, Any],
+    reason: str,
+    chosen: Collection[str],
 ) -> str:
     """The property without which librdkafka says something else, if it is about one."""
     if named := [name for name in properties if name in reason]:
-        return max(named, key=len)
+        return max(named, key=lambda name: (name in chosen, len(name)))
     if "configuration property" not in reason:
         return ""
     # It has used another name for it: linger.ms is queue.buffering.max.ms, too.

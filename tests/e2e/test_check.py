@@ -200,7 +200,7 @@ def test_the_properties_of_a_transactional_producer_are_tried(
     file = configured('[kafka.producer]\n"acks" = "1"\n[delivery]\nguarantee = "exactly-once"')
     done = kworker("check", "--config", file)
     assert done.returncode == 78
-    assert "kafka.producer" in done.stdout
+    assert "    kafka.producer.acks: " in done.stdout
 
 
 def test_an_unreachable_broker_is_exit_69(unreachable: Unreachable) -> None:
