@@ -173,18 +173,18 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     return name
 
 
-def ends(bootstrap: str, topic: str) -> dict[At, int]:
-    """Where each partition of a topic ends now."""
-    return {at: high for at, (_, high) in _watermarks(bootstrap, topic).items()}
+def ends(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> dict[At, int]:
+    """Where each partition of a topic ends now, for who reads like that."""
+    return {at: high for at, (_, high) in _watermarks(bootstrap, topic, isolation).items()}
 
 
 def starts(bootstrap: str, topic: str) -> dict[At, int]:
     """Where each partition of a topic begins now."""
-    return {at: low for at, (low, _) in _watermarks(bootstrap, topic).items()}
+    return {at: low for at, (low, _) in _watermarks(bootstrap, topic, "read_uncommitted").items()}
 
 
-def _watermarks(bootstrap: str, topic: str) -> dict[At, tuple[int, int]]:
-    consumer = _consumer(bootstrap, "read_uncommitted")
+def _watermarks(bootstrap: str, topic: str, isolation: str) -> dict[At, tuple[int, int]]:
+    consumer = _consumer(bootstrap, isolation)
     try:
         found = {}
         for partition in _partitions(consumer, topic):
