@@ -17,7 +17,7 @@ from typing import NoReturn
 import report
 from confluent_kafka import KafkaException
 from evidence import Evidence, Following
-from oracle import Orders
+from oracle import COMMITTED, UNCOMMITTED, Orders, high_watermark
 from produce import CUSTOMERS, NEW_CUSTOMERS
 from programs import KWORKER, PYTHON, Failed, Programs
 from report import Course, Listing, Look
@@ -125,6 +125,16 @@ class Scene:
             # While work goes on, not in the outage: that it was in hand is what a kill is about.
             if KILL_AT <= before < done and not self._watch.kills:
                 self._watch.kill_one(self._orders.undone(self._following.ended))
+                self._show_watermarks()
+
+    def _show_watermarks(self) -> None:
+        """What the dead worker's open transaction holds is in the log, and not to be seen."""
+        high, committed = (
+            high_watermark(self._servers, "orders.results", isolation)
+            for isolation in (UNCOMMITTED, COMMITTED)
+        )
+        print(f"      the results' high watermarks are at {high:,}; who reads committed sees what")
+        print(f"      is below {committed:,}, until the dead worker's transaction is aborted")
 
     def _settle(self) -> Course:
         """Waits until nothing is left to do, and says what has happened until then."""
