@@ -185,14 +185,28 @@ def lag(servers: str, group: str, topic: str) -> int:
         consumer.close()
 
 
-def high_watermark(servers: str, topic: str, isolation: str) -> int:
-    """How far who reads like that may read now: offsets, of all partitions together."""
-    consumer = _consumer(servers, isolation)
-    try:
-        places = [TopicPartition(topic, p) for p in _partitions(consumer, topic)]
-        return sum(consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)[1] for at in places)
-    finally:
-        consumer.close()
+class HighWatermarks:
+    """How far a topic may be read, all partitions together: by anybody, and of what is committed.
+
+    Its clients are made beforehand, since the two differ for moments only.
+    """
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._clients = [_consumer(servers, isolation) for isolation in (UNCOMMITTED, COMMITTED)]
+        partitions = _partitions(self._clients[0], topic)
+        self._places = [TopicPartition(topic, partition) for partition in partitions]
+
+    def ask(self) -> tuple[int, int]:
+        """Offsets, as they are now."""
+        by_anybody, of_committed = (
+            sum(client.get_watermark_offsets(at, timeout=TIMEOUT_S)[1] for at in self._places)
+            for client in self._clients
+        )
+        return by_anybody, of_committed
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
 
 
 def _consumer(servers: str, isolation: str) -> Consumer:
