@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from bench import ours
 from bench.place import Place
 from bench.rivals import NO_OP_THREADS
-from bench.topic import RECORD_BYTES, TIMEOUT_S, Group, ends, fill, values
+from bench.topic import PARTITIONS, RECORD_BYTES, TIMEOUT_S, Group, fill, values
 
 CHOICES = ("50ms", "100ms", "200ms", "500ms", "1s", "2s")
 BESIDE = "200ms"  # for at least once, which publishes at once, whatever the interval
@@ -88,7 +88,7 @@ def _read(servers: str, results: str, count: int) -> Iterator[float]:
     )
     writer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 3})
     try:
-        reader.assign([TopicPartition(results, p, 0) for p in ends(reader, results)])
+        reader.assign([TopicPartition(results, p, 0) for p in range(PARTITIONS)])
         orders = values(1 + count, RECORD_BYTES)
         _write(writer, islice(orders, 1))
         if not reader.consume(1, ours.START_S):

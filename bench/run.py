@@ -218,13 +218,13 @@ def main() -> int:
         fill(place.kafka, TOPIC, size.records)
         benchmark = Benchmark(place, size, chosen)
         benchmark.run()
+        met = show(benchmark.report())
         by_interval = []
         if not arguments.only or INTERVALS in arguments.only:
             by_interval = intervals.measure(place, size.records // 2, size.paced_s)
-    report = {**benchmark.report(), INTERVALS: by_interval}
-    met = show(report)
     intervals.show(by_interval)
     if arguments.json:
+        report = {**benchmark.report(), INTERVALS: by_interval}
         arguments.json.write_text(json.dumps(report, indent=1))
     return 0 if met else 1
 
