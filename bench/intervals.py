@@ -11,14 +11,13 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from bench import ours
 from bench.place import Place
-from bench.rivals import NO_OP_THREADS
+from bench.rivals import NO_OP_THREADS, WAIT_THREADS
 from bench.topic import PARTITIONS, RECORD_BYTES, TIMEOUT_S, Group, fill, values
 
 CHOICES = ("50ms", "100ms", "200ms", "500ms", "1s", "2s")
 BESIDE = "200ms"  # for at least once, which publishes at once, whatever the interval
 PACED = "paced"
 PER_SECOND = 1_000
-WAITING_THREADS = 64
 LOOK_S = 0.002
 
 
@@ -46,7 +45,7 @@ def measure(place: Place, records: int, paced_s: float) -> list[dict]:
         run = f"interval-{interval}-{exactly_once}".lower()
         done, seconds = ours.measure(place, run, service, records)
         # Without anything in hand it would not wait for the interval.
-        calling = replace(service, handler="called", threads=WAITING_THREADS, topic=PACED)
+        calling = replace(service, handler="called", threads=WAIT_THREADS, topic=PACED)
         took_ms = _latencies_ms(place, f"{run}-paced", calling, int(paced_s * PER_SECOND))
         cuts = quantiles(took_ms, n=100)
         guarantee = "exactly once" if exactly_once else "at least once"
