@@ -83,8 +83,8 @@ def test_a_map_that_names_a_record_before_its_end_is_unsafe() -> None:
     assert oracles.unsafe_maps([safe, early], produced(0, 1, 2), ends) == [(early, (*AT, 1))]
     fault = killed(1, 80)
     repeats = oracles.repeated(runs)
-    assert oracles.unexplained(repeats, [fault], [safe]) == []
-    assert oracles.unexplained(repeats, [fault], [safe, early]) == repeats
+    assert oracles.unexplained(repeats, [fault], [safe], {1, 2}) == []
+    assert oracles.unexplained(repeats, [fault], [safe, early], {1, 2}) == repeats
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), max_size=40))
