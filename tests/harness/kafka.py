@@ -10,11 +10,12 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kworker.core.message import Headers
 from tests.harness import maps
@@ -176,6 +177,15 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
     """Where each partition of a topic ends now."""
     return {at: high for at, (_, high) in _watermarks(bootstrap, topic).items()}
+
+
+def visible_ends(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition ends for who reads what is committed."""
+    admin = _admin(bootstrap)
+    numbers = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in numbers}
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+    return {(at.topic, at.partition): found.result(TIMEOUT_S).offset for at, found in told.items()}
 
 
 def starts(bootstrap: str, topic: str) -> dict[At, int]:

@@ -56,13 +56,12 @@ class Held:
         what = f"a {self.api.name} of {self.client}"
         eventually(lambda: self.request, timeout_s=timeout_s, every_s=0.002, what=what)
 
-    def release(self, timeout_s: float = 30.0) -> set[int]:
-        """Lets the broker have it, be its client there or not; the errors that it answers."""
+    def release(self, timeout_s: float = 30.0) -> None:
+        """Lets the broker have it, be its client there or not, and waits for the answer."""
         self._go_on.set()
         eventually(lambda: self.answer, timeout_s=timeout_s, every_s=0.002, what="an answer")
-        return set(self._errors())
 
-    def _errors(self) -> Iterator[int]:
+    def errors(self) -> Iterator[int]:
         """Of the end of a transaction, or of each partition of a commit; 0 is none."""
         assert self.request
         assert self.answer
@@ -114,6 +113,15 @@ class Proxy:
     def count(self, api: Api, client: str) -> int:
         """How many such requests of a client were answered."""
         return sum(1 for each in list(self.answered) if (each.api, each.client) == (api, client))
+
+    def passes(self, api: Api, client: str) -> None:
+        """Waits until one more of these has been answered."""
+        before = self.count(api, client)
+        eventually(
+            lambda: self.count(api, client) > before,
+            every_s=0.002,
+            what=f"another {api.name} of {client}",
+        )
 
     def let_all_go(self) -> None:
         """Holds nothing back, from now on."""
