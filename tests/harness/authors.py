@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.harness import history
 from tests.harness.encoding import Reader
 from tests.harness.history import Commit, decode_key, decode_value
-from tests.harness.kafka import TIMEOUT_S, messages_of
+from tests.harness.kafka import TIMEOUT_S, messages, messages_of
 from tests.harness.ledgers import At
 
 IDS = "__transaction_state"
@@ -83,14 +83,13 @@ def _batches(folder: Path) -> Iterator[Batch]:
 
 def _transactional_ids(bootstrap: str) -> dict[int, str]:
     """Of each producer that ever had one."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
     found = {}
-    for partition in admin.list_topics(IDS, timeout=TIMEOUT_S).topics[IDS].partitions:
-        for message in messages_of(bootstrap, IDS, partition):
-            if message.value() is not None:
-                (length,) = struct.unpack_from(">h", message.key(), 2)
-                (producer,) = struct.unpack_from(">q", message.value(), 2)
-                found[producer] = message.key()[4 : 4 + length].decode()
+    for message in messages(bootstrap, IDS):
+        if message.value() is not None:
+            (producer,) = struct.unpack_from(">q", message.value(), 2)
+            reader = Reader(message.key())
+            reader.skip("h")
+            found[producer] = reader.text()
     return found
 
 

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kworker.core.message import Headers
 from tests.harness import maps
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
+from tests.waiting import eventually
 
 TIMEOUT_S = 60.0
 BYTES_MAX = 10_000_000  # of a record; what its topic takes, its brokers tell
@@ -171,7 +172,15 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
     dotted = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(TIMEOUT_S)
+    # Who is asked next may not have heard of it.
+    eventually(lambda: led(admin, name) == partitions, what=f"leaders of {name}")
     return name
+
+
+def led(admin: AdminClient, name: str) -> int:
+    """How many partitions of a topic have a leader, as far as clients are told."""
+    found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    return sum(1 for partition in found.values() if partition.leader >= 0)
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
