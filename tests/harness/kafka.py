@@ -10,15 +10,17 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kworker.core.message import Headers
 from tests.harness import maps
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
+from tests.waiting import eventually
 
 TIMEOUT_S = 60.0
 BYTES_MAX = 10_000_000  # of a record; what its topic takes, its brokers tell
@@ -170,21 +172,38 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
     dotted = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(TIMEOUT_S)
+    # Who is asked next may not have heard of it.
+    eventually(lambda: led(admin, name) == partitions, what=f"leaders of {name}")
     return name
 
 
-def ends(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> dict[At, int]:
-    """Where each partition of a topic ends now, for who reads like that."""
-    return {at: high for at, (_, high) in _watermarks(bootstrap, topic, isolation).items()}
+def led(admin: AdminClient, name: str) -> int:
+    """How many partitions of a topic have a leader, as far as clients are told."""
+    found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    return sum(1 for partition in found.values() if partition.leader >= 0)
+
+
+def ends(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition of a topic ends now."""
+    return {at: high for at, (_, high) in _watermarks(bootstrap, topic).items()}
+
+
+def visible_ends(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition ends for who reads what is committed."""
+    admin = _admin(bootstrap)
+    numbers = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in numbers}
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+    return {(at.topic, at.partition): found.result(TIMEOUT_S).offset for at, found in told.items()}
 
 
 def starts(bootstrap: str, topic: str) -> dict[At, int]:
     """Where each partition of a topic begins now."""
-    return {at: low for at, (low, _) in _watermarks(bootstrap, topic, "read_uncommitted").items()}
+    return {at: low for at, (low, _) in _watermarks(bootstrap, topic).items()}
 
 
-def _watermarks(bootstrap: str, topic: str, isolation: str) -> dict[At, tuple[int, int]]:
-    consumer = _consumer(bootstrap, isolation)
+def _watermarks(bootstrap: str, topic: str) -> dict[At, tuple[int, int]]:
+    consumer = _consumer(bootstrap, "read_uncommitted")
     try:
         found = {}
         for partition in _partitions(consumer, topic):
