@@ -11,6 +11,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -19,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kworker.core.message import Headers
 from tests.harness import maps
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
+from tests.waiting import eventually
 
 TIMEOUT_S = 60.0
 BYTES_MAX = 10_000_000  # of a record; what its topic takes, its brokers tell
@@ -171,6 +173,22 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     dotted = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(TIMEOUT_S)
     return name
+
+
+def make_again(bootstrap: str, topic: str, partitions: int) -> None:
+    """Deletes a topic, and creates another of its name, at once: whoever reads it may not see."""
+    _admin(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
+
+    def made() -> bool:
+        try:
+            create_topic(bootstrap, topic, partitions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False  # it is being deleted
+        return True
+
+    eventually(made, what=f"{topic} is there again")
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
