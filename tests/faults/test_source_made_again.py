@@ -170,6 +170,7 @@ def read(
         told = landing.command("replay", "--all")
         assert told.returncode == 0, told.stderr
         all_landed(landing, results)
+        eventually(lambda: taken_more(landing) == MANY, what="one of the tables takes replays")
         replayed = rows(landing, tables)
         found = kafka.read_all(bootstrap, results)
         kafka.make_again(bootstrap, results, PARTITIONS)
@@ -179,6 +180,12 @@ def read(
         begin_anew(landing, "committed", "nobody knows how far the table had come")
     replays = sum("kworker-replay" in each.headers for each in found)
     return Read(first, second, landed, reset, replayed, len(found), replays, foreign)
+
+
+def taken_more(landing: Service) -> int:
+    """How many results more one table has taken, to be merged, than the other, without replays."""
+    taken = {each["name"]: each["rows"] for each in landing.status()["spark"]["tables"]}
+    return int(taken["delta"] - taken["iceberg"])
 
 
 def begin_anew(landing: Service, where: str, told: str) -> None:
