@@ -11,6 +11,7 @@ from kworker.spark.checkpoint import (
     Damaged,
     Note,
     Positions,
+    half_reset,
     last_file_batch,
     read,
     read_note,
@@ -56,6 +57,8 @@ class Guard:
         return self._examined(self._folder, topic, told)
 
     def _examined(self, folder: Path, topic: Topic, told: Mapping[int, int]) -> Admitted:
+        if half_reset(folder):
+            raise Damaged(f"{folder} is gone: a reset of it was cut off")
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
             raise Damaged(_another_topic(folder, note, topic), "earliest")
@@ -126,6 +129,6 @@ def _check_group(folder: Path, found: Checkpoint | None, told: Mapping[int, int]
         raise Damaged(f"{folder} is gone, though the table was written from it")
     part, at = min(ahead.items())
     raise Damaged(
-        f"{folder} is older than the table: it ends at {reached.get(part, 0):,} of partition"
-        f" {part}, and the table's group at {at:,}"
+        f"{folder} is older than the table, or the table's group was moved: the one ends at"
+        f" {reached.get(part, 0):,} of partition {part}, the other at {at:,}"
     )

@@ -102,10 +102,10 @@ class Poller:
         self._publish(self._clock())
         self._adjust_flow(self._clock())
 
-    def rejoin(self) -> None:
-        """Another member in place of one that is fenced: what it had is done again."""
+    def rejoin(self, why: str) -> None:
+        """Another member in place of this one: what it had is done again."""
         self.assignment.abandon()
-        self.committer.answered("fenced by its own past")
+        self.committer.answered(why)
         self._consumer.renew()
 
     @property
@@ -170,6 +170,17 @@ class Poller:
             self.settling.brokers_answer(self._clock())
         else:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
+
+    def hear_of_topics(self, ids: Mapping[str, str]) -> None:
+        """Which topics these are now: one that was made again has other records at each offset.
+
+        The client goes on at the offset of the one before, as if nothing had happened.
+        """
+        again = self.assignment.made_again(ids)
+        if again and not self.flow.stopped:
+            _LOG.warning("source topics were deleted and made again; joins anew", topics=again)
+            self._finish(list(self.assignment.partitions.values()))
+            self.rejoin("a topic was deleted and made again")
 
     # -- taking -----------------------------------------------------------------------
 

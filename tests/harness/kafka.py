@@ -12,6 +12,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -181,6 +182,22 @@ def led(admin: AdminClient, name: str) -> int:
     """How many partitions of a topic have a leader, as far as clients are told."""
     found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
     return sum(1 for partition in found.values() if partition.leader >= 0)
+
+
+def make_again(bootstrap: str, topic: str, partitions: int) -> None:
+    """Deletes a topic, and creates another of its name, at once: whoever reads it may not see."""
+    _admin(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
+
+    def made() -> bool:
+        try:
+            create_topic(bootstrap, topic, partitions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False  # it is being deleted
+        return True
+
+    eventually(made, what=f"{topic} is there again")
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
