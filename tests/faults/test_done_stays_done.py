@@ -18,7 +18,7 @@ from tests.waiting import eventually
 Topic = Callable[..., str]
 
 # For a proof 60; else the stuck record is stuck until the others are done.
-STUCK_S = float(os.environ.get("KWORKER_PROOF_STUCK_S", "0"))
+STUCK_S = float(os.environ.get("PROOF_STUCK_S", "0"))
 MANY, FEW = 50_000, 2_000
 THREADS = 8
 
