@@ -165,6 +165,12 @@ class Record:
         key, value = self.raw.key(), self.raw.value()
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
 
+    def stand_for(self, again: "Record") -> None:
+        """`again` is this record, read in a later epoch, where nobody has seen it run."""
+        self.partition, self.home, self.lane = again.partition, again.home, again.lane
+        self.size, self.taken = again.size, again.taken
+        self.refusal = None  # of an output that is written anew
+
     @property
     def source(self) -> Source:
         """Where it comes from first, whichever topic it was taken from."""
