@@ -19,8 +19,9 @@ class Partition:
     """One source partition for one assignment.
 
     Owned by the poll thread. `open` ends with the assignment: what completes
-    afterwards finds a closed partition and is dropped. `origin` names its log, for a map of
-    what is done beyond the position; None: not known, so there is none.
+    afterwards finds a closed partition and is dropped, unless it is taken up by a later one
+    (see `Outliving`). `origin` names its log, for a map of what is done beyond the position;
+    None: not known, so there is none.
     """
 
     __slots__ = (

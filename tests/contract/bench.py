@@ -93,6 +93,7 @@ class SteppedPool:
         self.computing = False
         self.hurry: Callable[[], None] = lambda: None  # what the test does when it hears of it
         self.waiting: deque[Record] | None = None  # instead of beginning them, if the test says so
+        self.given_back: list[Record] = []  # of those, at the next turn
         self._hands = hands
 
     def feed(self, take: Take) -> int:
@@ -123,7 +124,8 @@ class SteppedPool:
                 self.ended.add(record)
 
     def reclaim(self, now: float) -> list[Record]:
-        return []
+        back, self.given_back = self.given_back, []
+        return back
 
     def end(self, record: Record, outcome: Failed | list[Output] | None = None) -> None:
         self.held.remove(record)

@@ -294,8 +294,11 @@ def test_with_claims_it_goes_on_and_its_event_is_done(tmp_path: Path, ends: str)
     assert kafka.committed(GROUP) == {AT: 2}
 
 
-def test_what_did_not_begin_before_its_partition_went_begins_when_it_is_back() -> None:
-    """The pool had it, and no handler."""
+@pytest.mark.parametrize("given_back", [True, False])
+def test_what_did_not_begin_before_its_partition_went_begins_when_it_is_back(
+    given_back: bool,
+) -> None:
+    """The pool had it, and no handler: it may give it back, or come to it and leave it."""
     kafka = one_partition(b"a")
     bench = Bench(kafka, ["foo"])
     bench.pool.waiting = deque()
@@ -303,6 +306,9 @@ def test_what_did_not_begin_before_its_partition_went_begins_when_it_is_back() -
     assert len(bench.pool.waiting) == 1
     lose(bench)
     assert bench.poller.flow.records == 1
+    if given_back:
+        bench.pool.given_back.extend(bench.pool.waiting)
+        bench.pool.waiting.clear()
     bench.pool.begin_waiting()
     assert begun(bench) == []
     bench.turn(2)
