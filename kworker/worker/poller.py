@@ -217,6 +217,8 @@ class Poller:
         # A rebalance may forget what was paused; what it brought begins so.
         self._consumer.pause(_ats(paused))
         self.flow.paused = paused | assignment.fresh
+        if assignment.fresh:
+            self.dispatch.returned(assignment.partitions.values())
         assignment.fresh.clear()
         assignment.changed = False
         self._intake.rebalanced()
@@ -297,6 +299,7 @@ class Poller:
             self.committer.mark(now)
             self._outcomes = 0
             self.settling.close(now)
+            self.dispatch.tidy()
         if due or settled:
             self.settling.commit(now)
         self._tell_trouble()
