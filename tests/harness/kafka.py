@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kworker.core.message import Headers
 from tests.harness import maps
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
+from tests.waiting import eventually
 
 TIMEOUT_S = 60.0
 BYTES_MAX = 10_000_000  # of a record; what its topic takes, its brokers tell
@@ -166,11 +167,18 @@ def messages_of(
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> str:
-    """On brokers of a test's own; returns the name."""
+    """On brokers of a test's own; returns the name, by which everybody finds it."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
     dotted = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(TIMEOUT_S)
+    eventually(lambda: leaders(admin, name) == partitions, what=f"leaders of {name}")
     return name
+
+
+def leaders(admin: AdminClient, name: str) -> int:
+    """How many partitions of a topic have one, as far as clients are told."""
+    found = admin.list_topics(name, timeout=10).topics[name].partitions
+    return sum(1 for partition in found.values() if partition.leader >= 0)
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
