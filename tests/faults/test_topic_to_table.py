@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(900)
 RECORDS = int(os.environ.get("PROOF_TOPIC_TO_TABLE", "6000"))
 KILLS = max(5, RECORDS // 3_000)
 PROOF = KILLS > 5
-HITS = 0.9  # of them, at least: one may come when all that had begun is committed already
+MISSES = KILLS // 11 or 1  # that hit nothing: all that had begun may be committed already
 WORKERS, PARTITIONS = 4, 8
 BUSY = 50  # records in flight as last told, of which some are still so when the kill comes
 PORTION = RECORDS * 5 // 6 // KILLS  # before each kill
@@ -177,7 +177,7 @@ class Storm:
         found = self._gather()
         faults = dict(Counter(fault.what for fault in found.faults))
         print(f"{RECORDS} records, {len(found.repeated)} runs again; in {raged_s:.0f} s: {faults}")
-        assert len(self._hits(found)) >= HITS * KILLS, "an invalid run"
+        assert len(self._hits(found)) >= KILLS - MISSES, "an invalid run"
         ran = {run.pid for run in found.runs} & self.there.logged("worker_pid")
         assert bool(ran) == ("other instance" in self._faults), "an invalid run"
         return found
