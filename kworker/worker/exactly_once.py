@@ -197,8 +197,9 @@ class ExactlyOnce:
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def brokers_answer(self, now: float) -> None:
-        if self._step is Step.CLOSING and now - self._since > self._policy.give_up_s:
+    def brokers_answer(self, now: float, since: float) -> None:
+        waited_s = now - max(self._since, since)
+        if self._step is Step.CLOSING and waited_s > self._policy.give_up_s:
             self._doubt(Refused("no acknowledgement, though the brokers answer", passing=True), now)
 
     def end(self) -> bool:

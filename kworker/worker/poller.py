@@ -1,5 +1,6 @@
 """The poll thread of a worker: takes records, hands them over, settles, publishes, commits."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Poller:
         self._outcomes = 0  # since the last settling
         self._letters = 0  # retries and dead letters on their way to Kafka
         self._shedding: list[Partition] = []  # what may end but not begin anew
+        self._answering_since = math.inf  # the brokers
         self._flow_at = 0.0
         self._took = 0
         self._take_at = 0.0
@@ -167,9 +169,12 @@ class Poller:
                 partition.reaches = end
         if ends:
             self._troubles.pop("kafka", None)
-            self.settling.brokers_answer(self._clock())
+            now = self._clock()
+            self._answering_since = min(self._answering_since, now)
+            self.settling.brokers_answer(now, self._answering_since)
         else:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
+            self._answering_since = math.inf
 
     def hear_of_topics(self, ids: Mapping[str, str]) -> None:
         """Which topics these are now: one that was made again has other records at each offset.

@@ -89,12 +89,13 @@ class Publisher:
             self.silence = f"no acknowledgement for {now - self._closing_since:.0f} s"
         return []
 
-    def brokers_answer(self, now: float) -> None:
+    def brokers_answer(self, now: float, since: float) -> None:
         """Others hear from the brokers; a producer that does not will not any more.
 
-        Its library can lose a partition's leader over a broker's restart, for good.
+        Its library can lose a partition's leader over a broker's restart, for good. While no
+        broker answered nobody heard: another would write again what is about to be acknowledged.
         """
-        if self._closing and now - self._closing_since > self._hearing.give_up_s:
+        if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
             self._replace(now, "no acknowledgement, though the brokers answer")
 
     def _produce(self, now: float) -> None:

@@ -53,8 +53,8 @@ class Settling(Protocol):
     def dropped(self) -> list[Record]:
         """Records that are others' to publish, since the last call."""
 
-    def brokers_answer(self, now: float) -> None:
-        """Others hear from the brokers."""
+    def brokers_answer(self, now: float, since: float) -> None:
+        """Others hear from the brokers, and have done so `since` then."""
 
     def end(self) -> bool:
         """Publishes no more; whether nothing is open. To be asked until that is so."""
@@ -116,8 +116,8 @@ class AtLeastOnce:
     def dropped(self) -> list[Record]:
         return []
 
-    def brokers_answer(self, now: float) -> None:
-        self._publisher.brokers_answer(now)
+    def brokers_answer(self, now: float, since: float) -> None:
+        self._publisher.brokers_answer(now, since)
 
     def end(self) -> bool:
         return True

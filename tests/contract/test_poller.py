@@ -456,6 +456,25 @@ def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_su
     assert bench.poller.flow.paused == {over}
 
 
+def test_a_producer_that_sat_an_outage_out_is_heard_before_it_is_replaced(
+    kafka: MemoryKafka,
+) -> None:
+    """Another would write again what is acknowledged in a moment."""
+    kafka.create(RESULTS)
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    kafka.up = False
+    bench.end_with_result(b"alpha")
+    bench.turn(8)
+    for answer in ({}, {("foo", 0): 3}, {("foo", 0): 3}):
+        bench.clock.now += 10.0
+        bench.poller.hear_of_ends(answer)
+        assert not any("though the brokers answer" in why for why in bench.poller.reasons)
+    bench.clock.now += 10.0
+    bench.poller.hear_of_ends({("foo", 0): 3})
+    assert any("though the brokers answer" in why for why in bench.poller.reasons)
+
+
 def test_a_missing_topic_is_said_until_it_is_there(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo", "later"])
     bench.turn(2)

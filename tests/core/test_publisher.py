@@ -194,6 +194,37 @@ def test_a_fatal_producer_is_replaced_and_nothing_is_lost() -> None:
     assert stage.written() == Counter([*values_of(first), *values_of(second)])
 
 
+def test_a_producer_is_not_given_up_for_a_silence_that_was_the_brokers() -> None:
+    """What an outage delayed is acknowledged when it is over: another would write it twice."""
+    stage = Stage()
+    stage.kafka.up = False
+    record = stage.add()
+    stage.turn()
+    stage.turn()
+    back = stage.now = stage.now + 60
+    stage.publisher.brokers_answer(back, since=back)
+    stage.publisher.brokers_answer(back + 14, since=back)
+    stage.kafka.up = True
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record], 1)
+    assert stage.written() == Counter(values_of(record))
+
+
+def test_a_producer_that_hears_nothing_though_the_brokers_answer_is_replaced() -> None:
+    """Its library may have lost a leader, for good."""
+    stage = Stage()
+    stage.kafka.up = False
+    record = stage.add()
+    stage.turn()
+    stage.turn()
+    back = stage.now = stage.now + 60
+    stage.publisher.brokers_answer(back + 16, since=back)
+    stage.kafka.up = True
+    stage.now += 16
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record], 2)
+
+
 def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
     """P6: what Kafka does not take is held, and no more is taken meanwhile."""
     stage = Stage(BacklogPolicy(bytes_max=5000, records_max=1000))

@@ -260,6 +260,10 @@ class Service:
         partitions = tuple((topic, partition) for topic, partition in row["partitions"])
         return self._kill("kill -9 worker", row["pid"], slot, partitions, row["in_hand"])
 
+    def kill_other(self, what: str, pid: int) -> Fault:
+        """`kill -9` of one of its processes that runs no handlers: of Spark, or `delay`."""
+        return self._kill(f"kill -9 {what}", pid, -1, (), 0)
+
     def kill_supervisor(self) -> Fault:
         """`kill -9` of the supervisor, whose workers are told by nobody."""
         in_hand = sum(row["in_hand"] for row in self.workers().values())
