@@ -11,10 +11,11 @@ from kworker.cli import spark_reset
 from kworker.cli.main import run
 from kworker.cli.spark_reset import Begin
 from kworker.clients.kafka import At
+from kworker.config import Table
 from kworker.core.offset_map import Committed
 from kworker.errors import ExitCode, Unreachable
 from kworker.spark.checkpoint import Note, read_note, write_note
-from kworker.spark.guard import Guard, Topic
+from kworker.spark.guard import Guard, Topic, takes_one_writer
 from kworker.spark.lease import Lease
 from kworker.topics import TopicInfo
 
@@ -160,7 +161,7 @@ def test_parquet_and_distant_checkpoints_are_refused_with_what_to_do(
 def test_a_table_that_cannot_be_compacted_says_why(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Merged tables only while no job runs: a merge and a compaction would undo each other."""
+    """In a local folder only while no job runs: of two commits at once, one would be gone."""
     compact = ("compact", "--table")
     told = said(file, capsys, ExitCode.FAILURE, *compact, "files")
     assert told.startswith("kworker: table files: Parquet has no transaction")
@@ -168,8 +169,27 @@ def test_a_table_that_cannot_be_compacted_says_why(
     assert told.startswith("kworker: table whole: each batch writes it anew")
     lease = Lease(str(file.parent / "data" / "c"))
     assert lease.take()
-    told = said(file, capsys, ExitCode.ALREADY_RUNNING, *compact, "merged")
-    assert told.startswith("kworker: table merged is merged into: the Spark job runs as process ")
+    for table in ("orders", "merged"):
+        told = said(file, capsys, ExitCode.ALREADY_RUNNING, *compact, table)
+        assert told.startswith(f"kworker: table {table} takes one writer: the Spark job runs as ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "one"),
+    [
+        ({"path": "data/orders"}, True),
+        ({"path": "file:///data/orders"}, True),
+        ({"path": "s3a://bucket/orders"}, True),
+        ({"path": "hdfs://name/orders"}, False),
+        ({"table": "lake.shop.orders"}, False),
+        ({"table": "lake.shop.orders", "dedupe": True}, True),
+    ],
+)
+def test_who_may_write_beside_the_job_goes_by_where_the_table_is(
+    settings: dict[str, Any], one: bool
+) -> None:
+    """Where a commit does not exclude another, a batch could be lost without a word."""
+    assert takes_one_writer(Table.model_validate({"name": "orders", **settings})) is one
 
 
 def test_the_lease_is_free_again_after_the_command(
