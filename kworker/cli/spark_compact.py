@@ -11,7 +11,7 @@ import typer
 from kworker.cli.spark_access import chosen, configured, held
 from kworker.config import Config, Spark, Table
 from kworker.errors import AlreadyRunning, KworkerError
-from kworker.spark.guard import is_merged
+from kworker.spark.guard import takes_one_writer
 from kworker.spark.lease import Lease
 
 if TYPE_CHECKING:
@@ -30,12 +30,14 @@ def perform(config: Config, name: str | None, *, as_json: bool) -> None:
         if name is not None and refusals:
             raise refusals[name]
         todo = {table.name for table in wanted} - set(refusals)
+        if busy and not todo:
+            raise AlreadyRunning(busy)
         _tell(_done(config, todo, lease), refusals, as_json=as_json)
 
 
 def _lease(spark: Spark, tables: Sequence[Table], stack: ExitStack) -> tuple[Lease | None, str]:
-    """Taken where batches are merged, so that no job begins meanwhile; or who has it."""
-    if any(map(is_merged, tables)):
+    """Taken where a table takes one writer, so that no job begins meanwhile; or who has it."""
+    if any(map(takes_one_writer, tables)):
         try:
             return stack.enter_context(held(spark)), ""
         except AlreadyRunning as error:
@@ -48,8 +50,8 @@ def _refusals(tables: Sequence[Table], busy: str) -> dict[str, KworkerError]:
     from kworker.spark.compaction import refusal
 
     found = {t.name: KworkerError(f"table {t.name}: {refusal(t)}") for t in tables if refusal(t)}
-    merged = [table.name for table in tables if busy and is_merged(table)]
-    return found | {t: AlreadyRunning(f"table {t} is merged into: {busy}") for t in merged}
+    taken = [table.name for table in tables if busy and takes_one_writer(table)]
+    return {t: AlreadyRunning(f"table {t} takes one writer: {busy}") for t in taken} | found
 
 
 def _done(config: Config, todo: Collection[str], lease: Lease | None) -> "list[Compacted]":

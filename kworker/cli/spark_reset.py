@@ -121,14 +121,14 @@ class Begin:
             raise UsageError(f'--from: expected {WHERE}, got "{where}"') from None
 
     def _begin(self, found: Reset) -> Path | None:
-        """First what may fail and changes nothing. Then the group: a job that finds it moved
-        back goes on as before, and one that finds it moved on refuses to start.
-        """
+        """Where the old checkpoint is now. Cut off or refused, it leaves none half begun."""
         topic_id = self.admin.topic_id(self._topic)
         note = Note(self._topic, topic_id, is_merged(self.table), found.start)
         at = {(self._topic, part): offset for part, offset in found.start.items()}
         try:
             draw_up(self.folder, note)
+            # Before the exchange: a job that finds the group alone moved back goes on as
+            # before, and one that finds it moved on refuses to start.
             self.admin.set_group_offsets(self._group, at)
             return put_in_place(self.folder, now_ms())
         except OSError as error:

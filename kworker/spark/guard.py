@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from kworker.config import Table
 from kworker.spark.checkpoint import (
@@ -117,6 +118,20 @@ def _check_change(folder: Path, found: Checkpoint | None, note: Note | None, mer
 def is_merged(table: Table) -> bool:
     """Whether batches are merged into what the table holds, by keys."""
     return table.dedupe or table.mode == "update"
+
+
+# Where only one of two commits at once can succeed, whoever makes them.
+_EXCLUSIVE = ("hdfs", "abfs", "abfss", "gs")
+
+
+def takes_one_writer(table: Table) -> bool:
+    """Whether nothing else may write to it beside the job.
+
+    A merge and a compaction undo each other. And in a local folder, or in S3, a commit is a
+    look whether the next number is free, and then a file: of two at once, one is gone.
+    """
+    by_path = bool(table.path) and urlsplit(table.path).scheme not in _EXCLUSIVE
+    return by_path or is_merged(table)
 
 
 def _check_group(folder: Path, found: Checkpoint | None, told: Mapping[int, int]) -> None:
