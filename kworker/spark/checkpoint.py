@@ -153,6 +153,19 @@ def _matches(content: bytes, sums: Path) -> bool:
     return told[8:] == b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts)
 
 
+def damaged_state(folder: Path) -> Path | None:
+    """A file of a query's state that is not what Spark wrote, if one can be told.
+
+    Reads all of it, so this is asked when Spark has failed, which may not say on which file.
+    """
+    for path in sorted((folder / "state").rglob("[0-9]*.*")):
+        try:
+            _text(path)
+        except Damaged:
+            return path
+    return None
+
+
 def _json(path: Path, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)

@@ -205,7 +205,7 @@ class Job:
             self._client, self._group(progress.name), self._config.delivery.results
         )
         launch = partial(launcher.launch, sink, rows, progress)
-        return TableQuery(progress, launch, partial(explained, sink.table), group)
+        return TableQuery(progress, launch, partial(explained, sink.table, sink.checkpoint), group)
 
     def _end(self) -> None:
         """Lets the batches in hand finish, within the time of grace; the rest comes again."""

@@ -4,7 +4,9 @@ import re
 from collections.abc import Sequence
 
 from kworker.config import Table
+from kworker.spark.checkpoint import damaged_state
 from kworker.spark.guard import next_step
+from kworker.spark.lease import local_folder
 
 REASON_CHARS_MAX = 300
 
@@ -38,10 +40,10 @@ _LOSS = re.compile(r"Some data may have been lost because.*?Reason:\s*([^\n]+)",
 _CHECKPOINT = re.compile(r"CANNOT_LOAD_STATE_STORE|ChecksumException|Incomplete log file")
 
 
-def explained(table: Table, causes: Sequence[str]) -> str:
+def explained(table: Table, checkpoint: str, causes: Sequence[str]) -> str:
     """Why a table's running query ended, from the first cause to the last.
 
-    Where waiting cannot help, with the next step.
+    Where waiting cannot help, with the next step. May read the checkpoint's state.
     """
     text = "\n".join(causes)
     if loss := _LOSS.search(text):
@@ -49,4 +51,9 @@ def explained(table: Table, causes: Sequence[str]) -> str:
         return f"{lost}: to go on with what is left, {next_step(table, 'committed')}"
     why, root = shortened(causes[0]), shortened(causes[-1])
     told = why if root in why else f"{why} ({root})"
-    return f"{told}: {next_step(table, 'earliest')}" if _CHECKPOINT.search(text) else told
+    if not _CHECKPOINT.search(text):
+        return told
+    folder = local_folder(checkpoint)
+    damaged = folder and damaged_state(folder)
+    where = f"; {damaged} does not match its checksum" if damaged else f"; see {checkpoint}"
+    return f"{told}{where}: {next_step(table, 'earliest')}"

@@ -15,6 +15,7 @@ from kworker.spark.checkpoint import (
     Damaged,
     Note,
     Survey,
+    damaged_state,
     draw_up,
     last_file_batch,
     put_in_place,
@@ -143,6 +144,18 @@ def test_damage_is_told_with_the_files_name(
     with pytest.raises(Damaged) as caught:
         read(query.folder, RESULTS.name)
     assert str(caught.value).startswith(f"{query.folder}/{told}")
+
+
+def test_a_damaged_state_is_found_by_its_checksums(query: Query) -> None:
+    """Spark may fail on it without a word about which file it was."""
+    assert damaged_state(query.folder) is None
+    for version in (1, 2):
+        (query.folder / "state" / "0" / "1").mkdir(parents=True, exist_ok=True)
+        query.write(f"state/0/1/{version}.delta", "so many sums")
+    assert damaged_state(query.folder) is None
+    broken = query.folder / "state" / "0" / "1" / "2.delta"
+    broken.write_text("so m")
+    assert damaged_state(query.folder) == broken
 
 
 def test_an_older_file_that_spark_does_not_read_is_no_damage(query: Query) -> None:

@@ -282,8 +282,8 @@ FAILED = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/d. SQLSTAT
         ),
         (
             ["x.ChecksumException: Checksum error: file:/d/1"],
-            "ChecksumException: Checksum error: file:/d/1: stop the job, then kworker spark reset"
-            " --table t --from earliest",
+            "ChecksumException: Checksum error: file:/d/1; see /d/_checkpoints/t: stop the job,"
+            " then kworker spark reset --table t --from earliest",
         ),
         ([FAILED, FAILED], "[TASK_WRITE_FAILED] Task failed while writing rows to file:/d."),
     ],
@@ -292,7 +292,7 @@ def test_why_a_query_ended_is_told_with_its_root_and_the_next_step(
     causes: list[str], why: str
 ) -> None:
     """Spark's first line says what it was doing, the last cause what was in its way."""
-    assert explained(table(), causes) == why
+    assert explained(table(), "/d/_checkpoints/t", causes) == why
 
 
 def test_a_reset_begins_new_partitions_at_their_beginning() -> None:
