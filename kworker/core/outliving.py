@@ -66,10 +66,10 @@ class Outliving:
         for lane in self._lanes.values():
             if lane.following is not None and lane.following.partition is partition:
                 lane.following = None
-        if partition.origin is not None:  # else nobody knows whether it is the same that returns
-            for run in running:
-                lane = self._lanes.setdefault(_name(run), _Lane())
-                lane.going.add(run)
+        for run in running:
+            lane = self._lanes.setdefault(_name(run), _Lane())
+            lane.going.add(run)
+            if partition.origin is not None:  # else nobody knows whether it is that which returns
                 lane.useful.append(run)
         self._prune()
 

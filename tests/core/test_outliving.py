@@ -67,25 +67,20 @@ def test_with_claims_what_nobody_waits_for_is_others() -> None:
     assert outliving.ended([late]) == ([late], [], [])
 
 
-@pytest.mark.parametrize("origin", [b"another", None])
+@pytest.mark.parametrize(
+    ("before", "origin"), [(b"log", b"another"), (b"log", None), (None, b"log"), (None, None)]
+)
 def test_what_may_be_another_log_has_its_runs_for_itself(
-    outliving: Outliving, origin: bytes | None
+    outliving: Outliving, before: bytes | None, origin: bytes | None
 ) -> None:
     """An offset of a topic that was made again is another record; its key waits all the same."""
-    run, here = event(an_epoch()), an_epoch(origin=origin)
+    run, here = event(an_epoch(origin=before)), an_epoch(origin=origin)
     outliving.leave(run.partition, [run])
     outliving.returned([here])
     new = again(run, here)
     assert outliving.meet(new) is None
     assert outliving.ended([run]) == ([], [new], [run])
     assert outliving.meet(new) is new
-
-
-def test_nothing_is_known_of_a_log_without_a_name(outliving: Outliving) -> None:
-    run = event(an_epoch(origin=None))
-    outliving.leave(run.partition, [run])
-    assert not outliving
-    assert outliving.ended([run]) == ([], [], [run])
 
 
 def test_what_position_and_map_cover_is_of_no_use(outliving: Outliving) -> None:
