@@ -4,14 +4,14 @@ import time
 from functools import partial
 
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.properties import admin_properties
 from kworker.config import Config
 from kworker.errors import ConfigError, KworkerError
 from kworker.jars import find_java
-from kworker.spark.frames import results, table_frame
+from kworker.spark.frames import TableRows, results, table_rows
 from kworker.spark.launch import Launcher
 from kworker.spark.lease import Lease
 from kworker.spark.progress import (
@@ -190,7 +190,7 @@ class Job:
         planned, problems = [], []
         for sink in sinks(self._spark):
             try:
-                rows = table_frame(stream, sink.table, self._config)
+                rows = table_rows(stream, sink.table, self._config)
             except ValueError as error:
                 problems.append(f"spark.tables[{sink.table.name}].{error}")
             else:
@@ -199,7 +199,7 @@ class Job:
             raise ConfigError(problems)
         return planned
 
-    def _query(self, launcher: Launcher, sink: Sink, rows: DataFrame) -> TableQuery:
+    def _query(self, launcher: Launcher, sink: Sink, rows: TableRows) -> TableQuery:
         progress = TableProgress(sink.table.name)
         group = GroupOffsets(
             self._client, self._group(progress.name), self._config.delivery.results

@@ -1,14 +1,14 @@
 """How a table's query starts: its checkpoint is examined, its table made, then it begins."""
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kworker.clients.offsets import TopicWatch
 from kworker.config import Config, Table
 from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged, Positions
-from kworker.spark.frames import results, table_frame
+from kworker.spark.frames import TableRows, results, table_rows
 from kworker.spark.guard import Guard, Topic, next_step
 from kworker.spark.kafka_options import starting_offsets
 from kworker.spark.progress import TableProgress
@@ -27,7 +27,7 @@ class Launcher:
         self._watch = watch
         self._trigger = trigger
 
-    def launch(self, sink: Sink, rows: DataFrame, progress: TableProgress) -> StreamingQuery:
+    def launch(self, sink: Sink, rows: TableRows, progress: TableProgress) -> StreamingQuery:
         """The running query. Sets the positions that its checkpoint knows better than its group.
 
         Raises Damaged for a query that must not start, ConfigError for what only a change of
@@ -45,7 +45,7 @@ class Launcher:
         except ValueError as error:
             raise ConfigError(_changed(sink.table, str(error))) from error
 
-    def _launch(self, sink: Sink, rows: DataFrame, progress: TableProgress) -> StreamingQuery:
+    def _launch(self, sink: Sink, rows: TableRows, progress: TableProgress) -> StreamingQuery:
         topic = Topic(self._config.delivery.results, self._watch.topic_id)
         admitted = Guard(sink.table, sink.checkpoint).admit(topic, progress.positions)
         if admitted.start is not None:
@@ -54,12 +54,12 @@ class Launcher:
         if admitted.checkpoint is not None and admitted.checkpoint.complete:
             progress.positions.update(admitted.checkpoint.reached)
         prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
-        return start(rows, sink, self._trigger)
+        return start(rows.stream, sink, self._trigger, rows.shape)
 
-    def _rows_from(self, positions: Positions, table: Table) -> DataFrame:
+    def _rows_from(self, positions: Positions, table: Table) -> TableRows:
         topic = self._config.delivery.results
         starting = starting_offsets(topic, positions, self._watch.ends)
-        return table_frame(results(self._session, self._config, starting), table, self._config)
+        return table_rows(results(self._session, self._config, starting), table, self._config)
 
 
 def _key(table: Table) -> str:

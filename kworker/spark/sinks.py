@@ -129,13 +129,25 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
     )
 
 
-def start(rows: DataFrame, sink: Sink, trigger: str) -> StreamingQuery:
-    """Starts the query that writes the rows; AnalysisException for what the mode cannot do."""
+Shape = Callable[[DataFrame], DataFrame]
+"""Makes a table's rows of those of the results."""
+
+
+def unchanged(rows: DataFrame) -> DataFrame:
+    """The shape of rows that are the table's own."""
+    return rows
+
+
+def start(rows: DataFrame, sink: Sink, trigger: str, shape: Shape = unchanged) -> StreamingQuery:
+    """Starts the query that writes the rows; AnalysisException for what the mode cannot do.
+
+    `shape` makes them the table's, where repeats have to be left out before.
+    """
     table = sink.table
     writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
     writer = _triggered(writer, trigger).outputMode(table.mode)
     if sink.merge_keys:
-        return writer.foreachBatch(_merger(sink)).start()
+        return writer.foreachBatch(_merger(sink, shape)).start()
     writer = writer.format(table.format)
     if table.format == "iceberg":
         return writer.option("fanout-enabled", "true").toTable(sink.name)
@@ -160,14 +172,15 @@ def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     return writer.trigger(processingTime=trigger)
 
 
-def _merger(sink: Sink) -> Callable[[DataFrame, int], None]:
+def _merger(sink: Sink, shape: Shape) -> Callable[[DataFrame, int], None]:
     """Writes a batch by its keys, so that a batch which comes again changes nothing."""
     view = f"kworker_rows_{sink.index}"
     update = sink.table.mode == "update"
 
     def merge(batch: DataFrame, _batch_id: int) -> None:
         # Once read, twice used: the merge joins first, and then writes.
-        rows = (_latest(batch, sink.merge_keys) if update else _distinct(batch)).persist()
+        rows = _latest(batch, sink.merge_keys) if update else shape(_distinct(batch))
+        rows.persist()
         try:
             if not rows.isEmpty():
                 rows.createOrReplaceTempView(view)

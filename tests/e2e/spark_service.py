@@ -35,6 +35,10 @@ def revenue(orders):
     return fitting.groupBy("customer", minute).agg(*sums)
 
 
+def sides(orders):
+    return orders.withColumn("side", f.explode(f.array(f.lit("debit"), f.lit("credit"))))
+
+
 def broken(orders):
     return orders.select("no_such_column")
 

@@ -90,6 +90,13 @@ format = "iceberg"
 schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
 partition_by = ["customer"]
 dedupe = true
+
+[[spark.tables]]
+name = "sides"
+path = "data/sides"
+schema = "order_id BIGINT, total DOUBLE"
+transform = "transforms:sides"
+dedupe = true
 """
 PLAIN = """
 [[spark.tables]]
@@ -285,6 +292,14 @@ def test_dedupe_takes_a_repeated_result_once(landed: Landed) -> None:
         for table in ("ice", "orders")
     }
     assert repeated == {"ice": 1, "orders": 2}
+
+
+def test_dedupe_keeps_all_that_a_transform_makes_of_a_result(landed: Landed) -> None:
+    """They share a source; of one that came twice, what was made of either stands there."""
+    sides = Counter((_at(row), row["side"]) for row in landed.tables["sides"])
+    assert set(sides.values()) == {1}
+    places = {_at(row) for row in landed.tables["ice"]}
+    assert set(sides) == {(at, side) for at in places for side in ("debit", "credit")}
 
 
 def _at(row: dict[str, Any]) -> tuple[int, int]:
