@@ -265,7 +265,7 @@ def _messages(
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in wanted])
         left = set(wanted)  # one that is written meanwhile ends more than once
         while left:
-            batch = consumer.consume(10_000, 0.2)
+            batch = consumer.consume(10_000, 0.05)
             for message in batch:
                 error = message.error()
                 if error is None:
@@ -286,6 +286,9 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            # Most of these topics are small, and what they hold is asked for again and again.
+            "fetch.wait.max.ms": 10,
+            "fetch.queue.backoff.ms": 10,
             "log_level": SEVERE,
         }
     )
