@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import ours, rivals
+from bench import intervals, ours, rivals
 from bench.place import ROOT, Place, Stolen, servers
 from bench.table import show
 from bench.topic import TOPIC, Group, fill
@@ -100,13 +100,15 @@ class Size:
     rounds: int
     records: int
     waiting: int  # records of those that take 10 ms each
+    paced_s: float  # for how long records come at their pace, where it is about latency
 
 
+INTERVALS = "intervals"  # of the options, and of the report
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
 
-FULL = Size(rounds=5, records=1_000_000, waiting=64_000)
-QUICK = Size(rounds=1, records=200_000, waiting=12_800)
+FULL = Size(rounds=5, records=1_000_000, waiting=64_000, paced_s=10.0)
+QUICK = Size(rounds=1, records=200_000, waiting=12_800, paced_s=3.0)
 
 
 class Benchmark:
@@ -141,16 +143,14 @@ class Benchmark:
         wanted = self._size.waiting if contender.waits else self._size.records
         wanted = int(wanted * contender.part)
         if contender.handler:
-            records, seconds = ours.measure(
-                self._place,
-                run,
+            service = ours.Service(
                 contender.handler,
                 contender.threads,
-                wanted,
                 claims=contender.claims,
                 exactly_once=contender.exactly_once,
                 retries=contender.retries,
             )
+            records, seconds = ours.measure(self._place, run, service, wanted)
         else:
             records, seconds = self._rival(contender.name, run, wanted)
         return records / seconds
@@ -201,7 +201,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="kworker beside what people write instead.")
     parser.add_argument("--quick", action="store_true", help="one short round, for development")
     parser.add_argument("--rounds", type=int, help="how often each contender runs")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help=f"only these contenders, or {INTERVALS}"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args()
 
@@ -216,9 +218,13 @@ def main() -> int:
         fill(place.kafka, TOPIC, size.records)
         benchmark = Benchmark(place, size, chosen)
         benchmark.run()
-    report = benchmark.report()
-    met = show(report)
+        met = show(benchmark.report())
+        by_interval = []
+        if not arguments.only or INTERVALS in arguments.only:
+            by_interval = intervals.measure(place, size.records // 2, size.paced_s)
+    intervals.show(by_interval)
     if arguments.json:
+        report = {**benchmark.report(), INTERVALS: by_interval}
         arguments.json.write_text(json.dumps(report, indent=1))
     return 0 if met else 1
 

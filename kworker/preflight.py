@@ -343,8 +343,8 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
 def _lost_offsets(config: Config) -> Finding:
     return Finding(
         "source.start",
-        f"the group {config.name} ran before and has no positions now: they expired, or"
-        " somebody deleted them",
+        f"the group {config.name} ran before and has no positions now: they expired, somebody"
+        " deleted them, or its source topics were deleted and made again",
         "choose where to go on with kworker offsets reset, or, to begin as at a first start,"
         f" remove {_note(config)}",
         ExitCode.UNREACHABLE,

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kworker.sandbox import Options, Sandbox
 from kworker.sandbox.process import port_is_free
 from tests import shared
-from tests.harness.kafka import leaders
+from tests.harness.kafka import led
 from tests.tables import Reader
 from tests.waiting import eventually
 
@@ -146,7 +146,7 @@ def topic(bootstrap: str) -> Callable[..., str]:
         dotted = {key.replace("_", "."): value for key, value in config.items()}
         created = admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])
         created[name].result(30)
-        eventually(lambda: leaders(admin, name) == partitions, what=f"leaders of {name}")
+        eventually(lambda: led(admin, name) == partitions, what=f"leaders of {name}")
         return name
 
     return create

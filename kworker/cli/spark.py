@@ -70,9 +70,10 @@ def compact(
 
     Example: [bold]kworker spark compact --table orders[/bold]
 
-    Tables that are only appended to can be compacted while the job runs; those with dedupe or
-    mode = "update" while it does not, and a job that starts meanwhile waits. Delta and Iceberg
-    only. The old files stay, for readers and for time travel, until you vacuum them.
+    The job must be stopped, and one that starts meanwhile waits; but for tables that are only
+    appended to, and in a catalog, or where two commits at once exclude each other (HDFS, ABFS,
+    GCS). Delta and Iceberg only. The old files stay, for readers and for time travel, until you
+    vacuum them.
     """
     spark_compact.perform(config_file.load(config), table, as_json=as_json)
 

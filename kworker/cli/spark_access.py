@@ -27,7 +27,7 @@ def chosen(spark: Spark, name: str | None) -> Table:
 
 
 @contextmanager
-def held(spark: Spark) -> Iterator[None]:
+def held(spark: Spark) -> Iterator[Lease]:
     """Keeps the job away meanwhile. Raises AlreadyRunning, naming who has the lease."""
     lease = Lease(spark.checkpoints)
     try:
@@ -42,6 +42,6 @@ def held(spark: Spark) -> Iterator[None]:
             " go on)"
         )
     try:
-        yield
+        yield lease
     finally:
         lease.release()

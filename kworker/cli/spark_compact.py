@@ -11,7 +11,8 @@ import typer
 from kworker.cli.spark_access import chosen, configured, held
 from kworker.config import Config, Spark, Table
 from kworker.errors import AlreadyRunning, KworkerError
-from kworker.spark.guard import is_merged
+from kworker.spark.guard import takes_one_writer
+from kworker.spark.lease import Lease
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -23,36 +24,44 @@ def perform(config: Config, name: str | None, *, as_json: bool) -> None:
     """All tables, or the named one. Raises UsageError, AlreadyRunning and KworkerError."""
     spark = configured(config)
     wanted = spark.tables if name is None else [chosen(spark, name)]
-    with ExitStack() as lease:
-        refusals = _refusals(spark, wanted, lease)
+    with ExitStack() as stack:
+        lease, busy = _lease(spark, wanted, stack)
+        refusals = _refusals(wanted, busy)
         if name is not None and refusals:
             raise refusals[name]
         todo = {table.name for table in wanted} - set(refusals)
-        _tell(_done(config, todo), refusals, as_json=as_json)
+        if busy and not todo:
+            raise AlreadyRunning(busy)
+        _tell(_done(config, todo, lease), refusals, as_json=as_json)
 
 
-def _refusals(spark: Spark, tables: Sequence[Table], lease: ExitStack) -> dict[str, KworkerError]:
-    """By table. Where batches are merged the lease is taken, so that no job begins meanwhile."""
+def _lease(spark: Spark, tables: Sequence[Table], stack: ExitStack) -> tuple[Lease | None, str]:
+    """Taken where a table takes one writer, so that no job begins meanwhile; or who has it."""
+    if any(map(takes_one_writer, tables)):
+        try:
+            return stack.enter_context(held(spark)), ""
+        except AlreadyRunning as error:
+            return None, str(error)
+    return None, ""
+
+
+def _refusals(tables: Sequence[Table], busy: str) -> dict[str, KworkerError]:
+    """By table."""
     from kworker.spark.compaction import refusal
 
     found = {t.name: KworkerError(f"table {t.name}: {refusal(t)}") for t in tables if refusal(t)}
-    merged = [table.name for table in tables if is_merged(table)]
-    if merged:
-        try:
-            lease.enter_context(held(spark))
-        except AlreadyRunning as error:
-            found |= {t: AlreadyRunning(f"table {t} is merged into: {error}") for t in merged}
-    return found
+    taken = [table.name for table in tables if busy and takes_one_writer(table)]
+    return {t: AlreadyRunning(f"table {t} takes one writer: {busy}") for t in taken} | found
 
 
-def _done(config: Config, todo: Collection[str]) -> "list[Compacted]":
+def _done(config: Config, todo: Collection[str], lease: Lease | None) -> "list[Compacted]":
     # Spark takes a second to import, which the other verbs need not wait for.
     from kworker.spark.compaction import compact
 
     if not todo:
         return []
     with _shown() as status:
-        return list(compact(config, todo, status.update))
+        return list(compact(config, todo, status.update, lease))
 
 
 @contextmanager

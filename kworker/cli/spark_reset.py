@@ -18,10 +18,12 @@ from kworker.errors import ConfigError, KworkerError, UsageError
 from kworker.spark.checkpoint import (
     Damaged,
     Note,
+    Positions,
     Survey,
+    draw_up,
     last_file_batch,
+    put_in_place,
     read_note,
-    renew,
     survey,
 )
 from kworker.spark.guard import is_merged
@@ -61,17 +63,24 @@ class Begin:
             raise ConfigError(
                 f"{self._topic} does not exist: kworker topics create --config {self.config.file}"
             )
-        left = self._survey()
-        moved = self._moves(where, self._standings(left))
-        return Reset(self.table, moved, left.reached, fresh=not _there(self.table))
+        left, rows = self._left()
+        return Reset(self.table, self._moves(where, rows), left, fresh=not _there(self.table))
 
-    def _survey(self) -> Survey:
-        """What the checkpoint still tells; of a topic that was deleted and made again, nothing."""
+    def _left(self) -> tuple[Survey, list[Standing]]:
+        """What the checkpoint still tells, and where the table stands.
+
+        Of a topic that was deleted and made again, nobody knows: what is told is of the other.
+        """
+        if self._is_of_another_topic():
+            return Survey({}, {}), self._standings({}, {})
+        left = survey(self.folder, self._topic)
+        return left, self._standings(left.settled, self._told())
+
+    def _is_of_another_topic(self) -> bool:
         with suppress(Damaged):
             note = read_note(self.folder)
-            if note is not None and note.topic_id != self.admin.topic_id(self._topic):
-                return Survey({}, {})
-        return survey(self.folder, self._topic)
+            return note is not None and note.topic_id != self.admin.topic_id(self._topic)
+        return False
 
     @property
     def _topic(self) -> str:
@@ -81,20 +90,22 @@ class Begin:
     def _group(self) -> str:
         return f"{self.config.name}.spark.{self.table.name}"
 
-    def _standings(self, left: Survey) -> list[Standing]:
-        """Where the table stands: as its checkpoint says, or its group, whichever knows more."""
+    def _partitions(self) -> list[tuple[str, int]]:
         count = self.admin.topics([self._topic])[self._topic].partitions
-        at = [(self._topic, number) for number in range(count)]
-        held = self.admin.group_offsets(self._group, at)
-        told = {each: committed.position for each, committed in held.items()}
+        return [(self._topic, number) for number in range(count)]
+
+    def _told(self) -> Positions:
+        """What the table's group says."""
+        held = self.admin.group_offsets(self._group, self._partitions())
+        return {part: committed.position for (_, part), committed in held.items()}
+
+    def _standings(self, settled: Positions, told: Positions) -> list[Standing]:
+        """As the checkpoint says, or the group, whichever knows more."""
+        at = self._partitions()
         low = self.admin.list_offsets(at, "earliest")
         high = self.admin.list_offsets(at, "latest", committed=True)
-        return [
-            Standing(
-                *each, _further(told.get(each), left.settled.get(each[1])), low[each], high[each]
-            )
-            for each in at
-        ]
+        stands = {each: _further(told.get(each[1]), settled.get(each[1])) for each in at}
+        return [Standing(*each, stands[each], low[each], high[each]) for each in at]
 
     def _moves(self, where: str, rows: list[Standing]) -> list[Move]:
         if where == "committed":
@@ -110,16 +121,18 @@ class Begin:
             raise UsageError(f'--from: expected {WHERE}, got "{where}"') from None
 
     def _begin(self, found: Reset) -> Path | None:
-        """The checkpoint first: with the group alone moved, the job would refuse to start."""
+        """Where the old checkpoint is now. Cut off or refused, it leaves none half begun."""
         topic_id = self.admin.topic_id(self._topic)
         note = Note(self._topic, topic_id, is_merged(self.table), found.start)
+        at = {(self._topic, part): offset for part, offset in found.start.items()}
         try:
-            aside = renew(self.folder, note, now_ms())
+            draw_up(self.folder, note)
+            # Before the exchange: a job that finds the group alone moved back goes on as
+            # before, and one that finds it moved on refuses to start.
+            self.admin.set_group_offsets(self._group, at)
+            return put_in_place(self.folder, now_ms())
         except OSError as error:
             raise KworkerError(f"{self.folder}: {error}") from error
-        at = {(self._topic, part): offset for part, offset in found.start.items()}
-        self.admin.set_group_offsets(self._group, at)
-        return aside
 
 
 def _further(told: int | None, settled: int | None) -> int | None:

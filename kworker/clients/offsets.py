@@ -42,7 +42,7 @@ class TopicWatch:
     """The ends of one topic's partitions, renewed by calling `turn` now and then.
 
     Owned by one thread. While the broker or the topic is away, `problem` says so; `ends`
-    keeps the last answer, and is empty before the first. An end is
+    keeps the last answer, and is empty before the first of a topic. An end is
     where a read_committed reader stops: what is in an open transaction is not there yet.
     """
 
@@ -75,7 +75,9 @@ class TopicWatch:
         elif answers:
             found = answers[self._topic]
             self._partitions = [p.id for p in found.partitions]
-            self.topic_id = str(found.topic_id)
+            if self.topic_id != str(found.topic_id):
+                self.topic_id = str(found.topic_id)
+                self.ends = {}  # of the other one
 
     def _ask(self) -> None:
         """First for the partitions, which may have become more, then for their ends."""

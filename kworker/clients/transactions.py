@@ -71,20 +71,31 @@ class KafkaTransactor:
         self._repeats = 0  # requests that the library sent again or waited for in vain, ever
         self._told_at = 0.0  # when that was known
         self._open = False
-        own = {
+        self._fatal = False  # this client can do no more, whatever changes
+        self._properties = {
+            **properties,
             "transactional.id": transactional_id,
             "error_cb": self._on_error,
             "stats_cb": self._on_statistics,
             "statistics.interval.ms": _TELL_MS,
         }
+        self._make()
+
+    def _make(self) -> None:
         try:
-            self._producer = Producer({**properties, **own}, logger=_LOG)
+            self._producer = Producer(self._properties, logger=_LOG)
         except KafkaException as error:
             raise Refused(str(error.args[0]), passing=False) from None
         self._produce: Any = self._producer.produce
 
     def open(self) -> None:
-        """Fences whoever had this id, and aborts what that one left open. Raises Refused."""
+        """Fences whoever had this id, and aborts what that one left open.
+
+        Raises Refused; what is passing may have passed when it is called again.
+        """
+        if self._fatal:  # as without a right to the id, which may have been granted since
+            self._make()
+            self._fatal = False
         self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
 
     def begin(self) -> None:
@@ -247,6 +258,7 @@ class KafkaTransactor:
         if thread.is_alive():
             raise Refused(f"no answer for {self._timeout_s:g} s", passing=True)
         if failures:
+            self._fatal = failures[0].args[0].fatal()
             raise _refused(failures[0])
 
     def _on_error(self, error: KafkaError) -> None:

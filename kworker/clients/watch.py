@@ -54,6 +54,7 @@ class KafkaWatch:
         self._limits: dict[ConfigResource, Any] = {}
         self._described: dict[str, Any] = {}
         self._partitions: dict[str, Any] = {}
+        self._topics: dict[str, Any] = {}
 
     def ask_ends(self, partitions: Iterable[At]) -> None:
         """Asks how far each partition can be read: to an open transaction, or its last record."""
@@ -122,6 +123,21 @@ class KafkaWatch:
             for name, answer in answers.items()
             if cluster and cluster.cluster_id and answer and str(answer.topic_id) != NO_ID
         }
+
+    def ask_ids(self, topics: Collection[str]) -> None:
+        """Asks which topics these are now."""
+        if topics and not self._topics:
+            self._topics = self._admin.describe_topics(
+                TopicCollection(list(topics)), request_timeout=_TIMEOUT_S
+            )
+
+    def ids(self) -> dict[str, str] | None:
+        """The answer, once; without the topics that do not exist, or nobody told of."""
+        if not self._topics or not all(future.done() for future in self._topics.values()):
+            return None
+        asked, self._topics = self._topics, {}
+        told = {topic: _result(future) for topic, future in asked.items()}
+        return {topic: str(answer.topic_id) for topic, answer in told.items() if answer is not None}
 
     def ask_partitions(self, topics: Iterable[str]) -> None:
         """Asks how many partitions each topic has."""

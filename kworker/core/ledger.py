@@ -75,6 +75,13 @@ class Ledger:
         forgotten = bool(self._open) and self._open[0] < self._forgotten_to
         return forgotten or bool(self._settled or self._before)
 
+    def has(self, offset: int) -> bool:
+        """Whether it is known as done that has not been delivered, or is below the position."""
+        position = self.position
+        if position is not None and offset < position:
+            return True
+        return any(begin <= offset < end for begin, end in self._before)
+
     def after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[Run]]:
         """The position, and what is done beyond it, once these records will be settled, too."""
         if self._settled:

@@ -19,8 +19,9 @@ class Partition:
     """One source partition for one assignment.
 
     Owned by the poll thread. `open` ends with the assignment: what completes
-    afterwards finds a closed partition and is dropped. `origin` names its log, for a map of
-    what is done beyond the position; None: not known, so there is none.
+    afterwards finds a closed partition and is dropped, unless it is taken up by a later one
+    (see `Outliving`). `origin` names its log, for a map of what is done beyond the position;
+    None: not known, so there is none.
     """
 
     __slots__ = (
@@ -164,6 +165,12 @@ class Record:
         self.attempt = envelope.attempt
         key, value = self.raw.key(), self.raw.value()
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
+
+    def stand_for(self, again: "Record") -> None:
+        """`again` is this record, read in a later epoch, where nobody has seen it run."""
+        self.partition, self.home, self.lane = again.partition, again.home, again.lane
+        self.size, self.taken = again.size, again.taken
+        self.refusal = None  # of an output that is written anew
 
     @property
     def source(self) -> Source:

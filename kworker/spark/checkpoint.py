@@ -66,9 +66,11 @@ def read(folder: Path, topic: str) -> Checkpoint | None:
         return None
     if commits:
         _read_commit(folder / "commits" / str(commits[-1]))
-    for batch in range(max(0, offsets[-1] - 1), offsets[-1] + 1):  # Spark starts from these two
+    planned = offsets[-1]
+    for batch in range(max(0, planned - 1), planned + 1):  # Spark starts from these two
         reached = _read_range(folder / "offsets" / str(batch), topic)
-    return Checkpoint(offsets[-1], commits[-1] if commits else None, reached)
+    finished = _finished(offsets, commits)
+    return Checkpoint(planned, None if finished < 0 else finished, reached)
 
 
 def _under(folder: Path) -> list[Path]:
@@ -84,6 +86,14 @@ def _batches(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def _finished(planned: list[int], noted: list[int]) -> int:
+    """The last batch that is in the table for certain, or -1.
+
+    A batch is planned when the one before it is there, whatever became of the note of it.
+    """
+    return max([-1, *noted[-1:], *(batch - 1 for batch in planned[-1:])])
 
 
 def _check_identity(folder: Path) -> None:
@@ -163,10 +173,10 @@ class Survey:
 
 def survey(folder: Path, topic: str) -> Survey:
     """For a reset: the best of what is left."""
-    batches, finished = _batches(folder / "offsets"), _batches(folder / "commits")
+    batches = _batches(folder / "offsets")
     ends = {batch: _end(folder / "offsets" / str(batch), topic) for batch in batches[-3:]}
     known = {batch: end for batch, end in ends.items() if end is not None}
-    last = finished[-1] if finished else -1
+    last = _finished(batches, _batches(folder / "commits"))
     settled = [end for batch, end in known.items() if batch <= last]
     return Survey(settled[-1] if settled else {}, known[max(known)] if known else {})
 
@@ -200,18 +210,30 @@ def write_note(folder: Path, note: Note) -> None:
     draft.replace(folder / _NOTE)
 
 
-def renew(folder: Path, note: Note, now_ms: int) -> Path | None:
-    """Puts a checkpoint aside, and a new one in its place; where the old one is now.
+def draw_up(folder: Path, note: Note) -> None:
+    """Makes a new checkpoint beside the one that is there. OSError when the disk is full."""
+    write_note(_draft(folder), note)
 
-    A kill in between leaves none, which no query starts on, and which can be reset again.
+
+def put_in_place(folder: Path, now_ms: int) -> Path | None:
+    """Puts a checkpoint aside and the new one in its place; where the old one is now.
+
+    A kill in between leaves the draft alone: `half_reset`, on which no query starts.
     """
-    draft = folder.with_name(f".{folder.name}.new")
-    write_note(draft, note)
     aside = folder.with_name(f"{folder.name}.{_stamp(now_ms)}") if folder.exists() else None
     if aside is not None:
         folder.rename(aside)
-    draft.rename(folder)
+    _draft(folder).rename(folder)
     return aside
+
+
+def half_reset(folder: Path) -> bool:
+    """Whether a reset was cut off when there was no checkpoint."""
+    return not folder.exists() and _draft(folder).exists()
+
+
+def _draft(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.new")
 
 
 def _stamp(now_ms: int) -> str:

@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from kworker.config import Config, Table
 from kworker.errors import KworkerError
+from kworker.spark.lease import Lease
 from kworker.spark.reasons import reason
 from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
 from kworker.spark.sinks import Sink, sinks
@@ -32,16 +33,19 @@ def refusal(table: Table) -> str:
 
 
 def compact(
-    config: Config, tables: Collection[str], progress: Callable[[str], None]
+    config: Config,
+    tables: Collection[str],
+    progress: Callable[[str], None],
+    lease: Lease | None = None,
 ) -> Iterator[Compacted]:
-    """The named tables, one after the other, in a session of its own.
+    """The named tables, one after the other, in a session of its own, which holds the lease.
 
     Blocks while files are written. Raises KworkerError; what was done until then stays done.
     """
     spark = config.spark
     assert spark is not None
     try:
-        session = open_session(config, archives(spark.tables, progress=progress))
+        session = open_session(config, archives(spark.tables, progress=progress), lease)
     except CALL_FAILED as error:
         raise KworkerError(f"Spark does not start: {reason(error)}") from error
     try:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from kworker.config import Table
 from kworker.spark.checkpoint import (
@@ -11,6 +12,7 @@ from kworker.spark.checkpoint import (
     Damaged,
     Note,
     Positions,
+    half_reset,
     last_file_batch,
     read,
     read_note,
@@ -56,6 +58,8 @@ class Guard:
         return self._examined(self._folder, topic, told)
 
     def _examined(self, folder: Path, topic: Topic, told: Mapping[int, int]) -> Admitted:
+        if half_reset(folder):
+            raise Damaged(f"{folder} is gone: a reset of it was cut off")
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
             raise Damaged(_another_topic(folder, note, topic), "earliest")
@@ -116,6 +120,20 @@ def is_merged(table: Table) -> bool:
     return table.dedupe or table.mode == "update"
 
 
+# Where only one of two commits at once can succeed, whoever makes them.
+_EXCLUSIVE = ("hdfs", "abfs", "abfss", "gs")
+
+
+def takes_one_writer(table: Table) -> bool:
+    """Whether nothing else may write to it beside the job.
+
+    A merge and a compaction undo each other. And in a local folder, or in S3, a commit is a
+    look whether the next number is free, and then a file: of two at once, one is gone.
+    """
+    by_path = bool(table.path) and urlsplit(table.path).scheme not in _EXCLUSIVE
+    return by_path or is_merged(table)
+
+
 def _check_group(folder: Path, found: Checkpoint | None, told: Mapping[int, int]) -> None:
     """The group is told of a batch when it is written, so a checkpoint is never behind it."""
     reached = {} if found is None else found.reached
@@ -126,6 +144,6 @@ def _check_group(folder: Path, found: Checkpoint | None, told: Mapping[int, int]
         raise Damaged(f"{folder} is gone, though the table was written from it")
     part, at = min(ahead.items())
     raise Damaged(
-        f"{folder} is older than the table: it ends at {reached.get(part, 0):,} of partition"
-        f" {part}, and the table's group at {at:,}"
+        f"{folder} is older than the table, or the table's group was moved: the one ends at"
+        f" {reached.get(part, 0):,} of partition {part}, the other at {at:,}"
     )

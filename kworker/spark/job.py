@@ -58,6 +58,7 @@ class Job:
         self._stop = stop
         self._trigger = trigger_of(config.spark, once)
         self._once = self._trigger == "available-now"
+        self._lease = Lease(config.spark.checkpoints)
         self._file = ProgressFile(config.state_dir)
         self._client = connect(admin_properties(config))
         self._watch = TopicWatch(self._client, config.delivery.results)
@@ -66,10 +67,9 @@ class Job:
         self._topic_id = ""  # of the topic as it was seen last
 
     def run(self) -> None:
-        """Everything; blocks until the end. The lease lasts as long as the process."""
-        lease = Lease(self._spark.checkpoints)
+        """Everything; blocks until the end. The lease lasts as long as process and JVM."""
         try:
-            if not self._await_lease(lease):
+            if not self._await_lease():
                 return
             self._run_session()
         except KworkerError as error:
@@ -77,30 +77,31 @@ class Job:
             raise
         self._tell(State.STOPPED)
 
-    def _await_lease(self, lease: Lease) -> bool:
+    def _await_lease(self) -> bool:
         """False when the job was stopped before it got the lease."""
         told = False
-        while not self._take(lease):
+        while not self._take_lease():
             if not told:
-                _log.info("standby: another job has the checkpoints", **lease.holder())
+                _log.info("standby: another job has the checkpoints", **self._lease.holder())
                 told = True
-            self._tell_standby(lease)
+            self._tell_standby()
             if self._stop.wait(STANDBY_S):
                 return False
         return True
 
-    def _take(self, lease: Lease) -> bool:
+    def _take_lease(self) -> bool:
         try:
-            return lease.take()
+            return self._lease.take()
         except OSError as error:
             raise KworkerError(f"spark.checkpoints: {self._spark.checkpoints}: {error}") from error
 
-    def _tell_standby(self, lease: Lease) -> None:
+    def _tell_standby(self) -> None:
         """Unless the holder tells its own progress in the same file."""
         told = read_progress(self._config.state_dir) or {}
-        holder = lease.holder().get("pid")
-        if told.get("pid") != holder:
-            self._tell(State.STANDBY, f"process {holder} holds {self._spark.checkpoints}")
+        holder = self._lease.holder()
+        if told.get("pid") != holder.get("pid"):
+            who = f"process {holder.get('pid')} on {holder.get('host')}"
+            self._tell(State.STANDBY, f"{who} holds {self._spark.checkpoints}")
 
     def _run_session(self) -> None:
         self._tell(State.STARTING)
@@ -122,7 +123,7 @@ class Job:
     def _open(self) -> SparkSession:
         found = archives(self._spark.tables, progress=lambda text: _log.info(text))
         try:
-            return open_session(self._config, found)
+            return open_session(self._config, found, self._lease)
         except CALL_FAILED as error:
             find_java()  # when that is the reason, it says so
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
@@ -146,9 +147,9 @@ class Job:
         """Looks after everything once; blocks for seconds only while a query starts."""
         check_jvm()
         self._watch.turn()
+        self._look_for_another_topic()
         if self._watch.ends and not self._recalled:
             self._recall()
-        self._look_for_another_topic()
         there = self._recalled and not self._watch.problem
         for query in self._queries:
             if not self._ended(query):
@@ -159,6 +160,7 @@ class Job:
         """Of the same name: running queries would go on at their offsets, in other records."""
         if self._watch.topic_id != self._topic_id:
             self._topic_id = self._watch.topic_id
+            self._recalled = False
             for query in self._queries:
                 query.again()
 

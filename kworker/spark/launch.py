@@ -28,7 +28,7 @@ class Launcher:
         self._trigger = trigger
 
     def launch(self, sink: Sink, rows: DataFrame, progress: TableProgress) -> StreamingQuery:
-        """The running query. Sets positions that its checkpoint knows better than its group.
+        """The running query. Sets the positions that its checkpoint knows better than its group.
 
         Raises Damaged for a query that must not start, ConfigError for what only a change of
         the file can mend, and Spark's errors for what may pass.
@@ -50,6 +50,7 @@ class Launcher:
         admitted = Guard(sink.table, sink.checkpoint).admit(topic, progress.positions)
         if admitted.start is not None:
             rows = self._rows_from(admitted.start, sink.table)
+            progress.positions = dict(admitted.start)
         if admitted.checkpoint is not None and admitted.checkpoint.complete:
             progress.positions.update(admitted.checkpoint.reached)
         prepare(self._session, sink, rows.schema, wrote=admitted.wrote)

@@ -142,7 +142,7 @@ class TableQuery:
         if error is None:
             self.progress.state = State.STOPPED
         else:
-            self._failed(self._explain([str(error), *_causes(query)]), now)
+            self._failed(self._explain([str(error), *causes(query)]), now)
 
     def _publish(self, now: float) -> None:
         if now >= self._renew_at:
@@ -178,7 +178,7 @@ class TableQuery:
             self._foreign_told = foreign
 
 
-def _causes(query: StreamingQuery) -> Iterator[str]:
+def causes(query: StreamingQuery) -> Iterator[str]:
     """What led to the exception that ended it, in Java's words: the root stands deep below."""
     cause = query._jsq.exception().get().getCause()
     while cause is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kworker.config import Table
 from kworker.core.positions import Move, Standing
-from kworker.spark.checkpoint import Positions
+from kworker.spark.checkpoint import Positions, Survey
 
 
 def from_committed(rows: Sequence[Standing], wanted: Mapping[int, int]) -> list[Move]:
@@ -15,14 +15,14 @@ def from_committed(rows: Sequence[Standing], wanted: Mapping[int, int]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One table's new beginning. `reached` is where batches end that may be in the table.
+    """One table's new beginning. `left` is what its checkpoint still tells.
 
     `fresh` says that the table is not there yet, so that no row can be there twice.
     """
 
     table: Table
     moves: Sequence[Move]
-    reached: Positions
+    left: Survey
     fresh: bool
 
     @property
@@ -52,12 +52,33 @@ class Reset:
 
     def _reached(self, move: Move) -> int:
         row = move.standing
-        return max(self.reached.get(row.partition, 0), row.committed or 0)
+        return max(self.left.reached.get(row.partition, 0), row.committed or 0)
+
+    @property
+    def trusted(self) -> int:
+        """How many results are taken to be there because the group says so, at most.
+
+        The checkpoint, as far as it can be read, does not; a group may be moved by hand.
+        """
+        return sum(max(0, (move.standing.committed or 0) - at) for move, at in self._proven())
+
+    def _proven(self) -> Iterator[tuple[Move, int]]:
+        """The moves to where the group stands, and where the checkpoint did."""
+        for move in self.moves:
+            at = self.left.settled.get(move.standing.partition)
+            if at is not None and move.wanted == move.standing.committed and not self.fresh:
+                yield move, at
 
     def consequences(self) -> Iterator[str]:
         """A line each, for people."""
         if self.skipped:
             yield f"up to {self.skipped:,} results before these positions will not be in the table"
+        if self.trusted:
+            proven = ",".join(f"{move.standing.partition}:{at}" for move, at in self._proven())
+            yield (
+                f"up to {self.trusted:,} results are taken to be in the table because its group"
+                f" says so; its checkpoint does not: --from {proven} reads them"
+            )
         if self.again is None:
             yield f"nobody knows how far the table had come: what comes again, {self._fate()}"
         elif self.again:

@@ -76,10 +76,11 @@ def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool)
     ValueError when it is there and differs otherwise; AnalysisException for a place or names
     that the format refuses; Damaged when it is not there, but batches were written to it.
     """
-    if sink.table.format == "parquet":
-        return
     # As nullable: a later change of the transform could not loosen it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
+    if sink.table.format == "parquet":
+        _compare_files(session, sink, columns)
+        return
     if wrote:
         _expect(session, sink)
     else:
@@ -88,6 +89,25 @@ def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool)
         place = f"AFTER {identifier(added.after)}" if added.after else "FIRST"
         column = StructType([added.field]).toDDL()
         session.sql(f"ALTER TABLE {sink.name} ADD COLUMNS ({column} {place})")
+
+
+def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> None:
+    """Parquet's files are as they were written, and must go on being readable together.
+
+    ValueError when they would not; files with a column more are for readers who merge schemas.
+    """
+    try:
+        files = session.read.option("mergeSchema", "true")
+        there = session.table(sink.name) if sink.table.table else files.parquet(sink.table.path)
+    except AnalysisException:
+        return  # no file yet
+    # Of what stands in the names of folders, Spark guesses the types.
+    apart = {name.casefold() for name in sink.table.partition_by}
+    have, want = (
+        StructType([field for field in each.fields if field.name.casefold() not in apart])
+        for each in (there.schema, columns)
+    )
+    added_columns(have, want)
 
 
 def _expect(session: SparkSession, sink: Sink) -> None:

@@ -26,6 +26,7 @@ class Assigning(Protocol):
         self, partitions: Iterable[At], timeout_s: float
     ) -> dict[At, Committed | None]: ...
     def assign(self, positions: Mapping[At, int | None]) -> None: ...
+    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
     def unassign(self, partitions: Iterable[At]) -> None: ...
 
 
@@ -57,6 +58,7 @@ class Assignment:
         self._calm = calm  # whether nothing of ours hides the positions
         self.maps_ignored = 0
         self._nameless: set[str] = set()  # topics of which that was said
+        self._known: dict[str, Identity] = {}  # as of the last assignment of each
         self.partitions: dict[At, Partition] = {}
         self.known: list[At] = []
         self.announce: Callable[[], None] = lambda: None  # `known` has grown
@@ -78,8 +80,12 @@ class Assignment:
         deadline = time.monotonic() + _GIVE_UP_S
         held = self._held(partitions, deadline) if partitions else {}
         identities = self._identities({topic for topic, _ in partitions}, deadline)
+        anew = self._begun_anew(held, identities)
+        held |= anew
         for at, each in held.items():
             self._begin(at, each, identities.get(at[0]))
+        for at in anew:
+            self._committer.forget(at)  # so the group hears of it, before any record ends
         self._consumer.assign({at: each and each.position for at, each in held.items()})
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
@@ -92,6 +98,35 @@ class Assignment:
         self.partitions[at] = partition
         self.fresh.add(partition)
         self._committer.know(at, held)
+
+    def made_again(self, ids: Mapping[str, str]) -> list[str]:
+        """Of the topics assigned, those that are others by now, under their old names."""
+        owned = {topic for topic, _ in self.partitions}
+        known = {topic: self._known[topic] for topic in owned & self._known.keys()}
+        return sorted(t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id)
+
+    def _begun_anew(
+        self, held: Mapping[At, Committed | None], identities: Mapping[str, Identity]
+    ) -> dict[At, Committed | None]:
+        """Where topics that were made again begin: what the group holds is of the ones before.
+
+        The brokers forget it with a topic, but not what was committed since.
+        """
+        again = {t for t, one in identities.items() if self._known.get(t, one) != one}
+        self._known.update(identities)
+        return {at: self._beginning(at, each) for at, each in held.items() if at[0] in again}
+
+    def _beginning(self, at: At, held: Committed | None) -> Committed | None:
+        """None, where the client will find it, when the brokers do not tell."""
+        _LOG.warning(
+            "deleted and made again: its position is ignored, and it begins at its beginning",
+            partition=f"{at[0]}/{at[1]}",
+            position=held and held.position,
+        )
+        try:
+            return Committed(self._consumer.watermarks(at, _ASK_S)[0])
+        except Refused:
+            return None
 
     def _done(self, at: At, held: Committed, origin: bytes) -> list[Run]:
         found = decode(held.metadata, origin, held.position)

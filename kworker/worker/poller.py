@@ -104,10 +104,10 @@ class Poller:
         self._publish(self._clock())
         self._adjust_flow(self._clock())
 
-    def rejoin(self) -> None:
-        """Another member in place of one that is fenced: what it had is done again."""
+    def rejoin(self, why: str) -> None:
+        """Another member in place of this one: what it had is done again."""
         self.assignment.abandon()
-        self.committer.answered("fenced by its own past")
+        self.committer.answered(why)
         self._consumer.renew()
 
     @property
@@ -176,6 +176,17 @@ class Poller:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
             self._answering_since = math.inf
 
+    def hear_of_topics(self, ids: Mapping[str, str]) -> None:
+        """Which topics these are now: one that was made again has other records at each offset.
+
+        The client goes on at the offset of the one before, as if nothing had happened.
+        """
+        again = self.assignment.made_again(ids)
+        if again and not self.flow.stopped:
+            _LOG.warning("source topics were deleted and made again; joins anew", topics=again)
+            self._finish(list(self.assignment.partitions.values()))
+            self.rejoin("a topic was deleted and made again")
+
     # -- taking -----------------------------------------------------------------------
 
     def _take(self, now: float) -> None:
@@ -211,6 +222,8 @@ class Poller:
         # A rebalance may forget what was paused; what it brought begins so.
         self._consumer.pause(_ats(paused))
         self.flow.paused = paused | assignment.fresh
+        if assignment.fresh:
+            self.dispatch.returned(assignment.partitions.values())
         assignment.fresh.clear()
         assignment.changed = False
         self._intake.rebalanced()
@@ -291,6 +304,7 @@ class Poller:
             self.committer.mark(now)
             self._outcomes = 0
             self.settling.close(now)
+            self.dispatch.tidy()
         if due or settled:
             self.settling.commit(now)
         self._tell_trouble()

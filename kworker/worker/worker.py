@@ -259,7 +259,7 @@ class Worker:
                 if not poller.assignment.lost_lately:
                     raise
                 _LOG.warning("fenced by its own past; joins anew", error=str(fenced))
-                poller.rejoin()
+                poller.rejoin("fenced by its own past")
             telling.turn()
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0

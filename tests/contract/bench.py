@@ -9,6 +9,7 @@ from typing import Any
 from kworker.clients.kafka import At, Refused
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
@@ -91,6 +92,8 @@ class SteppedPool:
         self.runs: list[Record] = []  # every begin, in order
         self.computing = False
         self.hurry: Callable[[], None] = lambda: None  # what the test does when it hears of it
+        self.waiting: deque[Record] | None = None  # instead of beginning them, if the test says so
+        self.given_back: list[Record] = []  # of those, at the next turn
         self._hands = hands
 
     def feed(self, take: Take) -> int:
@@ -103,16 +106,26 @@ class SteppedPool:
     def slack_s(self) -> float:
         return 0.0
 
+    def begin_waiting(self) -> None:
+        """What was handed over and did not begin."""
+        waiting, self.waiting = self.waiting, None
+        self._begin(waiting or deque())
+
     def _begin(self, run: deque[Record]) -> None:
+        if self.waiting is not None:
+            self.waiting += run
+            return
         for record in run:
             if record.partition.open:
                 self.held.append(record)
                 self.runs.append(record)
             else:
+                record.outcome = NOT_ATTEMPTED
                 self.ended.add(record)
 
     def reclaim(self, now: float) -> list[Record]:
-        return []
+        back, self.given_back = self.given_back, []
+        return back
 
     def end(self, record: Record, outcome: Failed | list[Output] | None = None) -> None:
         self.held.remove(record)

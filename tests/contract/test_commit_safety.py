@@ -234,9 +234,11 @@ class Calm(RuleBasedStateMachine):
                 bench.pool.end(record, [Output(RESULTS, name(at), b"r", [])] * copies)
 
     def check_lanes(self, bench: Bench) -> None:
-        """O6: of one key of one partition, at most one is in hand, the oldest first."""
-        lanes = Counter((id(r.home), r.lane) for r in bench.pool.held if r.lane is not None)
-        assert all(count == 1 for count in lanes.values())
+        """O6, O7: of one key of one partition at most one is in hand, whatever the epochs."""
+        keys = Counter((*r.source.place[:2], r.raw.key()) for r in bench.pool.held if r.raw.key())
+        assert all(count == 1 for count in keys.values())
+        places = Counter((r.partition.prefix, r.offset) for r in bench.pool.held)
+        assert all(count == 1 for count in places.values())
         flow = bench.poller.flow
         assert flow.records <= 6 + self.held
         assert flow.records + flow.held <= 6 + self.held
@@ -323,6 +325,31 @@ class Holding(Stormy):
     held = 6
 
 
+class Returning(Stormy):
+    """One worker loses all it has, again and again, with records in hand, and is given it again."""
+
+    @precondition(lambda self: not self.benches)
+    @rule(hands=st.integers(1, 4), computing=st.booleans())
+    def join(self, hands: int, computing: bool) -> None:
+        super().join(hands, computing)
+
+    @rule(data=st.data(), how=st.sampled_from(["result", "several"]))
+    def end_one_otherwise(self, data: st.DataObject, how: str) -> None:
+        self.end_some(data, how)
+
+    def check_repeats(self) -> None:
+        """O6: of each key, what ran last is what followed, also where some ran again."""
+        [bench] = self.everybody
+        runs = enumerate(bench.pool.runs)
+        last = {(r.partition.topic, r.partition.number, r.offset): i for i, r in runs}
+        for at in self.everywhere():
+            latest: dict[bytes, int] = {}
+            for raw in self.log(*at):
+                if (key := raw.key()) and (run := last.get((*at, raw.offset()))) is not None:
+                    assert latest.get(key, -1) < run, "done again after what followed it"
+                    latest[key] = run
+
+
 class Crowded(Stormy):
     """Maps are so short that partitions are full all the time, and give records back."""
 
@@ -343,7 +370,9 @@ TestCalm = Calm.TestCase
 TestCrowded = Crowded.TestCase
 TestStormy = Stormy.TestCase
 TestHolding = Holding.TestCase
+TestReturning = Returning.TestCase
 TestCalm.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestStormy.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestCrowded.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestReturning.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -207,6 +207,29 @@ def test_a_topic_that_was_made_again_has_no_map(kafka: MemoryKafka) -> None:
     assert successor.in_hand() == list(WORDS)
 
 
+def test_a_topic_that_was_made_again_begins_at_its_beginning(kafka: MemoryKafka) -> None:
+    """A position that was committed since, for the one before, would skip what is below it."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(*WORDS)
+    bench.turn()
+    told = kafka.identities(["foo"], 1.0)["foo"].topic_id
+    assert bench.poller.assignment.made_again({"foo": told}) == []
+    kafka.delete("foo")
+    kafka.create("foo")
+    kafka.group(GROUP).committed["foo", 0] = Committed(3)
+    again = (*WORDS, b"delta", b"echo")
+    for word in again:
+        kafka.append("foo", value=word, key=word)
+    told = kafka.identities(["foo"], 1.0)["foo"].topic_id
+    assert bench.poller.assignment.made_again({"foo": told}) == ["foo"]
+    bench.turn(3)
+    assert bench.in_hand() == list(again)
+    bench.turn(2)
+    assert position(kafka) == 0
+    assert bench.poller.assignment.made_again({"foo": told}) == []
+
+
 def test_a_partition_whose_map_has_no_room_waits_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

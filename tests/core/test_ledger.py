@@ -208,6 +208,18 @@ def test_what_was_done_before_is_told_as_it_comes_and_need_not_be_settled() -> N
     assert (a_ledger.position, a_ledger.unsettled, a_ledger.beyond) == (18, 1, False)
 
 
+def test_it_tells_of_a_record_that_has_not_come_whether_it_was_done_before() -> None:
+    """Who has an outcome of it in hand then has it for nothing."""
+    a_ledger = Ledger(10, [(12, 14), (20, 30)])
+    assert [n for n in range(8, 32) if a_ledger.has(n)] == [8, 9, 12, 13, *range(20, 30)]
+    a_ledger.deliver_run([10, 11])
+    a_ledger.settle([11])
+    assert [n for n in range(9, 15) if a_ledger.has(n)] == [9, 12, 13]
+    a_ledger.settle([10])
+    assert [n for n in range(9, 15) if a_ledger.has(n)] == [9, 10, 11, 12, 13]
+    assert not Ledger(None).has(0)
+
+
 def test_what_was_done_before_and_is_not_there_any_more_needs_no_waiting() -> None:
     """Retention or compaction took it."""
     a_ledger = Ledger(10, [(12, 14), (20, 30)])

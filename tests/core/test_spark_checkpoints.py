@@ -14,10 +14,12 @@ from kworker.core.positions import Move, Standing
 from kworker.spark.checkpoint import (
     Damaged,
     Note,
+    Survey,
+    draw_up,
     last_file_batch,
+    put_in_place,
     read,
     read_note,
-    renew,
     survey,
     write_note,
 )
@@ -79,6 +81,9 @@ def test_a_sound_checkpoint_says_how_far_its_table_is(query: Query) -> None:
     found = read(query.folder, RESULTS.name)
     assert found is not None
     assert (found.planned, found.finished, found.complete) == (3, 2, False)
+    for number in (0, 1, 2):  # Spark plans a batch when the one before it is written
+        (query.folder / "commits" / str(number)).unlink()
+    assert read(query.folder, RESULTS.name) == found
 
 
 def test_a_query_that_begins_has_no_checkpoint_yet(tmp_path: Path) -> None:
@@ -152,7 +157,8 @@ def test_a_checkpoint_that_is_gone_or_old_is_noticed_by_its_group(
 ) -> None:
     """The query would read again what the table has, or number its batches like written ones."""
     assert admit(query, {0: 300, 1: 0}).checkpoint.planned == 2
-    with pytest.raises(Damaged, match=r"orders is older than the table: it ends at 300 of .* 301$"):
+    older = r"orders is older than the table, .* the one ends at 300 of .* the other at 301$"
+    with pytest.raises(Damaged, match=older):
         admit(query, {0: 301})
     gone = Guard(table(), str(tmp_path / "gone"))
     with pytest.raises(Damaged, match="gone is gone, though the table was written from it"):
@@ -212,7 +218,9 @@ def test_a_checkpoint_far_away_is_left_to_spark() -> None:
 def test_a_reset_keeps_the_old_checkpoint_and_says_where_to_begin(query: Query) -> None:
     """Deleted, nobody could look at it again."""
     note = Note(*RESULTS, merged=False, start={0: 120, 1: 0})
-    aside = renew(query.folder, note, NOW_MS)
+    draw_up(query.folder, note)
+    assert admit(query, {0: 120}).wrote
+    aside = put_in_place(query.folder, NOW_MS)
     assert aside == query.folder.with_name("orders.20231114T221320.123Z")
     assert read(aside, RESULTS.name) is not None
     assert (read_note(query.folder), list(query.folder.iterdir())) == (
@@ -225,6 +233,17 @@ def test_a_reset_keeps_the_old_checkpoint_and_says_where_to_begin(query: Query) 
     write_note(again.folder, note)
     again.batch(0, 200)
     assert admit(again).start is None
+
+
+def test_a_reset_that_was_cut_off_is_finished_by_a_person(query: Query) -> None:
+    """Without a checkpoint, and with a group that says nothing, a query would begin anew."""
+    draw_up(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
+    query.folder.rename(query.folder.with_name("orders.20231114T221320.123Z"))
+    with pytest.raises(Damaged, match="orders is gone: a reset of it was cut off"):
+        admit(query)
+    draw_up(query.folder, Note(*RESULTS, merged=False, start={0: 130, 1: 0}))
+    assert put_in_place(query.folder, NOW_MS) is None
+    assert admit(query).start == {0: 130, 1: 0}
 
 
 def test_a_survey_makes_the_best_of_what_is_left(query: Query) -> None:
@@ -255,8 +274,8 @@ ROWS = [Standing("r", 0, 300, 20, 500), Standing("r", 1, 50, 0, 80)]
 
 
 def reset(to: dict[int, int], *, fresh: bool = False, **settings: Any) -> Reset:
-    reached = {0: 340, 1: 50}  # the last batch was planned, and not finished
-    return Reset(table(**settings), from_committed(ROWS, to), reached, fresh)
+    left = Survey({0: 300, 1: 50}, {0: 340, 1: 50})  # the last batch was not finished
+    return Reset(table(**settings), from_committed(ROWS, to), left, fresh)
 
 
 def test_a_reset_to_where_the_table_stands_may_repeat_the_batch_in_hand() -> None:
@@ -296,6 +315,19 @@ def test_what_is_skipped_and_what_is_forgotten_is_told() -> None:
     ]
     # A table that is written as a whole holds nothing else than what follows.
     assert reset({}, mode="complete").skipped == 350
+
+
+def test_what_only_the_group_says_is_told_with_the_command_that_does_not_believe_it() -> None:
+    """A group that was moved by hand would have results passed over in silence."""
+    left = Survey({0: 220, 1: 50}, {0: 240, 1: 50})
+    found = replace(reset({}), left=left)
+    assert (found.trusted, found.skipped) == (80, 0)
+    assert next(found.consequences()) == (
+        "up to 80 results are taken to be in the table because its group says so; its checkpoint"
+        " does not: --from 0:220,1:50 reads them"
+    )
+    assert replace(reset({0: 220, 1: 50}), left=left).trusted == 0
+    assert replace(found, left=Survey({}, {})).trusted == 0  # nothing but the group is left
 
 
 def test_a_table_that_is_not_there_yet_holds_nothing_twice() -> None:

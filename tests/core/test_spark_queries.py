@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -220,6 +221,18 @@ def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:
     assert not second.take()
     assert second.holder() == {"pid": os.getpid(), "host": socket.gethostname()}
     assert Lease("s3a://bucket/c").take()
+
+
+def test_a_lease_lasts_as_long_as_the_child_that_writes(tmp_path: Path) -> None:
+    """A JVM ends a moment after the process that started it was killed, and writes meanwhile."""
+    mine, successors = Lease(str(tmp_path)), Lease(str(tmp_path))
+    assert mine.descriptors == ()
+    assert mine.take()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=mine.descriptors) as child:
+        mine.release()
+        assert not successors.take()
+        child.communicate()
+    assert successors.take()
 
 
 def test_a_child_of_another_than_its_supervisor_ends_at_once() -> None:

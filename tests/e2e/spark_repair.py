@@ -32,6 +32,7 @@ class Repaired(NamedTuple):
     resets: dict[str, Ran]
     lost: str
     held: Ran
+    uncompacted: Ran  # while the job ran
     compacted: Ran
     meanwhile: dict[str, Any]
     kept: dict[str, list[str]]
@@ -62,10 +63,11 @@ def repair(made: Service, tables: Reader) -> Repaired:
     eventually(lambda: _complete(made, job), timeout_s=SLOW_S)
     lost = eventually(lambda: _reason(made, LOSES), timeout_s=SLOW_S)
     held = _reset(made, "ice", "earliest")
-    compacted = made.kworker("spark", "compact", "--json")
+    uncompacted = made.kworker("spark", "compact")
     meanwhile = made.progress()
     job.process.send_signal(signal.SIGTERM)
     assert job.ends() == 0
+    compacted = made.kworker("spark", "compact", "--json")
     _move(made, f"{MOVED}-2", MOVED)
     old = _of_old_refunds(made)
     return Repaired(
@@ -75,6 +77,7 @@ def repair(made: Service, tables: Reader) -> Repaired:
         resets,
         lost,
         held,
+        uncompacted,
         compacted,
         meanwhile,
         _kept(made, meanwhile),

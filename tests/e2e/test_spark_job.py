@@ -7,10 +7,12 @@ each test looks at one claim.
 import json
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -331,14 +333,18 @@ class Survived(NamedTuple):
 
     waited: dict[str, Any]
     standby: dict[str, Any]
+    still: dict[str, Any]  # while the JVM of a killed job was there
     jvm_of_killed: psutil.Process
     exit_without_jvm: int
     failed: dict[str, Any]
     exit_on_term: int
+    exit_on_change: int
+    said_on_change: str
     rows: list[dict[str, Any]]
 
 
 SENT = 30_000
+POLLS_S = 2.5  # in which a standby looks twice
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +361,10 @@ def _survive(made: Service, tables: Reader) -> Survived:
     made.send_orders(0, SENT // 3)
     open_batch = _await_open_batch(made)
     jvm_of_first = first.jvm()
+    jvm_of_first.suspend()
     first.kill()
+    still = eventually(partial(_told_after, made, "other", time.time() + POLLS_S))
+    jvm_of_first.resume()
     made.send_orders(SENT // 3, SENT // 3)
     _await_open_batch(made, after=open_batch)
     second.jvm().kill()
@@ -368,7 +377,17 @@ def _survive(made: Service, tables: Reader) -> Survived:
     third.process.send_signal(signal.SIGTERM)
     stopped = third.ends()
     rows = tables.rows(made.file)["orders"]
-    return Survived(waited, standby, jvm_of_first, code, failed, stopped, rows)
+    made.file.write_text(made.file.read_text().replace("BIGINT", "STRING"))
+    changed = made.start("--once")
+    refused = changed.ends()
+    return Survived(
+        waited, standby, still, jvm_of_first, code, failed, stopped, refused, changed.said, rows
+    )
+
+
+def _told_after(made: Service, state_dir: str, moment_s: float) -> dict[str, Any] | None:
+    told = made.progress(state_dir)
+    return told if told["updated"] > moment_s * 1000 else None
 
 
 def _reason(made: Service, state_dir: str, text: str) -> dict[str, Any] | None:
@@ -407,6 +426,14 @@ def test_a_second_job_on_the_same_checkpoints_stands_by(survived: Survived) -> N
     assert survived.failed["tables"][0]["name"] == "orders"
 
 
+def test_a_standby_waits_until_the_jvm_of_a_job_that_was_killed_is_gone(
+    survived: Survived,
+) -> None:
+    """What it has in hand it would write beside its successor."""
+    assert survived.still["state"] == "standby"
+    assert survived.still["reason"] == survived.standby["reason"]
+
+
 def test_a_jvm_does_not_outlive_its_job(survived: Survived) -> None:
     """It would write on, beside its successor."""
     eventually(lambda: not survived.jvm_of_killed.is_running(), timeout_s=30)
@@ -431,6 +458,17 @@ def test_a_column_added_to_the_schema_is_added_to_the_table(survived: Survived) 
     customers = {row["order_id"]: row.get("customer") for row in survived.rows}
     assert customers[0] is None
     assert {customers[order] for order in range(2 * SENT // 3, SENT)} == {"c0", "c1"}
+
+
+def test_any_other_change_of_the_schema_is_refused_with_what_to_type(survived: Survived) -> None:
+    """DESIGN 4: the old rows could not be read as the new ones."""
+    assert survived.exit_on_change == 78
+    [line] = [line for line in survived.said_on_change.splitlines() if "spark.tables" in line]
+    assert line == (
+        "kworker: spark.tables[orders].schema: column order_id is bigint in the table, and string"
+        " here: change it back, or name another path, and fill that with kworker spark reset"
+        " --table orders --from earliest"
+    )
 
 
 def test_term_ends_the_job_in_order(survived: Survived) -> None:
@@ -551,19 +589,22 @@ def test_a_table_goes_on_in_another_place_only_when_it_is_told_where(repaired: R
     assert told[MOVED]["reason"].endswith("kworker spark reset --table revenue --from earliest")
 
 
-def test_files_are_compacted_beside_the_running_job(repaired: Repaired) -> None:
-    """Where batches only append; a merge would collide, so those tables wait for its end."""
+def test_files_are_compacted_while_no_job_writes(repaired: Repaired) -> None:
+    """In a local folder two commits at once do not exclude each other: a batch could be lost."""
     found = {table["table"]: table for table in json.loads(repaired.compacted.stdout)}
     for name in ("orders", "lake"):
         assert found[name]["removed"] > found[name]["added"] > 0
     for name, why in (
-        ("ice", "is merged into: the Spark job runs as process"),
         ("refunds", "Parquet has no transaction"),
         ("revenue", "each batch writes it anew"),
     ):
         assert why in found[name]["refused"]
-    states = {table["name"]: table["state"] for table in repaired.meanwhile["tables"]}
-    assert {states[name] for name in found.keys() - {LOSES, MOVED}} == {"running"}
     assert repaired.compacted.returncode == 0
-    assert repaired.held.returncode == 73
-    assert "the Spark job runs as process" in repaired.held.stderr
+    _assert_complete(repaired)
+
+
+def test_nothing_else_writes_beside_the_running_job(repaired: Repaired) -> None:
+    """Neither a compaction nor a reset; who holds the lease is told."""
+    for ran in (repaired.held, repaired.uncompacted):
+        assert ran.returncode == 73
+        assert "the Spark job runs as process" in ran.stderr

@@ -147,7 +147,8 @@ def test_the_next_owner_of_a_partition_does_not_repeat_what_had_finished(
             for each in (old, new):
                 (each.folder / "released").touch()
             old.caught_up()
-            assert new.counter("remembered") == FEW
+            # Told a moment after it is so.
+            eventually(lambda: new.counter("remembered") == FEW, what="all are remembered")
             assert new.stop() == 0
         assert old.stop() == 0
         old.is_gone()

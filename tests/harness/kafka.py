@@ -10,11 +10,13 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kworker.core.message import Headers
 from tests.harness import maps
@@ -167,23 +169,49 @@ def messages_of(
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> str:
-    """On brokers of a test's own; returns the name, by which everybody finds it."""
+    """On brokers of a test's own; returns the name."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
     dotted = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(TIMEOUT_S)
-    eventually(lambda: leaders(admin, name) == partitions, what=f"leaders of {name}")
+    # Who is asked next may not have heard of it.
+    eventually(lambda: led(admin, name) == partitions, what=f"leaders of {name}")
     return name
 
 
-def leaders(admin: AdminClient, name: str) -> int:
-    """How many partitions of a topic have one, as far as clients are told."""
-    found = admin.list_topics(name, timeout=10).topics[name].partitions
+def led(admin: AdminClient, name: str) -> int:
+    """How many partitions of a topic have a leader, as far as clients are told."""
+    found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
     return sum(1 for partition in found.values() if partition.leader >= 0)
+
+
+def make_again(bootstrap: str, topic: str, partitions: int) -> None:
+    """Deletes a topic, and creates another of its name, at once: whoever reads it may not see."""
+    _admin(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
+
+    def made() -> bool:
+        try:
+            create_topic(bootstrap, topic, partitions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False  # it is being deleted
+        return True
+
+    eventually(made, what=f"{topic} is there again")
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
     """Where each partition of a topic ends now."""
     return {at: high for at, (_, high) in _watermarks(bootstrap, topic).items()}
+
+
+def visible_ends(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition ends for who reads what is committed."""
+    admin = _admin(bootstrap)
+    numbers = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in numbers}
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+    return {(at.topic, at.partition): found.result(TIMEOUT_S).offset for at, found in told.items()}
 
 
 def starts(bootstrap: str, topic: str) -> dict[At, int]:

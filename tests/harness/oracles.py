@@ -10,12 +10,13 @@ from itertools import pairwise
 
 from tests.harness.history import Commit
 from tests.harness.kafka import Read
-from tests.harness.ledgers import At, Fault, Invocation, Position, Produced, by_position
+from tests.harness.ledgers import STOPPED, At, Fault, Invocation, Position, Produced, by_position
 
 # The broker stamps a commit in whole milliseconds of the clock that the ledgers use.
 MARGIN_NS = 2_000_000
 MS = 1_000_000
 CELL_ENDS_MS = 100  # after its worker, at most
+STRAYS_MS = 500  # a process that was stopped learns within these, awake, what it has lost
 
 
 def lost(produced: Iterable[Produced], runs: Iterable[Invocation]) -> list[Position]:
@@ -160,7 +161,7 @@ def unexplained(
     A kill excuses one of what the killed process had begun, and which the group did not hold
     as done when it was killed, by position or map: in hand, or done and not yet committed. What
     a process ran that is none of the `workers`, a cell, its worker had in hand: the one that
-    had the partition.
+    had the partition. One that was stopped may go on with what it had in hand, at first.
     """
     latest = Latest(commits)
 
@@ -173,7 +174,17 @@ def unexplained(
             and not latest.holds(before.position, fault.from_ns)
         )
 
-    return [pair for pair in repeats if not any(excuses(fault, *pair) for fault in faults)]
+    return [
+        (before, again)
+        for before, again in repeats
+        if not any(excuses(f, before, again) or _is_stray(again, f) for f in faults)
+    ]
+
+
+def _is_stray(run: Invocation, fault: Fault) -> bool:
+    """Whether its process began it between waking and learning what it had lost."""
+    awake_ns = run.start_ns - fault.to_ns
+    return fault.what == STOPPED and fault.pid == run.pid and 0 <= awake_ns <= STRAYS_MS * MS
 
 
 class Latest:
@@ -202,13 +213,15 @@ def disordered(
     """O6 and one-at-a-time: of one key in one partition, pairs that overlap or change places.
 
     A killed process's runs end with it. A record may begin only when the one before it has
-    returned, be that in this process or another.
+    returned, be that in this process or another. What was going on when a process was stopped
+    outlives its partition, and so does what it begins before it knows (P3): nobody waits for it.
     """
     over_ns = {fault.pid: fault.to_ns for fault in faults}
+    stopped = [fault for fault in faults if fault.what == STOPPED]
     returned = first_ends(runs)
     lanes: dict[tuple[At, str], list[Invocation]] = defaultdict(list)
     for run in runs:
-        if run.key:
+        if run.key and not any(_is_stray(run, fault) for fault in stopped):
             lanes[run.at, run.key].append(run)
     found = []
     for lane in lanes.values():
@@ -216,9 +229,16 @@ def disordered(
             (before, after)
             for before, after in pairwise(lane)
             if after.start_ns < (before.end_ns or over_ns.get(before.pid, after.start_ns + 1))
+            and not any(_outlives(before, fault) for fault in stopped)
         ]
         found += _overtaking(lane, returned)
     return found
+
+
+def _outlives(run: Invocation, fault: Fault) -> bool:
+    """Whether it was going on when its process was stopped, and so until that went on."""
+    ended_ns = run.end_ns or 0
+    return run.pid == fault.pid and run.start_ns < fault.to_ns <= ended_ns
 
 
 def _overtaking(
