@@ -89,7 +89,7 @@ def test_readers_wait_for_a_transaction_that_a_kill_left_open_but_not_for_long(
     source = topic("exactly", partitions=2)
     settings = {
         "workers": {"processes": 1, "threads": 8},
-        "delivery": {"results": results, "guarantee": "exactly-once", "commit_interval": "2s"},
+        "delivery": {"results": results, "guarantee": "exactly-once", "commit_interval": "1500ms"},
         "kafka.producer": {"transaction.timeout.ms": limit_ms},
     }
     writer = Writer(bootstrap, tmp_path / "produced")

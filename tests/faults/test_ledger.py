@@ -132,6 +132,8 @@ def load(tmp_path: Path, bootstrap: str) -> Iterator[Load]:
     settings = {
         "workers": given["workers"],
         "retry": {"delays": ["500ms", "1s", "2s", "4s"]},
+        # So that every kill finds transfers that are booked, and whose positions are not committed.
+        "delivery": {"commit_interval": "1s"},
     }
     with ExitStack() as undo:
 
