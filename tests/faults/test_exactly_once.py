@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.waiting import eventually
 Topic = Callable[..., str]
 
 RECORDS = 5_000
+STREAM, MORE = 1_000_000, 50  # at most, and where a worker has little to do
 FEW = 500
 KILLS = 6
 BUSY = 20  # records in hand, as last told
@@ -50,23 +52,28 @@ def test_workers_that_are_killed_publish_each_result_once(
         tmp_path / "service", bootstrap, [source], handlers=SLOWISH, settings=settings
     ) as struck:
         struck.serve()
-        writer.begin(source, numbered(RECORDS, keys=500))
+        stream = numbered(STREAM, keys=500)
+        writer.begin(source, islice(stream, RECORDS))
+
+        def at_work(slot: int) -> bool:
+            """It has much in hand; else there will be more for it."""
+            if struck.worker(slot)["in_hand"] > BUSY:
+                return True
+            writer.begin(source, islice(stream, MORE))
+            return False
+
         for turn in range(KILLS):
             slot = turn % WORKERS
-            eventually(partial(_at_work, struck, slot), every_s=0.01, what=f"{slot} at work")
+            eventually(partial(at_work, slot), every_s=0.01, what=f"{slot} is at work")
             struck.kill_worker(slot)
         writer.finish()
         struck.caught_up()
         assert struck.stop() == 0
         struck.is_gone()
     found = gather(struck, writer.acked, results, exactly_once=True)
-    assert len(found.results) == RECORDS
+    assert len(found.results) == len(writer.acked) >= RECORDS
     assert found.repeated, "an invalid run: nothing was in hand when they died"
     assert found.contradictions() == {}
-
-
-def _at_work(struck: Service, slot: int) -> bool:
-    return bool(struck.worker(slot)["in_hand"] > BUSY)
 
 
 @pytest.mark.parametrize(
