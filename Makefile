@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types bench clean java
+.PHONY: help install demo test prove lint types bench clean java
 
 # The first of these that is Python 3.11, 3.12 or 3.13; `make PYTHON=/path/to/python3` chooses.
 PYTHON ?= python3 python3.13 python3.12 python3.11
@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PYTEST := $(BIN)/python -m pytest
 # Most tests wait more than they compute, so two files at a time; what is judged by the clock, alone.
-BESIDE := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/alone
-ALONE := $(PYTEST) tests/alone
+BESIDE := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
+PROOFS := tests/faults/proofs
+ALONE := tests/alone
 
 help: ## explain the targets (this list)
 	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "  make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +24,11 @@ install: $(INSTALLED) ## install kworker and all it needs into .venv (again only
 demo: java install ## 20,000 orders, some of them bad, through Kafka, workers and Spark: killed, mended, redriven
 	@$(BIN)/python examples/orders/demo.py $(ARGS)
 
-test: java install ## every test, on real Kafka, Redis and Spark
-	@$(if $(ARGS),$(PYTEST) $(ARGS),$(BESIDE) && $(ALONE))
+test: java install ## the tests, on real Kafka, Redis and Spark
+	@$(if $(ARGS),$(PYTEST) $(ARGS),$(BESIDE) --ignore $(ALONE) --ignore $(PROOFS) && $(PYTEST) $(ALONE))
+
+prove: java install ## the long proofs that nothing is lost or seen twice, under faults (PROOF_… makes them longer)
+	@$(BESIDE) $(PROOFS)
 
 lint: install ## style and formatting (ruff)
 	@$(BIN)/ruff check .

@@ -39,6 +39,12 @@ def wait(_: Message) -> None:
     time.sleep(WAIT_S)
 
 
+def called(message: Message) -> dict:
+    """A small result after such a call."""
+    wait(message)
+    return {"seen": message.offset}
+
+
 def _begin() -> None:
     global _begun
     _begun = True

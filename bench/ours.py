@@ -6,12 +6,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer
-
 from bench.place import KWORKER, Place
-from bench.topic import Group, ends, wait_for_retries
+from bench.topic import TOPIC, Group, visible, wait_for_retries
 
 HERE = Path(__file__).resolve().parent
 LOOK_S, LOOK_S_MOST = 0.02, 0.1
@@ -23,46 +22,57 @@ class Broken(Exception):
     """kworker did not do what it was measured for."""
 
 
-def measure(
-    place: Place,
-    run: str,
-    handler: str,
-    threads: int,
-    records: int,
-    *,
-    claims: bool = False,
-    retries: int = 0,
-) -> tuple[int, float]:
-    """Records, and seconds from the first one taken to the last one done and committed.
+@dataclass(frozen=True)
+class Service:
+    """What is run, where it is not as `kworker.toml` says.
 
     With `claims`, each order is claimed in Redis and marked as done there. So many `retries`
     wait meanwhile in the delay topic of ten minutes.
     """
-    servers, folder = place.kafka, place.folder
-    group = Group(servers, run)
+
+    handler: str
+    threads: int
+    topic: str = TOPIC
+    claims: bool = False
+    exactly_once: bool = False
+    retries: int = 0
+    commit_interval: str = "200ms"
+
+    def environment(self, place: Place, run: str) -> dict[str, str]:
+        """Of every command of this run."""
+        environment = {
+            **os.environ,
+            "KWORKER_CONFIG": str(HERE / "kworker.toml"),
+            "KWORKER_KAFKA__BOOTSTRAP_SERVERS": place.kafka,
+            "KWORKER_NAME": run,
+            "KWORKER_HANDLER": f"handlers:{self.handler}",
+            "KWORKER_SOURCE__TOPICS": f'["{self.topic}"]',
+            "KWORKER_STATE_DIR": str(place.folder / f"{run}.state"),
+            "KWORKER_WORKERS__THREADS": str(self.threads),
+            "KWORKER_DELIVERY__COMMIT_INTERVAL": self.commit_interval,
+            "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
+        }
+        if self.retries:
+            environment["KWORKER_RETRY__DELAYS"] = '["10m"]'
+        if self.exactly_once:
+            environment["KWORKER_DELIVERY__GUARANTEE"] = "exactly-once"
+        if self.claims:
+            environment["KWORKER_IDEMPOTENCY__REDIS"] = place.redis
+            environment["KWORKER_IDEMPOTENCY__KEY"] = "json:order_id"
+        return environment
+
+
+def measure(place: Place, run: str, service: Service, records: int) -> tuple[int, float]:
+    """Records, and seconds from the first one taken to the last one done and committed."""
+    group = Group(place.kafka, run)
     records = group.begin(records)
-    begun = folder / f"{run}.begun"
-    environment = {
-        **os.environ,
-        "KWORKER_CONFIG": str(HERE / "kworker.toml"),
-        "KWORKER_KAFKA__BOOTSTRAP_SERVERS": servers,
-        "KWORKER_NAME": run,
-        "KWORKER_HANDLER": f"handlers:{handler}",
-        "KWORKER_STATE_DIR": str(folder / f"{run}.state"),
-        "KWORKER_WORKERS__THREADS": str(threads),
-        "BENCH_BEGUN": str(begun),
-    }
-    if retries:
-        environment["KWORKER_RETRY__DELAYS"] = '["10m"]'
-    if claims:
-        environment["KWORKER_IDEMPOTENCY__REDIS"] = place.redis
-        environment["KWORKER_IDEMPOTENCY__KEY"] = "json:order_id"
+    environment = service.environment(place, run)
     try:
         command(environment, "topics", "create")
-        wait_for_retries(servers, f"{run}.retry.10m", retries)
-        with _started(environment, folder / f"{run}.log"):
-            seconds = _wait(group, begun, records)
-            _check(environment, servers, run, handler, records)
+        wait_for_retries(place.kafka, f"{run}.retry.10m", service.retries)
+        with started(environment, place.folder / f"{run}.log"):
+            seconds = _wait(group, place.folder / f"{run}.begun", records)
+            _check(environment, place.kafka, run, service.handler, records)
     finally:
         group.close()
     return records, seconds
@@ -87,15 +97,14 @@ def _wait(group: Group, begun: Path, records: int) -> float:
 def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
     """Its own count of what was done, and Kafka's: else a worker that skips would win."""
     done = json.loads(command(environment, "status", "--json"))["counters"]["done"]
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{run}.counted"})
-    results = sum(ends(consumer, f"{run}.results").values())
-    consumer.close()
+    results = visible(servers, f"{run}.results")
     if done != records or results != (records if handler in ("result", "decoded") else 0):
         raise Broken(f"{done:,} done and {results:,} results, of {records:,} records")
 
 
 @contextmanager
-def _started(environment: dict, log: Path) -> Iterator[None]:
+def started(environment: dict, log: Path) -> Iterator[None]:
+    """`kworker start`, drained at the end. Raises Broken when it ended otherwise."""
     with log.open("w") as output:
         service = subprocess.Popen(
             [KWORKER, "start"],

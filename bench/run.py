@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import ours, rivals
+from bench import intervals, ours, rivals
 from bench.place import ROOT, Place, Stolen, servers
 from bench.table import show
 from bench.topic import TOPIC, Group, fill
@@ -33,6 +33,7 @@ class Contender:
     threads: int = rivals.NO_OP_THREADS
     waits: bool = False
     claims: bool = False  # idempotent, with Redis
+    exactly_once: bool = False
     retries: int = 0  # records that wait in a delay topic meanwhile
     part: float = 1.0  # of the records: what is slow is measured with fewer
 
@@ -54,6 +55,13 @@ CONTENDERS = (
         retries=5_000,
     ),
     Contender("kworker-results", "kworker, a result produced for each", NO_OP, "result"),
+    Contender(
+        "kworker-exactly-once",
+        "the same, exactly once",
+        ("kworker-results",),
+        "result",
+        exactly_once=True,
+    ),
     Contender("kworker-decoded", "kworker, JSON decoded, a result for each", NO_OP, "decoded"),
     Contender("threads", "64 bare threads sleeping 10 ms, no Kafka", waits=True),
     Contender("pool-wait", "hand-written pool of 64, 10 ms each", ("threads",), waits=True),
@@ -78,6 +86,7 @@ TARGETS = (
     ("kworker", "poll", 0.3),
     ("kworker-retries", "kworker", 0.95),
     ("kworker-results", "pool", 1.2),
+    ("kworker-exactly-once", "kworker-results", 0.75),
     ("kworker-wait", "threads", 0.97),
     ("kworker-wait-claims", "kworker-wait", 0.97),
     ("kworker-claims", "set-nx", 5.0),
@@ -91,13 +100,15 @@ class Size:
     rounds: int
     records: int
     waiting: int  # records of those that take 10 ms each
+    paced_s: float  # for how long records come at their pace, where it is about latency
 
 
+INTERVALS = "intervals"  # of the options, and of the report
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
 
-FULL = Size(rounds=5, records=1_000_000, waiting=64_000)
-QUICK = Size(rounds=1, records=200_000, waiting=12_800)
+FULL = Size(rounds=5, records=1_000_000, waiting=64_000, paced_s=10.0)
+QUICK = Size(rounds=1, records=200_000, waiting=12_800, paced_s=3.0)
 
 
 class Benchmark:
@@ -132,15 +143,14 @@ class Benchmark:
         wanted = self._size.waiting if contender.waits else self._size.records
         wanted = int(wanted * contender.part)
         if contender.handler:
-            records, seconds = ours.measure(
-                self._place,
-                run,
+            service = ours.Service(
                 contender.handler,
                 contender.threads,
-                wanted,
                 claims=contender.claims,
+                exactly_once=contender.exactly_once,
                 retries=contender.retries,
             )
+            records, seconds = ours.measure(self._place, run, service, wanted)
         else:
             records, seconds = self._rival(contender.name, run, wanted)
         return records / seconds
@@ -191,7 +201,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="kworker beside what people write instead.")
     parser.add_argument("--quick", action="store_true", help="one short round, for development")
     parser.add_argument("--rounds", type=int, help="how often each contender runs")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help=f"only these contenders, or {INTERVALS}"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args()
 
@@ -206,9 +218,13 @@ def main() -> int:
         fill(place.kafka, TOPIC, size.records)
         benchmark = Benchmark(place, size, chosen)
         benchmark.run()
-    report = benchmark.report()
-    met = show(report)
+        met = show(benchmark.report())
+        by_interval = []
+        if not arguments.only or INTERVALS in arguments.only:
+            by_interval = intervals.measure(place, size.records // 2, size.paced_s)
+    intervals.show(by_interval)
     if arguments.json:
+        report = {**benchmark.report(), INTERVALS: by_interval}
         arguments.json.write_text(json.dumps(report, indent=1))
     return 0 if met else 1
 

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TOPIC = "bench"
@@ -102,6 +102,31 @@ class Group:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def visible(servers: str, topic: str) -> int:
+    """How many records a topic has for readers of what is committed; ends count markers, too."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "counting",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        left = ends(consumer, topic)
+        consumer.assign([TopicPartition(topic, p, 0) for p in left])
+        count = 0
+        while left:
+            for record in consumer.consume(10_000, 1.0):
+                if record.error() is None:
+                    count += 1
+                elif record.error().code() == KafkaError._PARTITION_EOF:
+                    left.pop(record.partition(), None)
+    finally:
+        consumer.close()
+    return count
 
 
 def ends(consumer: Consumer, topic: str) -> dict[int, int]:

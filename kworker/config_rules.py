@@ -9,10 +9,12 @@ from kworker.clients.properties import (
     CONSUMER_DEFAULTS,
     PRODUCER_DEFAULTS,
     speaks_new_protocol,
+    transactional,
 )
 from kworker.config import Settings, format_size
 from kworker.config_keys import Key, nearest
 from kworker.config_problems import Problem
+from kworker.core.duration import format_duration
 from kworker.topics import of_a_service
 
 Problems = Iterator[Problem]
@@ -267,6 +269,25 @@ def memory(config: Settings) -> Problems:
         )
 
 
+def transactions(config: Settings) -> Problems:
+    """One is open for the whole interval, and Kafka takes whoever has it for dead in the end."""
+    if config.delivery.guarantee != "exactly-once":
+        return
+    own = {**config.kafka.common, **config.kafka.producer}
+    try:
+        limit_ms = int(transactional(own)["transaction.timeout.ms"])
+    except ValueError:
+        return  # the client will tell
+    if 2 * config.delivery.commit_interval > limit_ms / 1000:
+        yield Problem(
+            ("delivery", "commit_interval"),
+            f"{format_duration(config.delivery.commit_interval)} is more than half of"
+            f" transaction.timeout.ms, {format_duration(limit_ms / 1000)}, after which Kafka aborts"
+            " the transaction that it is for",
+            (("delivery", "guarantee"), ("kafka",)),
+        )
+
+
 def _is_topic(name: str) -> bool:
     return bool(_TOPIC.fullmatch(name)) and name not in (".", "..")
 
@@ -296,4 +317,5 @@ RULES: tuple[Callable[[Settings], Problems], ...] = (
     idempotency,
     console,
     memory,
+    transactions,
 )

@@ -18,7 +18,7 @@ from kworker.clients.properties import (
     Properties,
     admin_properties,
     consumer_properties,
-    producer_properties,
+    worker_producer_properties,
 )
 from kworker.config import Config
 from kworker.core.idempotency import names_function
@@ -70,24 +70,12 @@ def exit_code(findings: Iterable[Finding]) -> ExitCode:
 
 def before_start(config: Config) -> list[Finding]:
     """All that `start` needs to know; at the group's first start, its positions are committed."""
-    found = [*supported(config), *handlers(config), *clients(config)]
+    found = [*handlers(config), *clients(config)]
     if exit_code(found) is ExitCode.OK:
         found += [*online(config), *redis(config)]
     if exit_code(found) is ExitCode.OK:
         found += ensure_start_offsets(config)
     return found
-
-
-def supported(config: Config) -> list[Finding]:
-    """What is configured, and this version cannot do yet."""
-    asked = {
-        "delivery.guarantee": ('"exactly-once"', config.delivery.guarantee == "exactly-once"),
-    }
-    return [
-        Finding(key, f"{what} is not built yet in this version", "leave it out")
-        for key, (what, wanted) in asked.items()
-        if wanted
-    ]
 
 
 def handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Finding]:
@@ -151,10 +139,11 @@ def clients(config: Config) -> list[Finding]:
     found: dict[str, Finding] = {}
     properties_of: dict[Kind, Properties] = {
         "consumer": consumer_properties(config, slot=0),
-        "producer": producer_properties(config, slot=0),
+        "producer": worker_producer_properties(config, slot=0),
     }
     for kind, properties in properties_of.items():
-        for refusal in admin.refusals(kind, properties):
+        chosen = {*config.kafka.common, *getattr(config.kafka, kind)}
+        for refusal in admin.refusals(kind, properties, chosen):
             key = _property_key(config, kind, refusal.name)
             found.setdefault(key, Finding(key, refusal.reason, "see librdkafka's CONFIGURATION.md"))
     return list(found.values())
@@ -354,8 +343,8 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
 def _lost_offsets(config: Config) -> Finding:
     return Finding(
         "source.start",
-        f"the group {config.name} ran before and has no positions now: they expired, or"
-        " somebody deleted them",
+        f"the group {config.name} ran before and has no positions now: they expired, somebody"
+        " deleted them, or its source topics were deleted and made again",
         "choose where to go on with kworker offsets reset, or, to begin as at a first start,"
         f" remove {_note(config)}",
         ExitCode.UNREACHABLE,

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kworker.sandbox import Options, Sandbox
 from kworker.sandbox.process import port_is_free
 from tests import shared
+from tests.harness.kafka import led
 from tests.tables import Reader
 from tests.waiting import eventually
 
@@ -145,7 +146,7 @@ def topic(bootstrap: str) -> Callable[..., str]:
         dotted = {key.replace("_", "."): value for key, value in config.items()}
         created = admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])
         created[name].result(30)
-        eventually(lambda: _led(admin, name) == partitions, what=f"leaders of {name}")
+        eventually(lambda: led(admin, name) == partitions, what=f"leaders of {name}")
         return name
 
     return create
@@ -155,9 +156,3 @@ def topic(bootstrap: str) -> Callable[..., str]:
 def results(topic: Callable[..., str]) -> str:
     """Where results go; stamped when they are appended, which the client cannot choose."""
     return topic("proof-results", message_timestamp_type="LogAppendTime")
-
-
-def _led(admin: AdminClient, name: str) -> int:
-    """How many partitions of a topic have a leader, as far as clients are told."""
-    found = admin.list_topics(name, timeout=10).topics[name].partitions
-    return sum(1 for partition in found.values() if partition.leader >= 0)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +37,7 @@ class Reader:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._turn = Lock()  # stories that run beside each other ask one after the other
         self._config = folder / "kworker.toml"
         self._errors = folder / "stderr"
         self._config.write_text(CONFIG)
@@ -54,9 +56,10 @@ class Reader:
         """The rows of each table of a configuration; blocks while Spark reads."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(f"{config}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        with self._turn:
+            self._process.stdin.write(f"{config}\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         assert answer, self._errors.read_text()
         found: dict[str, Rows] = json.loads(answer)
         return found

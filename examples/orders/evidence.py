@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Set
 from pathlib import Path
 
-from oracle import Dead, Orders, Position, Reader, Seen, lag, read_all
+from oracle import UNCOMMITTED, Dead, Orders, Position, Reader, Seen, lag, read_all
 from programs import PYTHON, Failed, Programs
 from report import Calls, Look, Tables
 
@@ -69,10 +69,11 @@ class Evidence:
 
     def look(self, orders: Orders) -> Look:
         """All there is, at rest."""
-        results, dead = Seen(), Dead()
+        results, dead, written = Seen(), Dead(), Seen()
         read_all(self._servers, "orders.results", results.add)
         read_all(self._servers, "orders.dead", dead.add)
-        return Look(orders, results, dead, self._tables(), self._calls(), self.lag())
+        read_all(self._servers, "orders.results", written.add, UNCOMMITTED)
+        return Look(orders, results, written, dead, self._tables(), self._calls(), self.lag())
 
     def _tables(self) -> Tables:
         example, found = self._stage / "orders", self._stage / "tables.json"

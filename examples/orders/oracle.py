@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 Position = tuple[int, int]
 """(partition, offset) of an order in the source topic."""
 TIMEOUT_S = 10.0
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
 class Order(NamedTuple):
@@ -92,6 +93,10 @@ class Dead:
     times: Counter[Position] = field(default_factory=Counter)
     reasons: dict[Position, tuple[str, str]] = field(default_factory=dict)  # and the message
 
+    @property
+    def repeated(self) -> int:
+        return self.times.total() - len(self.times)
+
     def add(self, message: Message) -> None:
         headers = dict(message.headers() or ())
         position = _source(headers)
@@ -106,19 +111,17 @@ def _source(headers: dict[str, bytes]) -> Position:
 
 
 class Reader:
-    """Reads a topic as any other consumer would: what is committed, no group, from the start."""
+    """Reads a topic as any other consumer would: no group, from the start."""
 
-    def __init__(self, servers: str, topic: str, take: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        take: Callable[[Message], None],
+        isolation: str = COMMITTED,
+    ) -> None:
         self._take = take
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": "orders-demo-oracle",  # the client insists; nothing is committed
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
+        self._consumer = _consumer(servers, isolation)
         self._partitions = _partitions(self._consumer, topic)
         self._consumer.assign([TopicPartition(topic, p, 0) for p in self._partitions])
 
@@ -157,9 +160,11 @@ class Reader:
         self._consumer.close()
 
 
-def read_all(servers: str, topic: str, take: Callable[[Message], None]) -> None:
+def read_all(
+    servers: str, topic: str, take: Callable[[Message], None], isolation: str = COMMITTED
+) -> None:
     """Takes everything that the topic holds. Call it when nothing is written any more."""
-    reader = Reader(servers, topic, take)
+    reader = Reader(servers, topic, take, isolation)
     try:
         reader.read_to_end()
     finally:
@@ -178,6 +183,42 @@ def lag(servers: str, group: str, topic: str) -> int:
         return left
     finally:
         consumer.close()
+
+
+class HighWatermarks:
+    """How far a topic may be read, all partitions together: by anybody, and of what is committed.
+
+    Its clients are made beforehand, since the two differ for moments only.
+    """
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._clients = [_consumer(servers, isolation) for isolation in (UNCOMMITTED, COMMITTED)]
+        partitions = _partitions(self._clients[0], topic)
+        self._places = [TopicPartition(topic, partition) for partition in partitions]
+
+    def ask(self) -> tuple[int, int]:
+        """Offsets, as they are now."""
+        by_anybody, of_committed = (
+            sum(client.get_watermark_offsets(at, timeout=TIMEOUT_S)[1] for at in self._places)
+            for client in self._clients
+        )
+        return by_anybody, of_committed
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+def _consumer(servers: str, isolation: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "orders-demo-oracle",  # the client insists; nothing is committed
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
 
 
 def _partitions(consumer: Consumer, topic: str) -> list[int]:

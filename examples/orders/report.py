@@ -14,10 +14,9 @@ REASONS = {
     Flaw.DAMAGED: "crashed",
 }
 CRASH_LIMIT = 2  # the default of dead_letter.crash_limit
-AT_LEAST_ONCE = (
-    "Delivery is at least once: what a worker had in hand when it died, or had not yet\n"
-    "  committed, is done again and stands twice, in the sums as well. Tell repeats by their\n"
-    "  source position."
+EXACTLY_ONCE = (
+    "Delivery is exactly once, from topic to table: whatever was killed, each order has one\n"
+    "  result and one row. Only the calls that a dying worker had made were made again."
 )
 
 Verdict = tuple[bool, str]
@@ -33,6 +32,10 @@ class Tables:
     revenue_rows: int
     revenue_orders: int
     revenue_total: Decimal
+
+    @property
+    def repeated(self) -> int:
+        return self.times.total() - len(self.times)
 
     @classmethod
     def of(cls, found: dict) -> "Tables":
@@ -81,6 +84,7 @@ class Look:
 
     orders: Orders
     results: Seen
+    written: Seen  # the results' log as it is, with what was taken back
     dead: Dead
     tables: Tables
     billing: Calls
@@ -113,6 +117,7 @@ def before(look: Look, course: Course) -> list[Verdict]:
             f"{len(look.tables.times):,} of them have a row in `invoices`:"
             " orders in = rows + dead letters",
         ),
+        _no_duplicates(look),
         _nothing_left(look),
         *_died(look),
         *_survived(look, course),
@@ -190,13 +195,15 @@ def after(look: Look, earlier: Look, listing: Listing) -> list[Verdict]:
             f"{sum(invoices.values()):,} invoices were written by the billing service,"
             f" for {len(invoices):,} orders",
         ),
+        _no_duplicates(look),
+        _taken_back(look),
         (
             tables.times == results.times and not tables.rescued,
             f"{rows:,} rows for {results.times.total():,} results: Spark wrote each exactly once",
         ),
         (
-            tables.total == results.total == look.orders.total(results.times),
-            f"{tables.total:,} is the sum of those rows, of the results, and of their orders",
+            tables.total == results.total == look.orders.total(Counter(acked.keys())),
+            f"{tables.total:,} is the sum of those rows, of the results, and of all orders",
         ),
         (
             (tables.revenue_orders, tables.revenue_total) == (rows, tables.total),
@@ -204,6 +211,21 @@ def after(look: Look, earlier: Look, listing: Listing) -> list[Verdict]:
             f" {tables.revenue_rows:,} customers' minutes",
         ),
     ]
+
+
+def _no_duplicates(look: Look) -> Verdict:
+    twice = look.results.repeated + look.dead.repeated + look.tables.repeated
+    return (not twice, f"{twice} duplicates among the results, the dead letters and the rows")
+
+
+def _taken_back(look: Look) -> Verdict:
+    """Of the log, an aborted transaction's part is there, and no reader of what is committed."""
+    aborted = look.written.times - look.results.times
+    return (
+        look.results.times <= look.written.times,
+        f"{look.written.times.total():,} results stand in the log, {aborted.total():,} of them in"
+        " transactions that died with a worker: who reads committed never sees those",
+    )
 
 
 def _nothing_left(look: Look) -> Verdict:
@@ -220,8 +242,8 @@ def costs(
     return [
         (
             "duplicates",
-            f"{look.results.repeated:,} results and {again:,} invoices:"
-            " work of workers that died, redone",
+            f"{look.results.repeated:,} results, {look.tables.repeated:,} rows; {again:,} invoices:"
+            " calls that workers had made when they died",
         ),
         ("retried", f"{course.retried:,} times an order went through a delay topic"),
         (
@@ -249,6 +271,6 @@ def close(adds_up: bool, spent: Iterable[tuple[str, str]]) -> None:
         print(f"  {name:<12}{text}")
     print()
     if adds_up:
-        print("  It adds up, before the redrive and after it.\n  " + AT_LEAST_ONCE)
+        print("  It adds up, before the redrive and after it.\n  " + EXACTLY_ONCE)
     else:
         print("  It does NOT add up: see FAIL above.")

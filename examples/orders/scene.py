@@ -17,7 +17,7 @@ from typing import NoReturn
 import report
 from confluent_kafka import KafkaException
 from evidence import Evidence, Following
-from oracle import Orders
+from oracle import HighWatermarks, Orders
 from produce import CUSTOMERS, NEW_CUSTOMERS
 from programs import KWORKER, PYTHON, Failed, Programs
 from report import Course, Listing, Look
@@ -115,6 +115,9 @@ class Scene:
         self._evidence = Evidence(self._servers, self._billing_url, self._stage, self._programs)
         self._following = Following(self._servers)
         self._undo.callback(self._following.close)
+        self._watermarks = HighWatermarks(self._servers, "orders.results")
+        self._undo.callback(self._watermarks.close)
+        self._watermarks.ask()  # from now on its clients are connected
         self._watch = Watch(self._programs, ORDERS)
         self._watch.ask()
         before = done = 0
@@ -125,6 +128,16 @@ class Scene:
             # While work goes on, not in the outage: that it was in hand is what a kill is about.
             if KILL_AT <= before < done and not self._watch.kills:
                 self._watch.kill_one(self._orders.undone(self._following.ended))
+                self._show_watermarks()
+
+    def _show_watermarks(self) -> None:
+        """What the dead worker's open transaction holds is in the log, and not to be seen."""
+        by_anybody, of_committed = self._watermarks.ask()
+        print(
+            f"      the results' high watermarks: {by_anybody:,} for anybody, {of_committed:,}",
+            end="",
+        )
+        print(" for who\n      reads committed, until the dead worker's transaction is aborted")
 
     def _settle(self) -> Course:
         """Waits until nothing is left to do, and says what has happened until then."""

@@ -13,7 +13,7 @@ from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
 from kworker.config import Config, format_size
 from kworker.config_rules import memory_ceiling
 from kworker.core.duration import format_duration
-from kworker.core.flow import FlowPolicy
+from kworker.core.offset_map import unsettled_max
 from kworker.errors import ConfigError, ExitCode
 from kworker.preflight import Finding
 
@@ -34,7 +34,6 @@ class Done(NamedTuple):
 Run = Callable[[Config], list[Finding]]
 
 _OFFLINE: dict[str, Run] = {
-    "this version can do what is configured": preflight.supported,
     "handlers import": preflight.handlers,
     "Kafka's clients take their properties": preflight.clients,
     "Java and pyspark are here": preflight.spark,
@@ -132,10 +131,12 @@ def _print(config: Config, done: Sequence[Done]) -> None:
         console.print(Text(f"  · {line}"))
 
 
+_MANY, _BEYOND_ALL = 1_000_000, 1 << 62
+
+
 def worst_case(config: Config) -> list[str]:
     """What a slow record delays, and what it does not."""
     workers = config.workers
-    beyond = FlowPolicy(workers.in_flight, workers.in_flight_bytes).beyond_max
     delayed = {
         "key": "the later records of its own key in its partition, and no other",
         "partition": "the later records of its partition, and no other",
@@ -146,8 +147,9 @@ def worst_case(config: Config) -> list[str]:
         f" delays {delayed}",
         f"{workers.threads} such records at once (async def: {workers.concurrency})"
         " occupy a worker's handlers until one ends",
-        f"what finishes behind it is committed when it ends; with {beyond:,} of those, its"
-        " partition takes no more, and after a crash they come again",
+        "what finishes behind it stays finished, whatever crashes; its partition takes more while"
+        f" {unsettled_max(_MANY):,} of its records or fewer are unfinished and {_MANY:,} lie behind"
+        f" the first of them ({unsettled_max(_BEYOND_ALL):,} or fewer, however many lie behind it)",
         f"{workers.in_flight:,} records or {format_size(workers.in_flight_bytes)} without an"
         " outcome stop the intake of a worker",
     ]

@@ -1,20 +1,27 @@
 """`kworker offsets`: where the service's group stands, and putting it elsewhere."""
 
 import json
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.cli.positions import (
+    GOALS,
+    as_data,
+    moves,
+    parse_goal,
+    print_moves,
+    print_partitions,
+)
 from kworker.clients.properties import admin_properties
 from kworker.config import Config
-from kworker.core.positions import Goal, Move, Offset, Standing, Time
+from kworker.core.offset_map import Committed, Identity, Settled
+from kworker.core.positions import Goal, Standing
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.supervisor.instance import StateFolder
-from kworker.times import EPOCH_MS_MIN, now_ms, parse_time
 from kworker.topics import source_topics
 
 if TYPE_CHECKING:
@@ -25,8 +32,6 @@ app = typer.Typer(
 )
 
 TIMEOUT_S = 20.0
-
-_GOALS = 'earliest, latest, a time (ISO 8601, no zone is UTC; "-2h"; epoch ms), or an offset'
 
 
 @app.command()
@@ -41,17 +46,21 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps([{**row._asdict(), "lag": row.lag} for row in rows], indent=2))
     else:
-        _print(["committed", "low", "high", "lag"], [_stands(row) for row in rows])
+        print_partitions(["committed", "low", "high", "lag"], [_stands(row) for row in rows])
 
 
 def _stands(row: Standing) -> Sequence[object]:
-    note = f"{row.expired:,} expired before they were read" if row.expired else ""
-    return *row, row.lag, note
+    notes = []
+    if row.expired:
+        notes.append(f"{row.expired:,} expired before they were read")
+    if row.finished_beyond:
+        notes.append(f"of those, {row.finished_beyond:,} are finished")
+    return *row[:-1], row.lag, "; ".join(notes)
 
 
 @app.command()
 def reset(
-    to: Annotated[str, typer.Option(metavar="WHERE", help=f"Where to: {_GOALS}.")],
+    to: Annotated[str, typer.Option(metavar="WHERE", help=f"Where to: {GOALS}.")],
     config: ConfigOption = None,
     topic: Annotated[
         str | None, typer.Option(help="Only this one: a source topic, or requeue.")
@@ -77,23 +86,21 @@ def reset(
     chosen = _chosen(before, _topics(loaded, sources, topic), partition)
     if len(chosen) < sum(row.topic in sources for row in before):
         _refuse_without_positions(loaded, before)
-    moves = _moves(admin, chosen, goal)
+    found = moves(admin, chosen, goal)
     if not dry_run:
-        admin.set_group_offsets(loaded.name, {move.standing.at: move.position for move in moves})
-    _tell(moves, dry_run=dry_run, as_json=as_json)
+        admin.set_group_offsets(loaded.name, {move.standing.at: move.position for move in found})
+    if as_json:
+        typer.echo(json.dumps([{**as_data(move), "dry_run": dry_run} for move in found], indent=2))
+    else:
+        print_moves(found, dry_run=dry_run)
     _warn_of_requeue(loaded, before, chosen)
 
 
 def _goal(text: str) -> Goal:
-    match text:
-        case "earliest" | "latest":
-            return text
-    if text.isascii() and text.isdigit() and int(text) < EPOCH_MS_MIN:
-        return Offset(int(text))
     try:
-        return Time(parse_time(text, now_ms()))
-    except ValueError:
-        raise UsageError(f'--to: expected {_GOALS}, got "{text}"') from None
+        return parse_goal(text)
+    except ValueError as error:
+        raise UsageError(f"--to: {error}") from None
 
 
 def _refuse_while_running(config: Config, admin: "Admin") -> None:
@@ -124,10 +131,19 @@ def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[St
             f" --config {config.file}"
         )
     partitions = [(name, number) for name in topics for number in range(known[name].partitions)]
-    committed = admin.group_offsets(config.name, partitions)
+    held = admin.group_offsets(config.name, partitions)
     low = admin.list_offsets(partitions, "earliest")
     high = admin.list_offsets(partitions, "latest")
-    return [Standing(*at, committed.get(at), low[at], high[at]) for at in partitions]
+    ids = admin.identities(topics)
+    return [_standing(at, held.get(at), ids.get(at[0]), low[at], high[at]) for at in partitions]
+
+
+def _standing(
+    at: tuple[str, int], held: Committed | None, identity: Identity | None, low: int, high: int
+) -> Standing:
+    if held is None:
+        return Standing(*at, None, low, high)
+    return Standing(*at, held.position, low, high, Settled.of(held, identity, at[1]).count_beyond)
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:
@@ -159,47 +175,6 @@ def _refuse_without_positions(config: Config, rows: Sequence[Standing]) -> None:
         )
 
 
-def _moves(admin: "Admin", rows: Sequence[Standing], goal: Goal) -> list[Move]:
-    match goal:
-        case "earliest":
-            return [Move(row, row.low) for row in rows]
-        case "latest":
-            return [Move(row, row.high) for row in rows]
-        case Offset(number):
-            return [Move(row, number) for row in rows]
-        case Time(ms):
-            found = admin.list_offsets([row.at for row in rows], ms)
-            # Where nothing is of that time or later, what comes next is the first.
-            return [Move(row, row.high if found[row.at] < 0 else found[row.at]) for row in rows]
-
-
-def _tell(moves: Sequence[Move], *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([{**_data(move), "dry_run": dry_run} for move in moves], indent=2))
-        return
-    columns = ["before", "would be" if dry_run else "after", "low", "high"]
-    _print(columns, [_moved(move) for move in moves])
-
-
-def _data(move: Move) -> dict[str, Any]:
-    row = move.standing
-    return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "before": row.committed,
-        "after": move.position,
-        "low": row.low,
-        "high": row.high,
-        "clamped": move.clamped,
-    }
-
-
-def _moved(move: Move) -> Sequence[object]:
-    row = move.standing
-    note = f"{move.wanted:,} is not there" if move.clamped else ""
-    return row.topic, row.partition, row.committed, move.position, row.low, row.high, note
-
-
 def _warn_of_requeue(config: Config, rows: Sequence[Standing], chosen: Sequence[Standing]) -> None:
     """Its positions may be lost like the others, and nobody can know what of it was done."""
     lost = [row for row in rows if row.topic == config.requeue_topic and row not in chosen]
@@ -210,19 +185,6 @@ def _warn_of_requeue(config: Config, rows: Sequence[Standing], chosen: Sequence[
             f" records will run; kworker offsets reset --topic {config.requeue_topic} sets them",
             err=True,
         )
-
-
-def _print(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A topic, a partition, the columns, a note."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    named = [Column(name, justify="right", no_wrap=True) for name in ("partition", *columns)]
-    table = Table(Column("topic", no_wrap=True), *named, "", box=None)
-    for topic, *numbers, note in rows:
-        shown = ["none" if number is None else f"{number:,}" for number in numbers]
-        table.add_row(str(topic), *shown, str(note))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def _admin(config: Config) -> "Admin":

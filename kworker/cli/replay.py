@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kworker import config_file, log, preflight
+from kworker import config_file, log
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clients.properties import admin_properties
 from kworker.config import Config
-from kworker.errors import ConfigError, KworkerError, UsageError
+from kworker.errors import KworkerError, UsageError
 from kworker.times import now_ms, parse_time
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
-    from kworker.worker.replay import Replay
+    from kworker.worker.replay import Replay, Survey
     from kworker.worker.stretch import Course, Window
 
 app = typer.Typer()
@@ -72,13 +72,11 @@ def replay(
 
     loaded = config_file.load(config)
     window = _window(from_, to, every)
-    if findings := preflight.supported(loaded):
-        raise ConfigError([str(finding) for finding in findings])
     admin = _admin(loaded)
-    spans = _survey(loaded, admin, window)
-    course = Course(spans, window)
-    if dry_run or not spans:
-        _tell_plan(loaded.name, spans, course, as_json=as_json)
+    found = _survey(loaded, admin, window)
+    course = Course(found.spans, window, found.settled)
+    if dry_run or not found.spans:
+        _tell_plan(loaded.name, found.spans, course, as_json=as_json)
     else:
         _run(loaded, admin, course, force=force, as_json=as_json)
 
@@ -105,7 +103,7 @@ def _time(option: str, text: str, now: int) -> int:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _survey(config: Config, admin: "Admin", window: "Window") -> Mapping[tuple[str, int], range]:
+def _survey(config: Config, admin: "Admin", window: "Window") -> "Survey":
     from kworker.worker.replay import survey
 
     return survey(config, admin, window)

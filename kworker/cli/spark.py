@@ -1,4 +1,4 @@
-"""`kworker spark`: runs the Spark job in the foreground, and tells how far its tables are."""
+"""`kworker spark`: the job in the foreground, how far its tables are, and their repair."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kworker import config_file
+from kworker.cli import spark_compact, spark_reset
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.errors import NotRunning
 from kworker.spark.progress import read_progress
@@ -35,6 +36,49 @@ def run(
 
 
 @app.command()
+def reset(
+    where: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help=f"Where to: {spark_reset.WHERE}.")
+    ],
+    config: ConfigOption = None,
+    table: Annotated[
+        str | None, typer.Option(help="Which table; may be left out if there is one only.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin a table's checkpoint anew, when it is damaged or the table shall be filled again.
+
+    Example: [bold]kworker spark reset --table orders --from committed --dry-run[/bold]
+
+    The job must be stopped. The old checkpoint is kept beside the new one, under a name with the
+    date. A table that appends, without dedupe, gets the results that it reads again twice: what
+    that will be is said. An offset that a partition does not hold becomes the nearest that it does.
+    """
+    loaded = config_file.load(config)
+    begin = spark_reset.begin(loaded, table)
+    begin.perform(where, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def compact(
+    config: ConfigOption = None,
+    table: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make few large files of the many small ones that batches leave, in a Spark of its own.
+
+    Example: [bold]kworker spark compact --table orders[/bold]
+
+    The job must be stopped, and one that starts meanwhile waits; but for tables that are only
+    appended to, and in a catalog, or where two commits at once exclude each other (HDFS, ABFS,
+    GCS). Delta and Iceberg only. The old files stay, for readers and for time travel, until you
+    vacuum them.
+    """
+    spark_compact.perform(config_file.load(config), table, as_json=as_json)
+
+
+@app.command()
 def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -55,7 +99,7 @@ def _show(told: dict[str, Any]) -> None:
     typer.echo(f"{told['state']} (process {told['pid']}){reason}")
     shown = Table("table", "state", "batch", "rows", "rescued", "behind", "reason", box=None)
     for table in told["tables"]:
-        batch = "" if table["batch"] is None else str(table["batch"])
-        counts = [f"{table[name]:,}" for name in ("rows", "rescued", "behind")]
-        shown.add_row(table["name"], table["state"], batch, *counts, table["reason"])
+        numbers = [table[name] for name in ("batch", "rows", "rescued", "behind")]
+        texts = ["" if number is None else f"{number:,}" for number in numbers]
+        shown.add_row(table["name"], table["state"], *texts, table["reason"])
     Console().print(shown)

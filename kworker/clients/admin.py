@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from confluent_kafka import (
@@ -14,6 +14,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import (
@@ -24,6 +25,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kworker.clients.kafka import committed_in
+from kworker.clients.watch import NO_ID
+from kworker.core.offset_map import Committed, Identity
 from kworker.errors import KworkerError, Unreachable
 from kworker.topics import TopicInfo, TopicSpec
 
@@ -86,6 +90,12 @@ class Admin:
             for name in here
         }
 
+    def topic_id(self, name: str) -> str:
+        """Another one when the topic was deleted and made again."""
+        limit = {"request_timeout": self._timeout_s}
+        found = self._client.describe_topics(TopicCollection([name]), **limit)
+        return str(self._result(found[name]).topic_id)
+
     def create(self, topics: Iterable[TopicSpec]) -> dict[str, str]:
         """Creates topics; what Kafka says against each that could not be, by name."""
         new = [
@@ -104,13 +114,25 @@ class Admin:
                 failures[name] = str(error)
         return failures
 
-    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, int]:
-        """The positions that a group has committed, without the partitions where it has none."""
+    def identities(self, topics: Iterable[str]) -> dict[str, Identity]:
+        """Which topics these are, without those of which the brokers do not tell."""
+        cluster_id, limit = self.cluster_id(), {"request_timeout": self._timeout_s}
+        described = self._client.describe_topics(TopicCollection(list(topics)), **limit)
+        found: dict[str, Identity] = {}
+        for name, future in described.items():
+            with suppress(Refused):
+                topic_id = str(self._result(future).topic_id)
+                found |= {name: Identity(cluster_id, topic_id)} if topic_id != NO_ID else {}
+        return found
+
+    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, Committed]:
+        """What a group has committed, without the partitions where it has nothing."""
         asked = [TopicPartition(*at) for at in partitions]
         with self._beside(group) as consumer:
             found = self._coordinated(lambda: consumer.committed(asked, timeout=self._timeout_s))
         _raise_first_error(found)
-        return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
+        held = {(tp.topic, tp.partition): committed_in(tp) for tp in found}
+        return {at: each for at, each in held.items() if each is not None}
 
     def set_group_offsets(self, group: str, positions: Mapping[At, int]) -> None:
         """Commits positions for a group without members; `Refused` when it has some."""
@@ -305,12 +327,17 @@ class Refusal(NamedTuple):
 
 
 def refusals(
-    kind: Literal["consumer", "producer"], properties: Mapping[str, Any]
+    kind: Literal["consumer", "producer"],
+    properties: Mapping[str, Any],
+    chosen: Collection[str] = (),
 ) -> Iterator[Refusal]:
-    """All that librdkafka says against these properties; asks no broker."""
+    """All that librdkafka says against these properties; asks no broker.
+
+    Of two that do not go together, the one that the user has `chosen` is to blame.
+    """
     left = dict(properties)
     while reason := _refusal(kind, left):
-        name = _culprit(kind, left, reason)
+        name = _culprit(kind, left, reason, chosen)
         yield Refusal(name, reason)
         if not name:
             return
@@ -318,11 +345,14 @@ def refusals(
 
 
 def _culprit(
-    kind: Literal["consumer", "producer"], properties: Mapping[str, Any], reason: str
+    kind: Literal["consumer", "producer"],
+    properties: Mapping[str, Any],
+    reason: str,
+    chosen: Collection[str],
 ) -> str:
     """The property without which librdkafka says something else, if it is about one."""
     if named := [name for name in properties if name in reason]:
-        return max(named, key=len)
+        return max(named, key=lambda name: (name in chosen, len(name)))
     if "configuration property" not in reason:
         return ""
     # It has used another name for it: linger.ms is queue.buffering.max.ms, too.

@@ -17,6 +17,7 @@ from confluent_kafka import (
 )
 
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
 At = tuple[str, int]
@@ -184,8 +185,8 @@ class KafkaConsumer:
         self._early += [raw for raw in early if _at(raw) not in older or _is_trouble(raw)]
         return [raw for raw in batch if _at(raw) not in self._held]
 
-    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]:
-        """The group's committed positions, None where there is none. Raises Refused."""
+    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, Committed | None]:
+        """What the group holds of each, None where it holds nothing. Raises Refused."""
         asked = [TopicPartition(*at) for at in partitions]
         try:
             answer = self._consumer.committed(asked, timeout=timeout_s)
@@ -193,7 +194,7 @@ class KafkaConsumer:
             raise Refused(str(error.args[0]), passing=True) from None
         if failed := [tp for tp in answer if tp.error]:
             raise Refused(str(failed[0].error), passing=True)
-        return {(tp.topic, tp.partition): tp.offset if tp.offset >= 0 else None for tp in answer}
+        return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
         """Takes up partitions at positions (None: the beginning), paused.
@@ -234,17 +235,22 @@ class KafkaConsumer:
         self._paused.difference_update(paused)
         self._consumer.resume([TopicPartition(*at) for at in paused])
 
-    def commit(self, positions: Mapping[At, int]) -> None:
+    def rewind(self, at: At, offset: int) -> None:
+        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        self._early = [raw for raw in self._early if _at(raw) != at]
+        self._consumer.seek(TopicPartition(*at, offset))
+
+    def commit(self, positions: Mapping[At, Committed]) -> None:
         """Sends positions; `Listener.committed` hears of the end. Raises Refused."""
         try:
-            self._consumer.commit(offsets=_offsets(positions), asynchronous=True)
+            self._consumer.commit(offsets=offsets_of(positions), asynchronous=True)
         except KafkaException as error:
             raise Refused(str(error.args[0]), passing=True) from None
 
-    def commit_now(self, positions: Mapping[At, int]) -> None:
+    def commit_now(self, positions: Mapping[At, Committed]) -> None:
         """The same, waiting for the answer: only where the group itself waits for us."""
         try:
-            answer = self._consumer.commit(offsets=_offsets(positions), asynchronous=False)
+            answer = self._consumer.commit(offsets=offsets_of(positions), asynchronous=False)
         except KafkaException as error:
             raise Refused(str(error.args[0]), passing=True) from None
         if error_text := _first_error(answer):
@@ -352,8 +358,20 @@ class KafkaProducer:
             self._fatal = str(error)
 
 
-def _offsets(positions: Mapping[At, int]) -> list[TopicPartition]:
-    return [TopicPartition(*at, position) for at, position in positions.items()]
+def offsets_of(positions: Mapping[At, Committed]) -> list[TopicPartition]:
+    """As the library takes them, in commits and in transactions.
+
+    It adds a NUL to what is text, so what is empty is none.
+    """
+    return [
+        TopicPartition(*at, *held) if held.metadata else TopicPartition(*at, held.position)
+        for at, held in positions.items()
+    ]
+
+
+def committed_in(answer: TopicPartition) -> Committed | None:
+    """What the library says that a group holds; None: nothing."""
+    return Committed(answer.offset, answer.metadata or "") if answer.offset >= 0 else None
 
 
 def _at(raw: RawMessage) -> At:

@@ -14,6 +14,7 @@ from kworker.clients.kafka import At, Listener, QueueFull, Refused
 from kworker.clients.memory_broker import MemoryKafka, Topic
 from kworker.clients.memory_group import Member, Standing
 from kworker.core.message import Fields, RawMessage
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
 Reporting = Callable[[object, object], None]
@@ -64,7 +65,7 @@ class MemoryConsumer:
         self._topics: list[str] = []
         self._owned: list[At] = []
         self._fetches: dict[At, _Fetch] = {}
-        self._sent: list[dict[At, int]] = []  # commits that the broker has not seen
+        self._sent: list[dict[At, Committed]] = []  # commits that the broker has not seen
         self._answers: list[KafkaError | None] = []
         self._events: list[RawMessage] = []
         self._told_missing: set[str] = set()
@@ -96,8 +97,8 @@ class MemoryConsumer:
         self,
         partitions: Iterable[At],
         timeout_s: float,  # noqa: ARG002
-    ) -> dict[At, int | None]:
-        """The group's committed positions, None where there is none. Raises Refused."""
+    ) -> dict[At, Committed | None]:
+        """What the group holds of each, None where it holds nothing. Raises Refused."""
         self._reach()
         if self._group.pending:
             raise Refused("a transaction holds positions of the group", passing=True)
@@ -123,12 +124,16 @@ class MemoryConsumer:
             fetch.paused = False
             fetch.told_end = -1
 
-    def commit(self, positions: Mapping[At, int]) -> None:
+    def rewind(self, at: At, offset: int) -> None:
+        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        self._fetches[at].position = offset
+
+    def commit(self, positions: Mapping[At, Committed]) -> None:
         """Sends positions; `Listener.committed` hears of the end, inside `take`."""
         self._sent.append(dict(positions))
         self._deliver_commits()
 
-    def commit_now(self, positions: Mapping[At, int]) -> None:
+    def commit_now(self, positions: Mapping[At, Committed]) -> None:
         """The same with the answer at once. Raises Refused."""
         self._reach()
         self._deliver_commits()

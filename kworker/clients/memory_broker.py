@@ -3,12 +3,13 @@
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 
-from kworker.clients.kafka import At
+from kworker.clients.kafka import At, Refused
 from kworker.clients.memory_group import Commit, Group
 from kworker.core.message import Fields, Headers
+from kworker.core.offset_map import Identity
 
 _MAX_MESSAGE_BYTES = 1_048_588  # the broker's default for a topic
 
@@ -34,7 +35,8 @@ class Log:
 
 
 class Topic:
-    def __init__(self, partitions: int, max_message_bytes: int) -> None:
+    def __init__(self, name: str, partitions: int, max_message_bytes: int) -> None:
+        self.id = name  # of this one alone: if it is made again, it has another
         self.max_message_bytes = max_message_bytes
         self.logs = [Log() for _ in range(partitions)]
 
@@ -59,7 +61,9 @@ class MemoryKafka:
         self, topic: str, partitions: int = 1, *, max_message_bytes: int = _MAX_MESSAGE_BYTES
     ) -> None:
         """Makes a topic, or adds partitions to it; groups that read it rebalance."""
-        made = self._topics.setdefault(topic, Topic(0, max_message_bytes))
+        if topic not in self._topics:
+            self._topics[topic] = Topic(f"topic-{next(self._names):04}", 0, max_message_bytes)
+        made = self._topics[topic]
         made.logs += [Log() for _ in range(partitions - len(made.logs))]
         self._topics_changed(topic)
 
@@ -70,6 +74,16 @@ class MemoryKafka:
 
     def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
+
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:  # noqa: ARG002 - never waits
+        """Which topics these are. Raises Refused."""
+        if not self.up:
+            raise Refused("broker unreachable", passing=True)
+        return {
+            name: Identity("memory", self._topics[name].id)
+            for name in topics
+            if name in self._topics
+        }
 
     def log(self, at: At) -> Log:
         """KeyError or IndexError where there is none."""
@@ -110,7 +124,8 @@ class MemoryKafka:
         return self._groups[name]
 
     def committed(self, group: str) -> dict[At, int]:
-        return dict(self.group(group).committed)
+        """The group's positions."""
+        return {at: held.position for at, held in self.group(group).committed.items()}
 
     def history(self, group: str) -> list[Commit]:
         """Every commit that the group accepted, in order."""
@@ -125,6 +140,10 @@ class MemoryKafka:
         self._transactors[transactional_id] = producer
         for group in self._groups.values():
             group.pending.pop(transactional_id, None)
+
+    def expire(self, transactional_id: str) -> None:
+        """Ends and fences a transaction that has been open for too long."""
+        self.install(transactional_id, None)
 
     def installed(self, transactional_id: str) -> object:
         """The one producer that may write under this id."""

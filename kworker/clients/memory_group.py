@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError
 
 from kworker.clients.kafka import At
+from kworker.core.offset_map import METADATA_MAX, Committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Commit:
     generation: int
     at: At
     position: int
+    metadata: str = ""
 
 
 class Member:
@@ -62,8 +64,8 @@ class Group:
         self._members: dict[str, Member] = {}
         self._rebalancing = False
         self.generation = 0
-        self.committed: dict[At, int] = {}
-        self.pending: dict[str, Mapping[At, int]] = {}  # of open transactions, by their ids
+        self.committed: dict[At, Committed] = {}
+        self.pending: dict[str, Mapping[At, Committed]] = {}  # of open transactions, by their ids
         self.history: list[Commit] = []
 
     def join(self, name: str, topics: list[str]) -> Member:
@@ -111,19 +113,20 @@ class Group:
         topics = [name for member in self._members.values() for name in member.topics]
         return any(at[0] == topic for at in self._partitions(topics))
 
-    def commit(self, member: Member | None, positions: Mapping[At, int]) -> KafkaError | None:
+    def commit(self, member: Member | None, positions: Mapping[At, Committed]) -> KafkaError | None:
         """Takes over positions, of whatever partition and also backwards, as the broker does."""
         if (error := self.refusal(member)) is not None:
             return error
         name, generation = ("", -1) if member is None else (member.name, member.generation)
-        self.accept(name, generation, positions)
-        return None
+        fitting = {at: held for at, held in positions.items() if fits(held)}
+        self.accept(name, generation, fitting)
+        return None if fitting == positions else KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE)
 
-    def accept(self, member: str, generation: int, positions: Mapping[At, int]) -> None:
+    def accept(self, member: str, generation: int, positions: Mapping[At, Committed]) -> None:
         """Takes over what was not refused; of a transaction also after the member has left."""
-        for at, position in positions.items():
-            self.committed[at] = position
-            self.history.append(Commit(self._name, member, generation, at, position))
+        for at, held in positions.items():
+            self.committed[at] = held
+            self.history.append(Commit(self._name, member, generation, at, *held))
 
     def refusal(self, member: Member | None) -> KafkaError | None:
         """Why positions are not taken from this member now; from nobody, while it has members."""
@@ -151,6 +154,11 @@ class Group:
         member.generation = self.generation
         member.assignment = assignment
         member.answered = False
+
+
+def fits(held: Committed) -> bool:
+    """Whether a broker takes its metadata."""
+    return len(held.metadata.encode()) <= METADATA_MAX
 
 
 def _range(

@@ -6,11 +6,15 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At, Refused
-from kworker.clients.memory import partition_of, size_of
+from kworker.clients.kafka import At, QueueFull, Refused
+from kworker.clients.memory import Reporting, partition_of, size_of
 from kworker.clients.memory_broker import MemoryKafka
-from kworker.clients.memory_group import Standing
+from kworker.clients.memory_group import Standing, fits
+from kworker.clients.transactions import Abortable, Broken
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
+
+_QUEUE_RECORDS = 100_000
 
 
 class MemoryTransactor:
@@ -23,15 +27,19 @@ class MemoryTransactor:
     def __init__(
         self,
         kafka: MemoryKafka,
-        properties: Mapping[str, Any],  # noqa: ARG002 - as the real one
+        properties: Mapping[str, Any],
         transactional_id: str,
         timeout_s: float,  # noqa: ARG002 - never waits
     ) -> None:
         self._kafka = kafka
         self._id = transactional_id
         self._open = False
+        self._most = int(properties.get("queue.buffering.max.messages", _QUEUE_RECORDS))
         self._outputs: list[Output] = []
-        self._positions: list[tuple[Standing, Mapping[At, int]]] = []
+        self._queued: list[tuple[Output, Reporting]] = []
+        self._failed = False  # one that was queued
+        self._broken = ""  # only `abort` helps
+        self._positions: list[tuple[Standing, Mapping[At, Committed]]] = []
         self._spread = count()
 
     def open(self) -> None:
@@ -50,21 +58,58 @@ class MemoryTransactor:
         self._check()
         self._outputs.append(output)
 
-    def send_positions(self, positions: Mapping[At, int], standing: Standing) -> None:
+    def queue(self, output: Output, refused: Reporting) -> None:
+        """Adds a record. `refused(error, message)` is called from `poll` if it fails.
+
+        Raises QueueFull; Broken.
+        """
+        if self._broken or self._kafka.installed(self._id) is not self:
+            raise Broken(self.trouble())
+        if len(self._queued) >= self._most:
+            raise QueueFull
+        self._queued.append((output, refused))
+
+    def poll(self) -> None:
+        """Adds what is queued, unless the broker is away, and reports what was refused."""
+        if not (self._kafka.up and self._kafka.writable):
+            return
+        queued, self._queued = self._queued, []
+        for output, refused in queued:
+            if (code := self._refusal(output)) is None:
+                self._outputs.append(output)
+            else:
+                self._failed = True
+                refused(KafkaError(code), None)
+
+    @property
+    def unfinished(self) -> int:
+        """Records without a delivery report."""
+        return len(self._queued)
+
+    def trouble(self) -> str | None:
+        """Why the open transaction takes no more; None while it does."""
+        fenced = self._kafka.installed(self._id) is not self
+        return str(KafkaError(KafkaError._FENCED)) if fenced else self._broken or None
+
+    def send_positions(self, positions: Mapping[At, Committed], standing: Standing) -> None:
         """Adds positions of a group to the transaction. Raises Refused."""
         self._check()
         member = standing.member
         error = standing.group.refusal(member)
         if error is None and standing.generation != standing.group.generation:
             error = KafkaError(KafkaError.ILLEGAL_GENERATION)
+        if error is None and not all(map(fits, positions.values())):
+            error = KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE)
         if error is not None:
-            raise Refused(str(error), passing=True)
+            self._broken = str(error)
+            raise Abortable(str(error), passing=True)
         self._positions.append((standing, dict(positions)))
         standing.group.pending[self._id] = positions
 
     def commit(self) -> None:
         """Makes all of it visible and durable. Raises Refused."""
         self._check()
+        self.poll()
         self._check_outputs()
         written = {self._write(output) for output in self._outputs}
         for at in written:
@@ -76,6 +121,8 @@ class MemoryTransactor:
     def abort(self) -> None:
         """As if the transaction had never been. Raises Refused."""
         self._check()
+        for _, refused in self._queued:
+            refused(KafkaError(KafkaError._PURGE_QUEUE), None)
         self._end()
 
     def close(self) -> None:
@@ -93,14 +140,22 @@ class MemoryTransactor:
             raise Refused(str(KafkaError(KafkaError._STATE)), passing=True)
 
     def _check_outputs(self) -> None:
+        if self._broken or self._failed:
+            raise Refused(self._broken or "records failed delivery", passing=True)
         for output in self._outputs:
-            topic = self._kafka.topic(output.topic)
-            if topic is None:
-                raise Refused(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), passing=True)
-            if output.partition >= len(topic.logs):
-                raise Refused(str(KafkaError(KafkaError._UNKNOWN_PARTITION)), passing=True)
-            if size_of(output) > topic.max_message_bytes:
-                raise Refused(str(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)), passing=True)
+            if (code := self._refusal(output)) is not None:
+                raise Refused(str(KafkaError(code)), passing=True)
+
+    def _refusal(self, output: Output) -> int | None:
+        """Why the broker does not take a record."""
+        topic = self._kafka.topic(output.topic)
+        if topic is None:
+            return int(KafkaError._UNKNOWN_TOPIC)
+        if output.partition >= len(topic.logs):
+            return int(KafkaError._UNKNOWN_PARTITION)
+        if size_of(output) > topic.max_message_bytes:
+            return int(KafkaError.MSG_SIZE_TOO_LARGE)
+        return None
 
     def _write(self, output: Output) -> At:
         topic = self._kafka.topic(output.topic)
@@ -113,4 +168,5 @@ class MemoryTransactor:
     def _end(self) -> None:
         for standing, _ in self._positions:
             standing.group.pending.pop(self._id, None)
-        self._outputs, self._positions, self._open = [], [], False
+        self._outputs, self._queued, self._positions = [], [], []
+        self._failed, self._broken, self._open = False, "", False

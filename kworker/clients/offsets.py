@@ -42,7 +42,7 @@ class TopicWatch:
     """The ends of one topic's partitions, renewed by calling `turn` now and then.
 
     Owned by one thread. While the broker or the topic is away, `problem` says so; `ends`
-    keeps the last answer, and is empty before the first. An end is
+    keeps the last answer, and is empty before the first of a topic. An end is
     where a read_committed reader stops: what is in an open transaction is not there yet.
     """
 
@@ -51,6 +51,7 @@ class TopicWatch:
         self._topic = topic
         self._asked: _Futures = {}
         self._partitions: list[int] = []  # as just told: their ends are asked next
+        self.topic_id = ""  # another, when the topic was deleted and made again
         self.ends: dict[int, int] = {}
         self.problem = ""
 
@@ -72,7 +73,11 @@ class TopicWatch:
             self.problem = ""
             self._partitions = []
         elif answers:
-            self._partitions = [p.id for p in answers[self._topic].partitions]
+            found = answers[self._topic]
+            self._partitions = [p.id for p in found.partitions]
+            if self.topic_id != str(found.topic_id):
+                self.topic_id = str(found.topic_id)
+                self.ends = {}  # of the other one
 
     def _ask(self) -> None:
         """First for the partitions, which may have become more, then for their ends."""
@@ -97,8 +102,8 @@ class TopicWatch:
 
 def committed(
     properties: Mapping[str, Any], group: str, topic: str, partitions: Iterable[int]
-) -> dict[int, int]:
-    """The positions that a group has committed, or none if nobody answers in `READ_TIMEOUT_S`.
+) -> dict[int, int] | None:
+    """The positions that a group has committed; None if nobody answers in `READ_TIMEOUT_S`.
 
     Asked by a consumer that joins nothing: the admin client's own call dereferences NULL, and
     ends the process, when the coordinator is new or has moved.
@@ -108,7 +113,7 @@ def committed(
         asked = [TopicPartition(topic, partition) for partition in partitions]
         found = consumer.committed(asked, timeout=READ_TIMEOUT_S)
     except KafkaException:
-        return {}
+        return None
     finally:
         consumer.close()
     return {at.partition: at.offset for at in found if at.offset >= 0}
@@ -140,6 +145,10 @@ class GroupOffsets:
                 [ConsumerGroupTopicPartitions(self._group, at)],
                 request_timeout=REQUEST_TIMEOUT_S,
             )[self._group]
+
+    def renew(self) -> None:
+        """Has all committed again at the next call: what is not, Kafka forgets after some days."""
+        self._published.clear()
 
     def settle(self, positions: Mapping[int, int], timeout_s: float) -> None:
         """Publishes for the last time: waits, at most `timeout_s`, until the broker has it."""

@@ -39,7 +39,9 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     # write to topics that they have seen, so that those are new is no reason to wait for them.
     "topic.metadata.propagation.max.ms": 1000,
 }
-_TRANSACTION_TIMEOUT_MS = 45_000
+# Who takes a partition over from a host that died waits for the end of its transaction, too,
+# for which brokers look every ten seconds: not much longer than for the end of its session.
+_TRANSACTION_TIMEOUT_MS = 30_000
 # What is prefetched of a partition whose head is not due is thrown away; a partition that is
 # resumed waits for the fetch that is under way for the others; and a delay that is new has
 # records as soon as it is configured.
@@ -95,8 +97,20 @@ def delay_consumer_properties(config: Config) -> Properties:
     }
 
 
+def worker_producer_properties(config: Config, *, slot: int) -> Properties:
+    """For the producer of the worker in `slot`, as the guarantee asks."""
+    properties = producer_properties(config, slot=slot)
+    exactly_once = config.delivery.guarantee == "exactly-once"
+    return transactional(properties) if exactly_once else properties
+
+
+def transactional_id(config: Settings, slot: Slot) -> str:
+    """The same in every life of a process: the next one ends what this one leaves open."""
+    return f"{config.name}-{config.instance}-{slot}"
+
+
 def delay_producer_properties(config: Config) -> Properties:
-    """For the transactional producer of the delay process; its id is the client's."""
+    """For the transactional producer of the delay process."""
     return {
         **transactional(producer_properties(config, slot="delay")),
         # What came from a topic of ours fits into another; but one batch must, too.

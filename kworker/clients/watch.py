@@ -4,13 +4,20 @@ Asked without waiting: the admin client answers in the background.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from kworker.clients.kafka import At
+from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Identity
 
 _LOG = logging.getLogger("librdkafka")
 _TIMEOUT_S = 5.0
@@ -19,6 +26,20 @@ _TIMEOUT_S = 5.0
 _FRESH = {"metadata.max.age.ms": 3000, "topic.metadata.refresh.interval.ms": 1000}
 # Kafka's limit is on the batch, which the producer's is on too.
 _LIMIT = "max.message.bytes"
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker that knows of none
+_PASSING = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+_GRACE_S = 1.0  # the request's own time-out comes first
 
 
 class KafkaWatch:
@@ -33,6 +54,7 @@ class KafkaWatch:
         self._limits: dict[ConfigResource, Any] = {}
         self._described: dict[str, Any] = {}
         self._partitions: dict[str, Any] = {}
+        self._topics: dict[str, Any] = {}
 
     def ask_ends(self, partitions: Iterable[At]) -> None:
         """Asks how far each partition can be read: to an open transaction, or its last record."""
@@ -86,6 +108,37 @@ class KafkaWatch:
             },
         )
 
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+        """Which topics these are, without those of which the brokers do not tell.
+
+        The one call that waits. Raises Refused when nobody answers, and the same may work later.
+        """
+        described = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=timeout_s
+        )
+        cluster = _told(self._admin.describe_cluster(request_timeout=timeout_s), timeout_s)
+        answers = {name: _told(future, timeout_s) for name, future in described.items()}
+        return {
+            name: Identity(cluster.cluster_id, str(answer.topic_id))
+            for name, answer in answers.items()
+            if cluster and cluster.cluster_id and answer and str(answer.topic_id) != NO_ID
+        }
+
+    def ask_ids(self, topics: Collection[str]) -> None:
+        """Asks which topics these are now."""
+        if topics and not self._topics:
+            self._topics = self._admin.describe_topics(
+                TopicCollection(list(topics)), request_timeout=_TIMEOUT_S
+            )
+
+    def ids(self) -> dict[str, str] | None:
+        """The answer, once; without the topics that do not exist, or nobody told of."""
+        if not self._topics or not all(future.done() for future in self._topics.values()):
+            return None
+        asked, self._topics = self._topics, {}
+        told = {topic: _result(future) for topic, future in asked.items()}
+        return {topic: str(answer.topic_id) for topic, answer in told.items() if answer is not None}
+
     def ask_partitions(self, topics: Iterable[str]) -> None:
         """Asks how many partitions each topic has."""
         asked = TopicCollection(list(topics))
@@ -102,6 +155,18 @@ class KafkaWatch:
             for topic, future in asked.items()
             if (answer := _result(future)) is not None
         }
+
+
+def _told(future: Any, timeout_s: float) -> Any:
+    """None: it will not be told. Raises Refused when it may be told later."""
+    try:
+        return future.result(timeout_s + _GRACE_S)
+    except TimeoutError:
+        raise Refused("no broker answers", passing=True) from None
+    except KafkaException as error:
+        if error.args[0].code() in _PASSING:
+            raise Refused(str(error.args[0]), passing=True) from None
+        return None
 
 
 def _result(future: Any) -> Any:

@@ -14,10 +14,11 @@ class FlowPolicy:
     bytes_max: int
     held_max: int = 5_000  # records of keys that are held
     held_bytes_max: int = 16 << 20
-    beyond_max: int = 100_000  # settled beyond a gap, until a commit can name them
     low: float = 0.5  # of its bound: where a paused partition goes on
     patience_s: float = 0.5  # no room for so long: pause, and poll on
     starving_s: float = 1.0  # a partition over its credit keeps another from its first record
+    crowded_records: int = 250  # room for so many: what was crowded goes on
+    crowded_s: float = 5.0  # it lasts, and is told
 
 
 class Flow:
@@ -28,7 +29,9 @@ class Flow:
     pauses when it has had no room for `patience_s`, because then it must poll on. A
     partition has a credit, twice its even share; for long over it, it is paused while
     another starves: that has records, none of them here, since what was prefetched
-    comes first. Mostly the other's turn comes sooner than that.
+    comes first. Mostly the other's turn comes sooner than that. A crowded partition has so
+    many unsettled records, so far apart, that a commit could not tell what is done between
+    one more of them: it is paused until some have ended, whoever starves or not.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -43,6 +46,7 @@ class Flow:
         self._had_room = False  # since the last look
         self._all_paused = False
         self._over_since: dict[Partition, float] = {}
+        self._crowded_since: dict[Partition, float] = {}
         self.paused: set[Partition] = set()
         self.stopped = False  # for good: draining
         self.blocked = False  # for now: what is finished cannot be published
@@ -58,6 +62,12 @@ class Flow:
         self._held = {record for record in self._held if record.partition is not partition}
         self.paused.discard(partition)
         self._over_since.pop(partition, None)
+        self._crowded_since.pop(partition, None)
+
+    def crowd(self, partition: Partition, offset: int) -> None:
+        """From this offset on there is no room in its map; its consumer has paused it."""
+        partition.crowded = offset
+        self.paused.add(partition)
 
     def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
         """Records of one partition were taken, of so many bytes each."""
@@ -146,6 +156,7 @@ class Flow:
     def to_pause(self, partitions: Iterable[Partition], now: float) -> set[Partition]:
         """Those of the assigned partitions that shall be paused now, the others shall not be."""
         assigned = list(partitions)
+        self._look_at_crowded(assigned, now)
         if self.must_pause_all(now):
             self._over_since.clear()
             return set(assigned)
@@ -158,8 +169,6 @@ class Flow:
         if partition in self.paused:
             self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)
-        if self._beyond(partition):
-            return True
         if not (starving and self._over(partition, share)):
             self._over_since.pop(partition, None)
             return False
@@ -173,9 +182,20 @@ class Flow:
         return (
             partition.in_flight >= max(1.0, self._policy.records_max * credit)
             or partition.in_flight_bytes >= self._policy.bytes_max * credit
-            or self._beyond(partition)
+            or partition.crowded is not None
         )
 
-    def _beyond(self, partition: Partition) -> bool:
-        """It must not grow, whoever starves or not."""
-        return partition.ledger.beyond >= self._policy.beyond_max
+    def _look_at_crowded(self, partitions: Iterable[Partition], now: float) -> None:
+        for partition in partitions:
+            if partition.crowded is None:
+                continue
+            if partition.ledger.has_room(self._policy.crowded_records, partition.crowded):
+                partition.crowded = None
+                self._crowded_since.pop(partition, None)
+            else:
+                self._crowded_since.setdefault(partition, now)
+
+    def crowded(self, now: float) -> list[Partition]:
+        """Those that have waited for room for longer than may pass unsaid."""
+        patience_s = self._policy.crowded_s
+        return [p for p, since in self._crowded_since.items() if now - since >= patience_s]

@@ -27,6 +27,7 @@ class Standing(NamedTuple):
     committed: int | None  # None: the group has no position
     low: int  # the first offset that the partition holds
     high: int  # the one after its last
+    finished_beyond: int = 0  # offsets beyond the position that are done, too
 
     @property
     def at(self) -> tuple[str, int]:

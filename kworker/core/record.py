@@ -1,12 +1,13 @@
 """A record on its way through a worker, and the partition that it came from."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import ne
 
 from kworker.core.headers import Envelope, Source
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
+from kworker.core.offset_map import Committed, Run, encode
 from kworker.core.outcome import RECORD_OVERHEAD, Outcome
 
 PLACE_BITS = 48  # of an offset, in a word that names the partition, too
@@ -18,11 +19,16 @@ class Partition:
     """One source partition for one assignment.
 
     Owned by the poll thread. `open` ends with the assignment: what completes
-    afterwards finds a closed partition and is dropped.
+    afterwards finds a closed partition and is dropped, unless it is taken up by a later one
+    (see `Outliving`). `origin` names its log, for a map of what is done beyond the position;
+    None: not known, so there is none.
     """
 
     __slots__ = (
+        "_told",
+        "_told_of",
         "busy",
+        "crowded",
         "epoch",
         "frame_size",
         "held",
@@ -33,6 +39,7 @@ class Partition:
         "ledger",
         "number",
         "open",
+        "origin",
         "place",
         "prefix",
         "reaches",
@@ -40,7 +47,17 @@ class Partition:
         "topic",
     )
 
-    def __init__(self, topic: str, number: int, epoch: int, known: int, position: int | None):
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        epoch: int,
+        known: int,
+        position: int | None,
+        origin: bytes | None = None,
+        done: Iterable[Run] = (),
+    ) -> None:
+        """`position` and what is `done` beyond it are what the group holds."""
         self.topic = topic
         self.number = number
         self.prefix = f"{topic}/{number}/".encode()  # of a source position in a header
@@ -50,7 +67,11 @@ class Partition:
         self.known = known  # its index in the scoreboard's text
         # What makes, with an offset added, one word of both.
         self.place = min(known, _KNOWN_MAX) << PLACE_BITS
-        self.ledger = Ledger(position)
+        self.ledger = Ledger(position, done)
+        self.origin = origin
+        self._told = ""  # the last map
+        self._told_of: tuple[int | None, int] = (None, -1)  # the position and version it tells
+        self.crowded: int | None = None  # the offset from which on its map had no room
         self.open = True
         self.reaches = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
@@ -60,6 +81,26 @@ class Partition:
         self.ready: deque[Record] = deque()  # may run now; kept by Lanes
         # Lanes with a record out, and what waits behind it (None: nothing yet).
         self.busy: dict[object, deque[Record] | None] = {}
+
+    def committed(self) -> Committed | None:
+        """What the group shall hold of it now; None while nobody knows where it begins."""
+        ledger, position = self.ledger, self.ledger.position
+        if position is None or self.origin is None or not ledger.beyond:
+            return None if position is None else Committed(position)
+        if self._told_of != (position, ledger.version):
+            self._told = encode(self.origin, position, ledger.after()[1])
+            self._told_of = position, ledger.version
+        return Committed(position, self._told)
+
+    def committed_after(self, offsets: Collection[int]) -> Committed | None:
+        """The same, once these records will be settled, too: before anybody knows that."""
+        position, runs = self.ledger.after(offsets)
+        if position is None:
+            return None
+        beyond = self.ledger.beyond or any(offset > position for offset in offsets)
+        if self.origin is None or not beyond:
+            return Committed(position)
+        return Committed(position, encode(self.origin, position, runs))
 
     @property
     def starving(self) -> bool:
@@ -124,6 +165,12 @@ class Record:
         self.attempt = envelope.attempt
         key, value = self.raw.key(), self.raw.value()
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
+
+    def stand_for(self, again: "Record") -> None:
+        """`again` is this record, read in a later epoch, where nobody has seen it run."""
+        self.partition, self.home, self.lane = again.partition, again.home, again.lane
+        self.size, self.taken = again.size, again.taken
+        self.refusal = None  # of an output that is written anew
 
     @property
     def source(self) -> Source:

@@ -1,5 +1,7 @@
 """The stream of results, and from it the rows of each table, as data frames."""
 
+from typing import NamedTuple
+
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -9,7 +11,7 @@ from kworker.config import Config, Table
 from kworker.config_tables import RESCUED_COLUMN
 from kworker.spark.kafka_options import source_options
 from kworker.spark.reasons import reason
-from kworker.spark.sinks import missing_columns
+from kworker.spark.sinks import Shape, missing_columns, unchanged
 from kworker.spark.tables import (
     ENVELOPE,
     FIELDS,
@@ -31,22 +33,33 @@ TAKEN = "taken"
 """The names under which a query's progress holds what it counted."""
 
 
-def results(session: SparkSession, config: Config) -> DataFrame:
+def results(session: SparkSession, config: Config, starting: str = "earliest") -> DataFrame:
     """The records of the results topic, as Kafka has them; nothing is read yet."""
-    options = source_options(config.kafka.common, config.delivery.results)
+    options = source_options(config.kafka.common, config.delivery.results, starting)
     options["maxOffsetsPerTrigger"] = str(BATCH_RECORDS_MAX)
     return session.readStream.format("kafka").options(**options).load()
 
 
-def table_frame(stream: DataFrame, table: Table, config: Config) -> DataFrame:
+class TableRows(NamedTuple):
+    """What a table's query reads, the table's columns, and what makes them of each batch."""
+
+    stream: DataFrame
+    schema: StructType
+    shape: Shape
+
+
+def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
     """A table's rows, transformed where it says so; ValueError, `key: problem`, if that fails."""
     rows = rows_of(stream, table)
-    if table.transform:
-        rows = _transformed(rows, table, config)
-    missing = missing_columns(table, rows.columns)
+    shape = _transform(table, config) if table.transform else unchanged
+    shaped = shape(rows)
+    missing = missing_columns(table, shaped.columns)
     if missing:
         raise ValueError(missing[0])
-    return rows
+    if table.dedupe:
+        # Of a result that came twice, what was made of each is no longer told apart.
+        return TableRows(rows, shaped.schema, shape)
+    return TableRows(shaped, shaped.schema, unchanged)
 
 
 def rows_of(stream: DataFrame, table: Table) -> DataFrame:
@@ -85,9 +98,12 @@ def parse_schema(ddl: str) -> StructType:
     return schema
 
 
-def _transformed(rows: DataFrame, table: Table, config: Config) -> DataFrame:
-    try:
-        transform = load_transform(table.transform, config.file.parent)
-        return apply(transform, table.transform, rows)
-    except ValueError as error:
-        raise ValueError(f"transform: {error}") from error
+def _transform(table: Table, config: Config) -> Shape:
+    def shape(rows: DataFrame) -> DataFrame:
+        try:
+            transform = load_transform(table.transform, config.file.parent)
+            return apply(transform, table.transform, rows)
+        except ValueError as error:
+            raise ValueError(f"transform: {error}") from error
+
+    return shape

@@ -4,16 +4,15 @@ import time
 from functools import partial
 
 import structlog
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
 from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.properties import admin_properties
-from kworker.config import Config, Table
+from kworker.config import Config
 from kworker.errors import ConfigError, KworkerError
 from kworker.jars import find_java
-from kworker.spark.frames import results, table_frame
+from kworker.spark.frames import TableRows, results, table_rows
+from kworker.spark.launch import Launcher
 from kworker.spark.lease import Lease
 from kworker.spark.progress import (
     ProgressFile,
@@ -24,7 +23,7 @@ from kworker.spark.progress import (
     summary,
 )
 from kworker.spark.query import TableQuery
-from kworker.spark.reasons import reason
+from kworker.spark.reasons import explained, reason
 from kworker.spark.session import (
     CALL_FAILED,
     archives,
@@ -33,7 +32,7 @@ from kworker.spark.session import (
     close_session,
     open_session,
 )
-from kworker.spark.sinks import Sink, prepare, start, trigger_of
+from kworker.spark.sinks import Sink, sinks, trigger_of
 from kworker.spark.stop import StopRequest
 
 _log = structlog.get_logger()
@@ -42,7 +41,6 @@ TURN_S = 0.5
 STANDBY_S = 1.0
 GRACE_S = 5.0  # for the batches in hand, when the job shall end
 SETTLE_S = 2.0
-FAILURES_ONCE_MAX = 5  # in a row: then a job that shall end by itself gives up
 
 
 class Job:
@@ -60,17 +58,18 @@ class Job:
         self._stop = stop
         self._trigger = trigger_of(config.spark, once)
         self._once = self._trigger == "available-now"
+        self._lease = Lease(config.spark.checkpoints)
         self._file = ProgressFile(config.state_dir)
         self._client = connect(admin_properties(config))
         self._watch = TopicWatch(self._client, config.delivery.results)
         self._queries: list[TableQuery] = []
         self._recalled = False
+        self._topic_id = ""  # of the topic as it was seen last
 
     def run(self) -> None:
-        """Everything; blocks until the end. The lease lasts as long as the process."""
-        lease = Lease(self._spark.checkpoints)
+        """Everything; blocks until the end. The lease lasts as long as process and JVM."""
         try:
-            if not self._await_lease(lease):
+            if not self._await_lease():
                 return
             self._run_session()
         except KworkerError as error:
@@ -78,30 +77,31 @@ class Job:
             raise
         self._tell(State.STOPPED)
 
-    def _await_lease(self, lease: Lease) -> bool:
+    def _await_lease(self) -> bool:
         """False when the job was stopped before it got the lease."""
         told = False
-        while not self._take(lease):
+        while not self._take_lease():
             if not told:
-                _log.info("standby: another job has the checkpoints", **lease.holder())
+                _log.info("standby: another job has the checkpoints", **self._lease.holder())
                 told = True
-            self._tell_standby(lease)
+            self._tell_standby()
             if self._stop.wait(STANDBY_S):
                 return False
         return True
 
-    def _take(self, lease: Lease) -> bool:
+    def _take_lease(self) -> bool:
         try:
-            return lease.take()
+            return self._lease.take()
         except OSError as error:
             raise KworkerError(f"spark.checkpoints: {self._spark.checkpoints}: {error}") from error
 
-    def _tell_standby(self, lease: Lease) -> None:
+    def _tell_standby(self) -> None:
         """Unless the holder tells its own progress in the same file."""
         told = read_progress(self._config.state_dir) or {}
-        holder = lease.holder().get("pid")
-        if told.get("pid") != holder:
-            self._tell(State.STANDBY, f"process {holder} holds {self._spark.checkpoints}")
+        holder = self._lease.holder()
+        if told.get("pid") != holder.get("pid"):
+            who = f"process {holder.get('pid')} on {holder.get('host')}"
+            self._tell(State.STANDBY, f"{who} holds {self._spark.checkpoints}")
 
     def _run_session(self) -> None:
         self._tell(State.STARTING)
@@ -113,6 +113,7 @@ class Job:
                 self.turn(time.monotonic())
                 self._stop.wait(TURN_S)
             self._end()
+            self._raise_failures()
         except CALL_FAILED as error:
             await_jvm_end()
             raise KworkerError(f"Spark: {reason(error)}") from error
@@ -122,34 +123,56 @@ class Job:
     def _open(self) -> SparkSession:
         found = archives(self._spark.tables, progress=lambda text: _log.info(text))
         try:
-            return open_session(self._config, found)
+            return open_session(self._config, found, self._lease)
         except CALL_FAILED as error:
             find_java()  # when that is the reason, it says so
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
 
     @property
     def _finished(self) -> bool:
-        return all(query.finished for query in self._queries)
+        return all(map(self._ended, self._queries))
+
+    def _ended(self, query: TableQuery) -> bool:
+        """Whether there is nothing more to wait for; a job that goes on never gives one up."""
+        return query.finished or (self._once and query.hopeless)
+
+    def _raise_failures(self) -> None:
+        """Of a job that ended by itself: the other tables are complete."""
+        if self._once and not self._stop.made:
+            failed = [query.progress for query in self._queries if query.hopeless]
+            if failed:
+                raise KworkerError("\n".join(f"table {t.name}: {t.reason}" for t in failed))
 
     def turn(self, now: float) -> None:
         """Looks after everything once; blocks for seconds only while a query starts."""
         check_jvm()
         self._watch.turn()
+        self._look_for_another_topic()
         if self._watch.ends and not self._recalled:
             self._recall()
-        there = bool(self._watch.ends) and not self._watch.problem
+        there = self._recalled and not self._watch.problem
         for query in self._queries:
-            query.turn(now, may_start=there)
-            if self._once and query.failures >= FAILURES_ONCE_MAX:
-                raise KworkerError(f"table {query.progress.name}: {query.progress.reason}")
+            if not self._ended(query):
+                query.turn(now, may_start=there)
         self._tell(job_state([query.progress for query in self._queries]), self._watch.problem)
 
+    def _look_for_another_topic(self) -> None:
+        """Of the same name: running queries would go on at their offsets, in other records."""
+        if self._watch.topic_id != self._topic_id:
+            self._topic_id = self._watch.topic_id
+            self._recalled = False
+            for query in self._queries:
+                query.again()
+
     def _recall(self) -> None:
-        """How far the tables were before: a query tells only with its next batch."""
+        """How far the tables were before, for people and for the guards of their checkpoints."""
         properties, topic = admin_properties(self._config), self._config.delivery.results
         for query in self._queries:
             group = self._group(query.progress.name)
-            query.progress.positions = committed(properties, group, topic, self._watch.ends)
+            found = committed(properties, group, topic, self._watch.ends)
+            if found is None:
+                return  # nobody answers: asked again at the next turn
+            query.progress.positions = found
         self._recalled = True
 
     def _group(self, table: str) -> str:
@@ -163,27 +186,26 @@ class Job:
     def _plan(self, session: SparkSession) -> list[TableQuery]:
         """The queries, not started yet; ConfigError with the problems of all tables."""
         stream = results(session, self._config)
+        launcher = Launcher(session, self._config, self._watch, self._trigger)
         planned, problems = [], []
-        for index, table in enumerate(self._spark.tables):
+        for sink in sinks(self._spark):
             try:
-                rows = table_frame(stream, table, self._config)
+                rows = table_rows(stream, sink.table, self._config)
             except ValueError as error:
-                problems.append(f"spark.tables[{table.name}].{error}")
+                problems.append(f"spark.tables[{sink.table.name}].{error}")
             else:
-                planned.append(self._query(session, self._sink(index, table), rows))
+                planned.append(self._query(launcher, sink, rows))
         if problems:
             raise ConfigError(problems)
         return planned
 
-    def _sink(self, index: int, table: Table) -> Sink:
-        return Sink(table, index, f"{self._spark.checkpoints.rstrip('/')}/{table.name}")
-
-    def _query(self, session: SparkSession, sink: Sink, rows: DataFrame) -> TableQuery:
-        name = sink.table.name
-        topic = self._config.delivery.results
-        group = GroupOffsets(self._client, self._group(name), topic)
-        launch = partial(_launch, session, sink, rows, self._trigger)
-        return TableQuery(TableProgress(name), launch, group)
+    def _query(self, launcher: Launcher, sink: Sink, rows: TableRows) -> TableQuery:
+        progress = TableProgress(sink.table.name)
+        group = GroupOffsets(
+            self._client, self._group(progress.name), self._config.delivery.results
+        )
+        launch = partial(launcher.launch, sink, rows, progress)
+        return TableQuery(progress, launch, partial(explained, sink.table, sink.checkpoint), group)
 
     def _end(self) -> None:
         """Lets the batches in hand finish, within the time of grace; the rest comes again."""
@@ -197,16 +219,3 @@ class Job:
             time.sleep(0.1 if running else 0)
         for query in self._queries:
             query.settle(SETTLE_S)
-
-
-def _launch(session: SparkSession, sink: Sink, rows: DataFrame, trigger: str) -> StreamingQuery:
-    """Starts a table's query, and makes its table first."""
-    key = f"spark.tables[{sink.table.name}]"
-    try:
-        prepare(session, sink, rows.schema)
-        return start(rows, sink, trigger)
-    except AnalysisException as error:
-        raise ConfigError(f"{key}: {reason(error)}") from error
-    except ValueError as error:
-        part = "transform" if sink.table.transform else "schema"
-        raise ConfigError(f"{key}.{part}: {error}: name another path, or change it back") from error

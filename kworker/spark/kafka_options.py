@@ -1,6 +1,7 @@
 """Translates `[kafka]`, which librdkafka reads, into what Spark's Java client understands."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kworker.errors import ConfigError
@@ -27,8 +28,10 @@ _LOGIN_MODULES = {
 }
 
 
-def source_options(common: Mapping[str, Value], topic: str) -> dict[str, str]:
-    """The options of the stream over `topic`.
+def source_options(
+    common: Mapping[str, Value], topic: str, starting: str = "earliest"
+) -> dict[str, str]:
+    """The options of the stream over `topic`, which begins at `starting` without a checkpoint.
 
     Reads certificate files; ConfigError when one cannot be read or a SASL mechanism has no
     counterpart. Holds secrets: for the session only, never for a command line.
@@ -36,12 +39,20 @@ def source_options(common: Mapping[str, Value], topic: str) -> dict[str, str]:
     client = client_properties(common)
     return {
         "subscribe": topic,
-        "startingOffsets": "earliest",
+        "startingOffsets": starting,
         "failOnDataLoss": "true",
         "includeHeaders": "true",
         **{f"kafka.{name}": value for name, value in client.items()},
         "kafka.isolation.level": "read_committed",
     }
+
+
+_EARLIEST = -2  # as Spark spells it
+
+
+def starting_offsets(topic: str, start: Mapping[int, int], partitions: Iterable[int]) -> str:
+    """Positions as Spark wants them: of every partition, also of those that were added since."""
+    return json.dumps({topic: {str(part): start.get(part, _EARLIEST) for part in partitions}})
 
 
 def client_properties(common: Mapping[str, Value]) -> dict[str, str]:

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 
 class Lease:
-    """A lock on `<checkpoints>/.lease`, held until the process ends, however it ends.
+    """A lock on `<checkpoints>/.lease`, held until released, or its holders end, however they end.
 
-    Only a local folder can be locked: for others, `take` succeeds, and it is the operator's
-    part to run one job.
+    Those are this process and whoever inherits `descriptors`: a JVM, which may write for a moment
+    after the process that started it was killed. Only a local folder can be locked: for others,
+    `take` succeeds, and it is the operator's part to run one job.
     """
 
     def __init__(self, checkpoints: str) -> None:
@@ -36,6 +37,17 @@ class Lease:
         file.flush()
         self._file = file
         return True
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a child keeps open to hold the lease, too."""
+        return () if self._file is None else (self._file.fileno(),)
+
+    def release(self) -> None:
+        """For another to take, before this process ends."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def holder(self) -> dict[str, object]:
         """The `pid` and `host` of who has it, as far as it is known."""

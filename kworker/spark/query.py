@@ -1,7 +1,7 @@
 """One table's streaming query: started, watched, and started again after a passing error."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
@@ -9,8 +9,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import GroupOffsets
 from kworker.core.restart import Backoff
 from kworker.errors import ConfigError
+from kworker.spark.checkpoint import Damaged
 from kworker.spark.progress import State, TableProgress
-from kworker.spark.reasons import reason, shortened
+from kworker.spark.reasons import reason
 from kworker.spark.session import CALL_FAILED, check_jvm
 
 _log = structlog.get_logger()
@@ -18,6 +19,8 @@ _log = structlog.get_logger()
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 CALM_S = 60.0
+RENEW_S = 3600.0
+FAILURES_MAX = 5  # in a row: then a job that shall end by itself gives the table up
 
 
 class TableQuery:
@@ -25,20 +28,27 @@ class TableQuery:
 
     Owned by the job's main thread, which calls `turn` every second or so; the query
     itself runs in the JVM. `launch` builds the query: it raises ConfigError for what
-    only a change of the file can mend, and Spark's errors for what may pass.
+    only a change of the file can mend, Damaged for what a person must look at, and Spark's
+    errors for what may pass. `explain` makes a line of what a running query raised.
     """
 
     def __init__(
-        self, progress: TableProgress, launch: Callable[[], StreamingQuery], group: GroupOffsets
+        self,
+        progress: TableProgress,
+        launch: Callable[[], StreamingQuery],
+        explain: Callable[[Sequence[str]], str],
+        group: GroupOffsets,
     ) -> None:
         self.progress = progress
-        self.failures = 0  # in a row, without a batch between them
+        self._failures = 0  # in a row, without a batch between them
         self._launch = launch
+        self._explain = explain
         self._group = group
         self._query: StreamingQuery | None = None
         self._backoff = Backoff(FIRST_DELAY_S, LONGEST_DELAY_S, CALM_S)
         self._started = 0.0
         self._due = 0.0
+        self._renew_at = 0.0
         self._ran = False
         self._foreign_told = 0
 
@@ -46,6 +56,11 @@ class TableQuery:
     def finished(self) -> bool:
         """Whether an available-now query has read all that there was."""
         return self.progress.state is State.STOPPED
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether waiting is in vain, as far as anybody can tell."""
+        return self.progress.state is State.FAILED or self._failures >= FAILURES_MAX
 
     @property
     def busy(self) -> bool:
@@ -61,13 +76,23 @@ class TableQuery:
         elif may_start and now >= self._due:
             self._start(now)
 
+    def again(self) -> None:
+        """Ends the query, for its start to be examined anew."""
+        if self._query is not None:
+            self._stop(self._query)
+            self._query = None
+            self.progress.state = State.RESTARTING
+
     def stop(self) -> None:
         """Ends the query; a batch that is not finished is written at the next start."""
         if self._query is not None:
             self._stop(self._query)
             self._query = None
-        self.progress.state = State.STOPPED
-        self.progress.reason = ""
+        if self.hopeless:
+            self.progress.state = State.FAILED
+        else:
+            self.progress.state = State.STOPPED
+            self.progress.reason = ""
 
     def _stop(self, query: StreamingQuery) -> None:
         try:
@@ -94,6 +119,10 @@ class TableQuery:
             # The file was right before: something else has changed, and may change back.
             self._failed(str(error), now)
             return
+        except Damaged as error:
+            self._failed(str(error), now)
+            self.progress.state = State.FAILED
+            return
         except CALL_FAILED as error:
             check_jvm()
             self._failed(reason(error), now)
@@ -105,7 +134,7 @@ class TableQuery:
     def _watch(self, query: StreamingQuery, now: float) -> None:
         active = query.isActive
         self._note_batches(query)
-        self._group.publish(self.progress.positions)
+        self._publish(now)
         if active:
             return
         self._query = None
@@ -113,12 +142,18 @@ class TableQuery:
         if error is None:
             self.progress.state = State.STOPPED
         else:
-            self._failed(shortened(str(error)), now)
+            self._failed(self._explain([str(error), *causes(query)]), now)
+
+    def _publish(self, now: float) -> None:
+        if now >= self._renew_at:
+            self._group.renew()
+            self._renew_at = now + RENEW_S
+        self._group.publish(self.progress.positions)
 
     def _failed(self, why: str, now: float) -> None:
         delay_s = self._backoff.failed(now - self._started)
         self._due = now + delay_s
-        self.failures += 1
+        self._failures += 1
         self.progress.state = State.RESTARTING
         self.progress.reason = why
         _log.warning("query failed", table=self.progress.name, reason=why, next_start_s=delay_s)
@@ -129,7 +164,7 @@ class TableQuery:
             return
         for told in query._jsq.recentProgress():
             if self.progress.took(json.loads(told.json())):
-                self.failures = 0
+                self._failures = 0
         self._tell_foreign()
 
     def _tell_foreign(self) -> None:
@@ -141,3 +176,11 @@ class TableQuery:
                 records=foreign - self._foreign_told,
             )
             self._foreign_told = foreign
+
+
+def causes(query: StreamingQuery) -> Iterator[str]:
+    """What led to the exception that ended it, in Java's words: the root stands deep below."""
+    cause = query._jsq.exception().get().getCause()
+    while cause is not None:
+        yield str(cause.toString())
+        cause = cause.getCause()

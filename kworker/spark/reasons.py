@@ -1,6 +1,12 @@
 """Spark's exceptions, pages long, as the one line that says what is wrong."""
 
 import re
+from collections.abc import Sequence
+
+from kworker.config import Table
+from kworker.spark.checkpoint import damaged_state
+from kworker.spark.guard import next_step
+from kworker.spark.lease import local_folder
 
 REASON_CHARS_MAX = 300
 
@@ -28,3 +34,26 @@ def shortened(text: str) -> str:
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line), "")
     return _JAVA_CLASS.sub(r"\1", _SQLSTATE.sub("", first))[:REASON_CHARS_MAX]
+
+
+_LOSS = re.compile(r"Some data may have been lost because.*?Reason:\s*([^\n]+)", re.S)
+_CHECKPOINT = re.compile(r"CANNOT_LOAD_STATE_STORE|ChecksumException|Incomplete log file")
+
+
+def explained(table: Table, checkpoint: str, causes: Sequence[str]) -> str:
+    """Why a table's running query ended, from the first cause to the last.
+
+    Where waiting cannot help, with the next step. May read the checkpoint's state.
+    """
+    text = "\n".join(causes)
+    if loss := _LOSS.search(text):
+        lost = f"Kafka no longer has results that the table lacks ({loss[1].strip()})"
+        return f"{lost}: to go on with what is left, {next_step(table, 'committed')}"
+    why, root = shortened(causes[0]), shortened(causes[-1])
+    told = why if root in why else f"{why} ({root})"
+    if not _CHECKPOINT.search(text):
+        return told
+    folder = local_folder(checkpoint)
+    damaged = folder and damaged_state(folder)
+    where = f"; {damaged} does not match its checksum" if damaged else f"; see {checkpoint}"
+    return f"{told}{where}: {next_step(table, 'earliest')}"

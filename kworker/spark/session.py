@@ -13,11 +13,13 @@ import psutil
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kworker import jars
 from kworker.config import Config, Spark, Table
 from kworker.errors import KworkerError
+from kworker.spark.lease import Lease
 from kworker.spark.tables import identifier
 
 STOP_TIMEOUT_S = 5.0
@@ -197,8 +199,13 @@ def _artefact(path: Path) -> str:
     return _VERSION.sub("", path.name)
 
 
-def open_session(config: Config, archives: Iterable[Path]) -> SparkSession:
-    """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up."""
+def open_session(
+    config: Config, archives: Iterable[Path], lease: Lease | None = None
+) -> SparkSession:
+    """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up.
+
+    With a lease, nobody else has that before the JVM is gone, too.
+    """
     folder = config.state_dir / "spark"
     _clear_scratch(folder)
     (folder / "log4j2.properties").write_text(_log4j())
@@ -213,6 +220,9 @@ def open_session(config: Config, archives: Iterable[Path]) -> SparkSession:
         file.write(properties_text(told))
         file.flush()
         os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{file.name}" pyspark-shell'
+        kept = {"pass_fds": lease.descriptors if lease else ()}
+        gateway = launch_gateway(popen_kwargs=kept)  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
         return SparkSession.builder.getOrCreate()
 
 

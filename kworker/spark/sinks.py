@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -11,8 +12,11 @@ from pyspark.sql.types import StructField, StructType
 
 from kworker.config import Spark, Table
 from kworker.core.duration import parse_duration
+from kworker.spark.checkpoint import Damaged
+from kworker.spark.reasons import reason
 from kworker.spark.session import iceberg_table
 from kworker.spark.tables import (
+    LATEST,
     SOURCE_COLUMNS,
     added_columns,
     identifier,
@@ -45,6 +49,14 @@ class Sink:
         return SOURCE_COLUMNS if self.table.dedupe else ()
 
 
+def sinks(spark: Spark) -> list[Sink]:
+    """Of all tables, in the order of the configuration."""
+    folder = spark.checkpoints.rstrip("/")
+    return [
+        Sink(table, index, f"{folder}/{table.name}") for index, table in enumerate(spark.tables)
+    ]
+
+
 def missing_columns(table: Table, columns: list[str]) -> list[str]:
     """A problem, after its key, for each column that the configuration names in vain."""
     known = {name.casefold() for name in columns}
@@ -58,21 +70,54 @@ def missing_columns(table: Table, columns: list[str]) -> list[str]:
     ]
 
 
-def prepare(session: SparkSession, sink: Sink, rows: StructType) -> None:
+def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
     """Makes the table if it is not there, and adds the columns that are new.
 
     ValueError when it is there and differs otherwise; AnalysisException for a place or names
-    that the format refuses.
+    that the format refuses; Damaged when it is not there, but batches were written to it.
     """
-    if sink.table.format == "parquet":
-        return
     # As nullable: a later change of the transform could not loosen it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
-    session.sql(_create_statement(sink, columns))
+    if sink.table.format == "parquet":
+        _compare_files(session, sink, columns)
+        return
+    if wrote:
+        _expect(session, sink)
+    else:
+        session.sql(_create_statement(sink, columns))
     for added in added_columns(session.table(sink.name).schema, columns):
         place = f"AFTER {identifier(added.after)}" if added.after else "FIRST"
         column = StructType([added.field]).toDDL()
         session.sql(f"ALTER TABLE {sink.name} ADD COLUMNS ({column} {place})")
+
+
+def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> None:
+    """Parquet's files are as they were written, and must go on being readable together.
+
+    ValueError when they would not; files with a column more are for readers who merge schemas.
+    """
+    try:
+        files = session.read.option("mergeSchema", "true")
+        there = session.table(sink.name) if sink.table.table else files.parquet(sink.table.path)
+    except AnalysisException:
+        return  # no file yet
+    # Of what stands in the names of folders, Spark guesses the types.
+    apart = {name.casefold() for name in sink.table.partition_by}
+    have, want = (
+        StructType([field for field in each.fields if field.name.casefold() not in apart])
+        for each in (there.schema, columns)
+    )
+    added_columns(have, want)
+
+
+def _expect(session: SparkSession, sink: Sink) -> None:
+    """An empty one in its place would go on where the other ended."""
+    try:
+        session.table(sink.name)
+    except AnalysisException as error:
+        place = sink.table.path or sink.table.table
+        problem = f"{sink.checkpoint} goes on with a table that is not at {place}"
+        raise Damaged(f"{problem} ({reason(error)})", "earliest") from error
 
 
 def _create_statement(sink: Sink, columns: StructType) -> str:
@@ -84,13 +129,25 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
     )
 
 
-def start(rows: DataFrame, sink: Sink, trigger: str) -> StreamingQuery:
-    """Starts the query that writes the rows; AnalysisException for what the mode cannot do."""
+Shape = Callable[[DataFrame], DataFrame]
+"""Makes a table's rows of those of the results."""
+
+
+def unchanged(rows: DataFrame) -> DataFrame:
+    """The shape of rows that are the table's own."""
+    return rows
+
+
+def start(rows: DataFrame, sink: Sink, trigger: str, shape: Shape = unchanged) -> StreamingQuery:
+    """Starts the query that writes the rows; AnalysisException for what the mode cannot do.
+
+    `shape` makes them the table's, where repeats have to be left out before.
+    """
     table = sink.table
     writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
     writer = _triggered(writer, trigger).outputMode(table.mode)
     if sink.merge_keys:
-        return writer.foreachBatch(_merger(sink)).start()
+        return writer.foreachBatch(_merger(sink, shape)).start()
     writer = writer.format(table.format)
     if table.format == "iceberg":
         return writer.option("fanout-enabled", "true").toTable(sink.name)
@@ -115,14 +172,15 @@ def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     return writer.trigger(processingTime=trigger)
 
 
-def _merger(sink: Sink) -> Callable[[DataFrame, int], None]:
+def _merger(sink: Sink, shape: Shape) -> Callable[[DataFrame, int], None]:
     """Writes a batch by its keys, so that a batch which comes again changes nothing."""
     view = f"kworker_rows_{sink.index}"
     update = sink.table.mode == "update"
 
     def merge(batch: DataFrame, _batch_id: int) -> None:
         # Once read, twice used: the merge joins first, and then writes.
-        rows = (_latest(batch, sink.merge_keys) if update else _distinct(batch)).persist()
+        rows = _latest(batch, sink.merge_keys) if update else shape(_distinct(batch))
+        rows.persist()
         try:
             if not rows.isEmpty():
                 rows.createOrReplaceTempView(view)
@@ -146,6 +204,5 @@ def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """
     if not set(SOURCE_COLUMNS) <= set(batch.columns):
         return batch.dropDuplicates(list(keys))
-    order = f.struct("source_timestamp", *SOURCE_COLUMNS[:-1])
-    row = f.max_by(f.struct("*"), order).alias("row")
+    row = f.max_by(f.struct("*"), f.struct(*LATEST)).alias("row")
     return batch.groupBy(*keys).agg(row).select("row.*")

@@ -1,6 +1,6 @@
 """What a table's rows are, as Spark SQL text and schemas: built, and tested, without a JVM."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -199,15 +199,29 @@ def _same(have: DataType, want: DataType) -> bool:
     return of_table in (of_rows, _WIDENED.get(of_rows))
 
 
+LATEST = ("source_timestamp", *SOURCE_COLUMNS[:-1])
+"""What tells which of two rows is the later one, whatever the order in which they come."""
+
+
 def merge_statement(
-    target: str, rows: str, columns: Iterable[str], keys: Iterable[str], *, update: bool
+    target: str, rows: str, columns: Collection[str], keys: Iterable[str], *, update: bool
 ) -> str:
-    """Inserts the rows whose keys the table lacks; with `update`, replaces those it has."""
+    """Inserts the rows whose keys the table lacks; with `update`, replaces those it has.
+
+    A row with a source position does not replace a later one: a result may come again, or
+    late, in a batch of its own.
+    """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
-    matched = " WHEN MATCHED THEN UPDATE SET *" if update else ""
+    ordered = set(LATEST) <= set(columns)
+    later = f" AND {_struct('r', LATEST)} >= {_struct('t', LATEST)}" if ordered else ""
+    matched = f" WHEN MATCHED{later} THEN UPDATE SET *" if update else ""
     names = [identifier(column) for column in columns]
     values = ", ".join(f"r.{name}" for name in names)
     return (
         f"MERGE INTO {target} t USING {rows} r ON {on}{matched}"
         f" WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
     )
+
+
+def _struct(alias: str, columns: Iterable[str]) -> str:
+    return f"struct({', '.join(f'{alias}.{identifier(column)}' for column in columns)})"

@@ -83,10 +83,10 @@ class DelayChild:
         self._ending, self._member.start_at = True, None
         self._member.quit(now + self._limits.quit_s)
 
-    def signal(self, signum: int) -> list[int]:
-        """The pid that it went to, if it lives."""
-        self._member.signal(signum)
-        return [self._member.pid] if self._member.pid else []
+    @property
+    def living(self) -> list[Member]:
+        """It, if it has a process."""
+        return [self._member] if self._member.alive else []
 
     def died(self, pid: int, code: int, now: float) -> None:
         """A child was reaped, ours or another's."""

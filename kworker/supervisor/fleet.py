@@ -113,16 +113,14 @@ class Fleet:
             member.quit(now + self._limits.quit_s)
         self._forget_the_dead()
 
-    def signal(self, signum: int) -> list[int]:
-        """Sends a signal to each; the pids it went to."""
-        alive = [member for member in self.members if member.alive]
-        for member in alive:
-            member.signal(signum)
-        return [member.pid for member in alive if member.pid]
+    @property
+    def living(self) -> list[Member]:
+        """Those that have a process."""
+        return [member for member in self.members if member.alive]
 
     def accept_dead(self) -> int:
         """Every worker lets die what its breaker holds; how many workers there are."""
-        alive = [member for member in self.members if member.alive]
+        alive = self.living
         for member in alive:
             member.slot.words[Field.ACCEPT] = 1
         return len(alive)

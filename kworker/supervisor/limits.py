@@ -13,6 +13,7 @@ class Limits:
     gap_s: float = 5.0  # a turn that took longer means that the supervisor was stopped
     heartbeat_s: float = 60.0  # a poll thread that is silent for longer is stuck
     boot_s: float = 300.0  # a slow import of a handler is no reason to kill it sooner
+    dump_gap_s: float = 0.2  # between two processes that are asked for their stacks
     dump_s: float = 0.5  # a stuck worker has so long to write its stacks, until SIGTERM
     term_s: float = 2.0  # between that SIGTERM, in which others' records may end, and SIGABRT
     abort_s: float = 5.0  # between SIGABRT, which dumps stacks too, and SIGKILL

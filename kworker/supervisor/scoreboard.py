@@ -46,6 +46,8 @@ class Field(IntEnum):
     DUPLICATES = auto()
     DROPPED = auto()
     UNGUARDED = auto()  # ran without Redis: possible duplicates
+    REMEMBERED = auto()  # came again, and did not run: done before, as an offset map told
+    MAPS_IGNORED = auto()  # foreign or damaged
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()

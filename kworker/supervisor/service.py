@@ -23,6 +23,7 @@ from kworker.supervisor.fleet import Body, Fleet
 from kworker.supervisor.followers import Followers
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
+from kworker.supervisor.member import Member
 from kworker.supervisor.opening import Opening
 from kworker.supervisor.renewal import Renewals
 from kworker.supervisor.spark_job import COMMAND, SparkJob
@@ -79,6 +80,8 @@ class Service:
         self._started = now
         self._joined = False
         self._interrupts = 0
+        self._to_dump: list[Member] = []
+        self._dump_at = 0.0
         self._verdict = ExitCode.OK
         self._watch = Watch(self.fleet, limits)
         self._delay = DelayChild(config, parts.delay, folder, limits, self.fleet.lifeline)
@@ -104,6 +107,7 @@ class Service:
                 self._close_on(now)
             case Mode.GONE:
                 pass
+        self._dump_next(now)
         self._announce(now)
 
     def died(self, pid: int, code: int, now: float) -> None:
@@ -180,9 +184,18 @@ class Service:
         return self.fleet.size
 
     def dump(self) -> list[int]:
-        """Every process writes its stacks to standard error; the pids of the children."""
+        """Every process writes its stacks to standard error; the pids of the children.
+
+        One after the other: two at once would tear each other's lines.
+        """
         faulthandler.dump_traceback(all_threads=True)
-        return self.fleet.signal(signal.SIGUSR1) + self._delay.signal(signal.SIGUSR1)
+        self._to_dump = [*self.fleet.living, *self._delay.living]
+        return [member.pid for member in self._to_dump if member.pid]
+
+    def _dump_next(self, now: float) -> None:
+        if self._to_dump and now >= self._dump_at:
+            self._dump_at = now + self._parts.limits.dump_gap_s
+            self._to_dump.pop(0).signal(signal.SIGUSR1)
 
     def follow(self, connection: Connection) -> None:
         """This peer sees the drain through to its end."""

@@ -19,6 +19,8 @@ _COUNTERS = (
     "duplicates",
     "dropped",
     "unguarded",
+    "remembered",
+    "maps_ignored",
 )
 
 

@@ -2,17 +2,19 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kworker.clients.kafka import KafkaProducer
-from kworker.clients.properties import producer_properties
+from kworker.clients.kafka import At, KafkaProducer
+from kworker.clients.properties import transactional_id, worker_producer_properties
+from kworker.clients.transactions import KafkaTransactor
 from kworker.config import Config, Idempotency
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.pace import Pace
+from kworker.core.record import Partition
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.journal import Journal, Watched
@@ -20,12 +22,15 @@ from kworker.supervisor.refusals import Refusals
 from kworker.supervisor.scoreboard import Slot
 from kworker.topics import of_a_service
 from kworker.worker import identity
+from kworker.worker.assignment import Identify
+from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.batch_pool import BatchPool, LoopCrew, ThreadCrew
 from kworker.worker.batching import async_batch_work, batch_work
 from kworker.worker.claimant import Claimant
 from kworker.worker.claiming import Claiming, ClaimPolicy
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
+from kworker.worker.exactly_once import ExactlyOnce, TransactionPolicy
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
@@ -34,8 +39,9 @@ from kworker.worker.loop_pool import LoopPool
 from kworker.worker.marks import Marks
 from kworker.worker.poller import Consumer, Poller
 from kworker.worker.pool import ThreadPool
-from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.publisher import Publisher
 from kworker.worker.results import Results
+from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.shared_suspects import SharedSuspects
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
@@ -43,6 +49,7 @@ from kworker.worker.ward import Ward
 from kworker.worker.work import async_work, work
 
 _BATCH_BYTES = 1_000_000  # the library's own default
+_TRANSACTION_S = 10.0  # for each step of one
 
 
 Crew = ThreadPool | LoopPool | BatchPool
@@ -70,12 +77,14 @@ def make_pool(config: Config, slot: Slot, handlers: Handlers, results: Results) 
 class Role:
     """In what a worker and a replay differ.
 
-    `reader` makes the consumer of a listener; `replay` is the id that what is written bears;
-    only a supervised process has the suspects `apart`.
+    `reader` makes the consumer of a listener; who cannot `identify` topics keeps no offset
+    maps; `replay` is the id that what is written bears; only a supervised process has the
+    suspects `apart`.
     """
 
     slot: int
     reader: Callable[[Any], Consumer]
+    identify: Identify
     intake: IntakePolicy
     replay: str = ""
     apart: bool = True
@@ -96,12 +105,8 @@ def make_poller(
 ) -> Poller:
     """The poller of a worker, or of a replay."""
     workers, delivery, retry = config.workers, config.delivery, config.retry
-    # One record over a topic's limit would fail the whole batch that it is in.
-    producer = producer_properties(config, slot=role.slot)
-    producer["message.max.bytes"] = facts.largest
-    producer["batch.size"] = min(int(producer.get("batch.size", _BATCH_BYTES)), facts.smallest)
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = PublishPolicy(workers.in_flight_bytes, 2 * delivery.commit_records)
+    backlog = Backlog(BacklogPolicy(workers.in_flight_bytes, 2 * delivery.commit_records))
     lanes = Lanes(workers.ordering)
     flow = Flow(
         FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
@@ -123,14 +128,48 @@ def make_poller(
     )
     return Poller(
         consumer=role.reader,
+        identify=role.identify,
         committer=lambda client: Committer(client, commits),
-        publisher=Publisher(lambda: KafkaProducer(producer), backlog),
+        backlog=backlog,
+        settling=make_settling(config, role.slot, facts, backlog),
         dispatch=dispatch,
         lanes=lanes,
         flow=flow,
         intake=role.intake,
         revoke_timeout_s=workers.revoke_timeout,
     )
+
+
+def make_settling(
+    config: Config, slot: int, facts: TopicFacts, backlog: Backlog
+) -> Callable[[Consumer, Committer, Mapping[At, Partition]], Settling]:
+    """How the guarantee asks outcomes to become durable."""
+    # One record over a topic's limit would fail the whole batch that it is in.
+    properties = worker_producer_properties(config, slot=slot)
+    properties["message.max.bytes"] = facts.largest
+    properties["batch.size"] = min(int(properties.get("batch.size", _BATCH_BYTES)), facts.smallest)
+
+    def at_least_once(
+        _client: Consumer, committer: Committer, owned: Mapping[At, Partition]
+    ) -> Settling:
+        publisher = Publisher(lambda: KafkaProducer(properties), backlog)
+        return AtLeastOnce(publisher, committer, owned, backlog)
+
+    def exactly_once(
+        client: Consumer, committer: Committer, owned: Mapping[At, Partition]
+    ) -> Settling:
+        name = transactional_id(config, slot)
+        policy = TransactionPolicy(limit_s=int(properties["transaction.timeout.ms"]) / 1000)
+        return ExactlyOnce(
+            lambda: KafkaTransactor(properties, name, _TRANSACTION_S),
+            client,
+            committer,
+            owned,
+            backlog,
+            policy,
+        )
+
+    return exactly_once if config.delivery.guarantee == "exactly-once" else at_least_once
 
 
 def make_triage(config: Config, facts: TopicFacts, replay: str) -> Triage:

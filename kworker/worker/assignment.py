@@ -1,18 +1,20 @@
 """What the group has given this worker: partitions, each with an epoch and a ledger."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 import structlog
 
 from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of
 from kworker.core.record import Partition
 from kworker.worker.committer import Committer
 
 _LOG = structlog.get_logger()
 _ASK_S = 5.0
 _ASK_AGAIN_S = 0.5
+_LOOK_AGAIN_S = 0.005
 _GHOST_S = 60.0
 _GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
 
@@ -20,9 +22,19 @@ _GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
 class Assigning(Protocol):
     """What the assignment needs of `KafkaConsumer` or its twin."""
 
-    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]: ...
+    def positions(
+        self, partitions: Iterable[At], timeout_s: float
+    ) -> dict[At, Committed | None]: ...
     def assign(self, positions: Mapping[At, int | None]) -> None: ...
+    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
     def unassign(self, partitions: Iterable[At]) -> None: ...
+
+
+Identify = Callable[[Collection[str], float], Mapping[str, Identity]]
+"""Which topics these are, asked for so many seconds; those that nobody tells are left out.
+
+Raises Refused when the same may work later.
+"""
 
 
 class Assignment:
@@ -34,10 +46,19 @@ class Assignment:
     """
 
     def __init__(
-        self, finish: Callable[[list[Partition]], None], drop: Callable[[Partition], None]
+        self,
+        identify: Identify,
+        finish: Callable[[list[Partition]], None],
+        drop: Callable[[Partition], None],
+        calm: Callable[[], bool],
     ) -> None:
+        self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
+        self._calm = calm  # whether nothing of ours hides the positions
+        self.maps_ignored = 0
+        self._nameless: set[str] = set()  # topics of which that was said
+        self._known: dict[str, Identity] = {}  # as of the last assignment of each
         self.partitions: dict[At, Partition] = {}
         self.known: list[At] = []
         self.announce: Callable[[], None] = lambda: None  # `known` has grown
@@ -54,17 +75,71 @@ class Assignment:
         self._committer = committer
 
     def assigned(self, partitions: list[At]) -> None:
-        """Reads positions back and begins paused; nothing of it is delivered in this call."""
+        """Reads back what the group holds and begins paused: nothing comes in this call."""
         self.rebalances += 1
-        positions = self._positions(partitions) if partitions else {}
-        for at, position in positions.items():
-            partition = Partition(*at, self.rebalances, self.index(at), position)
-            self.partitions[at] = partition
-            self.fresh.add(partition)
-            self._committer.know(at, position)
-        self._consumer.assign(positions)
+        deadline = time.monotonic() + _GIVE_UP_S
+        held = self._held(partitions, deadline) if partitions else {}
+        identities = self._identities({topic for topic, _ in partitions}, deadline)
+        anew = self._begun_anew(held, identities)
+        held |= anew
+        for at, each in held.items():
+            self._begin(at, each, identities.get(at[0]))
+        for at in anew:
+            self._committer.forget(at)  # so the group hears of it, before any record ends
+        self._consumer.assign({at: each and each.position for at, each in held.items()})
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
+
+    def _begin(self, at: At, held: Committed | None, identity: Identity | None) -> None:
+        origin = origin_of(identity, at[1]) if identity else None
+        done = self._done(at, held, origin) if held and origin else []
+        position = held and held.position
+        partition = Partition(*at, self.rebalances, self.index(at), position, origin, done)
+        self.partitions[at] = partition
+        self.fresh.add(partition)
+        self._committer.know(at, held)
+
+    def made_again(self, ids: Mapping[str, str]) -> list[str]:
+        """Of the topics assigned, those that are others by now, under their old names."""
+        owned = {topic for topic, _ in self.partitions}
+        known = {topic: self._known[topic] for topic in owned & self._known.keys()}
+        return sorted(t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id)
+
+    def _begun_anew(
+        self, held: Mapping[At, Committed | None], identities: Mapping[str, Identity]
+    ) -> dict[At, Committed | None]:
+        """Where topics that were made again begin: what the group holds is of the ones before.
+
+        The brokers forget it with a topic, but not what was committed since.
+        """
+        again = {t for t, one in identities.items() if self._known.get(t, one) != one}
+        self._known.update(identities)
+        return {at: self._beginning(at, each) for at, each in held.items() if at[0] in again}
+
+    def _beginning(self, at: At, held: Committed | None) -> Committed | None:
+        """None, where the client will find it, when the brokers do not tell."""
+        _LOG.warning(
+            "deleted and made again: its position is ignored, and it begins at its beginning",
+            partition=f"{at[0]}/{at[1]}",
+            position=held and held.position,
+        )
+        try:
+            return Committed(self._consumer.watermarks(at, _ASK_S)[0])
+        except Refused:
+            return None
+
+    def _done(self, at: At, held: Committed, origin: bytes) -> list[Run]:
+        found = decode(held.metadata, origin, held.position)
+        if not isinstance(found, Ignored):
+            return found
+        self.maps_ignored += 1
+        _LOG.warning(
+            "offset map ignored; what had finished beyond the committed position is done again",
+            partition=f"{at[0]}/{at[1]}",
+            position=held.position,
+            why=f"{found.kind}: {found.why}",
+        )
+        return []
 
     def revoked(self, partitions: list[At]) -> None:
         """What is in hand may finish; the group waits for us as long as this takes."""
@@ -107,10 +182,10 @@ class Assignment:
             self._committer.forget(at)
         self.changed = True
 
-    def _positions(self, partitions: list[At]) -> dict[At, int | None]:
+    def _held(self, partitions: list[At], deadline: float) -> dict[At, Committed | None]:
         """Asks until answered: without positions there is nothing to begin with."""
-        deadline = time.monotonic() + _GIVE_UP_S
         while True:
+            self._wait_for_calm()
             try:
                 return self._consumer.positions(partitions, _ASK_S)
             except Refused as refused:
@@ -118,6 +193,33 @@ class Assignment:
                     raise
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
                 time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
+
+    def _identities(self, topics: Collection[str], deadline: float) -> Mapping[str, Identity]:
+        """At each assignment, for a topic may have been made again. Positions do without."""
+        found: Mapping[str, Identity] = {}
+        while topics:
+            try:
+                found = self._identify(topics, _ASK_S)
+                break
+            except Refused as refused:
+                _LOG.warning("topic ids unknown; asking again", error=str(refused))
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
+        if nameless := sorted({*topics} - found.keys() - self._nameless):
+            self._nameless.update(nameless)
+            _LOG.warning(
+                "the brokers do not tell the ids of topics; nothing is lost, but what finishes"
+                " beyond an unfinished record is done again after a restart",
+                topics=nameless,
+            )
+        return found
+
+    def _wait_for_calm(self) -> None:
+        """An open transaction of a dead predecessor ends when its successor is ready."""
+        until = time.monotonic() + _ASK_S
+        while not self._calm() and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_S)
 
     def index(self, at: At) -> int:
         """The place of a partition in the scoreboard's list, which only grows."""

@@ -1,18 +1,21 @@
 """Commits: what is settled and owned, at most one under way."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
+
+_NOTHING: Mapping[Partition, Collection[int]] = {}
 
 
 class Committing(Protocol):
     """What the committer needs of `KafkaConsumer` or its twin."""
 
-    def commit(self, positions: dict[At, int]) -> None: ...
-    def commit_now(self, positions: dict[At, int]) -> None: ...
+    def commit(self, positions: Mapping[At, Committed]) -> None: ...
+    def commit_now(self, positions: Mapping[At, Committed]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class Committer:
     def __init__(self, consumer: Committing, policy: CommitPolicy) -> None:
         self._consumer = consumer
         self._policy = policy
-        self._told: dict[At, int] = {}
-        self._sent: dict[At, int] | None = None
+        self._told: dict[At, Committed] = {}
+        self._sent: dict[At, Committed] | None = None
         self._sent_at = 0.0
         self._last = 0.0
         self.commits = 0
@@ -64,27 +67,35 @@ class Committer:
     def under_way(self) -> bool:
         return self._sent is not None
 
-    def know(self, at: At, position: int | None) -> None:
-        """The committed position with which an assignment begins."""
-        if position is None:
+    def know(self, at: At, held: Committed | None) -> None:
+        """What the group holds when an assignment begins."""
+        if held is None:
             self._told.pop(at, None)
         else:
-            self._told[at] = position
+            self._told[at] = held
 
     def forget(self, at: At) -> None:
         self._told.pop(at, None)
 
-    def told(self, at: At) -> int | None:
+    def told(self, at: At) -> Committed | None:
         return self._told.get(at)
 
-    def news(self, partitions: Iterable[Partition]) -> dict[At, int]:
-        """Positions of open partitions that the group does not have yet."""
-        news: dict[At, int] = {}
+    def news(
+        self,
+        partitions: Iterable[Partition],
+        settling: Mapping[Partition, Collection[int]] = _NOTHING,
+    ) -> dict[At, Committed]:
+        """Of open partitions, what the group does not have yet, once these are settled, too."""
+        news: dict[At, Committed] = {}
         for partition in partitions:
-            position = partition.ledger.position
             at = (partition.topic, partition.number)
-            if partition.open and position is not None and position > self._told.get(at, -1):
-                news[at] = position
+            told = self._told.get(at)
+            held = None
+            if partition.open:
+                offsets = settling.get(partition)
+                held = partition.committed_after(offsets) if offsets else partition.committed()
+            if held is not None and (told is None or _is_more(held, told, partition)):
+                news[at] = held
         return news
 
     def commit(self, partitions: Iterable[Partition], now: float) -> None:
@@ -110,7 +121,7 @@ class Committer:
             # Uncommitted is delivered again, to whoever owns it next.
             self.trouble = str(refused)
             return
-        self._accept(news)
+        self.accept(news)
 
     def answered(self, error: str | None) -> None:
         """The answer to the commit under way. After an error the next interval tries again."""
@@ -118,10 +129,20 @@ class Committer:
         if error is not None:
             self.trouble = error
         elif sent is not None:
-            self._accept(sent)
+            self.accept(sent)
 
-    def _accept(self, positions: dict[At, int]) -> None:
+    def accept(self, positions: Mapping[At, Committed]) -> None:
+        """The group has them."""
         self.trouble = None
         self.commits += 1
-        for at, position in positions.items():
-            self._told[at] = max(position, self._told.get(at, position))
+        for at, held in positions.items():
+            told = self._told.get(at)
+            if told is None or held.position >= told.position:
+                self._told[at] = held
+
+
+def _is_more(held: Committed, told: Committed, partition: Partition) -> bool:
+    """A map at the same position counts; who cannot write any leaves the one that is there."""
+    if held.position != told.position:
+        return held.position > told.position
+    return partition.origin is not None and held.metadata != told.metadata

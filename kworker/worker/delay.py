@@ -16,6 +16,7 @@ from kworker.clients.properties import (
     admin_properties,
     delay_consumer_properties,
     delay_producer_properties,
+    transactional_id,
 )
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch
@@ -126,7 +127,7 @@ def _made(
     config: Config, goes_on: Callable[[], bool]
 ) -> tuple[KafkaConsumer, DelayLoop, Forwarder]:
     producer = delay_producer_properties(config)
-    name = str(producer["client.id"])
+    name = transactional_id(config, "delay")
     forwarder = Forwarder(lambda: KafkaTransactor(producer, name, _TRANSACTION_S))
     made: list[KafkaConsumer] = []
 

@@ -93,7 +93,8 @@ class Heads:
             try:
                 # First: an open transaction of ours would hide the positions.
                 self._settle()
-                return self.consumer.positions(asked, _ASK_S)
+                held = self.consumer.positions(asked, _ASK_S)
+                return {at: each and each.position for at, each in held.items()}
             except Refused as refused:
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
                 time.sleep(_ASK_AGAIN_S)
@@ -133,9 +134,9 @@ class Heads:
         """What the group has was forwarded, whatever we know of it. Raises Refused."""
         if not self.heads:
             return
-        for at, position in self.consumer.positions(self.heads, _ASK_S).items():
-            if position is not None:
-                self.heads[at].reached(position)
+        for at, held in self.consumer.positions(self.heads, _ASK_S).items():
+            if held is not None:
+                self.heads[at].reached(held.position)
 
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())

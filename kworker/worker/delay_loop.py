@@ -100,6 +100,7 @@ class DelayLoop:
             self._forward(self._clock())
         self.heads.adjust(self._wall_ms())
         self._ask(self._clock())
+        self._forwarder.serve()
 
     @property
     def reasons(self) -> list[str]:

@@ -1,7 +1,7 @@
 """From the lanes to the handlers and back: what may run runs, what failed is judged."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import inf
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from kworker.core.failure import Described, Failure
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import SKIPPED, Burying, Failed
+from kworker.core.outliving import Outliving
 from kworker.core.record import Partition, Record
 from kworker.core.telling import TellDead
 from kworker.supervisor.refusals import Refusals
@@ -36,7 +37,7 @@ class Dispatch:
 
     Heads of lanes are claimed first, if there is a claimant; then they run, suspects in the
     ward and all others in the pool. What a person rejected, and what its route cannot
-    serve now, is held back before either.
+    serve now, is held back before either; so is what still runs for an earlier epoch.
     """
 
     def __init__(
@@ -60,7 +61,10 @@ class Dispatch:
         self._claimant = claimant
         self._tells_dead = tells_dead
         self._clock = clock
-        self._out = 0  # records in the pool
+        self._out: set[Record] = set()  # in the pool
+        # Without claims; with them, others ask for what nobody here waits for.
+        self._outliving = Outliving(keeps=claimant is None)
+        self._taken_up: list[Record] = []  # from there: ended, and of a present epoch again
         self._in_ward: set[Record] = set()
         self._doomed: list[Record] = []  # failed before they could run
         self._to_tell: deque[Record] = deque()  # their handlers hear that they die
@@ -76,12 +80,12 @@ class Dispatch:
     @property
     def busy(self) -> bool:
         """Handlers are at work."""
-        return self._out > 0
+        return bool(self._out)
 
     @property
     def waiting(self) -> bool:
         """Something could run at once."""
-        return self._lanes.ready or bool(self._doomed or self._to_tell)
+        return self._lanes.ready or bool(self._doomed or self._to_tell or self._taken_up)
 
     @property
     def restless(self) -> bool:
@@ -118,19 +122,22 @@ class Dispatch:
     def turn(self, wait_s: float) -> list[Record]:
         """Records that ended: their outcome is None, Skipped, or what is to be published."""
         ended = self._pool.ended.take(wait_s)
-        self._out -= len(ended)
+        self._out.difference_update(ended)
         now = self._clock()
         if self._ward is not None:
             ended += self._from_ward(self._ward, now)
+        if self._taken_up:
+            ended += self._taken_up
+            self._taken_up = []
         finished = self._end(ended) if ended or self._doomed else []
         self._wake(now)
         if back := self._pool.reclaim(now):
-            self._out -= len(back)
-            (self._claimant or self._lanes).put_back(back)
+            self._out.difference_update(back)
+            self._put_back(back)
         if self._claimant is not None:
             finished += self._claim(self._claimant, now)
         if self._to_tell or (self._claimant.ready if self._claimant else self._lanes.ready):
-            self._out += self._pool.feed(self._take)
+            self._pool.feed(self._take)
         return finished
 
     def doom(self, records: list[Record]) -> None:
@@ -155,17 +162,25 @@ class Dispatch:
         for record in answers.duplicates:
             record.outcome = SKIPPED
         while self._lanes.ready and (room := claimant.room()):
-            claimant.ask(record for record in self._lanes.take(room) if self._passes(record))
+            run = self._lanes.take(room)
+            claimant.ask(r for r in run if self._passes(r) and not self._outlived_by(r))
         return self._finish([*answers.duplicates, *answers.ended])
 
     def _take(self, most: int) -> deque[Record]:
         """The next records for the pool, as many as may run there."""
         if self._to_tell:
-            told, self._to_tell = self._to_tell, deque()
-            return told
+            run, self._to_tell = self._to_tell, deque()
+        else:
+            run = self._next(most)
+        self._out.update(run)
+        return run
+
+    def _next(self, most: int) -> deque[Record]:
         following = self._claimant.take if self._claimant else self._lanes.take
         run = following(most)
-        while run and (self._triage.standing or self._refusals.any or self._suspecting):
+        while run and (
+            self._triage.standing or self._refusals.any or self._suspecting or self._outliving
+        ):
             passing = deque(r for r in run if self._passes(r) and not self._apart(r))
             if passing:
                 return passing
@@ -186,8 +201,19 @@ class Dispatch:
     def _suspecting(self) -> bool:
         return self._ward is not None and self._ward.known
 
+    def _outlived_by(self, record: Record) -> bool:
+        """Whether a run of an earlier epoch is in its way, or in its place."""
+        if not self._outliving or (run := self._outliving.meet(record)) is record:
+            return False
+        if run is not None:
+            self._taken_up.append(run)
+        return True
+
     def _apart(self, record: Record) -> bool:
-        """Whether a record is a suspect, which the ward runs."""
+        """Whether a record waits for an earlier epoch, or is a suspect, which the ward runs."""
+        # With claims, those were held back before any was asked for.
+        if self._claimant is None and self._outlived_by(record):
+            return True
         if self._ward is None or not self._ward.suspects(record):
             return False
         self._in_ward.add(record)
@@ -196,7 +222,7 @@ class Dispatch:
 
     def _wake(self, now: float) -> None:
         woken = self._lanes.wake(now) if self._lanes.parked else []
-        if wakes := self._triage.wakes(now, self._out):
+        if wakes := self._triage.wakes(now, len(self._out)):
             woken += self._lanes.recall(wakes)
         if self._refusals.look(now):
             rejected = [r for r in self._lanes.all_parked() if self._refusals.by(r.source)]
@@ -216,7 +242,7 @@ class Dispatch:
     def _end(self, ended: list[Record]) -> list[Record]:
         done = [record for record in ended if record.partition.open]
         if len(done) < len(ended):
-            self._outlived([record for record in ended if not record.partition.open])
+            done += self._ended_late([record for record in ended if not record.partition.open])
         telling = [record for record in done if record.outcome is not None]
         odd = [record for record in telling if type(record.outcome) is not list]
         if odd or self._doomed:
@@ -227,12 +253,32 @@ class Dispatch:
             self._triage.succeeded(done)
         return self._finish(done)
 
-    def _outlived(self, records: list[Record]) -> None:
-        """Another epoch's are its new owner's to do again, or to publish."""
+    def outlived(self, records: list[Record]) -> None:
+        """Ended, and not settled when their partitions were closed."""
+        self._taken_up += self._ended_late(records)
+
+    def _ended_late(self, records: list[Record]) -> list[Record]:
+        """Of records of closed partitions, those that are of a present epoch now.
+
+        The others are their new owner's to do again, or to publish.
+        """
+        ends = self._outliving.ended(records)
+        self._lanes.put_back(ends.freed)
         if self._claimant is not None:
-            unbegun = [record for record in records if record.outcome is NOT_ATTEMPTED]
+            unbegun = [record for record in ends.useless if record.outcome is NOT_ATTEMPTED]
             self._claimant.given_up(unbegun)
-            self._claimant.outlived([r for r in records if r.outcome is not NOT_ATTEMPTED])
+            self._claimant.outlived([r for r in ends.useless if r.outcome is not NOT_ATTEMPTED])
+        return ends.taken_up
+
+    def _put_back(self, records: list[Record]) -> None:
+        """The pool did not begin them; of a closed partition nothing begins."""
+        back = [record for record in records if record.partition.open]
+        (self._claimant or self._lanes).put_back(back)
+        if len(back) < len(records):
+            late = [record for record in records if not record.partition.open]
+            for record in late:
+                record.outcome = NOT_ATTEMPTED
+            self._ended_late(late)
 
     def _sort_out(self, odd: list[Record]) -> list[Record]:
         """Of those that did not simply end well, the ones that ended."""
@@ -317,6 +363,15 @@ class Dispatch:
         if self._ward is not None:
             self._ward.look(self._clock(), force=True)
 
+    def returned(self, owned: Collection[Partition]) -> None:
+        """All partitions of a new assignment, before anything of it comes."""
+        self._outliving.returned(owned)
+
+    def tidy(self) -> None:
+        """To be called now and then."""
+        if self._outliving:
+            self._outliving.tidy()
+
     def withdraw(self, partitions: Iterable[Partition]) -> None:
         """What has not begun of these is back in its lanes."""
         going = set(partitions)
@@ -327,6 +382,7 @@ class Dispatch:
         if self._claimant is not None:
             for partition in going:
                 back += self._claimant.withdraw(partition)
+        back += self._outliving.withdraw(going)
         self._lanes.put_back(back)
 
     def hurry(self) -> None:
@@ -341,7 +397,8 @@ class Dispatch:
         self._flow.drop(dropped)
 
     def close(self, partition: Partition) -> None:
-        """It is given up: its records in the pool no longer count."""
+        """It is given up: its records in the pool no longer count, unless it returns."""
+        self._outliving.leave(partition, [r for r in self._out if r.partition is partition])
         dropped = self._lanes.close(partition)
         # Claimed, and never to run here: the next owner must not wait for them.
         dropped += [record for record in self._doomed if record.partition is partition]

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import structlog
 
 from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
 _LOG = structlog.get_logger()
@@ -16,8 +17,9 @@ class Transactor(Protocol):
 
     def open(self) -> None: ...
     def begin(self) -> None: ...
+    def poll(self) -> None: ...
     def produce(self, output: Output) -> None: ...
-    def send_positions(self, positions: Mapping[At, int], standing: Any) -> None: ...
+    def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None: ...
     def commit(self) -> None: ...
     def close(self) -> None: ...
 
@@ -62,12 +64,18 @@ class Forwarder:
             self._transactor.begin()
             for output in outputs:
                 self._transactor.produce(output)
-            self._transactor.send_positions(positions, standing)
+            held = {at: Committed(position) for at, position in positions.items()}
+            self._transactor.send_positions(held, standing)
             self._transactor.commit()
         except Refused as refused:
             _LOG.warning("forwarding in doubt; the positions are read back", error=str(refused))
             self._discard()
             raise
+
+    def serve(self) -> None:
+        """Hears what the producer has to tell, which piles up in it otherwise."""
+        if self._transactor is not None:
+            self._transactor.poll()
 
     def close(self) -> None:
         """Nothing is forwarded any more."""

@@ -39,6 +39,7 @@ class Taking(Assigning, Protocol):
     def take(self, most: int, timeout_s: float) -> list[RawMessage]: ...
     def pause(self, partitions: Iterable[At]) -> None: ...
     def resume(self, partitions: Iterable[At]) -> None: ...
+    def rewind(self, at: At, offset: int) -> None: ...
     def renew(self) -> None: ...
     def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
 
@@ -76,6 +77,7 @@ class Intake:
         self._doom = doom
         self._wall = wall
         self.consumed = 0
+        self.remembered = 0  # records that were done before, as a map told
         self._takes = 0
         self.reasons: dict[str, str] = {}
 
@@ -127,8 +129,29 @@ class Intake:
         if partition is None:
             return
         offsets = [raw.offset() for raw in raws]
-        if not partition.ledger.deliver_run(offsets):
+        if partition.origin is not None and (fit := partition.ledger.fitting(offsets)) < len(raws):
+            self._give_back(partition, offsets[fit])
+            raws, offsets = raws[:fit], offsets[:fit]
+            if not raws:
+                return
+        done = partition.ledger.deliver_run(offsets)
+        if done is None:
             raise OutOfOrder(f"{partition.topic}/{partition.number}: {offsets[0]} came again")
+        if done:
+            self.remembered += len(done)
+            raws = [raw for raw in raws if raw.offset() not in done]
+            offsets = [offset for offset in offsets if offset not in done]
+        if raws:
+            self._add(partition, raws, offsets)
+
+    def _give_back(self, partition: Partition, offset: int) -> None:
+        """What has no room in its map comes again, when it has."""
+        at = (partition.topic, partition.number)
+        self._consumer.pause([at])
+        self._consumer.rewind(at, offset)
+        self._flow.crowd(partition, offset)
+
+    def _add(self, partition: Partition, raws: list[RawMessage], offsets: list[int]) -> None:
         partition.ledger.mark(offsets[0], raws[0].timestamp()[1])
         keys = [raw.key() for raw in raws]
         sizes = _sizes(raws, keys)
@@ -174,11 +197,11 @@ class Intake:
         return [record for record in records if record not in expired]
 
     def _present(self, at: At) -> Partition | None:
-        """None: what came is of an earlier epoch, or after the drain began, and comes again."""
+        """None: what came is of an earlier epoch, or was given back, or the drain has begun."""
         partition = self._assignment.partitions.get(at)
         if partition is None or partition in self._assignment.fresh or self._flow.stopped:
             return None
-        return partition
+        return partition if partition.crowded is None else None
 
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())

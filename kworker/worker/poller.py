@@ -1,5 +1,6 @@
 """The poll thread of a worker: takes records, hands them over, settles, publishes, commits."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
-from kworker.worker.assignment import Assignment
+from kworker.worker.assignment import Assignment, Identify
+from kworker.worker.backlog import Backlog
 from kworker.worker.committer import Committer, Committing
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import Intake, IntakePolicy, Taking
-from kworker.worker.publisher import Publisher
+from kworker.worker.settling import Settling
 
 _LOG = structlog.get_logger()
 
@@ -30,6 +32,8 @@ FLOW_EVERY_S = 0.02
 
 class Consumer(Taking, Committing, Protocol):
     """What the poller needs of `KafkaConsumer` or its twin."""
+
+    def standing(self) -> object: ...
 
 
 @dataclass(slots=True)
@@ -53,8 +57,10 @@ class Poller:
         self,
         *,
         consumer: Callable[[Assignment], Consumer],
+        identify: Identify,
         committer: Callable[[Consumer], Committer],
-        publisher: Publisher,
+        backlog: Backlog,
+        settling: Callable[[Consumer, Committer, Mapping[At, Partition]], Settling],
         lanes: Lanes,
         flow: Flow,
         dispatch: Dispatch,
@@ -64,11 +70,13 @@ class Poller:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.dispatch = dispatch
-        self.assignment = Assignment(self._finish, self.dispatch.close)
+        self.assignment = Assignment(identify, self._finish, self._drop, self._calm)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
-        self.publisher = publisher
+        self.backlog = backlog
+        owned = self.assignment.partitions
+        self.settling = settling(self._consumer, self.committer, owned)
         self.lanes = lanes
         self.flow = flow
         self._revoke_timeout_s = revoke_timeout_s
@@ -81,6 +89,7 @@ class Poller:
         self._outcomes = 0  # since the last settling
         self._letters = 0  # retries and dead letters on their way to Kafka
         self._shedding: list[Partition] = []  # what may end but not begin anew
+        self._answering_since = math.inf  # the brokers
         self._flow_at = 0.0
         self._took = 0
         self._take_at = 0.0
@@ -95,10 +104,10 @@ class Poller:
         self._publish(self._clock())
         self._adjust_flow(self._clock())
 
-    def rejoin(self) -> None:
-        """Another member in place of one that is fenced: what it had is done again."""
+    def rejoin(self, why: str) -> None:
+        """Another member in place of this one: what it had is done again."""
         self.assignment.abandon()
-        self.committer.answered("fenced by its own past")
+        self.committer.answered(why)
         self._consumer.renew()
 
     @property
@@ -112,14 +121,21 @@ class Poller:
         return self._intake.consumed
 
     @property
+    def remembered(self) -> int:
+        """Of those that came, how many had been done before, as a map told, ever."""
+        return self._intake.remembered
+
+    @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
-        waiting = [f"{t}; what is not acknowledged waits" for t in self.publisher.troubles]
+        troubles = [*self.backlog.troubles, *self.settling.troubles]
+        waiting = [f"{trouble}; what is not acknowledged waits" for trouble in troubles]
         return [
             *self._intake.reasons.values(),
             *self._troubles.values(),
             *waiting,
             *self.dispatch.reasons,
+            *map(_crowded, self.flow.crowded(self._clock())),
         ]
 
     @property
@@ -130,11 +146,7 @@ class Poller:
     @property
     def settled(self) -> bool:
         """Nothing to publish, nothing to commit: only handlers may be at work."""
-        return (
-            self.publisher.idle
-            and not self.committer.under_way
-            and not self.committer.news(self.assignment.partitions.values())
-        )
+        return not self.backlog.pending and self.settling.quiet(self.assignment.partitions.values())
 
     def stop_taking(self) -> None:
         """From now on what is in hand ends, and nothing new begins."""
@@ -142,6 +154,12 @@ class Poller:
         self._shedding = list(self.assignment.partitions.values())
         self.dispatch.withdraw(self._shedding)
         self._shed()
+
+    def end(self, deadline: float) -> None:
+        """Publishes no more: what is open is ended, or aborted."""
+        while not self.settling.end() and self._clock() < deadline:
+            self._publish(self._clock())
+            time.sleep(BUSY_S)
 
     def hear_of_ends(self, ends: Mapping[At, int]) -> None:
         """How far partitions reach, as the brokers told; nothing when they did not answer."""
@@ -151,14 +169,28 @@ class Poller:
                 partition.reaches = end
         if ends:
             self._troubles.pop("kafka", None)
-            self.publisher.brokers_answer(self._clock())
+            now = self._clock()
+            self._answering_since = min(self._answering_since, now)
+            self.settling.brokers_answer(now, self._answering_since)
         else:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
+            self._answering_since = math.inf
+
+    def hear_of_topics(self, ids: Mapping[str, str]) -> None:
+        """Which topics these are now: one that was made again has other records at each offset.
+
+        The client goes on at the offset of the one before, as if nothing had happened.
+        """
+        again = self.assignment.made_again(ids)
+        if again and not self.flow.stopped:
+            _LOG.warning("source topics were deleted and made again; joins anew", topics=again)
+            self._finish(list(self.assignment.partitions.values()))
+            self.rejoin("a topic was deleted and made again")
 
     # -- taking -----------------------------------------------------------------------
 
     def _take(self, now: float) -> None:
-        self.flow.blocked = self.publisher.full
+        self.flow.blocked = self.backlog.full
         room = self.flow.room(TAKE_MOST)
         self._took = 0
         self._full = room == 0
@@ -176,7 +208,7 @@ class Poller:
         """How long to wait in the client: only when nothing else can happen."""
         if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
-        if not self.publisher.idle or self.dispatch.restless:
+        if self.backlog.pending or self.settling.busy or self.dispatch.restless:
             return BUSY_S
         due = min(self.dispatch.next_due() or now + IDLE_S, now + IDLE_S)
         if self._outcomes:
@@ -190,6 +222,8 @@ class Poller:
         # A rebalance may forget what was paused; what it brought begins so.
         self._consumer.pause(_ats(paused))
         self.flow.paused = paused | assignment.fresh
+        if assignment.fresh:
+            self.dispatch.returned(assignment.partitions.values())
         assignment.fresh.clear()
         assignment.changed = False
         self._intake.rebalanced()
@@ -227,7 +261,7 @@ class Poller:
                 self._settle_ledgers(skipped)
                 telling = [record for record in telling if type(record.outcome) is not Skipped]
             self._letters += sum([type(record.outcome) is not list for record in telling])
-            self.publisher.add(telling)
+            self.backlog.add(telling)
         self._done(ended)
 
     def _published(self, records: list[Record]) -> None:
@@ -260,15 +294,19 @@ class Poller:
     # -- publishing and committing ----------------------------------------------------
 
     def _publish(self, now: float) -> None:
-        settled = self.publisher.turn(now)
+        settled = self.settling.turn(now)
         self._published(settled)
+        if dropped := self.settling.dropped():
+            self._letters -= sum([type(record.outcome) is not list for record in dropped])
+            self.dispatch.outlived(dropped)
         due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
             self.committer.mark(now)
             self._outcomes = 0
-            self.publisher.close_batch(now)
+            self.settling.close(now)
+            self.dispatch.tidy()
         if due or settled:
-            self.committer.commit(self.assignment.partitions.values(), now)
+            self.settling.commit(now)
         self._tell_trouble()
 
     def _tell_trouble(self) -> None:
@@ -305,18 +343,39 @@ class Poller:
         while any(p.in_flight for p in going) and self._clock() < deadline:
             self._work(BUSY_S)
             self._publish(self._clock())
-        while not self.publisher.idle and self._clock() < deadline:
-            self.publisher.close_batch(self._clock())
+        while not self.settling.done_with(going) and self._clock() < deadline:
+            self.settling.close(self._clock())
             self._publish(self._clock())
             self._work(BUSY_S)
-        self.committer.commit_now(going)
+        self.settling.give_up(going)
         self._shedding = before
 
+    def _drop(self, partition: Partition) -> None:
+        """It has gone: what is left of it counts no more."""
+        self.dispatch.close(partition)
+        self.settling.drop(partition)
+
+    def _calm(self) -> bool:
+        """Whether the positions of an assignment may be read; what hides them moves on."""
+        if not self.settling.calm:
+            self._publish(self._clock())
+        return self.settling.calm
+
     def _shed(self) -> None:
-        """Drops what has not begun, unless something beyond it has."""
+        """Drops what has not begun, unless something beyond it has that no map would tell."""
         for partition in self._shedding:
-            begun = partition.ledger.highest_but(self.lanes.waiting(partition))
+            begun = -1
+            if partition.origin is None:
+                begun = partition.ledger.highest_but(self.lanes.waiting(partition))
             self.dispatch.drop(partition, begun)
+
+
+def _crowded(partition: Partition) -> str:
+    return (
+        f"{partition.topic}/{partition.number} takes no more: {partition.ledger.unsettled:,}"
+        " unfinished records lie so far apart that a commit could not tell what is done between"
+        " more of them; it goes on as they end"
+    )
 
 
 def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[At]:

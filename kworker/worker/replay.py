@@ -1,9 +1,9 @@
 """A replay, put together: what the group has settled goes through the handler once more."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import structlog
 
@@ -15,6 +15,7 @@ from kworker.clients.properties import (
 )
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
+from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
 from kworker.supervisor.scoreboard import Scoreboard, hands_of
 from kworker.topics import BYTES_MAX, TopicInfo, source_topics
@@ -39,14 +40,22 @@ class Asking(Protocol):
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
-    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, int]: ...
+    def identities(self, topics: Iterable[str]) -> dict[str, Identity]: ...
+    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, Committed]: ...
     def list_offsets(
         self, partitions: Iterable[At], which: Literal["earliest", "latest"] | int
     ) -> dict[At, int]: ...
 
 
-def survey(config: Config, admin: Asking, window: Window) -> dict[At, range]:
-    """What the service's group has settled by now, from the window's first record on.
+class Survey(NamedTuple):
+    """What the service's group has settled by now, from a window's first record on."""
+
+    spans: dict[At, range]
+    settled: dict[At, Settled]
+
+
+def survey(config: Config, admin: Asking, window: Window) -> Survey:
+    """By position and map.
 
     Raises ConfigError without a source topic; Unreachable and Refused.
     """
@@ -54,9 +63,11 @@ def survey(config: Config, admin: Asking, window: Window) -> dict[At, range]:
     if not topics:
         raise ConfigError(f"source.topics: none of {', '.join(config.source.topics)} is there")
     every = [(name, number) for name in topics for number in range(topics[name].partitions)]
-    settled = admin.group_offsets(config.name, every)
+    held = admin.group_offsets(config.name, every)
+    ids = admin.identities(topics)
+    settled = {at: Settled.of(each, ids.get(at[0]), at[1]) for at, each in held.items()}
     begin: Literal["earliest"] | int = "earliest" if window.from_ms is None else window.from_ms
-    return stretches(admin.list_offsets(settled, begin), settled)
+    return Survey(stretches(admin.list_offsets(settled, begin), settled), settled)
 
 
 def known_facts(config: Config, admin: Asking) -> TopicFacts:
@@ -82,7 +93,8 @@ def replayed(config: Config, group: str, *, force: bool) -> Config:
     """The service's configuration, as a replay runs it in a group of its own.
 
     Retries wait in memory, for what a delay topic returns would go to the service. No record
-    is too old, and with `force` none was seen before.
+    is too old, and with `force` none was seen before. It settles at least once: it is no member
+    of a group, so no transaction takes its positions, and one that is broken off begins anew.
     """
     retry = config.retry.model_copy(update={"mode": "hold"})
     workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})
@@ -90,8 +102,10 @@ def replayed(config: Config, group: str, *, force: bool) -> Config:
     # Without membership only the classic protocol takes positions.
     consumer = {**config.kafka.consumer, "group.protocol": "classic"}
     kafka = config.kafka.model_copy(update={"consumer": consumer})
+    delivery = config.delivery.model_copy(update={"guarantee": "at-least-once"})
     changed: dict[str, Any] = {
         "name": group,
+        "delivery": delivery,
         "source": source,
         "kafka": kafka,
         "workers": workers,
@@ -128,7 +142,7 @@ class Replay:
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
         results = make_results(config, facts, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
-        role = Role(0, self._reader, IntakePolicy(), identity, apart=False)
+        role = Role(0, self._reader, _no_maps, IntakePolicy(), identity, apart=False)
         try:
             self._poller = make_poller(config, role, self._pool, self._handlers, facts)
         except Refused as refused:
@@ -145,7 +159,7 @@ class Replay:
     def in_hand(self) -> int:
         """Records that have begun or wait to, or what they led to is not in Kafka yet."""
         poller = self._poller
-        return poller.flow.records + poller.flow.held + poller.publisher.pending
+        return poller.flow.records + poller.flow.held + poller.backlog.pending
 
     def run(self, interrupts: Callable[[], int], tell: Callable[["Replay"], None]) -> None:
         """Until all is done; after an interrupt what is in hand ends; after two, nothing.
@@ -196,6 +210,11 @@ class Replay:
         if not self._poller.flow.records:
             _close(self._handlers)
         leave(self._client, lambda: None, for_good=False)
+
+
+def _no_maps(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
+    """Nobody goes on where a replay ends."""
+    return {}
 
 
 def _load(config: Config) -> Handlers:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kworker.clients.kafka import At, Listener, Trouble, trouble_of
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed, Settled
 from kworker.worker.committer import Committing
 from kworker.worker.intake import Taking
 
@@ -28,26 +29,30 @@ class Window:
         return self.to_ms is None or timestamp_ms < self.to_ms
 
 
-def stretches(first: Mapping[At, int], settled: Mapping[At, int]) -> dict[At, range]:
-    """From each partition's first offset that may be of interest to what the group has settled.
+def stretches(first: Mapping[At, int], settled: Mapping[At, Settled]) -> dict[At, range]:
+    """From each partition's first offset that may be of interest to the last that is settled.
 
     Where nothing is of interest, the offset is -1. No stretch is empty.
     """
     both = first.keys() & settled.keys()
-    found = {at: range(first[at], settled[at]) for at in sorted(both) if first[at] >= 0}
+    found = {at: range(first[at], settled[at].end) for at in sorted(both) if first[at] >= 0}
     return {at: span for at, span in found.items() if span}
 
 
 class Course:
     """The stretches, and how far they are read. Owned by the poll thread.
 
-    Timestamps may go back and forth, so a stretch is read to its end, record by record.
+    Timestamps may go back and forth, so a stretch is read to its end, record by record. What
+    of it is not settled is the service's to run.
     """
 
-    def __init__(self, spans: Mapping[At, range], window: Window) -> None:
-        """No span is empty."""
+    def __init__(
+        self, spans: Mapping[At, range], window: Window, settled: Mapping[At, Settled] | None = None
+    ) -> None:
+        """No span is empty; where `settled` says nothing, all of it is."""
         self._spans = dict(spans)
         self._window = window
+        self._settled = settled or {}
         self._read = dict.fromkeys(spans, 0)
         self._going = set(spans)
 
@@ -95,7 +100,9 @@ class Course:
             self._finish(at)
         elif at in self._going:
             self._read[at] = offset - span.start
-        return offset in span and self._window.holds(raw.timestamp()[1])
+        if offset not in span or not self._window.holds(raw.timestamp()[1]):
+            return False
+        return at not in self._settled or self._settled[at].has(offset)
 
     def _finish(self, at: At) -> None:
         self._going.discard(at)
@@ -104,6 +111,8 @@ class Course:
 
 class Client(Taking, Committing, Protocol):
     """What is needed of `KafkaConsumer` or its twin, without ever subscribing it."""
+
+    def standing(self) -> object: ...
 
 
 class StretchConsumer:
@@ -132,10 +141,14 @@ class StretchConsumer:
             self._open -= over
         return picked
 
-    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, int | None]:  # noqa: ARG002
-        """Where the stretches begin; asks nobody."""
+    def positions(
+        self,
+        partitions: Iterable[At],
+        timeout_s: float,  # noqa: ARG002 - asks nobody
+    ) -> dict[At, Committed | None]:
+        """Where the stretches begin."""
         starts = self._course.starts
-        return {at: starts[at] for at in partitions}
+        return {at: Committed(starts[at]) for at in partitions}
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
         self._client.assign(positions)
@@ -150,15 +163,22 @@ class StretchConsumer:
         """But for those that are read to their ends."""
         self._client.resume([at for at in partitions if self._course.goes_on(at)])
 
+    def rewind(self, at: At, offset: int) -> None:
+        """Raises RuntimeError: it keeps no map, so nothing is given back."""
+        raise RuntimeError(f"a replay does not read {at[0]}/{at[1]} again from {offset}")
+
     def renew(self) -> None:
         """Raises RuntimeError: who is no member is never fenced."""
         raise RuntimeError("a replay has no place in a group to take again")
 
-    def commit(self, positions: dict[At, int]) -> None:
+    def commit(self, positions: Mapping[At, Committed]) -> None:
         self._client.commit(positions)
 
-    def commit_now(self, positions: dict[At, int]) -> None:
+    def commit_now(self, positions: Mapping[At, Committed]) -> None:
         self._client.commit_now(positions)
+
+    def standing(self) -> object:
+        return self._client.standing()
 
     def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:
         return self._client.watermarks(at, timeout_s)

@@ -55,9 +55,11 @@ class Telling:
         words[Field.DEAD] = poller.counters.dead
         words[Field.DUPLICATES] = poller.counters.duplicates
         words[Field.UNGUARDED] = poller.dispatch.unguarded
+        words[Field.REMEMBERED] = poller.remembered
+        words[Field.MAPS_IGNORED] = poller.assignment.maps_ignored
         words[Field.HELD] = poller.flow.held
         words[Field.SUSPECTS] = poller.dispatch.suspects
-        words[Field.PUBLISHED] = poller.publisher.published
+        words[Field.PUBLISHED] = poller.settling.published
         words[Field.COMMITS] = poller.committer.commits
         words[Field.REBALANCES] = poller.assignment.rebalances
         self._tell_lag()
@@ -97,11 +99,15 @@ class Telling:
         if (ends := self._watch.ends()) is not None:
             self._ends = ends
             self._poller.hear_of_ends(ends)
+        if (ids := self._watch.ids()) is not None:
+            self._poller.hear_of_topics(ids)
         if (facts := self._watch.facts()) is not None:
             self._facts.learn(*facts)
         if now >= self._lag_at:
             self._lag_at = now + _LAG_EVERY_S
-            self._watch.ask_ends(self._poller.assignment.partitions)
+            partitions = self._poller.assignment.partitions
+            self._watch.ask_ends(partitions)
+            self._watch.ask_ids({topic for topic, _ in partitions})
         if now >= self._facts_at:
             self._facts_at = now + _FACTS_EVERY_S
             self._watch.ask_facts(self._facts.topics)

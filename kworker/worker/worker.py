@@ -24,6 +24,7 @@ from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
+from kworker.worker.exactly_once import FencedByTwin
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced
 from kworker.worker.leaving import CLOSE_S, LEAVE_S, leave
@@ -42,6 +43,7 @@ _ASK_EVERY_S = 2.0
 _TURN_S = 0.005
 _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
 _SETTLE_MOST_S = 5.0
+_ABORT_S = 2.0  # for a transaction that is still open then
 _MARKS_S = 2.0  # at least, for what Redis is still to be told
 
 
@@ -162,7 +164,8 @@ class Worker:
 
     def _watch(self, thread: threading.Thread, title: Title) -> None:
         """Until the poll thread has ended, or has had its time to."""
-        while thread.is_alive() and time.monotonic() < self._drain_by + LEAVE_S + CLOSE_S:
+        most_s = _ABORT_S + LEAVE_S + CLOSE_S  # beyond the drain
+        while thread.is_alive() and time.monotonic() < self._drain_by + most_s:
             setproctitle.setproctitle(title.text(time.monotonic()))
             if self._wait(_TITLE_EVERY_S):
                 # The lifeline stays readable once it is cut: wait for the thread instead.
@@ -211,7 +214,7 @@ class Worker:
             made.append(KafkaConsumer(consumer_properties(config, slot=slot.number), listener))
             return made[0]
 
-        role = Role(slot.number, reader, make_intake(config))
+        role = Role(slot.number, reader, watch.identities, make_intake(config))
         poller = make_poller(config, role, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
         pool.start()
@@ -250,11 +253,13 @@ class Worker:
         while self._phase.taking:
             try:
                 poller.turn()
+            except FencedByTwin:
+                raise
             except Fenced as fenced:
                 if not poller.assignment.lost_lately:
                     raise
                 _LOG.warning("fenced by its own past; joins anew", error=str(fenced))
-                poller.rejoin()
+                poller.rejoin("fenced by its own past")
             telling.turn()
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0
@@ -275,7 +280,8 @@ class Worker:
         while not poller.settled and time.monotonic() < self._drain_by:
             poller.turn()
             telling.turn()
-        self._unfinished += poller.publisher.pending
+        poller.end(self._drain_by + _ABORT_S)
+        self._unfinished += poller.backlog.pending
         telling.tell()
 
     def _leave(self, consumer: KafkaConsumer, telling: Telling) -> None:

@@ -1,30 +1,38 @@
 """A whole worker but for its threads: the real poller on the twin, a pool that the test steps."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import At
+from kworker.clients.kafka import At, Refused
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
+from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed, Identity
 from kworker.core.outcome import Failed, Output
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
 from kworker.supervisor.refusals import Refusals
+from kworker.worker.assignment import Identify
+from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.ended import Ended
+from kworker.worker.exactly_once import Begin, ExactlyOnce, TransactionPolicy
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
 from kworker.worker.pool import Take
-from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.publisher import Publisher
+from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.triage import Triage
@@ -37,6 +45,7 @@ REPLAY = "0a1b2c"  # the id of a replay
 DELAYS_S = (1.0, 10.0)
 HOLD = RetryPolicy((1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0), hold=True)
 REVOKE_TIMEOUT_S = 5.0
+LIMIT_S = 30.0  # of a transaction
 TURN_S = 0.25  # longer than the commit interval: what is settled is committed in the same turn
 
 
@@ -83,6 +92,8 @@ class SteppedPool:
         self.runs: list[Record] = []  # every begin, in order
         self.computing = False
         self.hurry: Callable[[], None] = lambda: None  # what the test does when it hears of it
+        self.waiting: deque[Record] | None = None  # instead of beginning them, if the test says so
+        self.given_back: list[Record] = []  # of those, at the next turn
         self._hands = hands
 
     def feed(self, take: Take) -> int:
@@ -95,16 +106,26 @@ class SteppedPool:
     def slack_s(self) -> float:
         return 0.0
 
+    def begin_waiting(self) -> None:
+        """What was handed over and did not begin."""
+        waiting, self.waiting = self.waiting, None
+        self._begin(waiting or deque())
+
     def _begin(self, run: deque[Record]) -> None:
+        if self.waiting is not None:
+            self.waiting += run
+            return
         for record in run:
             if record.partition.open:
                 self.held.append(record)
                 self.runs.append(record)
             else:
+                record.outcome = NOT_ATTEMPTED
                 self.ended.add(record)
 
     def reclaim(self, now: float) -> list[Record]:
-        return []
+        back, self.given_back = self.given_back, []
+        return back
 
     def end(self, record: Record, outcome: Failed | list[Output] | None = None) -> None:
         self.held.remove(record)
@@ -115,6 +136,7 @@ class SteppedPool:
 class Straggling(MemoryConsumer):
     """A client that hands over, once, what it had fetched before it was told otherwise."""
 
+    unstable: Callable[[], None] = staticmethod(lambda: None)  # asked before it reads positions
     late: Sequence[RawMessage] = ()
     late_by_assignment: Sequence[RawMessage] = ()
 
@@ -123,9 +145,24 @@ class Straggling(MemoryConsumer):
         late, self.late = self.late, ()
         return [*late, *batch]
 
+    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, Committed | None]:
+        if self._group.pending:
+            self.unstable()
+        return super().positions(partitions, timeout_s)
+
     def assign(self, positions: Mapping[At, int | None]) -> None:
         super().assign(positions)
         self.late, self.late_by_assignment = self.late_by_assignment, ()
+
+
+def at_once(call: Callable[[], Any]) -> "Future[Any]":
+    """Runs what would run aside."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except Refused as refused:
+        future.set_exception(refused)
+    return future
 
 
 class Bench:
@@ -149,8 +186,18 @@ class Bench:
         claimant: Claimant | None = None,
         tells_dead: bool = False,
         course: Course | None = None,
+        transactional: str = "",
+        transactor: Callable[[MemoryTransactor], Any] = lambda transactor: transactor,
+        begin: Begin = at_once,
+        identify: Identify | None = None,
+        crowded_records: int = 250,
     ) -> None:
+        """`transactional` is the id of one that settles exactly once.
+
+        `transactor` may stand before each that it uses; `begin` runs what would run aside.
+        """
         self.kafka = kafka
+        self.name = transactional
         self.clock = clock or Clock()
         for own in OWN:
             if kafka.topic(own) is None:
@@ -166,7 +213,10 @@ class Bench:
             made.append(Straggling(kafka, properties, listener))
             return StretchConsumer(made[0], listener, course) if course else made[0]
 
-        lanes, flow = Lanes(ordering), Flow(FlowPolicy(in_flight, 1 << 20, held_max=held))
+        lanes, flow = (
+            Lanes(ordering),
+            Flow(FlowPolicy(in_flight, 1 << 20, held_max=held, crowded_records=crowded_records)),
+        )
         dispatch = Dispatch(
             pool=self.pool,
             lanes=lanes,
@@ -184,12 +234,25 @@ class Bench:
             tells_dead=lambda _topic: tells_dead,
             clock=self.clock,
         )
+        backlog = Backlog(BacklogPolicy(1 << 20, records_max=1000))
+
+        def settling(client: Any, committer: Committer, owned: Mapping[At, Partition]) -> Settling:
+            if not transactional:
+                publisher = Publisher(lambda: MemoryProducer(kafka, {}), backlog)
+                return AtLeastOnce(publisher, committer, owned, backlog)
+
+            def make() -> Any:
+                return transactor(MemoryTransactor(kafka, {}, transactional, 10.0))
+
+            policy = TransactionPolicy(LIMIT_S, again_s=(0.0, 0.0), rest_s=0.0)
+            return ExactlyOnce(make, client, committer, owned, backlog, policy, begin)
+
         self.poller = Poller(
             consumer=consumer,
+            identify=identify or (kafka.identities if course is None else nobody_tells),
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
-            publisher=Publisher(
-                lambda: MemoryProducer(kafka, {}), PublishPolicy(1 << 20, backlog_records_max=1000)
-            ),
+            backlog=backlog,
+            settling=settling,
             lanes=lanes,
             flow=flow,
             dispatch=dispatch,
@@ -243,6 +306,10 @@ class Bench:
     def die(self) -> None:
         """As by SIGKILL: nothing is said to anybody; the group notices in its time."""
         self.consumer.expire()
+
+
+def nobody_tells(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
+    return {}
 
 
 def _facts(kafka: MemoryKafka) -> TopicFacts:

@@ -2,18 +2,21 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.clients.kafka import At, KafkaConsumer, KafkaProducer, Listener
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.properties import transactional
 from kworker.clients.transactions import KafkaTransactor
+from kworker.clients.watch import KafkaWatch
 from kworker.core.message import Headers
+from kworker.core.offset_map import Identity
+from tests.waiting import eventually
 
 CONSUMER = {
     "auto.offset.reset": "error",
@@ -26,6 +29,11 @@ CONSUMER = {
     "heartbeat.interval.ms": 500,  # by which a member hears that others join and leave
     "fetch.wait.max.ms": 50,
     "topic.metadata.refresh.interval.ms": 1000,
+}
+CLASSIC_ONLY = {
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
 }
 PRODUCER = {
     "enable.idempotence": True,
@@ -44,6 +52,8 @@ class Cluster(Protocol):
     def create(self, partitions: int = 1, **config: str) -> str: ...
     def write(self, topic: str, partition: int = 0, **record: Any) -> None: ...
     def trim(self, topic: str, partition: int, before: int) -> None: ...
+    def make_again(self, topic: str) -> None: ...
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]: ...
     def consumer(self, listener: Listener, group: str, **properties: Any) -> Any: ...
     def producer(self, **properties: Any) -> Any: ...
     def transactor(self, transactional_id: str) -> Any: ...
@@ -54,8 +64,8 @@ class Twin:
 
     wait_s = 0.0
 
-    def __init__(self) -> None:
-        self.kafka = MemoryKafka()
+    def __init__(self, kafka: MemoryKafka | None = None) -> None:
+        self.kafka = kafka or MemoryKafka()
         self._names = itertools.count()
 
     def create(self, partitions: int = 1, **config: str) -> str:
@@ -69,6 +79,13 @@ class Twin:
 
     def trim(self, topic: str, partition: int, before: int) -> None:
         self.kafka.trim(topic, partition, before)
+
+    def make_again(self, topic: str) -> None:
+        self.kafka.delete(topic)
+        self.kafka.create(topic)
+
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+        return self.kafka.identities(topics, timeout_s)
 
     def consumer(self, listener: Listener, group: str, **properties: Any) -> MemoryConsumer:
         return MemoryConsumer(
@@ -118,10 +135,19 @@ class Real:
         for future in self._admin.delete_records([at]).values():
             future.result(30)
 
+    def make_again(self, topic: str) -> None:
+        self._admin.delete_topics([topic])[topic].result(30)
+        eventually(lambda: topic not in self._admin.list_topics(timeout=10).topics)
+        self._admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+        return KafkaWatch(self._common).identities(topics, timeout_s)
+
     def consumer(self, listener: Listener, group: str, **properties: Any) -> KafkaConsumer:
-        client = KafkaConsumer(
-            {**CONSUMER, **self._common, "group.id": group, **_dotted(properties)}, listener
-        )
+        every = {**CONSUMER, **self._common, "group.id": group, **_dotted(properties)}
+        if every.get("group.protocol") == "consumer":
+            every = {name: value for name, value in every.items() if name not in CLASSIC_ONLY}
+        client = KafkaConsumer(every, listener)
         self._consumers.append(client)
         return client
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kworker.clients.kafka import At, Trouble, trouble_of
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed
 from tests.contract.clusters import Cluster
 from tests.waiting import eventually
 
@@ -35,7 +36,7 @@ class Member:
         self.records: list[RawMessage] = []
         self.ends: list[tuple[At, int]] = []
         self.troubles: list[tuple[Trouble, str]] = []
-        self.commit_on_revoke: dict[At, int] = {}
+        self.commit_on_revoke: dict[At, Committed] = {}
         self._wait_s = cluster.wait_s
         self._reads = reads
         self._resume: list[At] = []
@@ -46,8 +47,8 @@ class Member:
 
     def assigned(self, partitions: list[At]) -> None:
         self.told.append(("assigned", sorted(partitions)))
-        positions = self.consumer.positions(partitions, 10.0) if partitions else {}
-        self.consumer.assign(positions)
+        held = self.consumer.positions(partitions, 10.0) if partitions else {}
+        self.consumer.assign({at: each and each.position for at, each in held.items()})
         self.owned = sorted({*self.owned, *partitions})
         self._resume += list(partitions) if self._reads else []
 

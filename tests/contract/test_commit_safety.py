@@ -6,7 +6,9 @@ order; each commit is judged in the moment in which the broker takes it.
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,8 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kworker.clients.kafka import At
 from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_group import Member
+from kworker.core import offset_map
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
+from kworker.core.offset_map import Committed, Ignored, decode, origin_of
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Record
 from kworker.core.retry import RetryPolicy
@@ -36,6 +40,7 @@ class Calm(RuleBasedStateMachine):
     """
 
     retry: RetryPolicy | None = None
+    crowded_records = 250
     held = 0  # records that wait in memory, at most
 
     def __init__(self) -> None:
@@ -55,29 +60,43 @@ class Calm(RuleBasedStateMachine):
         self.promised: set[Position] = set()  # ended with a result
         self.failed: set[tuple[Position, Position, int]] = set()  # (where, its source, attempt)
         self.positions: dict[At, int] = {}
+        # What each member knew of a partition when it was given it.
+        self.known: dict[tuple[Bench, At, int], tuple[int, set[Position]]] = {}
         self.group = self.kafka.group(GROUP)
         self.accept = self.group.commit
         self.group.commit = self.judge  # type: ignore[method-assign]
 
     # -- the oracle -------------------------------------------------------------------
 
-    def judge(self, member: Member | None, positions: Mapping[At, int]) -> KafkaError | None:
+    def judge(self, member: Member | None, positions: Mapping[At, Committed]) -> KafkaError | None:
         """O3 and O4, for each commit that the broker takes."""
         if (error := self.accept(member, positions)) is not None:
             return error
         assert member is not None
-        for at, position in positions.items():
+        for at, (position, metadata) in positions.items():
             assert at in member.assignment, "committed what it does not own"
             assert position >= self.positions.get(at, 0), "a position went back"
             self.positions[at] = position
             below = {p for p in self.every() if p[:2] == at and p[2] < position}
             assert below <= self.ended(), "committed before its end"
+            assert self.named(at, position, metadata) <= self.ended(), "named before its end"
         return None
+
+    def named(self, at: At, position: int, metadata: str) -> set[Position]:
+        """What the map of a commit says is done."""
+        [identity] = self.kafka.identities([at[0]], 1.0).values()
+        runs = decode(metadata, origin_of(identity, at[1]), position)
+        assert not isinstance(runs, Ignored)
+        return {(*at, offset) for begin, end in runs for offset in range(begin, end)} & self.every()
 
     def every(self) -> set[Position]:
         """All that a worker takes: the sources' records, and those that come again."""
         again = {(REQUEUE, n, raw.offset()) for n in (0, 1) for raw in self.log(REQUEUE, n)}
         return again.union(self.written)
+
+    def everywhere(self) -> list[At]:
+        """The source partitions."""
+        return [(topic, n) for topic, partitions in TOPICS.items() for n in range(partitions)]
 
     def log(self, topic: str, number: int) -> list[Fields]:
         return self.kafka.log((topic, number)).records
@@ -115,6 +134,10 @@ class Calm(RuleBasedStateMachine):
     @precondition(lambda self: len(self.benches) < 3)
     @rule(hands=st.integers(1, 4), computing=st.booleans())
     def join(self, hands: int, computing: bool) -> None:
+        self.take_on(hands, computing)
+
+    def take_on(self, hands: int, computing: bool, **options: Any) -> Bench:
+        """One more worker."""
         bench = Bench(
             self.kafka,
             [*sorted(TOPICS), REQUEUE],
@@ -123,11 +146,29 @@ class Calm(RuleBasedStateMachine):
             in_flight=6,
             held=6,
             retry=self.retry,
+            crowded_records=self.crowded_records,
+            **options,
         )
         bench.pool.computing = computing
+        self.note_what_is_read_back(bench)
         self.benches.append(bench)
         self.everybody.append(bench)
         bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)
+        return bench
+
+    def note_what_is_read_back(self, bench: Bench) -> None:
+        """At each assignment, what the group held as done just then."""
+        committer = bench.poller.committer
+        know = committer.know
+
+        def noting(at: At, held: Committed | None) -> None:
+            epoch = bench.poller.assignment.rebalances
+            known = set() if held is None else self.named(at, *held)
+            # One that settles in transactions reads it back after each doubt, too.
+            self.known.setdefault((bench, at, epoch), (0 if held is None else held.position, known))
+            know(at, held)
+
+        committer.know = noting  # type: ignore[method-assign]
 
     @rule(data=st.data(), count=st.integers(1, 5))
     def turn(self, data: st.DataObject, count: int) -> None:
@@ -193,9 +234,11 @@ class Calm(RuleBasedStateMachine):
                 bench.pool.end(record, [Output(RESULTS, name(at), b"r", [])] * copies)
 
     def check_lanes(self, bench: Bench) -> None:
-        """O6: of one key of one partition, at most one is in hand, the oldest first."""
-        lanes = Counter((id(r.home), r.lane) for r in bench.pool.held if r.lane is not None)
-        assert all(count == 1 for count in lanes.values())
+        """O6, O7: of one key of one partition at most one is in hand, whatever the epochs."""
+        keys = Counter((*r.source.place[:2], r.raw.key()) for r in bench.pool.held if r.raw.key())
+        assert all(count == 1 for count in keys.values())
+        places = Counter((r.partition.prefix, r.offset) for r in bench.pool.held)
+        assert all(count == 1 for count in places.values())
         flow = bench.poller.flow
         assert flow.records <= 6 + self.held
         assert flow.records + flow.held <= 6 + self.held
@@ -212,6 +255,16 @@ class Calm(RuleBasedStateMachine):
         assert self.every() <= self.ended(), "lost"
         assert self.finished(), "a position stays behind"
         self.check_repeats()
+        self.check_that_nothing_known_was_begun()
+
+    def check_that_nothing_known_was_begun(self) -> None:
+        """P4: what finished stays finished, whoever died since."""
+        for bench in self.everybody:
+            for record in bench.pool.runs:
+                at = (record.partition.topic, record.partition.number)
+                position, known = self.known[bench, at, record.partition.epoch]
+                assert record.offset >= position
+                assert (*at, record.offset) not in known
 
     def check_repeats(self) -> None:
         runs = [r for bench in self.everybody for r in bench.pool.runs]
@@ -272,9 +325,54 @@ class Holding(Stormy):
     held = 6
 
 
+class Returning(Stormy):
+    """One worker loses all it has, again and again, with records in hand, and is given it again."""
+
+    @precondition(lambda self: not self.benches)
+    @rule(hands=st.integers(1, 4), computing=st.booleans())
+    def join(self, hands: int, computing: bool) -> None:
+        super().join(hands, computing)
+
+    @rule(data=st.data(), how=st.sampled_from(["result", "several"]))
+    def end_one_otherwise(self, data: st.DataObject, how: str) -> None:
+        self.end_some(data, how)
+
+    def check_repeats(self) -> None:
+        """O6: of each key, what ran last is what followed, also where some ran again."""
+        [bench] = self.everybody
+        runs = enumerate(bench.pool.runs)
+        last = {(r.partition.topic, r.partition.number, r.offset): i for i, r in runs}
+        for at in self.everywhere():
+            latest: dict[bytes, int] = {}
+            for raw in self.log(*at):
+                if (key := raw.key()) and (run := last.get((*at, raw.offset()))) is not None:
+                    assert latest.get(key, -1) < run, "done again after what followed it"
+                    latest[key] = run
+
+
+class Crowded(Stormy):
+    """Maps are so short that partitions are full all the time, and give records back."""
+
+    crowded_records = 1
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(offset_map, "SPAN_MAX", 3)
+        self.patch.setattr(offset_map, "RUNS_BYTES_MAX", 3)
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+
 TestCalm = Calm.TestCase
+TestCrowded = Crowded.TestCase
 TestStormy = Stormy.TestCase
 TestHolding = Holding.TestCase
+TestReturning = Returning.TestCase
 TestCalm.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestStormy.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestCrowded.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestReturning.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

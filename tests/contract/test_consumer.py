@@ -5,8 +5,10 @@ import time
 import pytest
 
 from kworker.clients.kafka import Refused, Trouble
+from kworker.core.offset_map import METADATA_MAX, Committed
 from tests.contract.clusters import Cluster, sized
 from tests.contract.member import Member, for_a_while, new_group, until
+from tests.waiting import eventually
 
 
 def fill(kafka: Cluster, topic: str, *values: bytes, partition: int = 0) -> None:
@@ -153,6 +155,49 @@ def test_what_was_paused_is_read_when_it_is_taken_up_again(kafka: Cluster) -> No
     until(lambda: len(member.records) == 4, member)
 
 
+def test_what_is_given_back_comes_again_from_there_when_it_is_resumed(kafka: Cluster) -> None:
+    """Before that nothing of it comes, however much was prefetched; others are not disturbed."""
+    topic = kafka.create(2)
+    for partition in (0, 1):
+        for i in range(200):
+            kafka.write(topic, partition, value=b"%d" % i)
+    member = Member(kafka, [topic], reads=False)
+    until(lambda: member.owned, member)
+    member.consumer.resume(member.owned)
+    until(lambda: [r for r in member.records if r.partition() == 0], member)
+    for again in (40, 40, 199, 0):
+        member.consumer.pause([(topic, 0)])
+        member.consumer.rewind((topic, 0), again)
+        member.records.clear()
+        for_a_while(member)
+        assert [r for r in member.records if r.partition() == 0] == []
+        member.consumer.resume([(topic, 0)])
+        took = eventually(lambda: few(member))
+        assert took == list(range(again, again + len(took)))
+    eventually(lambda: took.extend(few(member)) or len(took) >= 200)
+    assert took == list(range(200))
+
+
+def few(member: Member) -> list[int]:
+    """The next offsets of its first partition."""
+    batch = member.consumer.take(7, 0.05)
+    return [raw.offset() for raw in batch if raw.error() is None and raw.partition() == 0]
+
+
+def test_a_topic_has_an_identity_and_another_when_it_is_made_again(kafka: Cluster) -> None:
+    """Where offsets are about, when they come back with a map."""
+    one, two = kafka.create(), kafka.create()
+    before = kafka.identities([one, two, "nowhere"], 10.0)
+    assert before.keys() == {one, two}
+    assert before[one].cluster_id == before[two].cluster_id != ""
+    assert before[one].topic_id != before[two].topic_id
+    assert kafka.identities([two, one], 10.0) == before
+    kafka.make_again(one)
+    after = eventually(lambda: kafka.identities([one], 10.0))
+    assert after[one].cluster_id == before[one].cluster_id
+    assert after[one].topic_id != before[one].topic_id
+
+
 def test_without_a_commit_a_group_has_no_position(kafka: Cluster) -> None:
     topic = kafka.create()
     member = Member(kafka, [topic])
@@ -164,11 +209,14 @@ def test_a_commit_is_answered_inside_take_and_can_be_read_back(kafka: Cluster) -
     topic = kafka.create(2)
     member = Member(kafka, [topic])
     until(lambda: member.owned, member)
-    member.consumer.commit({(topic, 0): 3, (topic, 1): 0})
+    member.consumer.commit({(topic, 0): Committed(3), (topic, 1): Committed(0)})
     assert member.heard("committed") == []
     until(lambda: member.heard("committed"), member)
     assert member.heard("committed") == [None]
-    assert member.consumer.positions(member.owned, 10) == {(topic, 0): 3, (topic, 1): 0}
+    assert member.consumer.positions(member.owned, 10) == {
+        (topic, 0): Committed(3),
+        (topic, 1): Committed(0),
+    }
 
 
 def test_a_commit_that_waits_is_not_answered_a_second_time(kafka: Cluster) -> None:
@@ -176,8 +224,8 @@ def test_a_commit_that_waits_is_not_answered_a_second_time(kafka: Cluster) -> No
     topic = kafka.create()
     member = Member(kafka, [topic])
     until(lambda: member.owned, member)
-    member.consumer.commit_now({(topic, 0): 3})
-    assert member.consumer.positions(member.owned, 10) == {(topic, 0): 3}
+    member.consumer.commit_now({(topic, 0): Committed(3)})
+    assert member.consumer.positions(member.owned, 10) == {(topic, 0): Committed(3)}
     for_a_while(member)
     assert member.heard("committed") == []
 
@@ -187,10 +235,40 @@ def test_commits_take_effect_in_the_order_in_which_they_were_sent(kafka: Cluster
     topic = kafka.create()
     member = Member(kafka, [topic])
     until(lambda: member.owned, member)
-    member.consumer.commit({(topic, 0): 3})
-    member.consumer.commit_now({(topic, 0): 5})
+    member.consumer.commit({(topic, 0): Committed(3)})
+    member.consumer.commit_now({(topic, 0): Committed(5)})
     until(lambda: member.heard("committed"), member)
-    assert member.consumer.positions(member.owned, 10) == {(topic, 0): 5}
+    assert member.consumer.positions(member.owned, 10) == {(topic, 0): Committed(5)}
+
+
+def test_what_is_committed_with_a_position_comes_back_with_it(kafka: Cluster) -> None:
+    """What is done beyond the position travels so; and without any, none of an earlier one."""
+    topic = kafka.create(2)
+    member = Member(kafka, [topic])
+    until(lambda: member.owned, member)
+    held = {(topic, 0): Committed(3, "what is done"), (topic, 1): Committed(0)}
+    member.consumer.commit_now(held)
+    assert member.consumer.positions(member.owned, 10) == held
+    member.consumer.commit({(topic, 0): Committed(4), (topic, 1): Committed(0, "more")})
+    until(lambda: member.heard("committed"), member)
+    held = {(topic, 0): Committed(4), (topic, 1): Committed(0, "more")}
+    assert member.consumer.positions(member.owned, 10) == held
+
+
+def test_metadata_is_taken_up_to_its_limit_and_no_further(kafka: Cluster) -> None:
+    """The broker counts the NUL that the client adds. What was there before stays."""
+    topic = kafka.create()
+    member = Member(kafka, [topic])
+    until(lambda: member.owned, member)
+    longest = Committed(3, "x" * METADATA_MAX)
+    member.consumer.commit_now({(topic, 0): longest})
+    longer = {(topic, 0): Committed(4, "x" * (METADATA_MAX + 1))}
+    with pytest.raises(Refused, match="OFFSET_METADATA_TOO_LARGE"):
+        member.consumer.commit_now(longer)
+    member.consumer.commit(longer)
+    until(lambda: member.heard("committed"), member)
+    assert "OFFSET_METADATA_TOO_LARGE" in member.heard("committed")[0]
+    assert member.consumer.positions(member.owned, 10) == {(topic, 0): longest}
 
 
 def test_a_new_member_begins_at_the_committed_position(kafka: Cluster) -> None:
@@ -198,7 +276,7 @@ def test_a_new_member_begins_at_the_committed_position(kafka: Cluster) -> None:
     fill(kafka, topic, b"alpha", b"bravo", b"charlie")
     first = Member(kafka, [topic], group=group)
     until(lambda: len(first.records) == 3, first)
-    first.consumer.commit_now({(topic, 0): 1})
+    first.consumer.commit_now({(topic, 0): Committed(1)})
     first.consumer.close()
     second = Member(kafka, [topic], group=group)
     until(lambda: len(second.records) == 2, second)
@@ -259,7 +337,7 @@ def test_a_commit_while_being_revoked_reaches_the_next_owner(kafka: Cluster) -> 
     for partition in (0, 1):
         fill(kafka, topic, b"alpha", b"bravo", partition=partition)
     one = Member(kafka, [topic], group=group)
-    one.commit_on_revoke = {(topic, 0): 1, (topic, 1): 1}
+    one.commit_on_revoke = {(topic, 0): Committed(1), (topic, 1): Committed(1)}
     until(lambda: len(one.records) == 4, one)
     one.records.clear()
     two = Member(kafka, [topic], group=group)
@@ -282,12 +360,12 @@ def test_closing_revokes_and_lets_the_others_have_it(kafka: Cluster) -> None:
     topic, group = kafka.create(), new_group()
     one = Member(kafka, [topic], group=group)
     until(lambda: one.owned, one)
-    one.commit_on_revoke = {(topic, 0): 7}
+    one.commit_on_revoke = {(topic, 0): Committed(7)}
     one.consumer.close()
     assert one.heard("revoked") == [[(topic, 0)]]
     two = Member(kafka, [topic], group=group)
     until(lambda: two.owned, two)
-    assert two.consumer.positions(two.owned, 10) == {(topic, 0): 7}
+    assert two.consumer.positions(two.owned, 10) == {(topic, 0): Committed(7)}
 
 
 def test_a_static_member_that_closes_keeps_its_place(kafka: Cluster) -> None:
@@ -338,7 +416,7 @@ def test_a_namesake_of_a_static_member_fences_the_older_one(kafka: Cluster) -> N
     newer = Member(kafka, [topic], group=group, group_instance_id=f"{group}-0")
     until(lambda: newer.owned, newer)
     with pytest.raises(Refused):
-        older.consumer.commit_now({(topic, 0): 5})
+        older.consumer.commit_now({(topic, 0): Committed(5)})
     until(lambda: Trouble.FENCED in [trouble for trouble, _ in older.troubles], older, newer)
     assert newer.consumer.positions([(topic, 0)], 10) == {(topic, 0): None}
 
@@ -350,7 +428,7 @@ def test_a_position_that_the_partition_lost_stops_it_and_is_told_once(kafka: Clu
         fill(kafka, topic, b"alpha", b"bravo", b"charlie", partition=partition)
     first = Member(kafka, [topic], group=group)
     until(lambda: len(first.owned) == 2, first)
-    first.consumer.commit_now({(topic, 0): 1, (topic, 1): 1})
+    first.consumer.commit_now({(topic, 0): Committed(1), (topic, 1): Committed(1)})
     first.consumer.close()
     kafka.trim(topic, 0, 2)
     second = Member(kafka, [topic], group=group)

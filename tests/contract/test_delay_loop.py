@@ -8,6 +8,7 @@ import pytest
 from kworker.clients.kafka import Refused
 from kworker.clients.memory import MemoryKafka
 from kworker.core.delays import HoldPolicy
+from kworker.core.offset_map import Committed
 from kworker.worker.intake import Fenced
 from tests.contract.delay_bench import (
     DEAD,
@@ -184,7 +185,7 @@ def test_a_rebalance_after_a_transaction_in_doubt_finds_the_positions(
     left = bench.forwarder._transactor
     assert left is not None
     left.begin()
-    left.send_positions({(SECOND, 0): 50}, standing)
+    left.send_positions({(SECOND, 0): Committed(50)}, standing)
     bench.forwarder._opened = False
     bench.forwarder._transactor = None
     with pytest.raises(Refused):
@@ -367,7 +368,7 @@ def test_what_was_deleted_before_it_was_read_stops_its_partition_and_names_the_g
     bench.die()
     wait(kafka, clocks, SECOND, *range(1, 6))
     kafka.trim(SECOND, 0, 4)
-    kafka.group("orders.delay").committed[SECOND, 0] = 1
+    kafka.group("orders.delay").committed[SECOND, 0] = Committed(1)
     successor = DelayBench(kafka, clocks)
     wait(kafka, clocks, SECOND, 9, partition=1)
     successor.run(3_000)

@@ -4,9 +4,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from kworker.clients.memory import Event, MemoryKafka
+from kworker.core import offset_map
+from kworker.core.offset_map import Committed, encode
 from kworker.core.outcome import Failed
 from kworker.worker.intake import Fenced
-from tests.contract.bench import GROUP, HOLD, RESULTS, Bench, two_partitions
+from tests.contract.bench import GROUP, HOLD, RESULTS, Bench, nobody_tells, two_partitions
 
 WORDS = (b"alpha", b"bravo", b"charlie")
 
@@ -116,20 +118,144 @@ def test_a_failure_holds_up_its_own_key_and_no_other(kafka: MemoryKafka) -> None
 def test_what_dies_in_bravo_brings_back_bravo_and_what_was_not_committed(
     kafka: MemoryKafka, static: str
 ) -> None:
-    """And nothing below the committed position."""
+    """And nothing below the committed position, nor what its map names beyond it."""
     bench = Bench(kafka, ["foo"], static=static)
+    kafka.append("foo", value=b"delta", key=b"delta")
     bench.turn(2)
     bench.end(b"alpha", b"charlie")
     bench.turn()
+    bench.pool.ended.add(bench.holds(b"delta"))  # known to nobody when the process dies
     if not static:
         bench.die()
-    kafka.append("foo", value=b"delta", key=b"delta")
+    kafka.append("foo", value=b"echo", key=b"echo")
     successor = Bench(kafka, ["foo"], static=static)
     successor.turn(2)
-    assert successor.in_hand() == [b"bravo", b"charlie", b"delta"]
-    successor.end(b"bravo", b"charlie", b"delta")
+    assert successor.in_hand() == [b"bravo", b"delta", b"echo"]
+    assert (successor.poller.remembered, successor.poller.consumed) == (1, 3)
+    successor.end(b"bravo", b"delta", b"echo")
     successor.turn()
-    assert position(kafka) == 4
+    assert position(kafka) == 5
+
+
+def test_where_the_brokers_do_not_tell_the_ids_of_topics_positions_are_enough(
+    kafka: MemoryKafka,
+) -> None:
+    """An old broker, or a user who may not ask: nothing is lost, and more is done again."""
+    bench = Bench(kafka, ["foo"], identify=nobody_tells)
+    bench.turn(2)
+    bench.end(b"charlie")
+    bench.turn(2)
+    assert set(kafka.group(GROUP).committed.values()) == {Committed(0)}
+    bench.die()
+    successor = Bench(kafka, ["foo"], identify=nobody_tells)
+    successor.turn(2)
+    assert successor.in_hand() == list(WORDS)
+
+
+def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(
+    kafka: MemoryKafka,
+) -> None:
+    """The next death may come before what it names has."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(b"charlie")
+    bench.turn()
+    bench.die()
+    second = Bench(kafka, ["foo"], in_flight=1)
+    second.turn(2)
+    second.end(b"alpha")
+    second.turn()
+    assert (position(kafka), second.poller.remembered) == (1, 0)
+    second.die()
+    third = Bench(kafka, ["foo"])
+    third.turn(2)
+    assert third.in_hand() == [b"bravo"]
+
+
+@pytest.mark.parametrize(
+    "metadata", ["from another tool", "kworker1:AAAA", encode(bytes(16), 0, [(1, 3)])]
+)
+def test_a_map_that_is_foreign_or_damaged_is_ignored_counted_and_replaced(
+    kafka: MemoryKafka, metadata: str
+) -> None:
+    """It names records of another topic, and those of this one would be lost."""
+    kafka.group(GROUP).committed["foo", 0] = Committed(0, metadata)
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    assert bench.in_hand() == list(WORDS)
+    assert bench.poller.assignment.maps_ignored == 1
+    bench.turn()
+    assert kafka.group(GROUP).committed["foo", 0] == Committed(0)
+
+
+def test_a_topic_that_was_made_again_has_no_map(kafka: MemoryKafka) -> None:
+    """Its offsets are the same, and its records are others."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(b"bravo", b"charlie")
+    bench.turn()
+    bench.drain()
+    bench.consumer.close()
+    held = kafka.group(GROUP).committed["foo", 0]
+    kafka.delete("foo")
+    kafka.create("foo")
+    for word in WORDS:
+        kafka.append("foo", value=word, key=word)
+    kafka.group(GROUP).committed["foo", 0] = Committed(0, held.metadata)
+    successor = Bench(kafka, ["foo"])
+    successor.turn(2)
+    assert successor.in_hand() == list(WORDS)
+
+
+def test_a_topic_that_was_made_again_begins_at_its_beginning(kafka: MemoryKafka) -> None:
+    """A position that was committed since, for the one before, would skip what is below it."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(*WORDS)
+    bench.turn()
+    told = kafka.identities(["foo"], 1.0)["foo"].topic_id
+    assert bench.poller.assignment.made_again({"foo": told}) == []
+    kafka.delete("foo")
+    kafka.create("foo")
+    kafka.group(GROUP).committed["foo", 0] = Committed(3)
+    again = (*WORDS, b"delta", b"echo")
+    for word in again:
+        kafka.append("foo", value=word, key=word)
+    told = kafka.identities(["foo"], 1.0)["foo"].topic_id
+    assert bench.poller.assignment.made_again({"foo": told}) == ["foo"]
+    bench.turn(3)
+    assert bench.in_hand() == list(again)
+    bench.turn(2)
+    assert position(kafka) == 0
+    assert bench.poller.assignment.made_again({"foo": told}) == []
+
+
+def test_a_partition_whose_map_has_no_room_waits_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P4: until some of its records end; then all of them come, none twice."""
+    monkeypatch.setattr(offset_map, "SPAN_MAX", 4)
+    monkeypatch.setattr(offset_map, "RUNS_BYTES_MAX", 4)
+    kafka = two_partitions(records=60)
+    bench = Bench(kafka, ["foo"])
+    bench.turn(4)
+    crowded = bench.poller.assignment.partitions["foo", 0]
+    assert crowded in bench.poller.flow.paused
+    taken = [value for value in bench.in_hand() if value and value.startswith(b"0")]
+    assert len(taken) == 4
+    bench.turn(30)
+    assert len(bench.pool.held) == 8
+    assert any("foo/0 takes no more" in reason for reason in bench.poller.reasons)
+    bench.end(*taken[1:])
+    bench.turn(6)
+    bench.end(*taken[:1])
+    while bench.pool.held:
+        bench.end(*[value for value in bench.in_hand() if value is not None])
+        bench.turn(4)
+    assert len(bench.pool.runs) == 120
+    assert len({record.source for record in bench.pool.runs}) == 120
+    assert kafka.committed(GROUP) == {("foo", 0): 60, ("foo", 1): 60}
+    assert bench.poller.reasons == []
 
 
 def test_each_partition_commits_for_itself() -> None:
@@ -328,6 +454,25 @@ def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_su
     bench.poller.hear_of_ends({("bar", 0): 9})
     bench.turn(16)
     assert bench.poller.flow.paused == {over}
+
+
+def test_a_producer_that_sat_an_outage_out_is_heard_before_it_is_replaced(
+    kafka: MemoryKafka,
+) -> None:
+    """Another would write again what is acknowledged in a moment."""
+    kafka.create(RESULTS)
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    kafka.up = False
+    bench.end_with_result(b"alpha")
+    bench.turn(8)
+    for answer in ({}, {("foo", 0): 3}, {("foo", 0): 3}):
+        bench.clock.now += 10.0
+        bench.poller.hear_of_ends(answer)
+        assert not any("though the brokers answer" in why for why in bench.poller.reasons)
+    bench.clock.now += 10.0
+    bench.poller.hear_of_ends({("foo", 0): 3})
+    assert any("though the brokers answer" in why for why in bench.poller.reasons)
 
 
 def test_a_missing_topic_is_said_until_it_is_there(kafka: MemoryKafka) -> None:

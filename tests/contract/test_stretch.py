@@ -6,6 +6,7 @@ import pytest
 
 from kworker.clients.kafka import At, Refused
 from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed
 from kworker.worker.stretch import Course, StretchConsumer, Window
 from tests.contract.clusters import Cluster
 from tests.contract.member import Member, for_a_while, new_group, until
@@ -27,7 +28,8 @@ class Reader:
         self._fresh: list[At] = []
 
     def assigned(self, partitions: list[At]) -> None:
-        self.consumer.assign(self.consumer.positions(partitions, 1.0))
+        held = self.consumer.positions(partitions, 1.0)
+        self.consumer.assign({at: each and each.position for at, each in held.items()})
         self._fresh = partitions
 
     def revoked(self, partitions: list[At]) -> None:
@@ -102,7 +104,7 @@ def test_positions_of_who_is_no_member_are_taken(kafka: Cluster) -> None:
     at = (topic, 0)
     reader = Reader(kafka, Course({at: range(3)}, Window()))
     reader.read()
-    reader.consumer.commit({at: 2})
+    reader.consumer.commit({at: Committed(2)})
 
     def heard() -> bool:
         reader.turn()
@@ -110,9 +112,9 @@ def test_positions_of_who_is_no_member_are_taken(kafka: Cluster) -> None:
 
     eventually(heard, what="the answer to the commit")
     assert reader.committed_with == [None]
-    assert reader.client.positions([at], 10.0) == {at: 2}
-    reader.consumer.commit_now({at: 3})
-    assert reader.client.positions([at], 10.0) == {at: 3}
+    assert reader.client.positions([at], 10.0) == {at: Committed(2)}
+    reader.consumer.commit_now({at: Committed(3)})
+    assert reader.client.positions([at], 10.0) == {at: Committed(3)}
 
 
 def test_they_are_not_taken_in_a_group_that_has_members(kafka: Cluster) -> None:
@@ -124,6 +126,6 @@ def test_they_are_not_taken_in_a_group_that_has_members(kafka: Cluster) -> None:
     reader = Reader(kafka, Course({at: range(2)}, Window()), group)
     reader.read()
     with pytest.raises(Refused):
-        reader.consumer.commit_now({at: 1})
+        reader.consumer.commit_now({at: Committed(1)})
     for_a_while(member)
     assert member.heard("revoked") == []

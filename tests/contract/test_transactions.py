@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kworker.clients.kafka import Refused
+from kworker.core.offset_map import METADATA_MAX, Committed
 from kworker.core.outcome import Output
 from tests.contract.clusters import Cluster
 from tests.contract.member import Member, for_a_while, new_group, until
@@ -45,10 +46,29 @@ def test_what_is_committed_is_there_with_its_positions(kafka: Cluster) -> None:
     member = Member(kafka, [source], group=group)
     until(lambda: len(member.records) == 2, member)
     transactor = begun(kafka, target, b"result")
-    transactor.send_positions({(source, 0): 2}, member.consumer.standing())
+    transactor.send_positions({(source, 0): Committed(2)}, member.consumer.standing())
     transactor.commit()
     assert values_after(kafka, target, b"end") == [b"result", b"end"]
-    assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): 2}
+    assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): Committed(2)}
+
+
+def test_metadata_goes_with_its_position_up_to_its_limit_and_no_further(kafka: Cluster) -> None:
+    """One that is too long would make every later transaction fail, too."""
+    source, group = kafka.create(), new_group()
+    member = Member(kafka, [source], group=group)
+    until(lambda: member.owned, member)
+    longest = {(source, 0): Committed(2, "x" * METADATA_MAX)}
+    transactor = begun(kafka, kafka.create(), b"fits")
+    transactor.send_positions(longest, member.consumer.standing())
+    transactor.commit()
+    assert member.consumer.positions(member.owned, 10.0) == longest
+    transactor = begun(kafka, kafka.create(), b"does not")
+    longer = {(source, 0): Committed(3, "x" * (METADATA_MAX + 1))}
+    with pytest.raises(Refused, match="OFFSET_METADATA_TOO_LARGE"):
+        transactor.send_positions(longer, member.consumer.standing())
+    transactor.abort()
+    assert member.consumer.positions(member.owned, 10.0) == longest
+    transactor.close()
 
 
 def test_what_is_aborted_is_not_there_nor_its_positions(kafka: Cluster) -> None:
@@ -57,7 +77,7 @@ def test_what_is_aborted_is_not_there_nor_its_positions(kafka: Cluster) -> None:
     member = Member(kafka, [source], group=group)
     until(lambda: member.records, member)
     transactor = begun(kafka, target, b"result")
-    transactor.send_positions({(source, 0): 1}, member.consumer.standing())
+    transactor.send_positions({(source, 0): Committed(1)}, member.consumer.standing())
     transactor.abort()
     assert values_after(kafka, target, b"end") == [b"end"]
     assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): None}
@@ -139,7 +159,7 @@ def test_a_member_whose_generation_is_over_cannot_send_positions(kafka: Cluster)
     until(lambda: len(member.owned) == 1 and len(other.owned) == 1, member, other)
     transactor = begun(kafka, kafka.create(), b"late")
     with pytest.raises(Refused):
-        transactor.send_positions({(source, 0): 1}, standing)
+        transactor.send_positions({(source, 0): Committed(1)}, standing)
     transactor.close()
 
 
@@ -149,7 +169,7 @@ def test_positions_in_an_open_transaction_cannot_be_read_back(kafka: Cluster) ->
     member = Member(kafka, [source], group=group)
     until(lambda: member.owned, member)
     transactor = begun(kafka, kafka.create(), b"result")
-    transactor.send_positions({(source, 0): 1}, member.consumer.standing())
+    transactor.send_positions({(source, 0): Committed(1)}, member.consumer.standing())
     with pytest.raises(Refused):
         member.consumer.positions([(source, 0)], 1.0)
     transactor.abort()

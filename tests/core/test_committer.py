@@ -1,26 +1,30 @@
 """The committer: what is settled and owned, one under way, never back."""
 
+from collections.abc import Mapping
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
 from kworker.worker.committer import CommitPolicy, Committer
 from tests.records import a_partition
 
 POLICY = CommitPolicy(interval_s=0.2, records=100, answer_s=30.0)
 AT = ("orders", 0)
+NOTHING = Committed(-1)
 
 
 class Broker:
     """Takes commits and leaves the answering to the test."""
 
     def __init__(self) -> None:
-        self.sent: list[dict[At, int]] = []
+        self.sent: list[dict[At, Committed]] = []
         self.refusing = False
 
-    def commit(self, positions: dict[At, int]) -> None:
+    def commit(self, positions: Mapping[At, Committed]) -> None:
         if self.refusing:
             raise Refused("no coordinator", passing=True)
         self.sent.append(dict(positions))
@@ -31,7 +35,7 @@ class Broker:
 def committing() -> tuple[Broker, Committer, Partition]:
     broker = Broker()
     committer = Committer(broker, POLICY)
-    committer.know(AT, 0)
+    committer.know(AT, Committed(0))
     return broker, committer, a_partition()
 
 
@@ -62,7 +66,7 @@ def test_the_position_of_an_empty_partition_is_sent_where_there_was_none() -> No
     broker, committer, partition = committing()
     committer.know(AT, None)
     committer.commit([partition], 1.0)
-    assert broker.sent == [{AT: 0}]
+    assert broker.sent == [{AT: Committed(0)}]
 
 
 def test_one_is_under_way_at_most_and_the_next_takes_all_that_came_meanwhile() -> None:
@@ -70,10 +74,10 @@ def test_one_is_under_way_at_most_and_the_next_takes_all_that_came_meanwhile() -
     for _ in range(3):
         settle(partition)
         committer.commit([partition], 1.0)
-    assert broker.sent == [{AT: 1}]
+    assert broker.sent == [{AT: Committed(1)}]
     committer.answered(None)
     committer.commit([partition], 1.2)
-    assert broker.sent == [{AT: 1}, {AT: 3}]
+    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(3)}]
 
 
 def test_after_an_error_the_same_is_tried_again_and_said() -> None:
@@ -84,8 +88,8 @@ def test_after_an_error_the_same_is_tried_again_and_said() -> None:
     assert committer.trouble == "coordinator is loading"
     committer.commit([partition], 1.2)
     committer.answered(None)
-    assert broker.sent == [{AT: 1}, {AT: 1}]
-    assert (committer.trouble, committer.commits, committer.told(AT)) == (None, 1, 1)
+    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(1)}]
+    assert (committer.trouble, committer.commits, committer.told(AT)) == (None, 1, (1, ""))
 
 
 def test_an_answer_that_never_comes_does_not_end_commits() -> None:
@@ -96,7 +100,7 @@ def test_an_answer_that_never_comes_does_not_end_commits() -> None:
     settle(partition)
     committer.commit([partition], 30.9)
     committer.commit([partition], 31.0)
-    assert broker.sent == [{AT: 1}, {AT: 2}]
+    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(2)}]
 
 
 def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
@@ -109,12 +113,12 @@ def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
     assert not committer.under_way
     broker.refusing = False
     committer.commit([partition], 1.2)
-    assert broker.sent == [{AT: 1}]
+    assert broker.sent == [{AT: Committed(1)}]
 
 
 def test_what_the_group_has_from_before_is_not_committed_again() -> None:
     broker, committer, _ = committing()
-    committer.know(AT, 7)
+    committer.know(AT, Committed(7))
     partition = a_partition(position=7)
     committer.commit([partition], 1.0)
     assert broker.sent == []
@@ -127,7 +131,7 @@ class CommitterAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.broker = Broker()
         self.committer = Committer(self.broker, POLICY)
-        self.group: dict[At, int] = {}  # what the broker has
+        self.group: dict[At, Committed] = {}  # what the broker has
         self.partitions: dict[At, Partition] = {}
         self.under_way: list[bool] = []  # whether the broker took it
         self.now = 0.0
@@ -137,9 +141,9 @@ class CommitterAgainstModel(RuleBasedStateMachine):
         at = ("orders", number)
         if at in self.partitions:
             return
-        position = self.group.get(at)
-        self.partitions[at] = a_partition(number=number, position=position)
-        self.committer.know(at, position)
+        held = self.group.get(at)
+        self.partitions[at] = a_partition(number=number, position=held and held.position)
+        self.committer.know(at, held)
 
     @precondition(lambda self: self.partitions)
     @rule(data=st.data(), count=st.integers(1, 3))
@@ -172,11 +176,11 @@ class CommitterAgainstModel(RuleBasedStateMachine):
 
     def receive(self, taken: bool = True) -> None:
         for sent in self.broker.sent:
-            for at, position in sent.items():
+            for at, held in sent.items():
                 assert at[1] < 3, "a closed partition"
-                assert position >= self.group.get(at, -1), "back"
+                assert held >= self.group.get(at, NOTHING), "back"
                 if taken:
-                    self.group[at] = position
+                    self.group[at] = held
         self.broker.sent.clear()
 
     @precondition(lambda self: self.under_way)
@@ -189,7 +193,7 @@ class CommitterAgainstModel(RuleBasedStateMachine):
         """Else a position would never be sent again, and its records done twice."""
         for at in self.partitions:
             told = self.committer.told(at)
-            assert told is None or told <= self.group.get(at, -1)
+            assert told is None or told <= self.group.get(at, NOTHING)
 
     def teardown(self) -> None:
         """In the end the group has every position."""
@@ -198,7 +202,7 @@ class CommitterAgainstModel(RuleBasedStateMachine):
         self.commit(taken=True)
         for at, partition in self.partitions.items():
             if partition.ledger.position is not None:
-                assert self.group[at] == partition.ledger.position
+                assert self.group[at].position == partition.ledger.position
 
 
 TestCommitterAgainstModel = CommitterAgainstModel.TestCase

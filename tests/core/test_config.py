@@ -352,6 +352,21 @@ def test_no_acknowledgement_at_all_is_refused(problems: Problems) -> None:
     assert problems(toml(kafka__producer="acks = 0"))[0].startswith("kafka.producer.acks: 0 would")
 
 
+def test_a_transaction_must_be_able_to_end_before_kafka_ends_it(
+    problems: Problems, load: Load
+) -> None:
+    """One would be aborted after the other, and nothing would ever be published."""
+    slow = 'commit_interval = "16s"'
+    assert load(toml(delivery=slow)).delivery.commit_interval == 16
+    exactly = f'{slow}\nguarantee = "exactly-once"'
+    assert problems(toml(delivery=exactly)) == [
+        "delivery.commit_interval: 16s is more than half of transaction.timeout.ms, 30s, after"
+        " which Kafka aborts the transaction that it is for"
+    ]
+    longer = '"transaction.timeout.ms" = 32000'
+    assert load(toml(delivery=exactly, kafka__producer=longer))
+
+
 def test_a_ceiling_above_memory_is_refused_with_its_sum(problems: Problems, load: Load) -> None:
     """A worker that is as full as it may be must not be replaced for it, over and over."""
     [found] = problems(toml(workers='memory = "300MiB"'))

@@ -27,7 +27,7 @@ WHY = {
     DAMAGED: ("crashed", "SIGSEGV"),
 }
 EVERY = [*SOUND, *FLAWS]
-PUT_OFF, AGAIN = SOUND[1], SOUND[2]  # one was put off by billing, one is done twice
+PUT_OFF, AGAIN = SOUND[1], SOUND[2]  # one was put off by billing, one died and was done again
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +66,17 @@ def play(report: ModuleType, oracle: ModuleType) -> Play:
     orders = oracle.Orders(acked)
 
     def look(done: list[tuple[int, int]]) -> Any:
-        times = Counter([*done, AGAIN])
+        times, runs = Counter(done), Counter([*done, AGAIN])
         total = orders.total(times)
         return report.Look(
             orders=orders,
             results=oracle.Seen(Counter(times), total, {PUT_OFF: 2}, 1_000, 3_000),
+            written=oracle.Seen(runs),
             dead=oracle.Dead(Counter(FLAWS.keys()), dict(WHY)),
             tables=report.Tables(Counter(times), total, 0, 4, times.total(), total),
             billing=report.Calls(
-                {"201": times.total(), "429": 1, "503": 9},
-                {number(p): n for p, n in times.items()},
+                {"201": runs.total(), "429": 1, "503": 9},
+                {number(p): n for p, n in runs.items()},
                 {number(PUT_OFF): 1},
             ),
             lag=0,
@@ -110,7 +111,8 @@ def repeat(times: Counter[Any]) -> None:
 BEFORE: list[tuple[str, Callable[[Any], object], str]] = [
     ("an order without a result", lambda e: lose(e.results.times), "one or the other"),
     ("a dead letter too few", lambda e: e.dead.times.pop(CUT_OFF), "one or the other"),
-    ("both", lambda e: repeat(e.dead.times), "one or the other"),
+    ("both", lambda e: e.dead.times.update([SOUND[0]]), "one or the other"),
+    ("a letter twice", lambda e: e.dead.times.update([CUT_OFF]), "1 duplicates"),
     ("a result without a row", lambda e: lose(e.tables.times), "rows + dead letters"),
     ("a result with two rows", lambda e: repeat(e.tables.times), "rows + dead letters"),
     ("another reason", lambda e: e.dead.reasons.update({CUT_OFF: ("rejected", "")}), "flaw"),
@@ -164,6 +166,9 @@ AFTER: list[tuple[str, Callable[[Any], object], str]] = [
     ("no invoice", lambda e: e.billing.invoices.pop(1), "invoices"),
     ("a result without an invoice", lambda e: e.billing.invoices.update({3: 0}), "invoices"),
     ("a row too many", lambda e: repeat(e.tables.times), "exactly once"),
+    ("a row twice", lambda e: repeat(e.tables.times), "1 duplicates"),
+    ("a result twice", lambda e: repeat(e.results.times), "1 duplicates"),
+    ("a result from nowhere", lambda e: lose(e.written.times), "stand in the log"),
 ]
 
 
@@ -216,7 +221,7 @@ def test_the_last_page_says_whether_all_pages_added_up(
     report.close(True, costs)
     page = capsys.readouterr().out
     assert "It adds up" in page
-    assert "1 results and 1 invoices" in page
+    assert "0 results, 0 rows; 1 invoices" in page
     assert "2 orders/s, over 2.0 s" in page
     assert "64 MiB" in page
     report.close(False, costs)

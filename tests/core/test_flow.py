@@ -212,18 +212,23 @@ def test_the_only_partition_may_use_everything() -> None:
     assert turn(flow, [partition], 9.0) == set()
 
 
-def test_too_many_records_finished_beyond_a_gap_pause_their_partition() -> None:
-    """They are no longer in flight, but have to be remembered."""
-    flow = Flow(FlowPolicy(100, 1000, beyond_max=3, patience_s=PATIENCE_S))
+def test_a_crowded_partition_waits_alone_until_there_is_room() -> None:
+    """A commit could not tell what is done between one more record of it; the others go on."""
+    flow = Flow(FlowPolicy(10_000, 1_000_000, crowded_s=5.0))
     partitions = backlogged(2)
     ledger = partitions[0].ledger
-    ledger.deliver_run([0, 1, 2, 3])
-    for offset in (1, 2, 3):
-        ledger.settle([offset])
-    turn(flow, partitions, 1.0)
-    assert turn(flow, partitions, 1.6) == {partitions[0]}
-    ledger.settle([0])
-    assert turn(flow, partitions, 1.7) == set()
+    offsets = list(range(0, 300_000, 100))
+    fit = ledger.fitting(offsets)
+    ledger.deliver_run(offsets[:fit])
+    flow.crowd(partitions[0], offsets[fit])
+    assert turn(flow, partitions, 1.0) == {partitions[0]}
+    assert flow.crowded(5.9) == []
+    assert flow.crowded(6.1) == [partitions[0]]
+    ledger.settle(offsets[fit - 100 : fit])
+    assert turn(flow, partitions, 6.2) == {partitions[0]}, "too little to be worth a pause"
+    ledger.settle(offsets[fit - 400 : fit])
+    assert turn(flow, partitions, 6.3) == set()
+    assert flow.crowded(99.0) == []
 
 
 @pytest.mark.parametrize("why", ["stopped", "blocked"])

@@ -1,18 +1,28 @@
 """The ledger against a model that keeps everything it was ever told."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kworker.core import ledger
 from kworker.core.ledger import Ledger
+from kworker.core.offset_map import Run
+
+
+def names(runs: list[Run], offset: int) -> bool:
+    return any(begin <= offset < end for begin, end in runs)
 
 
 class LedgerAgainstModel(RuleBasedStateMachine):
-    """Deliveries with gaps, settled in any order."""
+    """Deliveries with gaps, settled in any order; what is settled is forgotten early."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(ledger, "_FORGET_LEAST", 4)
         self.ledger = Ledger(10)
         self.end = 10
         self.delivered: list[int] = []
@@ -29,13 +39,13 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         for gap in gaps:
             offsets.append(self.end + gap)
             self.end = offsets[-1] + 1
-        assert self.ledger.deliver_run(offsets)
+        assert self.ledger.deliver_run(offsets) == ()
         self.delivered += offsets
 
     @rule(back=st.integers(1, 50))
     def deliver_what_was_delivered(self, back: int) -> None:
         """The client went back: nothing may change, or it would be settled twice."""
-        assert not self.ledger.deliver_run([self.end - back, self.end - back + 1])
+        assert self.ledger.deliver_run([self.end - back, self.end - back + 1]) is None
 
     @precondition(lambda self: self.unsettled)
     @rule(data=st.data())
@@ -48,6 +58,25 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def settle_again(self, data: st.DataObject) -> None:
         self.ledger.settle([data.draw(st.sampled_from(sorted(self.settled)))])
+
+    @rule()
+    def look_beyond_the_position(self) -> None:
+        """What was settled there is told, and forgotten: only the gap is left."""
+        position, runs = self.ledger.after()
+        assert position == self.ledger.position
+        beyond = [offset for offset in self.delivered if offset > position]
+        assert [o for o in beyond if names(runs, o)] == [o for o in beyond if o in self.settled]
+
+    @precondition(lambda self: self.unsettled)
+    @rule(data=st.data())
+    def look_ahead(self, data: st.DataObject) -> None:
+        """What a transaction would commit is known before it does, and changes nothing."""
+        ahead = data.draw(st.sets(st.sampled_from(self.unsettled)))
+        position, runs = self.ledger.after(ahead)
+        left = [offset for offset in self.unsettled if offset not in ahead]
+        assert position == min(left, default=self.end)
+        beyond = [offset for offset in self.delivered if offset > position]
+        assert [o for o in beyond if not names(runs, o)] == left[1:]
 
     @rule(ahead=st.integers(-3, 5))
     def reach_the_end(self, ahead: int) -> None:
@@ -77,11 +106,14 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         begun = [o for o in self.delivered if o >= first and o not in waiting]
         assert self.ledger.highest_but(waiting) == max(begun, default=-1)
 
+    def teardown(self) -> None:
+        self.patch.undo()
+
     @invariant()
     def it_counts(self) -> None:
         first = min(self.unsettled, default=self.end)
         assert self.ledger.unsettled == len(self.unsettled)
-        assert self.ledger.beyond == sum(offset > first for offset in self.settled)
+        assert self.ledger.beyond == any(offset > first for offset in self.settled)
 
 
 TestLedgerAgainstModel = LedgerAgainstModel.TestCase
@@ -90,56 +122,143 @@ TestLedgerAgainstModel.settings = settings(max_examples=60, stateful_step_count=
 
 def test_without_a_committed_position_the_first_record_tells_where_it_begins() -> None:
     """The partition's beginning may have been deleted long ago."""
-    ledger = Ledger(None)
-    assert (ledger.position, ledger.end) == (None, None)
-    ledger.deliver_run([70])
-    assert (ledger.position, ledger.end) == (70, 71)
+    a_ledger = Ledger(None)
+    assert (a_ledger.position, a_ledger.end) == (None, None)
+    a_ledger.deliver_run([70])
+    assert (a_ledger.position, a_ledger.end) == (70, 71)
 
 
 def test_an_empty_partition_without_a_position_takes_that_of_its_end() -> None:
     """Committed, it shows a lag of zero instead of none."""
-    ledger = Ledger(None)
-    ledger.reach(5)
-    assert ledger.position == 5
+    a_ledger = Ledger(None)
+    a_ledger.reach(5)
+    assert a_ledger.position == 5
 
 
 def test_a_late_report_of_the_end_does_not_let_a_record_be_delivered_again() -> None:
-    ledger = Ledger(0)
-    ledger.deliver_run([0, 1, 2])
-    ledger.reach(1)
-    assert not ledger.deliver_run([2])
+    a_ledger = Ledger(0)
+    a_ledger.deliver_run([0, 1, 2])
+    a_ledger.reach(1)
+    assert not a_ledger.deliver_run([2])
 
 
 def test_the_age_is_that_of_the_mark_at_or_below_the_oldest_unsettled_record() -> None:
     """People alert on it, so it may be older than the record, but never younger."""
-    ledger = Ledger(0)
+    a_ledger = Ledger(0)
     for offset, stamp in ((0, 1000), (4, 2000), (8, 3000)):
-        ledger.deliver_run(list(range(offset, offset + 4)))
-        ledger.mark(offset, stamp)
+        a_ledger.deliver_run(list(range(offset, offset + 4)))
+        a_ledger.mark(offset, stamp)
     ages = []
     for offset in range(12):
-        ages.append(ledger.oldest_ms())
-        ledger.settle([offset])
+        ages.append(a_ledger.oldest_ms())
+        a_ledger.settle([offset])
     assert ages == [1000] * 4 + [2000] * 4 + [3000] * 4
-    assert ledger.oldest_ms() is None
+    assert a_ledger.oldest_ms() is None
 
 
 def test_a_settled_ledger_forgets_its_marks() -> None:
     """An idle partition must not look old when its next record comes."""
-    ledger = Ledger(0)
-    ledger.deliver_run([0])
-    ledger.mark(0, 1000)
-    ledger.settle([0])
-    assert ledger.oldest_ms() is None
-    ledger.deliver_run([1])
-    ledger.mark(1, 9000)
-    assert ledger.oldest_ms() == 9000
+    a_ledger = Ledger(0)
+    a_ledger.deliver_run([0])
+    a_ledger.mark(0, 1000)
+    a_ledger.settle([0])
+    assert a_ledger.oldest_ms() is None
+    a_ledger.deliver_run([1])
+    a_ledger.mark(1, 9000)
+    assert a_ledger.oldest_ms() == 9000
 
 
 @pytest.mark.parametrize("order", [range(1000), range(999, -1, -1)])
 def test_a_run_of_records_settles_in_any_order(order: range) -> None:
-    ledger = Ledger(0)
-    ledger.deliver_run(list(range(1000)))
+    a_ledger = Ledger(0)
+    a_ledger.deliver_run(list(range(1000)))
     for offset in order:
-        ledger.settle([offset])
-    assert (ledger.position, ledger.unsettled, ledger.beyond) == (1000, 0, 0)
+        a_ledger.settle([offset])
+    assert (a_ledger.position, a_ledger.unsettled, a_ledger.beyond) == (1000, 0, False)
+
+
+def test_what_is_settled_beyond_a_gap_takes_no_memory() -> None:
+    """P6: one record that is stuck, and a day of others behind it."""
+    a_ledger = Ledger(0)
+    a_ledger.deliver_run([0])
+    tracemalloc.start()
+    for begin in range(1, 300_000, 500):
+        offsets = list(range(begin, begin + 500))
+        a_ledger.deliver_run(offsets)
+        a_ledger.mark(begin, begin)
+        a_ledger.settle(offsets)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 1_000_000
+    assert (a_ledger.position, a_ledger.unsettled) == (0, 1)
+    assert a_ledger.after() == (0, [(1, 300_001)])
+
+
+def test_what_was_done_before_is_told_as_it_comes_and_need_not_be_settled() -> None:
+    a_ledger = Ledger(10, [(11, 14), (16, 18)])
+    assert a_ledger.deliver_run([10, 11, 12]) == {11, 12}
+    assert a_ledger.after() == (10, [(11, 14), (16, 18)])
+    assert a_ledger.deliver_run([13, 14, 15, 16]) == {13, 16}
+    assert a_ledger.unsettled == 3
+    a_ledger.settle([10, 14])
+    assert a_ledger.after() == (15, [(16, 18)])
+    a_ledger.settle([15])
+    assert (a_ledger.position, a_ledger.end) == (18, 17)
+    assert a_ledger.deliver_run([17, 18]) == {17}
+    assert (a_ledger.position, a_ledger.unsettled, a_ledger.beyond) == (18, 1, False)
+
+
+def test_it_tells_of_a_record_that_has_not_come_whether_it_was_done_before() -> None:
+    """Who has an outcome of it in hand then has it for nothing."""
+    a_ledger = Ledger(10, [(12, 14), (20, 30)])
+    assert [n for n in range(8, 32) if a_ledger.has(n)] == [8, 9, 12, 13, *range(20, 30)]
+    a_ledger.deliver_run([10, 11])
+    a_ledger.settle([11])
+    assert [n for n in range(9, 15) if a_ledger.has(n)] == [9, 12, 13]
+    a_ledger.settle([10])
+    assert [n for n in range(9, 15) if a_ledger.has(n)] == [9, 10, 11, 12, 13]
+    assert not Ledger(None).has(0)
+
+
+def test_what_was_done_before_and_is_not_there_any_more_needs_no_waiting() -> None:
+    """Retention or compaction took it."""
+    a_ledger = Ledger(10, [(12, 14), (20, 30)])
+    assert a_ledger.deliver_run([40]) == set()
+    assert a_ledger.after() == (40, [])
+    a_ledger = Ledger(10, [(12, 14), (20, 30)])
+    a_ledger.reach(15)
+    assert a_ledger.after() == (15, [(20, 30)])
+
+
+def test_what_is_still_to_come_of_an_earlier_map_takes_room_in_the_next() -> None:
+    """Else it would be forgotten by the first commit after a restart, or not fit."""
+    done = [(n, n + 150) for n in range(100_000, 300_000, 160)]
+    a_ledger = Ledger(0, done)
+    offsets = list(range(0, 50_000, 100))
+    fitting = a_ledger.fitting(offsets)
+    assert 0 < fitting < len(offsets)
+    assert Ledger(0).fitting(offsets) == len(offsets)
+    a_ledger.deliver_run(offsets[:fitting])
+    a_ledger.settle(offsets[1:fitting:2])
+    assert a_ledger.after()[1][-len(done) :] == done
+
+
+def test_settling_again_what_was_forgotten_changes_nothing() -> None:
+    """Who reads the truth back settles what it covers, known or not."""
+    a_ledger = Ledger(0, [(3, 5)])
+    a_ledger.deliver_run(list(range(10)))
+    a_ledger.settle([6, 7])
+    a_ledger.after()
+    a_ledger.settle([6, 3, 4, 7])
+    assert (a_ledger.unsettled, a_ledger.after()) == (6, (0, [(3, 5), (6, 8)]))
+    a_ledger.settle([0, 1, 2, 5, 8, 9])
+    assert (a_ledger.position, a_ledger.unsettled) == (10, 0)
+
+
+def test_a_gap_without_anything_done_in_it_is_nothing_to_tell() -> None:
+    """Else each commit of a transactional topic would have a map."""
+    a_ledger = Ledger(0)
+    a_ledger.deliver_run([0, 2, 4, 6])
+    assert not a_ledger.beyond
+    a_ledger.settle([2])
+    assert a_ledger.beyond

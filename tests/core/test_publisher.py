@@ -10,21 +10,23 @@ from hypothesis import strategies as st
 from kworker.clients.memory import MemoryKafka, MemoryProducer
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.publisher import Publisher, PublishPolicy
+from kworker.worker.backlog import Backlog, BacklogPolicy
+from kworker.worker.publisher import Publisher
 from tests.records import a_partition, a_record, with_outputs
 
-PLENTY = PublishPolicy(backlog_bytes_max=1 << 20, backlog_records_max=1000)
+PLENTY = BacklogPolicy(bytes_max=1 << 20, records_max=1000)
 
 
 class Stage:
     """A publisher, its producers, and a clock that the test moves."""
 
-    def __init__(self, policy: PublishPolicy = PLENTY, queue: int = 1000) -> None:
+    def __init__(self, policy: BacklogPolicy = PLENTY, queue: int = 1000) -> None:
         self.kafka = MemoryKafka(lambda: 0.0)
         self.kafka.create("results", 2)
         self.producers: list[MemoryProducer] = []
         self.queue = queue
-        self.publisher = Publisher(self.make, policy)
+        self.backlog = Backlog(policy)
+        self.publisher = Publisher(self.make, self.backlog)
         self.partition = a_partition()
         self.now = 100.0
         self.added: list[Record] = []
@@ -35,6 +37,10 @@ class Stage:
         self.producers.append(MemoryProducer(self.kafka, properties))
         return self.producers[-1]
 
+    @property
+    def troubles(self) -> list[str]:
+        return [*self.backlog.troubles, *filter(None, [self.publisher.silence])]
+
     def add(self, outputs: int = 1, topic: str = "results") -> Record:
         """A record with so many outputs, each with a value of its own."""
         offset = len(self.added)
@@ -42,7 +48,7 @@ class Stage:
         record = a_record(self.partition, offset)
         with_outputs(record, [Output(topic, None, value, []) for value in values])
         self.added.append(record)
-        self.publisher.add([record])
+        self.backlog.add([record])
         return record
 
     def turn(self, close: bool = True) -> list[Record]:
@@ -55,7 +61,7 @@ class Stage:
 
     def turn_until_idle(self) -> None:
         for _ in range(100):
-            if self.publisher.idle:
+            if not self.backlog.pending:
                 return
             self.now += 0.5
             self.turn()
@@ -83,10 +89,10 @@ def test_a_record_is_settled_when_kafka_has_acknowledged_it_and_not_before() -> 
     record = stage.add(outputs=3)
     stage.kafka.up = False
     assert [stage.turn() for _ in range(3)] == [[], [], []]
-    assert not stage.publisher.idle
+    assert stage.backlog.pending
     stage.kafka.up = True
     assert stage.turn() == [record]
-    assert stage.publisher.idle
+    assert not stage.backlog.pending
     assert stage.publisher.published == 3
 
 
@@ -120,13 +126,13 @@ def test_what_kafka_refuses_is_tried_again_after_a_while() -> None:
     stage.turn(close=False)
     stage.turn()
     assert stage.settled == []
-    assert stage.publisher.troubles
+    assert stage.troubles
     stage.kafka.create("later")
     stage.turn()
     assert stage.kafka.records("later") == []
     stage.turn_until_idle()
     assert [raw.value() for raw in stage.kafka.records("later")] == [b"0/0"]
-    assert stage.publisher.troubles == []
+    assert stage.troubles == []
 
 
 def test_a_refused_record_does_not_take_its_neighbours_with_it() -> None:
@@ -182,35 +188,66 @@ def test_a_fatal_producer_is_replaced_and_nothing_is_lost() -> None:
     stage.kafka.up = True
     stage.turn()
     assert len(stage.producers) == 2
-    assert "sequence out of order" in str(stage.publisher.troubles)
+    assert "sequence out of order" in str(stage.troubles)
     stage.turn_until_idle()
     assert stage.settled == [first, second]
     assert stage.written() == Counter([*values_of(first), *values_of(second)])
 
 
+def test_a_producer_is_not_given_up_for_a_silence_that_was_the_brokers() -> None:
+    """What an outage delayed is acknowledged when it is over: another would write it twice."""
+    stage = Stage()
+    stage.kafka.up = False
+    record = stage.add()
+    stage.turn()
+    stage.turn()
+    back = stage.now = stage.now + 60
+    stage.publisher.brokers_answer(back, since=back)
+    stage.publisher.brokers_answer(back + 14, since=back)
+    stage.kafka.up = True
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record], 1)
+    assert stage.written() == Counter(values_of(record))
+
+
+def test_a_producer_that_hears_nothing_though_the_brokers_answer_is_replaced() -> None:
+    """Its library may have lost a leader, for good."""
+    stage = Stage()
+    stage.kafka.up = False
+    record = stage.add()
+    stage.turn()
+    stage.turn()
+    back = stage.now = stage.now + 60
+    stage.publisher.brokers_answer(back + 16, since=back)
+    stage.kafka.up = True
+    stage.now += 16
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record], 2)
+
+
 def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
     """P6: what Kafka does not take is held, and no more is taken meanwhile."""
-    stage = Stage(PublishPolicy(backlog_bytes_max=5000, backlog_records_max=1000))
+    stage = Stage(BacklogPolicy(bytes_max=5000, records_max=1000))
     stage.kafka.up = False
     count = 0
-    while not stage.publisher.full:
+    while not stage.backlog.full:
         stage.add()
         count += 1
         assert count < 50
     stage.turn(close=False)
-    assert stage.publisher.full
+    assert stage.backlog.full
     stage.kafka.up = True
     stage.turn_until_idle()
-    assert not stage.publisher.full
+    assert not stage.backlog.full
 
 
 def test_a_backlog_in_records_is_full() -> None:
     """Small results cost more beside their bytes than in them."""
-    stage = Stage(PublishPolicy(backlog_bytes_max=1 << 30, backlog_records_max=3))
+    stage = Stage(BacklogPolicy(bytes_max=1 << 30, records_max=3))
     for expected in (False, False, True):
         stage.add()
-        assert stage.publisher.full is expected
-    assert stage.publisher.pending == 3
+        assert stage.backlog.full is expected
+    assert stage.backlog.pending == 3
 
 
 TOPICS = st.sampled_from(["results", "results", "later"])
@@ -280,12 +317,12 @@ def test_other_topics_go_on_while_one_refuses() -> None:
     stage.turn()
     good = [stage.add() for _ in range(3)]
     stage.turn_until(lambda: stage.settled == good)
-    assert not stage.publisher.idle
-    assert "later" in stage.publisher.troubles[0]
+    assert stage.backlog.pending
+    assert "later" in stage.troubles[0]
     stage.kafka.create("later")
     stage.turn_until_idle()
     assert stage.settled == [*good, poison]
-    assert stage.publisher.troubles == []
+    assert stage.troubles == []
 
 
 def test_what_is_for_one_topic_keeps_its_order_through_a_refusal() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from kworker.errors import ConfigError
+from kworker.spark.checkpoint import Damaged
 from kworker.spark.lease import Lease
 from kworker.spark.progress import (
     ProgressFile,
@@ -82,24 +84,44 @@ class Query:
     def __init__(self) -> None:
         self.isActive = True
         self.error: Exception | None = None
-        self._jsq = self
+        self._jsq = InJava()
 
     def exception(self) -> Exception | None:
         return self.error
 
+
+class InJava:
+    """The same there: no batch yet, and an exception without a cause."""
+
     def lastProgress(self) -> None:
+        return None
+
+    def exception(self) -> "InJava":
+        return self
+
+    def get(self) -> "InJava":
+        return self
+
+    def getCause(self) -> None:
         return None
 
 
 class Group:
     """A consumer group that nobody looks at."""
 
+    def __init__(self) -> None:
+        self.renewed = 0
+
+    def renew(self) -> None:
+        self.renewed += 1
+
     def publish(self, positions: dict[int, int]) -> None:
         assert positions == {}
 
 
-def query(launch: Callable[[], Any]) -> TableQuery:
-    return TableQuery(TableProgress("t"), launch, Group())  # type: ignore[arg-type]
+def query(launch: Callable[[], Any], group: Group | None = None) -> TableQuery:
+    found: Any = group or Group()
+    return TableQuery(TableProgress("t"), launch, "; ".join, found)
 
 
 def test_a_failed_query_starts_again_with_growing_delays() -> None:
@@ -142,6 +164,34 @@ def test_a_query_that_has_read_everything_is_finished() -> None:
     assert table_query.finished
 
 
+def test_a_table_that_rests_stays_known_to_lag_tools() -> None:
+    """Kafka forgets the positions of a group without members after a week."""
+    group = Group()
+    table_query = query(Query, group)
+    for hour in range(49):
+        for second in range(2):
+            table_query.turn(hour * 3600.0 + second, may_start=True)
+    assert group.renewed == 49
+
+
+def test_a_damaged_checkpoint_is_looked_at_again_and_never_waited_for() -> None:
+    """A person may mend it under the running job; one that shall end by itself gives it up."""
+    attempts: list[Any] = [Damaged("offsets/1 is empty: reset it"), Query()]
+
+    def launch() -> Any:
+        found = attempts.pop(0)
+        if isinstance(found, Damaged):
+            raise found
+        return found
+
+    table_query = query(launch)
+    table_query.turn(0.0, may_start=True)
+    assert (table_query.progress.state, table_query.hopeless) == (State.FAILED, True)
+    assert table_query.progress.reason == "offsets/1 is empty: reset it"
+    table_query.turn(2.0, may_start=True)
+    assert (table_query.progress.state, table_query.hopeless) == (State.RUNNING, False)
+
+
 def test_a_mistake_in_the_file_ends_the_job_only_at_the_first_start() -> None:
     """Later the file was right already, and what changed may change back."""
     attempts: list[Any] = [ConfigError("no"), Query(), ConfigError("no")]
@@ -171,6 +221,18 @@ def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:
     assert not second.take()
     assert second.holder() == {"pid": os.getpid(), "host": socket.gethostname()}
     assert Lease("s3a://bucket/c").take()
+
+
+def test_a_lease_lasts_as_long_as_the_child_that_writes(tmp_path: Path) -> None:
+    """A JVM ends a moment after the process that started it was killed, and writes meanwhile."""
+    mine, successors = Lease(str(tmp_path)), Lease(str(tmp_path))
+    assert mine.descriptors == ()
+    assert mine.take()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=mine.descriptors) as child:
+        mine.release()
+        assert not successors.take()
+        child.communicate()
+    assert successors.take()
 
 
 def test_a_child_of_another_than_its_supervisor_ends_at_once() -> None:

@@ -8,8 +8,8 @@ from pyspark.sql.types import StringType, StructType
 
 from kworker.config import Config, Kafka, Source, Spark, Table
 from kworker.errors import ConfigError
-from kworker.spark.kafka_options import client_properties, source_options
-from kworker.spark.reasons import shortened
+from kworker.spark.kafka_options import client_properties, source_options, starting_offsets
+from kworker.spark.reasons import explained, shortened
 from kworker.spark.session import missing_from, properties, properties_text
 from kworker.spark.sinks import Sink, missing_columns, trigger_of
 from kworker.spark.tables import (
@@ -149,6 +149,18 @@ def test_a_merge_takes_nulls_for_equal() -> None:
         "MERGE INTO t t USING v r ON t.`a` <=> r.`a`"
         " WHEN NOT MATCHED THEN INSERT (`a`, `b`) VALUES (r.`a`, r.`b`)"
     )
+
+
+def test_an_update_replaces_no_later_row_by_an_earlier_one() -> None:
+    """P2: a result that comes again alone, in a later batch, would put an old value back."""
+    rows = [*SOURCE_COLUMNS, "a"]
+    later = (
+        "struct(r.`source_timestamp`, r.`source_topic`, r.`source_partition`, r.`source_offset`,"
+        " r.`source_index`)"
+    )
+    matched = f"WHEN MATCHED AND {later} >= {later.replace('r.', 't.')} THEN UPDATE SET *"
+    assert matched in merge_statement("t", "v", rows, ["a"], update=True)
+    # What a transform has added up has no position; it comes in the order of the batches.
     assert "WHEN MATCHED THEN UPDATE SET *" in merge_statement("t", "v", ["a"], ["a"], update=True)
 
 
@@ -243,6 +255,50 @@ def test_archives_that_pyspark_brings_are_left_out(tmp_path: Path) -> None:
 def test_an_exception_of_pages_becomes_a_line(text: str, line: str) -> None:
     """It stands in `status`, and after a key of the configuration."""
     assert shortened(text) == line
+
+
+LOSS = (
+    "org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost"
+    " because they are not available in Kafka any more;\nIf you don't want your streaming query"
+    " to fail on such cases, set the source option failOnDataLoss to false.\nReason: Could not"
+    " read records in offset [0, 8) for topic partition r-1\nwith consumer group x."
+)
+FAILED = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/d. SQLSTATE: 58030"
+
+
+@pytest.mark.parametrize(
+    ("causes", "why"),
+    [
+        (
+            [FAILED, LOSS],
+            "Kafka no longer has results that the table lacks (Could not read records in offset"
+            " [0, 8) for topic partition r-1): to go on with what is left, stop the job, then"
+            " kworker spark reset --table t --from committed",
+        ),
+        (
+            [FAILED, "java.io.IOException: No space left on device"],
+            "[TASK_WRITE_FAILED] Task failed while writing rows to file:/d."
+            " (IOException: No space left on device)",
+        ),
+        (
+            ["x.ChecksumException: Checksum error: file:/d/1"],
+            "ChecksumException: Checksum error: file:/d/1; see /d/_checkpoints/t: stop the job,"
+            " then kworker spark reset --table t --from earliest",
+        ),
+        ([FAILED, FAILED], "[TASK_WRITE_FAILED] Task failed while writing rows to file:/d."),
+    ],
+)
+def test_why_a_query_ended_is_told_with_its_root_and_the_next_step(
+    causes: list[str], why: str
+) -> None:
+    """Spark's first line says what it was doing, the last cause what was in its way."""
+    assert explained(table(), "/d/_checkpoints/t", causes) == why
+
+
+def test_a_reset_begins_new_partitions_at_their_beginning() -> None:
+    """Spark wants a position for each that there is."""
+    assert starting_offsets("r", {0: 12}, [0, 1]) == '{"r": {"0": 12, "1": -2}}'
+    assert source_options({}, "r", "x")["startingOffsets"] == "x"
 
 
 def test_types_that_hold_no_objects_need_no_look_inside() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kworker.clients.kafka import At
 from kworker.clients.memory import Event
 from kworker.core.message import Fields
+from kworker.core.offset_map import Settled
 from kworker.worker.stretch import Course, Window, stretches
 
 A, B = ("orders", 0), ("orders", 1)
@@ -54,8 +55,18 @@ def test_a_window_that_can_hold_nothing_is_empty(bounds: tuple[int, int], empty:
 def test_a_stretch_ends_where_the_group_has_settled() -> None:
     """No position means that nothing was; a window that begins beyond it holds nothing."""
     first = {A: 5, B: 9, ("orders", 2): 0, ("orders", 4): -1}
-    settled = {A: 8, B: 9, ("orders", 3): 7, ("orders", 4): 7}
+    positions = {A: 8, B: 9, ("orders", 3): 7, ("orders", 4): 7}
+    settled = {at: Settled(position) for at, position in positions.items()}
     assert stretches(first, settled) == {A: range(5, 8)}
+    assert stretches(first, {B: Settled(9, [(12, 20)])}) == {B: range(9, 20)}
+
+
+def test_of_what_lies_beyond_the_position_only_what_is_done_is_taken() -> None:
+    """The rest is in the service's hands."""
+    settled = Settled(2, [(3, 5), (8, 9)])
+    course = Course({A: range(1, 9)}, Window(), {A: settled})
+    assert picked(course, *(record(A, offset) for offset in range(1, 12))) == [1, 3, 4, 8]
+    assert (course.over, course.read, settled.count_beyond) == (True, 8, 3)
 
 
 def test_a_course_is_over_with_the_last_record_of_each_stretch() -> None:

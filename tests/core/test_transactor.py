@@ -1,5 +1,6 @@
 """What a broker cannot be made to time: an end of a transaction that is late, or disturbed."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from kworker.clients import transactions
 from kworker.clients.kafka import Refused
-from kworker.clients.transactions import KafkaTransactor
+from kworker.clients.transactions import Abortable, KafkaTransactor
+from kworker.core.offset_map import Committed
 
 
 class Client:
@@ -21,13 +24,21 @@ class Client:
         self.on_poll: Callable[[], None] = lambda: None
         self.aborts: list[Exception] = []  # raised by the next calls
         self.aborted = 0
+        self.fails: Exception | None = None
 
     def begin_transaction(self) -> None: ...
+    def purge(self) -> None: ...
 
     def poll(self, _timeout_s: float) -> None:
         self.on_poll()
 
+    def send_offsets_to_transaction(self, *_arguments: object) -> None:
+        if self.fails is not None:
+            raise self.fails
+
     def commit_transaction(self, _timeout_s: float) -> None:
+        if self.fails is not None:
+            raise self.fails
         if self.hangs is not None:
             self.hangs.wait()
         time.sleep(self.took_s)
@@ -104,3 +115,89 @@ def test_an_open_transaction_is_aborted_before_its_producer_is_freed() -> None:
         if thread.name == "close":
             thread.join(5)
     assert client.aborted == 2
+
+
+def statistics(ts_s: float, **counts: int) -> str:
+    """As much of the library's as is read."""
+    broker = {"txretries": 0, "req_timeouts": 0, **counts}
+    return json.dumps({"ts": int(ts_s * 1e6), "brokers": {"one:9092/1": broker, "two": broker}})
+
+
+class Telling(Client):
+    """A client whose commits are slow enough for a second request, and that tells what it did."""
+
+    def __init__(self, **counts: int) -> None:
+        super().__init__()
+        self.took_s = 0.06
+        self.counts = counts
+        self.tells: Callable[[str], None] = lambda _: None
+        self.told = 0
+
+    def poll(self, timeout_s: float) -> None:
+        if timeout_s:
+            self.told += 1
+            self.tells(statistics(time.monotonic(), **self.counts))
+
+
+@pytest.mark.parametrize("moved", ["txretries", "req_timeouts"])
+def test_a_commit_that_was_sent_twice_is_in_doubt_though_no_connection_broke(moved: str) -> None:
+    """Not every broken one is told of: the library keeps quiet about what it said before."""
+    client = Telling(**{moved: 1})
+    transactor = Over(client)
+    client.tells = transactor._on_statistics
+    transactor.begin()
+    with pytest.raises(Refused, match="sent again"):
+        transactor.commit()
+
+
+def test_a_commit_that_was_only_slow_is_not_in_doubt() -> None:
+    """On a machine with much to do each would be, and another producer is not for nothing."""
+    client = Telling()
+    transactor = Over(client)
+    client.tells = transactor._on_statistics
+    transactor.begin()
+    transactor.commit()
+    assert client.told == 1
+
+
+def test_what_was_repeated_before_does_not_count_again() -> None:
+    client = Telling(txretries=1)
+    transactor = Over(client)
+    client.tells = transactor._on_statistics
+    transactor._on_statistics(statistics(1.0, txretries=1))
+    transactor.begin()
+    transactor.commit()
+
+
+def test_without_statistics_a_slow_commit_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows, so nobody may be sure."""
+    monkeypatch.setattr(transactions, "_PATIENCE_S", 0.0)
+    client = Client()
+    client.took_s = 0.06
+    transactor = Over(client)
+    transactor.begin()
+    with pytest.raises(Refused, match="no statistics"):
+        transactor.commit()
+
+
+def test_what_a_commit_says_can_be_aborted_is_in_doubt_all_the_same() -> None:
+    """The end may be under way: only what came before it may be taken back."""
+    client = Client()
+    error = KafkaError(KafkaError._TIMED_OUT, "late", False, False, True)
+    client.fails = KafkaException(error)
+    transactor = Over(client)
+    transactor.begin()
+    with pytest.raises(Refused) as refused:
+        transactor.commit()
+    assert not isinstance(refused.value, Abortable)
+
+
+def test_positions_that_are_refused_leave_the_producer_well() -> None:
+    """A rebalance is no reason for another one."""
+    client = Client()
+    error = KafkaError(KafkaError.ILLEGAL_GENERATION, "over", False, False, True)
+    client.fails = KafkaException(error)
+    transactor = Over(client)
+    transactor.begin()
+    with pytest.raises(Abortable):
+        transactor.send_positions({("orders", 0): Committed(1)}, object())

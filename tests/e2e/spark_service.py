@@ -13,12 +13,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.clients.offsets import committed
+from tests.harness import kafka
 from tests.harness.service import named
 
 COMMAND = "from kworker.cli.spark import app; app()"
+KWORKER = "from kworker.cli.main import main; main()"
 MINUTE_MS = 60_000
 STAMP_MS = 1_700_000_040_000  # 2023-11-14T22:14:00Z
 SLOW_S = 180.0
+PARTITIONS = 5
+QUIET = 4  # the partition that holds no result, only what was aborted
 TRANSFORMS = '''
 """What a user would write."""
 from pyspark.sql import functions as f
@@ -29,6 +33,10 @@ def revenue(orders):
     fitting = orders.where("_rescued IS NULL AND customer IS NOT NULL")
     sums = (f.count("*").alias("orders"), f.sum("total").alias("revenue"))
     return fitting.groupBy("customer", minute).agg(*sums)
+
+
+def sides(orders):
+    return orders.withColumn("side", f.explode(f.array(f.lit("debit"), f.lit("credit"))))
 
 
 def broken(orders):
@@ -92,21 +100,34 @@ class Service:
         )
 
     def create_topic(self) -> None:
-        self.admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(30)
+        self.admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(30)
 
     def send(self, value: bytes | str | None, source: str | None, **headers: str) -> None:
         """A record as the workers write it; `source` is its `kworker-source`."""
         found = [(f"kworker-{name}", text.encode()) for name, text in headers.items()]
         if source is not None:
             found.insert(0, ("kworker-source", source.encode()))
-        self._producer.produce(self.topic, value, key="k", headers=found)
+        self._producer.produce(self.topic, value, key="k", partition=0, headers=found)
 
     def send_orders(self, first: int, count: int) -> None:
         for number in range(first, first + count):
-            value = json.dumps({"order_id": number, "customer": f"c{number % 2}", "total": 0.5})
-            stamp = STAMP_MS + number % 3 * MINUTE_MS
-            self.send(value, f"orders/{number % 4}/{number}/{stamp}")
+            _send_order(self._producer, self.topic, number, number % QUIET)
         self.flush()
+
+    def send_in_transactions(self, first: int, count: int) -> None:
+        """As exactly-once workers do: orders that are committed, then some that are aborted."""
+        settings = {"bootstrap.servers": self._bootstrap, "transactional.id": self.name}
+        producer = Producer({**settings, "log_level": 3})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        for number in range(first, first + count):
+            _send_order(producer, self.topic, number, number % QUIET)
+        producer.commit_transaction(60)
+        producer.begin_transaction()
+        for number in range(first, first + count):
+            _send_order(producer, self.topic, number, QUIET)
+        producer.flush(60)
+        producer.abort_transaction(60)
 
     def flush(self) -> None:
         assert self._producer.flush(60) == 0
@@ -128,8 +149,39 @@ class Service:
     def committed(self, table: str) -> dict[int, int]:
         """The positions of a table's consumer group."""
         group = f"{self.name}.spark.{table}"
-        return committed({"bootstrap.servers": self._bootstrap}, group, self.topic, [0, 1])
+        found = committed(
+            {"bootstrap.servers": self._bootstrap}, group, self.topic, range(PARTITIONS)
+        )
+        assert found is not None
+        return found
+
+    def checkpoint(self, table: str) -> Path:
+        return self.folder / "data" / "_checkpoints" / table
+
+    def lag(self, table: str) -> int:
+        """As any lag tool counts it, transaction markers included."""
+        found = kafka.ends(self._bootstrap, self.topic)
+        return sum(found.values()) - sum(self.committed(table).values())
+
+    def kworker(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs `kworker …` for this service, to its end."""
+        return subprocess.run(
+            [sys.executable, "-c", KWORKER, *arguments, "--config", str(self.file)],
+            capture_output=True,
+            text=True,
+            timeout=SLOW_S,
+            check=False,
+        )
 
     def close(self) -> None:
         for job in self._jobs:
             job.kill()
+
+
+def _send_order(producer: Producer, topic: str, number: int, partition: int) -> None:
+    value = json.dumps({"order_id": number, "customer": f"c{number % 2}", "total": 0.5})
+    stamp = STAMP_MS + number % 3 * MINUTE_MS
+    source = f"orders/{number % 4}/{number}/{stamp}".encode()
+    producer.produce(
+        topic, value, key="k", partition=partition, headers=[("kworker-source", source)]
+    )

@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from kworker import config_file
 from kworker.cli.main import run
+from kworker.clients.watch import KafkaWatch
+from kworker.core.offset_map import encode, origin_of
 from kworker.preflight import ensure_start_offsets
 from kworker.supervisor.instance import StateFolder
 from tests.harness import kafka
@@ -79,6 +81,30 @@ def both(desk: Desk, position: int) -> dict[tuple[str, int], int]:
     return {(desk.source, number): position for number in range(PARTITIONS)}
 
 
+def test_it_shows_how_many_are_finished_beyond_the_position_and_a_reset_forgets_them(
+    desk: Desk,
+) -> None:
+    """Whoever is put elsewhere runs again what lies there, however it ended before."""
+    service = desk.service
+    [identity] = (
+        KafkaWatch({"bootstrap.servers": service.bootstrap})
+        .identities([desk.source], 10.0)
+        .values()
+    )
+    for number, of_partition in ((0, 0), (1, 7)):  # the second is of a partition that is not
+        text = encode(origin_of(identity, of_partition), 4, [(5, 7), (8, 9)])
+        place = TopicPartition(desk.source, number, 4, metadata=text)
+        consumer = Consumer({"bootstrap.servers": service.bootstrap, "group.id": service.name})
+        consumer.commit(offsets=[place], asynchronous=False)
+        consumer.close()
+    rows = desk.rows("show")
+    assert [rows[desk.source, n]["finished_beyond"] for n in (0, 1)] == [3, 0]
+    assert [rows[desk.source, n]["lag"] for n in (0, 1)] == [6, 6]
+    assert "of those, 3 are finished" in desk.types("show")
+    desk.rows("reset", "--to", 4)
+    assert desk.rows("show")[desk.source, 0]["finished_beyond"] == 0
+
+
 def test_it_shows_each_partition_of_the_sources_and_requeue(desk: Desk) -> None:
     """Also for a group that has no positions yet, and one whose records have expired."""
     assert desk.rows("show").keys() == {
@@ -87,7 +113,7 @@ def test_it_shows_each_partition_of_the_sources_and_requeue(desk: Desk) -> None:
     desk.rows("reset", "--to", 4)
     desk.trim(0, 6)
     rows = desk.rows("show")
-    row = {"topic": desk.source, "committed": 4, "high": 10}
+    row = {"topic": desk.source, "committed": 4, "high": 10, "finished_beyond": 0}
     assert rows[desk.source, 0] == {**row, "partition": 0, "low": 6, "lag": 4}
     assert rows[desk.source, 1] == {**row, "partition": 1, "low": 0, "lag": 6}
     assert rows[desk.requeue, 0]["committed"] is None

@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 @recorded
 def handle(message):
     text = message.text()
-    while (HERE / "wait").exists():
+    while (HERE / "wait").exists() or text in words("stuck"):
         time.sleep(0.01)
     if text in words("fails") and message.attempt < 3:
         raise ConnectionError("not yet")
@@ -129,6 +129,20 @@ def groups(live: Service) -> set[str]:
 def assignments(live: Service) -> int:
     """How often a worker was given partitions; the delay process joins when it has time to."""
     return live.said().count('"event":"assigned","worker"')
+
+
+def test_what_the_service_has_done_behind_one_that_is_stuck_runs_again_and_that_one_does_not(
+    live: Service, source: str
+) -> None:
+    """Position and map tell what is settled; the rest is in the service's hands."""
+    (live.folder / "stuck").write_text("0-30")
+    write(live.bootstrap, source, 30, 31, 32, 33)
+    eventually(lambda: live.finished((source, 0)) == RECORDS + 3, what="the others are done")
+    assert live.committed()[source, 0] == RECORDS
+    report = replay(live, *span(29, 40))
+    assert values(results_of(live, report["replay"])) == ["0-31", "0-32", "0-33"]
+    (live.folder / "stuck").unlink()
+    live.caught_up()
 
 
 def test_exactly_the_events_of_the_range_run_again(live: Service) -> None:

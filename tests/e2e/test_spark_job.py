@@ -7,21 +7,40 @@ each test looks at one claim.
 import json
 import re
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from kworker.cli.spark import app
-from tests.e2e.spark_service import SLOW_S, STAMP_MS, Job, Service
+from tests.e2e.conftest import Meanwhile
+from tests.e2e.spark_repair import (
+    AGAIN,
+    FIRST,
+    LOSES,
+    MORE,
+    MOVED,
+    OLDER,
+    REFUSED,
+    REMADE,
+    Repaired,
+    repair,
+)
+from tests.e2e.spark_service import QUIET, SLOW_S, STAMP_MS, Job, Service
 from tests.tables import Reader
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
-ORDERS = 120
+ORDERS = FIRST
+IN_TRANSACTION = 20
 
 TABLES = """
 [[spark.tables]]
@@ -52,11 +71,31 @@ format = "parquet"
 replays = true
 
 [[spark.tables]]
+name = "last"
+path = "data/last"
+schema = "order_id BIGINT, customer STRING"
+mode = "update"
+merge_on = ["customer"]
+
+[[spark.tables]]
+name = "lake"
+path = "data/lake"
+format = "iceberg"
+schema = "order_id BIGINT, customer STRING, total DOUBLE"
+
+[[spark.tables]]
 name = "ice"
 path = "data/ice"
 format = "iceberg"
 schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
 partition_by = ["customer"]
+dedupe = true
+
+[[spark.tables]]
+name = "sides"
+path = "data/sides"
+schema = "order_id BIGINT, total DOUBLE"
+transform = "transforms:sides"
 dedupe = true
 """
 PLAIN = """
@@ -102,15 +141,15 @@ def service(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterato
 
 
 class Begun(NamedTuple):
-    """The first job of each story, started together: a JVM's start is a wait of many seconds."""
+    """The stories, begun together: much of each is waiting."""
 
     landed: tuple[Service, Job]
     mistaken: tuple[Service, Job]
-    survived: tuple[Service, Job]
+    survived: "Future[Survived]"
 
 
 @pytest.fixture(scope="module")
-def begun(service: Build, tables: Reader) -> Begun:
+def begun(service: Build, tables: Reader, meanwhile: Meanwhile) -> Begun:
     landed = service("landed", TABLES)
     landed.create_topic()
     _send_all_kinds(landed)
@@ -118,16 +157,19 @@ def begun(service: Build, tables: Reader) -> Begun:
     return Begun(
         (landed, landed.start("--once")),
         (mistaken, mistaken.start("--once")),
-        (survived, survived.start()),
+        meanwhile(_survive, survived, tables),
     )
 
 
 class Landed(NamedTuple):
     """The first story: results of every kind, one run, and what stood in the tables after."""
 
-    service: Service
     said: str
+    progress: dict[str, Any]
     tables: dict[str, list[dict[str, Any]]]
+    lag: dict[str, int]
+    status: tuple[Result, Result]
+    repaired: "Future[Repaired]"
 
     def odd(self, table: str) -> dict[int, dict[str, Any]]:
         """The rows of what was not an ordinary order, by source offset."""
@@ -155,14 +197,19 @@ STRAYS: dict[str | None, bytes] = {
 
 
 @pytest.fixture(scope="module")
-def landed(begun: Begun, tables: Reader) -> Landed:
+def landed(begun: Begun, tables: Reader, meanwhile: Meanwhile) -> Landed:
     made, job = begun.landed
     assert job.ends() == 0, job.said
-    return Landed(made, job.said, tables.rows(made.file))
+    told, rows = made.progress(), tables.rows(made.file)
+    lag = {table["name"]: made.lag(table["name"]) for table in told["tables"]}
+    verb = ["status", "--config", str(made.file)]
+    status = CliRunner().invoke(app, verb), CliRunner().invoke(app, [*verb, "--json"])
+    return Landed(job.said, told, rows, lag, status, meanwhile(repair, made, tables))
 
 
 def _send_all_kinds(made: Service) -> None:
-    made.send_orders(0, ORDERS)
+    made.send_orders(0, ORDERS - IN_TRANSACTION)
+    made.send_in_transactions(ORDERS - IN_TRANSACTION, IN_TRANSACTION)
     for offset, value in ODD_RESULTS.items():
         made.send(value, f"orders/9/{offset}/{STAMP_MS}")
     for source, value in STRAYS.items():
@@ -247,32 +294,36 @@ def test_dedupe_takes_a_repeated_result_once(landed: Landed) -> None:
     assert repeated == {"ice": 1, "orders": 2}
 
 
+def test_dedupe_keeps_all_that_a_transform_makes_of_a_result(landed: Landed) -> None:
+    """They share a source; of one that came twice, what was made of either stands there."""
+    sides = Counter((_at(row), row["side"]) for row in landed.tables["sides"])
+    assert set(sides.values()) == {1}
+    places = {_at(row) for row in landed.tables["ice"]}
+    assert set(sides) == {(at, side) for at in places for side in ("debit", "credit")}
+
+
 def _at(row: dict[str, Any]) -> tuple[int, int]:
     return row["source_partition"], row["source_offset"]
 
 
 def test_progress_is_told_in_a_file_and_to_the_tables_group(landed: Landed) -> None:
-    """Lag tools see a consumer group like any other."""
-    told = landed.service.progress()
+    """Lag tools see a consumer group like any other, and transactions leave none behind."""
+    told = landed.progress
     assert (told["state"], told["reason"]) == ("stopped", "")
     assert {table["behind"] for table in told["tables"]} == {0}
-    records = ORDERS + len(ODD_RESULTS) + len(STRAYS) + 6
-    for table in ("orders", "revenue", "latest", "refunds", "ice"):
-        assert sum(landed.service.committed(table).values()) == records
+    assert landed.lag == dict.fromkeys(landed.tables, 0)
 
 
 def test_status_shows_what_the_job_told_last(landed: Landed) -> None:
-    """Also when no job runs, as now."""
-    at = ["--config", str(landed.service.file)]
-    shown = CliRunner().invoke(app, ["status", *at])
+    """Also when no job runs, as then."""
+    shown, told = landed.status
     assert shown.exit_code == 0
     assert re.search(r"orders +stopped +0 +131 +6 +0", shown.output)
-    told = json.loads(CliRunner().invoke(app, ["status", "--json", *at]).output)
-    assert told == landed.service.progress()
+    assert json.loads(told.output) == landed.progress
 
 
 def _told(landed: Landed, table: str) -> dict[str, Any]:
-    found = landed.service.progress()["tables"]
+    found = landed.progress["tables"]
     return next(entry for entry in found if entry["name"] == table)
 
 
@@ -297,19 +348,27 @@ class Survived(NamedTuple):
 
     waited: dict[str, Any]
     standby: dict[str, Any]
+    still: dict[str, Any]  # while the JVM of a killed job was there
     jvm_of_killed: psutil.Process
     exit_without_jvm: int
     failed: dict[str, Any]
     exit_on_term: int
+    exit_on_change: int
+    said_on_change: str
     rows: list[dict[str, Any]]
 
 
 SENT = 30_000
+POLLS_S = 2.5  # in which a standby looks twice
 
 
 @pytest.fixture(scope="module")
-def survived(begun: Begun, tables: Reader) -> Survived:
-    made, first = begun.survived
+def survived(begun: Begun) -> Survived:
+    return begun.survived.result()
+
+
+def _survive(made: Service, tables: Reader) -> Survived:
+    first = made.start()
     waited = eventually(lambda: _reason(made, "state", "does not exist"), timeout_s=SLOW_S)
     second = made.start(KWORKER_STATE_DIR=str(made.folder / "other"))
     standby = eventually(lambda: _reason(made, "other", "holds"), timeout_s=SLOW_S)
@@ -317,7 +376,10 @@ def survived(begun: Begun, tables: Reader) -> Survived:
     made.send_orders(0, SENT // 3)
     open_batch = _await_open_batch(made)
     jvm_of_first = first.jvm()
+    jvm_of_first.suspend()
     first.kill()
+    still = eventually(partial(_told_after, made, "other", time.time() + POLLS_S))
+    jvm_of_first.resume()
     made.send_orders(SENT // 3, SENT // 3)
     _await_open_batch(made, after=open_batch)
     second.jvm().kill()
@@ -330,7 +392,17 @@ def survived(begun: Begun, tables: Reader) -> Survived:
     third.process.send_signal(signal.SIGTERM)
     stopped = third.ends()
     rows = tables.rows(made.file)["orders"]
-    return Survived(waited, standby, jvm_of_first, code, failed, stopped, rows)
+    made.file.write_text(made.file.read_text().replace("BIGINT", "STRING"))
+    changed = made.start("--once")
+    refused = changed.ends()
+    return Survived(
+        waited, standby, still, jvm_of_first, code, failed, stopped, refused, changed.said, rows
+    )
+
+
+def _told_after(made: Service, state_dir: str, moment_s: float) -> dict[str, Any] | None:
+    told = made.progress(state_dir)
+    return told if told["updated"] > moment_s * 1000 else None
 
 
 def _reason(made: Service, state_dir: str, text: str) -> dict[str, Any] | None:
@@ -353,7 +425,8 @@ def _await_open_batch(made: Service, after: int = -1) -> int:
 
 def _complete(made: Service, job: Job) -> bool:
     told = made.progress()
-    return told["pid"] == job.process.pid and [table["behind"] for table in told["tables"]] == [0]
+    behind = {table["behind"] for table in told["tables"]}
+    return told["pid"] == job.process.pid and behind == {0}
 
 
 def test_a_missing_topic_is_waited_for_and_named(survived: Survived) -> None:
@@ -366,6 +439,14 @@ def test_a_second_job_on_the_same_checkpoints_stands_by(survived: Survived) -> N
     """Two would corrupt them; this one took over when the first was killed."""
     assert survived.standby["state"] == "standby"
     assert survived.failed["tables"][0]["name"] == "orders"
+
+
+def test_a_standby_waits_until_the_jvm_of_a_job_that_was_killed_is_gone(
+    survived: Survived,
+) -> None:
+    """What it has in hand it would write beside its successor."""
+    assert survived.still["state"] == "standby"
+    assert survived.still["reason"] == survived.standby["reason"]
 
 
 def test_a_jvm_does_not_outlive_its_job(survived: Survived) -> None:
@@ -394,6 +475,151 @@ def test_a_column_added_to_the_schema_is_added_to_the_table(survived: Survived) 
     assert {customers[order] for order in range(2 * SENT // 3, SENT)} == {"c0", "c1"}
 
 
+def test_any_other_change_of_the_schema_is_refused_with_what_to_type(survived: Survived) -> None:
+    """DESIGN 4: the old rows could not be read as the new ones."""
+    assert survived.exit_on_change == 78
+    [line] = [line for line in survived.said_on_change.splitlines() if "spark.tables" in line]
+    assert line == (
+        "kworker: spark.tables[orders].schema: column order_id is bigint in the table, and string"
+        " here: change it back, or name another path, and fill that with kworker spark reset"
+        " --table orders --from earliest"
+    )
+
+
 def test_term_ends_the_job_in_order(survived: Survived) -> None:
     """Exit 0: nothing failed."""
     assert survived.exit_on_term == 0
+
+
+@pytest.fixture(scope="module")
+def repaired(landed: Landed) -> Repaired:
+    return landed.repaired.result()
+
+
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_other_tables_go_on(
+    repaired: Repaired,
+) -> None:
+    """FAULTS 31: Spark would start most of these, and skip or repeat results without a word."""
+    told = {table["name"]: table for table in repaired.refused["tables"]}
+    refused = told.pop(REFUSED)
+    assert refused["state"] == "failed"
+    damage, step = refused["reason"].split(": ")
+    assert damage.endswith(f"_checkpoints/{REFUSED}/metadata is missing")
+    reset = f"kworker spark reset --table {REFUSED} --from committed"
+    assert step == f"stop the job, then {reset}"
+    assert {(table["state"], table["behind"]) for table in told.values()} == {("stopped", 0)}
+    assert repaired.exit_of_refusal == 1
+
+
+def test_a_batch_whose_end_was_not_noted_is_written_once(repaired: Repaired) -> None:
+    """FAULTS 30: killed between the write and the note of it, Spark does that batch again.
+
+    Delta, Iceberg and Parquet know it by its number, merges know its rows by their keys.
+    """
+    assert set(repaired.unnoted) == {"orders", "lake", "refunds", "ice", "last", "revenue", "sides"}
+    _assert_complete(repaired)
+    revenue, files = repaired.tables["revenue"], repaired.old_refunds
+    assert sum(row["orders"] for row in revenue) == ORDERS + MORE
+    assert sorted(row["source_offset"] for row in files) == [11, 12]
+
+
+def _assert_complete(repaired: Repaired) -> None:
+    """The tables with a row for each result; without `dedupe`, for each time it was sent."""
+    again, twice = _source(AGAIN), _source(f"orders/9/14/{STAMP_MS}")  # both were sent twice
+    sent = ORDERS + MORE + len(ODD_RESULTS) + 3 + 3
+    for table, repeated in (("orders", {again, twice}), ("lake", {again, twice}), ("ice", set())):
+        rows = repaired.sources(table)
+        assert {source for source, count in rows.items() if count > 1} == repeated
+        assert rows.total() == (sent if repeated else sent - 2)
+
+
+def test_a_reset_says_what_it_does_and_keeps_the_old_checkpoint(repaired: Repaired) -> None:
+    """Before it is done, too; Parquet begins anew only in another place."""
+    done = {what: ran.returncode for what, ran in repaired.resets.items()}
+    assert set(done.values()) == {0}
+    dry = repaired.resets["dry run"].stdout
+    assert "would be" in dry
+    assert "results come again: what comes again, is in the table twice (dedupe = true" in dry
+    assert "kept as" not in dry
+    assert "kept as" in repaired.resets["orders"].stdout
+    assert "come again" not in repaired.resets["orders"].stdout
+    assert "is not written twice (dedupe)" in repaired.resets["ice"].stdout
+    assert {name: len(kept) for name, kept in repaired.kept.items()} == {
+        **dict.fromkeys(("orders", "latest", LOSES), 1),
+        **dict.fromkeys(("ice", "refunds"), 0),  # they were gone
+        **dict.fromkeys(("lake", "revenue", "sides"), 0),  # they are in use
+    }
+
+
+def test_a_table_that_was_reset_holds_every_result_once(repaired: Repaired) -> None:
+    """From where it stood; with dedupe, with keys, and in another place from the beginning."""
+    _assert_complete(repaired)
+    totals = {(row["customer"], row["minute"][14:16]): row for row in repaired.tables["latest"]}
+    counts = {at: row["orders"] for at, row in totals.items()}
+    orders = Counter((f"c{number % 2}", f"{14 + number % 3}") for number in range(ORDERS + MORE))
+    assert counts == orders + Counter({("c0", "14"): 2})
+    assert sorted(row["source_offset"] for row in repaired.tables["refunds"]) == [11, 12]
+
+
+def _source(header: str) -> tuple[Any, ...]:
+    topic, partition, offset, millis = header.split("/")
+    stamp = datetime.fromtimestamp(int(millis) / 1000, UTC)
+    return topic, int(partition), int(offset), f"{stamp:%Y-%m-%dT%H:%M:%S}.{int(millis) % 1000:03}Z"
+
+
+def test_a_source_topic_that_was_made_again_has_new_results(repaired: Repaired) -> None:
+    """Replayed from 0, its positions are those of before: `dedupe` keeps both, by their times."""
+    rows = {
+        row["source_timestamp"]: row["order_id"] for row in repaired.tables["ice"] if _is_0(row)
+    }
+    assert [rows[_source(header)[-1]] for header in (OLDER, AGAIN, REMADE)] == [-1, 0, 7000]
+
+
+def _is_0(row: dict[str, Any]) -> bool:
+    return _at(row) == (0, 0)
+
+
+def test_an_update_keeps_the_latest_of_a_key_whenever_it_comes(repaired: Repaired) -> None:
+    """P2: a result of an older event, alone in a later batch, must not put its value back."""
+    rows = {row.get("customer"): row["order_id"] for row in repaired.tables["last"]}
+    # By time, then by position; the older event, without a customer, was to replace 14.
+    assert rows == {"c0": 146, "c1": 143, None: 14}
+
+
+def test_results_that_expired_unread_are_told_and_no_other_table_waits(repaired: Repaired) -> None:
+    """`failOnDataLoss` stays true: a gap is a person's decision, with the command to type."""
+    told = {table["name"]: table for table in repaired.meanwhile["tables"]}
+    lost = repaired.lost
+    assert lost.startswith("Kafka no longer has results that the table lacks (")
+    assert f".results-{QUIET}" in lost
+    assert lost.endswith(f"kworker spark reset --table {LOSES} --from committed")
+    assert {name for name, table in told.items() if table["behind"]} == {LOSES, MOVED}
+
+
+def test_a_table_goes_on_in_another_place_only_when_it_is_told_where(repaired: Repaired) -> None:
+    """Else a new path, as for other columns, would hold what came after it, and look complete."""
+    told = {table["name"]: table for table in repaired.meanwhile["tables"]}
+    assert told[MOVED]["state"] == "failed"
+    assert "revenue goes on with a table that is not at " in told[MOVED]["reason"]
+    assert told[MOVED]["reason"].endswith("kworker spark reset --table revenue --from earliest")
+
+
+def test_files_are_compacted_while_no_job_writes(repaired: Repaired) -> None:
+    """In a local folder two commits at once do not exclude each other: a batch could be lost."""
+    found = {table["table"]: table for table in json.loads(repaired.compacted.stdout)}
+    for name in ("orders", "lake"):
+        assert found[name]["removed"] > found[name]["added"] > 0
+    for name, why in (
+        ("refunds", "Parquet has no transaction"),
+        ("revenue", "each batch writes it anew"),
+    ):
+        assert why in found[name]["refused"]
+    assert repaired.compacted.returncode == 0
+    _assert_complete(repaired)
+
+
+def test_nothing_else_writes_beside_the_running_job(repaired: Repaired) -> None:
+    """Neither a compaction nor a reset; who holds the lease is told."""
+    for ran in (repaired.held, repaired.uncompacted):
+        assert ran.returncode == 73
+        assert "the Spark job runs as process" in ran.stderr

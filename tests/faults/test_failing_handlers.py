@@ -74,7 +74,6 @@ def test_a_record_that_fails_for_ever_stops_neither_the_others_nor_the_drain(
         failing.serve()
         eventually(lambda: len(ended(failing)) == 100, what="the others are done")
         eventually(lambda: failing.counter("failed") >= 2, what="it has failed again")
-        pid = failing.worker(0)["pid"]
         assert failing.stop() == 0
         assert failing.committed() == {(source, 0): 0, (source, 1): 50}
         assert "Traceback" not in failing.said()
@@ -85,10 +84,7 @@ def test_a_record_that_fails_for_ever_stops_neither_the_others_nor_the_drain(
         assert failing.stop() == 0
         failing.is_gone()
     found = gather(failing, writer.acked, results)
-    # Nothing remembers what was done beyond a gap, so what follows it comes again.
-    assert {again.at for _, again in found.repeated} == {(source, 0)}
-    assert {before.pid for before, _ in found.repeated} == {pid}
-    assert set(found.contradictions()) == {"repeated without a cause"}
+    assert (found.contradictions(), found.repeated) == ({}, [])
 
 
 def of(runs: Sequence[Invocation], offset: int) -> list[Invocation]:

@@ -25,6 +25,7 @@ class Evidence:
     committed: dict[At, int]
     faults: Sequence[Fault]
     workers: Collection[int]  # by pid; any other that ran a handler was a cell
+    exactly_once: bool = False
 
     @property
     def repeated(self) -> list[tuple[Invocation, Invocation]]:
@@ -33,7 +34,8 @@ class Evidence:
     def contradictions(self) -> dict[str, str]:
         """Every oracle that does not hold, with its first witnesses; empty is as it should be."""
         ends, results = oracles.first_ends(self.runs), oracles.first_results(self.results)
-        hidden = self.uncommitted_results - len(self.results)
+        # What a transaction was aborted with is there for whoever does not care.
+        hidden = 0 if self.exactly_once else self.uncommitted_results - len(self.results)
         silent = set(self.ends) - {commit.at for commit in self.commits}
         found: dict[str, Sequence[object]] = {
             "no commit to judge": sorted(silent),
@@ -41,10 +43,13 @@ class Evidence:
             "handled and never written": oracles.phantoms(self.produced, self.runs),
             "without a result": oracles.without_result(self.produced, self.results),
             "results too many": oracles.results_too_many(self.results, self.runs),
+            "results more than one": oracles.twice(self.results) if self.exactly_once else [],
             "result of another record": self._foreign_results(),
             "seen uncommitted only": [hidden] if hidden else [],
             "committed before its end": oracles.unsafe(self.commits, self.produced, ends),
             "committed before its result": oracles.unsafe(self.commits, self.produced, results),
+            "named before its end": oracles.unsafe_maps(self.commits, self.produced, ends),
+            "named before its result": oracles.unsafe_maps(self.commits, self.produced, results),
             "committed position went back": oracles.backward(self.commits),
             "lag for ever": list(oracles.short_of_the_end(self.ends, self.committed).items()),
             "out of order": oracles.disordered(self.runs, self.faults),
@@ -68,7 +73,9 @@ class Evidence:
         ]
 
 
-def gather(service: Service, produced: Sequence[Produced], results: str) -> Evidence:
+def gather(
+    service: Service, produced: Sequence[Produced], results: str, *, exactly_once: bool = False
+) -> Evidence:
     """Reads everything; the service has caught up, or is gone.
 
     The topic of results stamps the time of appending, so that commits can be held against it.
@@ -78,15 +85,17 @@ def gather(service: Service, produced: Sequence[Produced], results: str) -> Evid
         ends.update(kafka.ends(service.bootstrap, topic))
     workers = service.logged("worker_pid")
     assert workers, "its log names no worker: the run is invalid"
+    isolation = "read_committed" if exactly_once else "read_uncommitted"
     everything = kafka.read_all(service.bootstrap, results, isolation="read_uncommitted")
     return Evidence(
         produced=produced,
         runs=invocations(service.ledger),
-        commits=history(service.bootstrap, service.name),
+        commits=history(service.bootstrap, service.name, isolation=isolation),
         results=kafka.read_all(service.bootstrap, results),
         uncommitted_results=len(everything),
         ends=ends,
         committed=service.committed(),
         faults=service.faults.faults,
         workers=workers,
+        exactly_once=exactly_once,
     )

@@ -10,14 +10,18 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kworker.core.message import Headers
+from tests.harness import maps
 from tests.harness.ledgers import At, Position, Produced, append, now_ns
+from tests.waiting import eventually
 
 TIMEOUT_S = 60.0
 BYTES_MAX = 10_000_000  # of a record; what its topic takes, its brokers tell
@@ -157,9 +161,11 @@ def messages(bootstrap: str, topic: str) -> list[Raw]:
     return sorted(found, key=lambda each: (each.partition(), each.offset()))
 
 
-def messages_of(bootstrap: str, topic: str, partition: int) -> Iterator[Raw]:
+def messages_of(
+    bootstrap: str, topic: str, partition: int, *, isolation: str = "read_uncommitted"
+) -> Iterator[Raw]:
     """Every record of one partition, as the client gives it."""
-    return _messages(bootstrap, topic, [partition], "read_uncommitted")
+    return _messages(bootstrap, topic, [partition], isolation)
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> str:
@@ -167,12 +173,45 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
     dotted = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(TIMEOUT_S)
+    # Who is asked next may not have heard of it.
+    eventually(lambda: led(admin, name) == partitions, what=f"leaders of {name}")
     return name
+
+
+def led(admin: AdminClient, name: str) -> int:
+    """How many partitions of a topic have a leader, as far as clients are told."""
+    found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    return sum(1 for partition in found.values() if partition.leader >= 0)
+
+
+def make_again(bootstrap: str, topic: str, partitions: int) -> None:
+    """Deletes a topic, and creates another of its name, at once: whoever reads it may not see."""
+    _admin(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
+
+    def made() -> bool:
+        try:
+            create_topic(bootstrap, topic, partitions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False  # it is being deleted
+        return True
+
+    eventually(made, what=f"{topic} is there again")
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:
     """Where each partition of a topic ends now."""
     return {at: high for at, (_, high) in _watermarks(bootstrap, topic).items()}
+
+
+def visible_ends(bootstrap: str, topic: str) -> dict[At, int]:
+    """Where each partition ends for who reads what is committed."""
+    admin = _admin(bootstrap)
+    numbers = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in numbers}
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+    return {(at.topic, at.partition): found.result(TIMEOUT_S).offset for at, found in told.items()}
 
 
 def starts(bootstrap: str, topic: str) -> dict[At, int]:
@@ -194,9 +233,21 @@ def _watermarks(bootstrap: str, topic: str) -> dict[At, tuple[int, int]]:
 
 def committed(bootstrap: str, group: str) -> dict[At, int]:
     """The positions that a group has committed."""
+    return {(at.topic, at.partition): at.offset for at in _held(bootstrap, group)}
+
+
+def named_beyond(bootstrap: str, group: str) -> dict[At, list[range]]:
+    """Offsets beyond its positions that a group holds as done."""
+    held = _held(bootstrap, group)
+    return {
+        (at.topic, at.partition): maps.named_beyond(at.offset, at.metadata or "") for at in held
+    }
+
+
+def _held(bootstrap: str, group: str) -> list[TopicPartition]:
     asked = _admin(bootstrap).list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     found = asked[group].result(TIMEOUT_S).topic_partitions or ()
-    return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+    return [place for place in found if place.offset >= 0]
 
 
 @lru_cache(maxsize=2)
@@ -214,7 +265,7 @@ def _messages(
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in wanted])
         left = set(wanted)  # one that is written meanwhile ends more than once
         while left:
-            batch = consumer.consume(10_000, 0.2)
+            batch = consumer.consume(10_000, 0.05)
             for message in batch:
                 error = message.error()
                 if error is None:
@@ -235,6 +286,9 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            # Most of these topics are small, and what they hold is asked for again and again.
+            "fetch.wait.max.ms": 10,
+            "fetch.queue.backoff.ms": 10,
             "log_level": SEVERE,
         }
     )

@@ -15,6 +15,8 @@ At = tuple[str, int]
 Position = tuple[str, int, int]
 """Topic, partition, offset."""
 
+STOPPED = "stopped"  # SIGSTOP, until SIGCONT
+
 
 class Produced(NamedTuple):
     """One record whose fate the brokers told."""

@@ -10,12 +10,13 @@ from itertools import pairwise
 
 from tests.harness.history import Commit
 from tests.harness.kafka import Read
-from tests.harness.ledgers import At, Fault, Invocation, Position, Produced, by_position
+from tests.harness.ledgers import STOPPED, At, Fault, Invocation, Position, Produced, by_position
 
 # The broker stamps a commit in whole milliseconds of the clock that the ledgers use.
 MARGIN_NS = 2_000_000
 MS = 1_000_000
 CELL_ENDS_MS = 100  # after its worker, at most
+STRAYS_MS = 500  # a process that was stopped learns within these, awake, what it has lost
 
 
 def lost(produced: Iterable[Produced], runs: Iterable[Invocation]) -> list[Position]:
@@ -41,6 +42,11 @@ def results_too_many(results: Iterable[Read], runs: Sequence[Invocation]) -> lis
     returned = Counter(run.position for run in runs if run.ended)
     there = Counter(read.source for read in results)
     return [position for position, times in there.items() if times > returned[position]]
+
+
+def twice(results: Iterable[Read]) -> list[Position]:
+    """O5, exactly once: records with more than one visible result."""
+    return [position for position, times in Counter(r.source for r in results).items() if times > 1]
 
 
 def unsafe(
@@ -74,6 +80,32 @@ def _running_latest(
         here = (reached_ns.get(record.position, float("inf")), record.position)
         latest.append(max(latest[-1], here) if latest else here)
     return latest
+
+
+def unsafe_maps(
+    commits: Sequence[Commit], produced: Iterable[Produced], reached_ns: dict[Position, int]
+) -> list[tuple[Commit, Position]]:
+    """O3, of what lies beyond the position: commits whose map names a record before its end.
+
+    Each record is judged by the first commit that names it.
+    """
+    unnamed: dict[At, list[int]] = defaultdict(list)
+    for record in produced:
+        unnamed[record.at].append(record.offset)
+    for offsets in unnamed.values():
+        offsets.sort()
+    found = []
+    for commit in commits:
+        latest_ns = (commit.time_ms + 1) * MS + MARGIN_NS
+        offsets = unnamed[commit.at]
+        for run in commit.beyond:
+            begin, end = bisect_left(offsets, run.start), bisect_left(offsets, run.stop)
+            for offset in offsets[begin:end]:
+                position = (*commit.at, offset)
+                if reached_ns.get(position, float("inf")) > latest_ns:
+                    found.append((commit, position))
+            del offsets[begin:end]
+    return found
 
 
 def first_ends(runs: Iterable[Invocation]) -> dict[Position, int]:
@@ -126,12 +158,12 @@ def unexplained(
 ) -> list[tuple[Invocation, Invocation]]:
     """O5: repeats that no fault excuses.
 
-    A kill excuses one of what the killed process had begun, and whose offset was not below
-    the committed position when it was killed: in hand, or done and not yet committed. What a
-    process ran that is none of the `workers`, a cell, its worker had in hand: the one that
-    had the partition.
+    A kill excuses one of what the killed process had begun, and which the group did not hold
+    as done when it was killed, by position or map: in hand, or done and not yet committed. What
+    a process ran that is none of the `workers`, a cell, its worker had in hand: the one that
+    had the partition. One that was stopped may go on with what it had in hand, at first.
     """
-    positions = Positions(commits)
+    latest = Latest(commits)
 
     def excuses(fault: Fault, before: Invocation, again: Invocation) -> bool:
         cell = before.pid not in workers and before.at in fault.partitions
@@ -139,26 +171,40 @@ def unexplained(
         return (
             (fault.pid == before.pid or in_hand)
             and fault.from_ns <= again.start_ns
-            and before.offset >= positions.at(before.at, fault.from_ns)
+            and not latest.holds(before.position, fault.from_ns)
         )
 
-    return [pair for pair in repeats if not any(excuses(fault, *pair) for fault in faults)]
+    return [
+        (before, again)
+        for before, again in repeats
+        if not any(excuses(f, before, again) or _is_stray(again, f) for f in faults)
+    ]
 
 
-class Positions:
-    """What the committed position of each partition was at any time."""
+def _is_stray(run: Invocation, fault: Fault) -> bool:
+    """Whether its process began it between waking and learning what it had lost."""
+    awake_ns = run.start_ns - fault.to_ns
+    return fault.what == STOPPED and fault.pid == run.pid and 0 <= awake_ns <= STRAYS_MS * MS
+
+
+class Latest:
+    """What a group held of each partition at any time."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
         self._times: dict[At, list[int]] = defaultdict(list)
-        self._positions: dict[At, list[int]] = defaultdict(list)
+        self._commits: dict[At, list[Commit]] = defaultdict(list)
         for commit in commits:
             self._times[commit.at].append(commit.time_ms)
-            self._positions[commit.at].append(commit.position)
+            self._commits[commit.at].append(commit)
 
-    def at(self, at: At, time_ns: int) -> int:
-        """The position whose commit was over by then."""
+    def holds(self, record: Position, time_ns: int) -> bool:
+        """Whether a record was done, by a commit that was over by then."""
+        at, offset = record[:2], record[2]
         before = bisect_right(self._times[at], time_ns // MS - 1)
-        return self._positions[at][before - 1] if before else 0
+        if not before:
+            return False
+        commit = self._commits[at][before - 1]
+        return offset < commit.position or any(offset in run for run in commit.beyond)
 
 
 def disordered(
@@ -167,13 +213,15 @@ def disordered(
     """O6 and one-at-a-time: of one key in one partition, pairs that overlap or change places.
 
     A killed process's runs end with it. A record may begin only when the one before it has
-    returned, be that in this process or another.
+    returned, be that in this process or another. What was going on when a process was stopped
+    outlives its partition, and so does what it begins before it knows (P3): nobody waits for it.
     """
     over_ns = {fault.pid: fault.to_ns for fault in faults}
+    stopped = [fault for fault in faults if fault.what == STOPPED]
     returned = first_ends(runs)
     lanes: dict[tuple[At, str], list[Invocation]] = defaultdict(list)
     for run in runs:
-        if run.key:
+        if run.key and not any(_is_stray(run, fault) for fault in stopped):
             lanes[run.at, run.key].append(run)
     found = []
     for lane in lanes.values():
@@ -181,9 +229,16 @@ def disordered(
             (before, after)
             for before, after in pairwise(lane)
             if after.start_ns < (before.end_ns or over_ns.get(before.pid, after.start_ns + 1))
+            and not any(_outlives(before, fault) for fault in stopped)
         ]
         found += _overtaking(lane, returned)
     return found
+
+
+def _outlives(run: Invocation, fault: Fault) -> bool:
+    """Whether it was going on when its process was stopped, and so until that went on."""
+    ended_ns = run.end_ns or 0
+    return run.pid == fault.pid and run.start_ns < fault.to_ns <= ended_ns
 
 
 def _overtaking(

@@ -210,6 +210,11 @@ class Service:
         found = kafka.committed(self.bootstrap, self.name)
         return {at: position for at, position in found.items() if at[0] in self.topics}
 
+    def finished(self, at: At) -> int:
+        """How many offsets of a partition the group holds as done, by position and map."""
+        runs = kafka.named_beyond(self.bootstrap, self.name).get(at, [])
+        return self.committed().get(at, 0) + sum(map(len, runs))
+
     def caught_up(self, timeout_s: float = 120.0) -> None:
         """Waits until the group has committed the end of every source partition."""
         ends = {}
@@ -255,6 +260,10 @@ class Service:
         partitions = tuple((topic, partition) for topic, partition in row["partitions"])
         return self._kill("kill -9 worker", row["pid"], slot, partitions, row["in_hand"])
 
+    def kill_other(self, what: str, pid: int) -> Fault:
+        """`kill -9` of one of its processes that runs no handlers: of Spark, or `delay`."""
+        return self._kill(f"kill -9 {what}", pid, -1, (), 0)
+
     def kill_supervisor(self) -> Fault:
         """`kill -9` of the supervisor, whose workers are told by nobody."""
         in_hand = sum(row["in_hand"] for row in self.workers().values())
@@ -262,6 +271,14 @@ class Service:
         assert self.process
         self.process.wait(GONE_TIMEOUT_S)
         return fault
+
+    def kill_all(self) -> None:
+        """`kill -9` of the supervisor and then, before they can have drained, of its workers."""
+        rows = self.workers()
+        self.kill_supervisor()
+        for slot, row in rows.items():
+            self._kill("kill -9 orphan", row["pid"], slot, (), row["in_hand"])
+        self.is_gone()
 
     def _kill(
         self, what: str, pid: int, slot: int, partitions: tuple[At, ...], in_hand: int

@@ -3,11 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kworker.core.offset_map import encode
 from tests.harness import oracles
 from tests.harness.history import Commit, decode_key, decode_value, java_hash
 from tests.harness.kafka import Read
-from tests.harness.ledgers import Fault, Invocation, Produced
+from tests.harness.ledgers import STOPPED, Fault, Invocation, Produced
+from tests.harness.maps import named_beyond
 
 AT = ("orders", 0)
 MS = 1_000_000
@@ -44,6 +48,10 @@ def killed(pid: int, at_ms: int) -> Fault:
     return Fault("kill -9", pid, 0, (AT,), at_ms * MS, at_ms * MS, 1)
 
 
+def stopped(pid: int, from_ms: int, to_ms: int) -> Fault:
+    return Fault(STOPPED, pid, 0, (AT,), from_ms * MS, to_ms * MS, 1)
+
+
 def test_a_record_that_only_failed_or_was_cut_off_is_lost() -> None:
     """A beginning is not an end."""
     runs = [run(0, 1, 2), run(1, 1, 2, raised=True), run(2, 1, None)]
@@ -68,6 +76,30 @@ def test_a_commit_above_a_record_that_ends_later_is_unsafe() -> None:
     early, never = commit(4, 40), commit(9, 200)
     assert oracles.unsafe([early], records, ends) == [(early, (*AT, 0))]
     assert oracles.unsafe([never], [*records, *produced(8)], ends) == [(never, (*AT, 8))]
+
+
+def test_a_map_that_names_a_record_before_its_end_is_unsafe() -> None:
+    """The first that names it; and what it names was committed when its process was killed."""
+    runs = [run(0, 1, None), run(1, 1, 50), run(2, 1, 20), run(1, 90, 91, pid=2)]
+    safe = Commit(AT, 0, encode(bytes(16), 0, [(2, 3)]), 30)
+    early = Commit(AT, 0, encode(bytes(16), 0, [(1, 3)]), 40)
+    ends = oracles.first_ends(runs)
+    assert oracles.unsafe_maps([safe, early], produced(0, 1, 2), ends) == [(early, (*AT, 1))]
+    fault = killed(1, 80)
+    repeats = oracles.repeated(runs)
+    assert oracles.unexplained(repeats, [fault], [safe], {1, 2}) == []
+    assert oracles.unexplained(repeats, [fault], [safe, early], {1, 2}) == repeats
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), max_size=40))
+def test_maps_are_read_as_they_were_written(lengths: list[tuple[int, int]]) -> None:
+    """By other code; and the smaller form is not always the same."""
+    runs, end = [], 7
+    for gap, length in lengths:
+        runs.append((end + gap, end + gap + length))
+        end = runs[-1][1]
+    told = named_beyond(7, encode(bytes(16), 7, runs))
+    assert [offset for run in told for offset in run] == [o for run in runs for o in range(*run)]
 
 
 def test_a_position_that_goes_back_is_seen() -> None:
@@ -126,6 +158,23 @@ def test_a_kill_ends_what_the_process_had_begun() -> None:
     runs = [run(0, 1, None), run(0, 30, 31, pid=2), run(1, 32, 33, pid=2)]
     assert oracles.disordered(runs, [killed(1, 20)]) == []
     assert oracles.disordered(runs, [killed(1, 31)]) != []
+
+
+def test_who_was_stopped_goes_on_for_a_moment_with_what_it_had_in_hand() -> None:
+    """Before it knows that all of it is another's; not for long, and nobody else may."""
+    fault = stopped(1, 10, 200)
+    spans, stray = run(0, 5, 201), run(1, 205, 206)
+    runs = [spans, run(0, 100, 101, pid=2), run(1, 102, 103, pid=2), stray]
+    repeats = oracles.repeated(runs)
+    assert len(repeats) == 2
+    assert oracles.unexplained(repeats, [fault], [], {1, 2}) == []
+    assert oracles.disordered(runs, [fault]) == []
+    assert oracles.disordered(runs, [replace(fault, what="kill -9 worker")]) != []
+    late = [*runs[:-1], run(1, 205 + oracles.STRAYS_MS, 900)]
+    assert oracles.unexplained(oracles.repeated(late), [fault], [], {1, 2}) == [(late[2], late[3])]
+    assert oracles.disordered([*late, run(2, 800, 801)], [fault]) != []
+    other = [*runs[:-1], replace(stray, pid=3)]
+    assert oracles.unexplained(oracles.repeated(other), [fault], [], {1, 2}) != []
 
 
 @pytest.mark.parametrize("value", [VALUE_3, VALUE_4])

@@ -1,0 +1,135 @@
+"""Transfers through a service whose workers are killed on the way; then the books are audited.
+
+`kworker sandbox up`, then `python demo.py`. It may be run on the same books again and again.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import database
+from confluent_kafka import Producer
+from handlers import URL
+
+from kworker import config_file
+
+HERE = Path(__file__).resolve().parent
+CONFIG = HERE / "kworker.toml"
+KWORKER = Path(sys.executable).with_name("kworker")
+ACCOUNTS = [f"account-{number:02}" for number in range(40)]
+OPENING = 1_000_000  # cents, in each of them
+KILL_EVERY_S = 1.0
+PATIENCE_S = 120.0
+
+Entry = tuple[str, str, str, int]
+"""Transfer, debit, credit, amount."""
+
+
+def open_books(books: database.Database) -> None:
+    """The tables and the accounts, where they are not there yet."""
+    with books.transaction() as execute:
+        for statement in (HERE / "schema.sql").read_text().split(";")[:-1]:
+            execute(statement)
+        for account in ACCOUNTS:
+            execute("INSERT INTO accounts VALUES (?, ?) ON CONFLICT DO NOTHING", (account, OPENING))
+
+
+def write(count: int) -> set[str]:
+    """New transfers, keyed by who pays, once Kafka has acknowledged all; their ids."""
+    config = config_file.load(CONFIG)
+    servers = config.kafka.common["bootstrap.servers"]
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
+    run = uuid.uuid4().hex[:8]
+    for number in range(count):
+        debit, credit = random.sample(ACCOUNTS, 2)
+        transfer = {"transfer_id": f"{run}-{number}", "debit": debit, "credit": credit}
+        value = json.dumps(transfer | {"amount": random.randint(1, 10_000)})
+        producer.produce(config.source.topics[0], value, debit)
+    if unacknowledged := producer.flush(PATIENCE_S):
+        raise TimeoutError(f"Kafka does not take {unacknowledged:,} transfers")
+    return {f"{run}-{number}" for number in range(count)}
+
+
+def kill_until_booked(books: database.Database, written: set[str]) -> int:
+    """SIGKILL to a worker every second, as long as transfers are missing; how many it were."""
+    kills, deadline = 0, time.monotonic() + PATIENCE_S
+    while missing := written - {transfer_id for transfer_id, *_ in entries(books)}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(missing):,} transfers are not booked")
+        time.sleep(KILL_EVERY_S)
+        if running := [row["pid"] for row in status()["workers"] if row["phase"] == "running"]:
+            pid = random.choice(running)
+            print(f"{len(missing):6,} transfers to book: kill -9 {pid}", flush=True)
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+    return kills
+
+
+def status() -> dict[str, Any]:
+    return json.loads(kworker("status", "--json"))
+
+
+def entries(books: database.Database) -> list[Entry]:
+    with books.transaction() as execute:
+        return execute("SELECT transfer_id, debit, credit, amount FROM transfers").fetchall()
+
+
+def balances(books: database.Database) -> dict[str, int]:
+    with books.transaction() as execute:
+        return dict(execute("SELECT account, balance FROM accounts").fetchall())
+
+
+def audit(written: set[str], booked: list[Entry], found: dict[str, int]) -> dict[str, int]:
+    """How much of each thing that must not be there is there."""
+    times = Counter(transfer_id for transfer_id, *_ in booked)
+    due = dict.fromkeys(found, OPENING)
+    for _, debit, credit, amount in booked:
+        due[debit] -= amount
+        due[credit] += amount
+    return {
+        "transfers that are not booked": len(written - times.keys()),
+        "transfers that are booked twice": sum(each > 1 for each in times.values()),
+        "balances that their transfers do not explain": sum(found[a] != due[a] for a in due),
+        "cents lost or gained": abs(sum(found.values()) - OPENING * len(found)),
+    }
+
+
+def kworker(*verb: str) -> str:
+    """What a command writes; CalledProcessError when it fails, and its reason stands above."""
+    command = [KWORKER, *verb, "--config", CONFIG]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Books transfers while workers are killed.")
+    parser.add_argument("--transfers", type=int, default=20_000)
+    arguments = parser.parse_args()
+    with closing(database.connect(URL)) as books:
+        open_books(books)
+        kworker("topics", "create", "--partitions", "4")
+        kworker("start", "--daemon")
+        try:
+            written = write(arguments.transfers)
+            kills = kill_until_booked(books, written)
+            delivered = status()["counters"]["consumed"]
+        finally:
+            kworker("stop")
+        wrong = audit(written, entries(books), balances(books))
+    print(f"{len(written):6,} transfers, {kills} times kill -9, {delivered:,} deliveries")
+    for what, count in wrong.items():
+        print(f"{count:6,} {what}")
+    return 1 if any(wrong.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

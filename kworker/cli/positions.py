@@ -1,0 +1,80 @@
+"""Putting a group elsewhere, as a person types it and as it is shown."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kworker.core.positions import Goal, Move, Offset, Standing, Time
+from kworker.times import EPOCH_MS_MIN, now_ms, parse_time
+
+if TYPE_CHECKING:
+    from kworker.clients.admin import Admin
+
+GOALS = 'earliest, latest, a time (ISO 8601, no zone is UTC; "-2h"; epoch ms), or an offset'
+
+
+def parse_goal(text: str) -> Goal:
+    """ValueError for what is none of `GOALS`."""
+    match text:
+        case "earliest" | "latest":
+            return text
+    if text.isascii() and text.isdigit() and int(text) < EPOCH_MS_MIN:
+        return Offset(int(text))
+    try:
+        return Time(parse_time(text, now_ms()))
+    except ValueError:
+        raise ValueError(f'expected {GOALS}, got "{text}"') from None
+
+
+def moves(admin: "Admin", rows: Sequence[Standing], goal: Goal) -> list[Move]:
+    """Where each partition goes; asks the brokers only for a time."""
+    match goal:
+        case "earliest":
+            return [Move(row, row.low) for row in rows]
+        case "latest":
+            return [Move(row, row.high) for row in rows]
+        case Offset(number):
+            return [Move(row, number) for row in rows]
+        case Time(ms):
+            found = admin.list_offsets([row.at for row in rows], ms)
+            # Where nothing is of that time or later, what comes next is the first.
+            return [Move(row, row.high if found[row.at] < 0 else found[row.at]) for row in rows]
+
+
+def as_data(move: Move) -> dict[str, Any]:
+    """For programs."""
+    row = move.standing
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "before": row.committed,
+        "after": move.position,
+        "low": row.low,
+        "high": row.high,
+        "clamped": move.clamped,
+    }
+
+
+def print_moves(found: Sequence[Move], *, dry_run: bool) -> None:
+    """For people."""
+    columns = ["before", "would be" if dry_run else "after", "low", "high"]
+    print_partitions(columns, [_moved(move) for move in found])
+
+
+def _moved(move: Move) -> Sequence[object]:
+    row = move.standing
+    note = f"{move.wanted:,} is not there" if move.clamped else ""
+    return row.topic, row.partition, row.committed, move.position, row.low, row.high, note
+
+
+def print_partitions(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A topic, a partition, the columns, a note."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    named = [Column(name, justify="right", no_wrap=True) for name in ("partition", *columns)]
+    table = Table(Column("topic", no_wrap=True), *named, "", box=None)
+    for topic, *numbers, note in rows:
+        shown = ["none" if number is None else f"{number:,}" for number in numbers]
+        table.add_row(str(topic), *shown, str(note))
+    Console(width=None if sys.stdout.isatty() else 200).print(table)

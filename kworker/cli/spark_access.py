@@ -1,0 +1,47 @@
+"""What the commands that change tables need first: the section, a table, the job's lease."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kworker.config import Config, Spark, Table
+from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
+from kworker.spark.lease import Lease
+
+
+def configured(config: Config) -> Spark:
+    """The section. Raises ConfigError."""
+    if config.spark is None:
+        raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
+    return config.spark
+
+
+def chosen(spark: Spark, name: str | None) -> Table:
+    """The table that is named, or the only one there is. Raises UsageError."""
+    names = [table.name for table in spark.tables]
+    if name is None and len(names) > 1:
+        raise UsageError(f"--table: say which one: {', '.join(names)}")
+    for table in spark.tables:
+        if name in (None, table.name):
+            return table
+    raise UsageError(f"--table {name}: expected one of {', '.join(names)}")
+
+
+@contextmanager
+def held(spark: Spark) -> Iterator[Lease]:
+    """Keeps the job away meanwhile. Raises AlreadyRunning, naming who has the lease."""
+    lease = Lease(spark.checkpoints)
+    try:
+        taken = lease.take()
+    except OSError as error:
+        raise KworkerError(f"spark.checkpoints: {spark.checkpoints}: {error}") from error
+    if not taken:
+        holder = lease.holder()
+        raise AlreadyRunning(
+            f"the Spark job runs as process {holder.get('pid')} on {holder.get('host')}: stop it"
+            ' first (kworker stop; or spark.run = "elsewhere" and kworker reload, and the workers'
+            " go on)"
+        )
+    try:
+        yield lease
+    finally:
+        lease.release()

@@ -1,0 +1,89 @@
+"""`kworker spark compact`: the many small files that batches leave become few."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from kworker.cli.spark_access import chosen, configured, held
+from kworker.config import Config, Spark, Table
+from kworker.errors import AlreadyRunning, KworkerError
+from kworker.spark.guard import takes_one_writer
+from kworker.spark.lease import Lease
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from kworker.spark.compaction import Compacted
+
+
+def perform(config: Config, name: str | None, *, as_json: bool) -> None:
+    """All tables, or the named one. Raises UsageError, AlreadyRunning and KworkerError."""
+    spark = configured(config)
+    wanted = spark.tables if name is None else [chosen(spark, name)]
+    with ExitStack() as stack:
+        lease, busy = _lease(spark, wanted, stack)
+        refusals = _refusals(wanted, busy)
+        if name is not None and refusals:
+            raise refusals[name]
+        todo = {table.name for table in wanted} - set(refusals)
+        if busy and not todo:
+            raise AlreadyRunning(busy)
+        _tell(_done(config, todo, lease), refusals, as_json=as_json)
+
+
+def _lease(spark: Spark, tables: Sequence[Table], stack: ExitStack) -> tuple[Lease | None, str]:
+    """Taken where a table takes one writer, so that no job begins meanwhile; or who has it."""
+    if any(map(takes_one_writer, tables)):
+        try:
+            return stack.enter_context(held(spark)), ""
+        except AlreadyRunning as error:
+            return None, str(error)
+    return None, ""
+
+
+def _refusals(tables: Sequence[Table], busy: str) -> dict[str, KworkerError]:
+    """By table."""
+    from kworker.spark.compaction import refusal
+
+    found = {t.name: KworkerError(f"table {t.name}: {refusal(t)}") for t in tables if refusal(t)}
+    taken = [table.name for table in tables if busy and takes_one_writer(table)]
+    return {t: AlreadyRunning(f"table {t} takes one writer: {busy}") for t in taken} | found
+
+
+def _done(config: Config, todo: Collection[str], lease: Lease | None) -> "list[Compacted]":
+    # Spark takes a second to import, which the other verbs need not wait for.
+    from kworker.spark.compaction import compact
+
+    if not todo:
+        return []
+    with _shown() as status:
+        return list(compact(config, todo, status.update, lease))
+
+
+@contextmanager
+def _shown() -> "Iterator[Status]":
+    """What it is at, on a terminal; nothing elsewhere."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("Spark starts") as status:
+        yield status
+
+
+def _tell(
+    done: "Sequence[Compacted]", refusals: Mapping[str, KworkerError], *, as_json: bool
+) -> None:
+    if as_json:
+        refused = [{"table": name, "refused": str(error)} for name, error in refusals.items()]
+        typer.echo(json.dumps([*map(asdict, done), *refused], indent=2))
+        return
+    for each in done:
+        became = (
+            f"{each.removed:,} files became {each.added:,}" if each.removed else "nothing to do"
+        )
+        typer.echo(f"{each.table}: {became}")
+    for error in refusals.values():
+        typer.echo(f"kworker: {error}", err=True)

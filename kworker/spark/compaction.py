@@ -1,0 +1,79 @@
+"""Many small files become few: what each format offers for it, and when that is safe."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from kworker.config import Config, Table
+from kworker.errors import KworkerError
+from kworker.spark.lease import Lease
+from kworker.spark.reasons import reason
+from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
+from kworker.spark.sinks import Sink, sinks
+from kworker.spark.tables import literal
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What became of a table's files. The old ones stay, for readers and for time travel."""
+
+    table: str
+    removed: int
+    added: int
+
+
+def refusal(table: Table) -> str:
+    """Why a table is never compacted; "" for one that is."""
+    if table.format == "parquet":
+        return "Parquet has no transaction to exchange files in; Delta and Iceberg have"
+    if table.mode == "complete":
+        return "each batch writes it anew, so there is nothing to compact"
+    return ""
+
+
+def compact(
+    config: Config,
+    tables: Collection[str],
+    progress: Callable[[str], None],
+    lease: Lease | None = None,
+) -> Iterator[Compacted]:
+    """The named tables, one after the other, in a session of its own, which holds the lease.
+
+    Blocks while files are written. Raises KworkerError; what was done until then stays done.
+    """
+    spark = config.spark
+    assert spark is not None
+    try:
+        session = open_session(config, archives(spark.tables, progress=progress), lease)
+    except CALL_FAILED as error:
+        raise KworkerError(f"Spark does not start: {reason(error)}") from error
+    try:
+        for sink in sinks(spark):
+            if sink.table.name in tables:
+                progress(f"{sink.table.name}: compacting")
+                yield _compacted(session, sink)
+    finally:
+        close_session(session, config)
+
+
+def _compacted(session: SparkSession, sink: Sink) -> Compacted:
+    try:
+        found = session.sql(_statement(session, sink)).first()
+    except CALL_FAILED as error:
+        raise KworkerError(f"table {sink.table.name}: {reason(error)}") from error
+    assert found is not None
+    if sink.table.format == "delta":
+        metrics = found["metrics"]
+        return Compacted(sink.table.name, metrics["numFilesRemoved"], metrics["numFilesAdded"])
+    removed, added = found["rewritten_data_files_count"], found["added_data_files_count"]
+    return Compacted(sink.table.name, removed, added)
+
+
+def _statement(session: SparkSession, sink: Sink) -> str:
+    if sink.table.format == "delta":
+        return f"OPTIMIZE {sink.name}"
+    catalog, _, name = sink.name.partition(".")
+    if session.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
+        catalog, name = "spark_catalog", sink.name
+    return f"CALL {catalog}.system.rewrite_data_files(table => {literal(name)})"

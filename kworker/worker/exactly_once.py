@@ -1,0 +1,456 @@
+"""How outcomes become durable, together with the positions behind them: exactly once."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Protocol
+
+import structlog
+
+from kworker.clients.kafka import At, Refused
+from kworker.clients.transactions import Abortable, Broken
+from kworker.core.offset_map import Committed
+from kworker.core.outcome import Output
+from kworker.core.record import Partition, Record, by_partition
+from kworker.core.restart import Backoff
+from kworker.worker.aside import aside
+from kworker.worker.backlog import Backlog, Batch, Filled
+from kworker.worker.committer import Committer
+from kworker.worker.intake import Fenced
+
+_LOG = structlog.get_logger()
+
+Begin = Callable[[Callable[[], Any]], "Future[Any]"]
+"""Begins a call that may block, elsewhere."""
+
+
+class FencedByTwin(Fenced):
+    """Another process has taken this worker's transactional id."""
+
+
+class Transactor(Protocol):
+    """What is needed of `KafkaTransactor` or its twin."""
+
+    @property
+    def unfinished(self) -> int: ...
+    def open(self) -> None: ...
+    def begin(self) -> None: ...
+    def queue(self, output: Output, refused: Callable[[object, object], None]) -> None: ...
+    def poll(self) -> None: ...
+    def trouble(self) -> str | None: ...
+    def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Member(Protocol):
+    """What is needed of `KafkaConsumer` or its twin."""
+
+    def standing(self) -> object: ...
+    def positions(
+        self, partitions: Iterable[At], timeout_s: float
+    ) -> dict[At, Committed | None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPolicy:
+    """What is waited for, and how long."""
+
+    limit_s: float  # transaction.timeout.ms: whoever has one open for longer is fenced
+    serve_every_s: float = 1.0  # callbacks, at least: what is not heard piles up in the client
+    hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited
+    name_every_s: float = 0.05  # where there are no offset maps: it costs more than it moves
+    look_every_s: float = 1.0  # whether the transaction is broken, when they do not come
+    patience_s: float = 5.0  # without them, or an answer: say so
+    give_up_s: float = 15.0  # though the brokers answer: another producer
+    rest_s: float = 0.2  # after a transaction that was aborted, and it is not known by whom
+    again_s: tuple[float, float] = (0.05, 1.0)  # until another producer: first, longest
+    read_s: float = 5.0
+    excuse_s: float = 60.0  # after a doubt, a fence may be of our own past
+
+
+class Step(Enum):
+    """Where the present transaction is."""
+
+    AWAY = auto()  # no producer is open, or what the last one did is not known
+    OPENING = auto()
+    READING = auto()  # what the group has
+    READY = auto()  # for the next
+    FILLING = auto()
+    CLOSING = auto()  # all is produced; the reports are awaited
+    ENDING = auto()
+    ABORTING = auto()
+
+
+class ExactlyOnce:
+    """One transaction after the other: outcomes, and the positions as they are then.
+
+    Owned by the poll thread, which never waits here: what may block runs aside, one call at
+    a time, and meanwhile outcomes wait. After any doubt the producer is discarded and another
+    opened under the same id; then what the group has tells whether the transaction is there,
+    before anything is published again. Records are settled when their transaction is
+    committed for sure; those whose partition has gone before that are dropped.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Transactor],
+        member: Member,
+        committer: Committer,
+        partitions: Mapping[At, Partition],
+        backlog: Backlog,
+        policy: TransactionPolicy,
+        begin: Begin = aside,
+    ) -> None:
+        self._make = make
+        self._member = member
+        self._committer = committer
+        self._partitions = partitions  # those that are owned now
+        self._backlog = backlog
+        self._policy = policy
+        self._begin_call = begin
+        self._transactor = make()
+        self._opened = False
+        self._opened_at = 0.0
+        self._step = Step.AWAY
+        self._call: Future[Any] | None = None
+        self._since = 0.0  # the present step is waited for
+        self._serve_at = self._hear_at = self._look_at = self._name_at = 0.0
+        self._batch = Batch(backlog)
+        self._begun_at: float | None = None
+        self._due = False  # what is produced shall be settled
+        self._spoiled = False  # what is produced must not become visible
+        self._refused: list[Record] = []  # by Kafka, in the transaction that is being aborted
+        self._broken = ""  # why it is, if nothing was refused
+        self._sent: Mapping[At, Committed] = {}  # with the present or the doubtful transaction
+        self._doubted: list[Record] = []  # in a transaction of which nobody knows
+        self._dropped: list[Record] = []
+        self._again = Backoff(*policy.again_s, calm_s=10.0)
+        self._not_before = 0.0
+        self._excused_until = float("-inf")
+        self._ending = False
+        self._trouble = ""
+        self._silence = ""
+
+    # -- what the poller asks ---------------------------------------------------------
+
+    @property
+    def published(self) -> int:
+        return self._batch.produced
+
+    @property
+    def troubles(self) -> list[str]:
+        return [*filter(None, [self._trouble, self._silence])]
+
+    @property
+    def busy(self) -> bool:
+        return self._call is not None or self._step is Step.CLOSING
+
+    @property
+    def calm(self) -> bool:
+        return self._opened and not self._doubted and self._step is not Step.READING
+
+    def quiet(self, partitions: Collection[Partition]) -> bool:
+        idle = not self.busy and not self._batch.records and not self._doubted
+        return idle and not self._committer.news(partitions)
+
+    def done_with(self, going: Collection[Partition]) -> bool:
+        return not self._backlog.pending and self.quiet(going)
+
+    # -- what the poller does ---------------------------------------------------------
+
+    def turn(self, now: float) -> list[Record]:
+        if now >= self._serve_at and self._call is None:
+            self._serve_at = now + self._policy.serve_every_s
+            self._transactor.poll()
+        if self._call is not None:
+            if self._call.done():
+                return self._heard(now)
+            self._mind_silence(now)
+        elif self._step is Step.AWAY:
+            self._come_back(now)
+        elif self._spoiled or (self._ending and self._begun_at is not None):
+            self._abort(now)
+        elif self._step is Step.CLOSING:
+            self._hear_reports(now)
+        elif now >= self._not_before and not self._ending:
+            self._fill(now)
+        return []
+
+    def close(self, now: float) -> None:  # noqa: ARG002 - whenever the next turn is
+        self._due = True
+
+    def commit(self, now: float) -> None:
+        """Positions go with the transactions."""
+
+    def give_up(self, going: Collection[Partition]) -> None:
+        """What was not committed by now is not."""
+
+    def drop(self, partition: Partition) -> None:
+        self._dropped += self._backlog.drop(partition)
+        if self._step in (Step.FILLING, Step.CLOSING) and self._batch.holds(partition):
+            self._spoiled = True
+
+    def dropped(self) -> list[Record]:
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def brokers_answer(self, now: float, since: float) -> None:
+        waited_s = now - max(self._since, since)
+        if self._step is Step.CLOSING and waited_s > self._policy.give_up_s:
+            self._doubt(Refused("no acknowledgement, though the brokers answer", passing=True), now)
+
+    def end(self) -> bool:
+        self._ending = True
+        return self._begun_at is None
+
+    # -- one transaction --------------------------------------------------------------
+
+    def _fill(self, now: float) -> None:
+        """Begins one if need be, produces what waits, and closes it when it is due."""
+        if not (self._named_what_waits(now) or self._batch.torn):
+            return
+        if self._step is Step.READY and not self._begin(now):
+            return
+        try:
+            filled = self._batch.fill(self._transactor.queue, now)
+        except Broken as broken:
+            self._abort(now, broken=self._transactor.trouble() or str(broken))
+            return
+        if filled is Filled.QUEUE:
+            self._transactor.poll()  # makes room
+            self._mind_silence(now)
+        self._spoiled |= self._batch.spoiled
+        self._due |= filled is Filled.REFUSED
+        if self._due and not self._batch.torn:
+            self._due = False
+            self._enter(Step.CLOSING, now)
+
+    def _named_what_waits(self, now: float) -> bool:
+        """Whether all that waits may be written: now and then, where there are no offset maps."""
+        if all(partition.origin is not None for partition in self._partitions.values()):
+            return True
+        if now < self._name_at or self._batch.torn:
+            return False
+        self._name_at = now + self._policy.name_every_s
+        self._backlog.name(self._batch.records)
+        return True
+
+    def _begin(self, now: float) -> bool:
+        """Whether a transaction with something in it has begun."""
+        if not (self._backlog.ready(now) or (self._due and self._news())):
+            self._due = False
+            return False
+        try:
+            self._transactor.begin()
+        except Refused as refused:
+            self._doubt(refused, now)
+            return False
+        self._begun_at, self._sent = now, {}
+        self._enter(Step.FILLING, now)
+        return True
+
+    def _hear_reports(self, now: float) -> None:
+        if now < self._hear_at:
+            return
+        self._hear_at = now + self._policy.hear_every_s
+        self._transactor.poll()
+        if not self._transactor.unfinished:
+            if any(record.refusal is not None for record in self._batch.records):
+                self._abort(now)
+            else:
+                self._end(now)
+        elif now >= self._look_at:
+            self._look_at = now + self._policy.look_every_s
+            self._mind_silence(now)
+            if trouble := self._transactor.trouble():
+                self._abort(now, broken=trouble)
+
+    def _end(self, now: float) -> None:
+        """Positions as they are once all of it is settled; then nobody can take it back."""
+        positions = self._news()
+        if not positions or not all(_named(r, positions) for r in self._batch.records):
+            self._abort(now)  # a topic did not take what it was begun for, or what it counts on
+            return
+        try:
+            standing = self._member.standing()
+        except Refused as refused:
+            self._abort(now, why=str(refused))  # the client will tell of the loss
+            return
+        transactor, self._sent = self._transactor, positions
+
+        def end() -> None:
+            transactor.send_positions(positions, standing)
+            transactor.commit()
+
+        self._begin_aside(Step.ENDING, end, now)
+
+    def _news(self) -> dict[At, Committed]:
+        """Of what is owned, once the batch is settled, too."""
+        batch = by_partition(self._batch.records)
+        offsets = {partition: {record.offset for record in own} for partition, own in batch}
+        return self._committer.news(self._partitions.values(), offsets)
+
+    def _ended(self) -> list[Record]:
+        settled = self._batch.take()
+        self._backlog.settled(settled)
+        self._committer.accept(self._sent)
+        self._trouble = ""
+        self._over()
+        return settled
+
+    def _abort(self, now: float, *, why: str = "", broken: str = "") -> None:
+        """As if it had not been; what it was for comes again, but for what Kafka refused.
+
+        `why` is nobody's fault; `broken` is a topic's, and nobody tells whose.
+        """
+        self._refused = [r for r in self._batch.records if r.refusal is not None]
+        self._broken = broken
+        if why or broken:
+            self._trouble = f"transactions: {why or broken}"
+            self._not_before = now + self._policy.rest_s
+        self._begin_aside(Step.ABORTING, self._transactor.abort, now)
+
+    def _aborted(self, now: float) -> None:
+        refused = set(self._refused)
+        back = self._still_ours(self._batch.take())
+        if self._broken and back and not refused:
+            self._backlog.shun_but_one(back, self._broken, now)
+        self._backlog.refused([record for record in back if record in refused], now)
+        self._backlog.put_back([record for record in back if record not in refused])
+        self._over()
+
+    def _still_ours(self, records: list[Record]) -> list[Record]:
+        """Without those whose partition is another's by now."""
+        gone = [record for record in records if not record.partition.open]
+        self._backlog.let_go(gone)
+        self._dropped += gone
+        return [record for record in records if record.partition.open] if gone else records
+
+    def _over(self) -> None:
+        self._step = Step.READY
+        self._begun_at = None
+        self._spoiled = False
+
+    # -- doubt ------------------------------------------------------------------------
+
+    def _doubt(self, refused: Refused, now: float) -> None:
+        """Another producer, and then what the group has. Raises FencedByTwin."""
+        self._mind_fence(refused, now)
+        _LOG.warning("a transaction is in doubt; positions are read back", error=str(refused))
+        self._doubted = self._batch.take()
+        self._over()
+        self._discard(refused, now)
+
+    def _mind_fence(self, refused: Refused, now: float) -> None:
+        """Our own past may have done it: with one open for too long, or what is still under way."""
+        if refused.passing:
+            self._excused_until = now + self._policy.excuse_s
+            return
+        expired = self._begun_at is not None and now - self._begun_at >= self._policy.limit_s
+        if not expired and now >= self._excused_until:
+            raise FencedByTwin(f"its transactional id is used by another process: {refused}")
+        self._excused_until = float("-inf")
+
+    def _discard(self, why: Refused, now: float) -> None:
+        self._transactor.close()
+        self._transactor = self._make()
+        self._opened = False
+        self._rest(why, now)
+
+    def _rest(self, why: Refused, now: float) -> None:
+        self._step = Step.AWAY
+        self._trouble = f"transactions: {why}"
+        self._not_before = now + self._again.failed(now - self._opened_at)
+
+    def _come_back(self, now: float) -> None:
+        if now < self._not_before:
+            return
+        if not self._opened:
+            self._begin_aside(Step.OPENING, self._transactor.open, now)
+            return
+        member, limit_s = self._member, self._policy.read_s
+        asked = {*self._sent, *((r.partition.topic, r.partition.number) for r in self._doubted)}
+        self._begin_aside(Step.READING, lambda: member.positions(asked, limit_s), now)
+
+    def _came_back(self, now: float) -> None:
+        self._opened, self._opened_at = True, now
+        if self._sent or self._doubted:
+            self._step = Step.AWAY  # until it is known what the last one did
+        else:
+            self._step, self._trouble = Step.READY, ""
+
+    def _resolve(self, held: Mapping[At, Committed | None]) -> list[Record]:
+        """What the group has is the truth: our transaction is there, or it never was."""
+        doubted, sent, self._doubted, self._sent = self._doubted, self._sent, [], {}
+        there = {at for at, positions in sent.items() if held.get(at) == positions}
+        for at, positions in held.items():
+            if at in self._partitions:
+                self._committer.know(at, positions)
+        settled: list[Record] = []
+        lost: list[Record] = []
+        for record in doubted:
+            at = (record.partition.topic, record.partition.number)
+            (settled if at in there else lost).append(record)
+        self._backlog.settled(settled)
+        self._backlog.put_back(self._still_ours(lost))
+        self._step, self._trouble = Step.READY, ""
+        return settled
+
+    # -- calls that run aside ---------------------------------------------------------
+
+    def _begin_aside(self, step: Step, call: Callable[[], Any], now: float) -> None:
+        self._enter(step, now)
+        self._call = self._begin_call(call)
+
+    def _enter(self, step: Step, now: float) -> None:
+        self._step, self._since = step, now
+        self._hear_at, self._look_at = now, now + self._policy.look_every_s
+
+    def _heard(self, now: float) -> list[Record]:
+        assert self._call is not None
+        call, self._call = self._call, None
+        self._silence = ""
+        try:
+            answer = call.result()
+        except Refused as refused:
+            self._failed(refused, now)
+            return []
+        match self._step:
+            case Step.OPENING:
+                self._came_back(now)
+            case Step.READING:
+                return self._resolve(answer)
+            case Step.ENDING:
+                return self._ended()
+            case _:
+                self._aborted(now)
+        return []
+
+    def _failed(self, refused: Refused, now: float) -> None:
+        match self._step:
+            case Step.READING:
+                self._rest(refused, now)
+            case Step.OPENING if refused.passing:
+                self._rest(refused, now)
+            case Step.OPENING:
+                self._discard(refused, now)
+            case Step.ENDING if isinstance(refused, Abortable):
+                self._abort(now, why=str(refused))
+            case _:
+                self._doubt(refused, now)
+
+    def _mind_silence(self, now: float) -> None:
+        if now - self._since > self._policy.patience_s:
+            self._silence = f"transactions: no answer for {now - self._since:.0f} s"
+
+
+def _named(record: Record, positions: Mapping[At, Committed]) -> bool:
+    """Whether whoever reads these positions knows that the record is done."""
+    partition = record.partition
+    held = positions.get((partition.topic, partition.number))
+    if held is None or not partition.open:
+        return False
+    return partition.origin is not None or record.offset < held.position

@@ -1,0 +1,362 @@
+"""The contract of settling exactly once: on a real broker and on the twin alike."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.transactions import Broken
+from kworker.core.outcome import Output
+from kworker.worker.exactly_once import FencedByTwin
+from tests.contract.bench import (
+    GROUP,
+    LIMIT_S,
+    RESULTS,
+    REVOKE_TIMEOUT_S,
+    Bench,
+    Clock,
+    take_turns,
+    two_partitions,
+)
+from tests.contract.clusters import Cluster, Twin
+from tests.contract.member import for_a_while, new_group, until
+from tests.contract.settler import Settler
+from tests.contract.test_exactly_once import Faulty
+from tests.contract.test_transactions import new_id, opened, values_after
+
+WORDS = (b"alpha", b"bravo", b"charlie")
+# Never, within a test: what is produced stays in an open transaction until something else ends it.
+NEVER_S = 600.0
+LOOKS = itertools.count()
+
+
+@pytest.fixture
+def source(kafka: Cluster) -> str:
+    """A topic of one partition with alpha, bravo and charlie."""
+    topic = kafka.create()
+    for word in WORDS:
+        kafka.write(topic, value=word)
+    return topic
+
+
+def settler(
+    kafka: Cluster, source: str, group: str = "", name: str = "", **options: Any
+) -> Settler:
+    return Settler(kafka, source, group=group or new_group(), name=name or new_id(), **options)
+
+
+def with_all_in_hand(*settlers: Settler, words: tuple[bytes, ...] = WORDS) -> None:
+    until(lambda: sorted(w for s in settlers for w in s.in_hand() if w) == sorted(words), *settlers)
+
+
+def visible(kafka: Cluster, topic: str) -> list[bytes]:
+    """What a reader gets of a topic, but for the marks of those who looked."""
+    mark = b"looked-%d" % next(LOOKS)
+    values = values_after(kafka, topic, mark)
+    return sorted(value for value in values if value and not value.startswith(b"looked"))
+
+
+def settled(settler: Settler) -> None:
+    until(lambda: settler.poller.settled, settler)
+
+
+def test_outcomes_become_visible_with_the_positions_behind_them_in_any_order(
+    kafka: Cluster, source: str
+) -> None:
+    """What ended beyond one that is not done is named by the map, and not done again."""
+    results, group, name = kafka.create(), new_group(), new_id()
+    one = settler(kafka, source, group, name)
+    with_all_in_hand(one)
+    one.end(b"charlie", b"bravo", topic=results)
+    settled(one)
+    assert visible(kafka, results) == [b"bravo", b"charlie"]
+    held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
+    assert held.position == 0
+    assert held.metadata
+    one.consumer.close()
+    two = settler(kafka, source, group, name)
+    until(two.in_hand, two)
+    for_a_while(two)
+    assert two.in_hand() == [b"alpha"]
+
+
+def test_what_is_not_committed_is_not_visible(kafka: Cluster, source: str) -> None:
+    """And a successor under the same name ends it at once, and does it again."""
+    results, group, name = kafka.create(), new_group(), new_id()
+    place = {"group_instance_id": "static"}
+    one = settler(kafka, source, group, name, interval_s=NEVER_S, **place)
+    with_all_in_hand(one)
+    one.end(*WORDS, topic=results)
+    for_a_while(one)
+    two = settler(kafka, source, group, name, **place)
+    with_all_in_hand(two)
+    two.end(*WORDS, topic=results)
+    settled(two)
+    assert visible(kafka, results) == [*WORDS]
+
+
+def test_a_result_that_its_topic_refuses_takes_no_other_with_it(
+    kafka: Cluster, source: str
+) -> None:
+    """It waits, said; the others go on in the next transaction."""
+    results, small = kafka.create(), kafka.create(max_message_bytes="2000")
+    one = settler(kafka, source)
+    with_all_in_hand(one)
+    one.end(b"bravo", topic=small, result=bytes(5_000))
+    one.end(b"alpha", b"charlie", topic=results)
+    until(lambda: one.poller.backlog.pending == 1, one)
+    assert visible(kafka, results) == [b"alpha", b"charlie"]
+    until(lambda: any(small in reason for reason in one.poller.reasons), one)
+    assert visible(kafka, small) == []
+    held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
+    assert held.position == 1
+
+
+@pytest.mark.parametrize("call", ["begin", "send_positions", "commit"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_after_a_doubt_what_the_group_has_decides(
+    kafka: Cluster, source: str, call: str, when: str
+) -> None:
+    """Committed though the call failed, or not though it was made: each result is there once."""
+    results = kafka.create()
+    planned = [(call, when)]
+    one = settler(kafka, source, wrap=lambda transactor: Faulty(transactor, planned))
+    with_all_in_hand(one)
+    one.end(*WORDS, topic=results)
+    settled(one)
+    assert planned == []
+    assert visible(kafka, results) == [*WORDS]
+    held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
+    assert held.position == 3
+
+
+def test_one_whose_name_another_takes_ends(kafka: Cluster, source: str) -> None:
+    """Two would fence each other for ever."""
+    results, name = kafka.create(), new_id()
+    one = settler(kafka, source, name=name)
+    with_all_in_hand(one)
+    twin = opened(kafka, name)
+    one.end(*WORDS, topic=results)
+    with pytest.raises(FencedByTwin):
+        until(lambda: False, one)
+    assert visible(kafka, results) == []
+    twin.close()
+
+
+MEMBERS: list[dict[str, str]] = [
+    {},
+    {"group_instance_id": "static-{}"},
+    {"group_protocol": "consumer"},
+]
+
+
+def member(kind: dict[str, str], number: int) -> dict[str, str]:
+    return {key: value.format(number) for key, value in kind.items()}
+
+
+@pytest.mark.parametrize("kind", MEMBERS, ids=["dynamic", "static", "kip-848"])
+def test_an_open_transaction_is_committed_before_its_partitions_go(
+    kafka: Cluster, kind: dict[str, str]
+) -> None:
+    """What has ended is not done again by the next owner."""
+    source, results, group = kafka.create(2), kafka.create(), new_group()
+    for partition in (0, 1):
+        kafka.write(source, partition, value=b"of %d" % partition)
+    one = settler(kafka, source, group, interval_s=NEVER_S, **member(kind, 1))
+    until(lambda: len(one.in_hand()) == 2, one)
+    one.end(b"of 0", b"of 1", topic=results)
+    for_a_while(one)
+    two = settler(kafka, source, group, **member(kind, 2))
+    until(lambda: len(one.owned) == len(two.owned) == 1, one, two)
+    for_a_while(one, two)
+    assert two.in_hand() == []
+    assert visible(kafka, results) == [b"of 0", b"of 1"]
+
+
+@pytest.mark.parametrize("kind", MEMBERS, ids=["dynamic", "static", "kip-848"])
+def test_what_outlives_its_partition_becomes_visible_by_its_next_owner_only(
+    kafka: Cluster, kind: dict[str, str]
+) -> None:
+    source, results, group = kafka.create(2), kafka.create(), new_group()
+    for partition in (0, 1):
+        kafka.write(source, partition, value=b"of %d" % partition)
+    one = settler(kafka, source, group, **member(kind, 1))
+    until(lambda: len(one.in_hand()) == 2, one)
+    late = list(one.pool.held)
+    two = settler(kafka, source, group, **member(kind, 2))
+    until(lambda: two.in_hand(), one, two)
+    for record in late:
+        one.end(record.raw.value() or b"", topic=results, result=b"one's")
+    [value] = two.in_hand()
+    two.end(value or b"", topic=results, result=b"two's")
+    until(lambda: two.poller.settled and len(one.owned) == 1, one, two)
+    while again := one.in_hand():
+        one.end(*[value for value in again if value], topic=results, result=b"one's")
+    settled(one)
+    assert visible(kafka, results) == [b"one's", b"two's"]
+
+
+def test_who_was_away_for_too_long_makes_nothing_visible(kafka: Cluster) -> None:
+    """Fault 2, with an open transaction: its partitions are another's, and so is what is done."""
+    source, results, group = kafka.create(), kafka.create(), new_group()
+    kafka.write(source, value=b"alpha")
+    away = {"max_poll_interval_ms": 6000}
+    one = settler(kafka, source, group, interval_s=NEVER_S, **away)
+    with_all_in_hand(one, words=(b"alpha",))
+    one.end(b"alpha", topic=results, result=b"one's")
+    for_a_while(one)
+    if isinstance(kafka, Twin):
+        one.consumer.expire()
+    two = settler(kafka, source, group, **away)
+    with_all_in_hand(two, words=(b"alpha",))
+    two.end(b"alpha", topic=results, result=b"two's")
+    settled(two)
+    until(lambda: not one.poller.backlog.pending, one, two)
+    settled(one)
+    assert visible(kafka, results) == [b"two's"]
+
+
+def test_a_transaction_that_outlived_its_time_is_our_own_fence() -> None:
+    """The coordinator has ended it: nobody else has the name, and all of it is done again."""
+    kafka = two_partitions(records=1)
+    bench = Bench(kafka, ["foo"], transactional="w-0")
+    bench.turn(3)
+    kafka.writable = False
+    bench.end_with_result(b"0-0")
+    bench.turn(3)
+    bench.clock.now += LIMIT_S
+    kafka.expire("w-0")
+    kafka.writable = True
+    bench.turn(8)
+    assert [raw.value() for raw in kafka.records(RESULTS)] == [b"result of 0-0"]
+    assert bench.poller.reasons == []
+
+
+def test_a_fence_after_a_doubt_is_excused_once() -> None:
+    """A request of ours may still have been under way; but two of a name must not go on."""
+    kafka = two_partitions(records=4)
+    planned = [("commit", "after")]
+    bench = Bench(
+        kafka, ["foo"], transactional="w-0", transactor=lambda made: Faulty(made, planned)
+    )
+    bench.turn(3)
+    bench.end_with_result(b"0-0")
+    bench.turn(6)
+    assert planned == []
+    opened(Twin(kafka), "w-0")
+    bench.end_with_result(b"0-1")
+    bench.turn(8)
+    assert len(kafka.records(RESULTS)) == 2
+    opened(Twin(kafka), "w-0")
+    bench.end_with_result(b"0-2")
+    with pytest.raises(FencedByTwin):
+        bench.turn(8)
+
+
+def test_a_revoke_does_not_wait_for_a_broker_that_is_silent() -> None:
+    """What was produced by then is aborted, and done by the next owner."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, transactional="w-0")
+    one.turn(3)
+    one.end_with_result(b"0-0")
+    one.end_with_result(b"1-0")
+    kafka.writable = False
+    two = Bench(kafka, ["foo"], clock=clock, transactional="w-1")
+    before = clock.now
+    one.turn()
+    assert clock.now - before < REVOKE_TIMEOUT_S + 1
+    kafka.writable = True
+    take_turns(one, two)
+    for bench in (one, two):
+        for value in bench.in_hand():
+            bench.end_with_result(value or b"")
+    take_turns(one, two)
+    written = sorted(raw.value() or b"" for raw in kafka.records(RESULTS))
+    assert written == [b"result of 0-0", b"result of 1-0"]
+    assert kafka.committed(GROUP)["foo", 0] == kafka.committed(GROUP)["foo", 1] == 1
+
+
+def test_a_drain_ends_with_all_of_it_committed_or_none() -> None:
+    """P8: what Kafka did not take by then is delivered again, and was never visible."""
+    kafka = two_partitions(records=1)
+    bench = Bench(kafka, ["foo"], transactional="w-0")
+    bench.turn(3)
+    bench.end_with_result(b"0-0")
+    bench.turn()
+    kafka.writable = False
+    bench.poller.stop_taking()
+    bench.turn(4)
+    assert bench.poller.backlog.pending == 1
+    kafka.writable = True
+    bench.poller.end(bench.clock.now + 10)
+    assert kafka.records(RESULTS) == []
+    assert kafka.committed(GROUP)["foo", 0] == 0
+
+
+class Denying:
+    """A transactor of which one topic takes nothing, and nobody tells which: as without a right."""
+
+    def __init__(self, transactor: MemoryTransactor, topic: str) -> None:
+        self._transactor = transactor
+        self._topic = topic
+        self._broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transactor, name)
+
+    def queue(self, output: Output, refused: Any) -> None:
+        if self._broken:
+            raise Broken("erroneous state")
+        self._broken = output.topic == self._topic
+        if not self._broken:
+            self._transactor.queue(output, refused)
+
+    @property
+    def unfinished(self) -> int:
+        return self._transactor.unfinished + self._broken
+
+    def trouble(self) -> str | None:
+        return "topic authorization failed" if self._broken else None
+
+    def abort(self) -> None:
+        self._broken = False
+        self._transactor.abort()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_topic_that_nobody_names_is_found_and_holds_up_no_other(first: int) -> None:
+    """Each transaction with it is lost whole, so it is tried apart from the others."""
+    kafka = two_partitions(records=2)
+    kafka.create("denied")
+    bench = Bench(
+        kafka, ["foo"], transactional="w-0", transactor=lambda made: Denying(made, "denied")
+    )
+    bench.turn(3)
+    for number, value in enumerate([b"0-0", b"0-1", b"1-0", b"1-1"]):
+        topic = "denied" if number % 2 == first else RESULTS
+        bench.pool.end(bench.holds(value), [Output(topic, None, value, [])])
+    bench.turn(40)
+    written = sorted(raw.value() or b"" for raw in kafka.records(RESULTS))
+    assert written == [[b"0-1", b"1-1"], [b"0-0", b"1-0"]][first]
+    assert bench.poller.backlog.pending == 2
+    assert any("denied: topic authorization failed" in r for r in bench.poller.reasons)
+    assert not any(reason.startswith(RESULTS) for reason in bench.poller.reasons)
+
+
+def test_a_rebalance_under_way_shuns_no_topic() -> None:
+    """That positions are refused is not the doing of what goes with them."""
+    kafka, clock = two_partitions(records=1), Clock()
+    planned = [("send_positions", "stale")]
+    bench = Bench(
+        kafka,
+        ["foo"],
+        clock=clock,
+        transactional="w-0",
+        transactor=lambda made: Faulty(made, planned),
+    )
+    bench.turn(3)
+    bench.end_with_result(b"0-0")
+    bench.turn(6)
+    assert planned == []
+    assert len(kafka.records(RESULTS)) == 1

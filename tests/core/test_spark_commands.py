@@ -1,0 +1,201 @@
+"""What `kworker spark reset` and `compact` refuse before they ask a broker or start a JVM."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kworker import config_file
+from kworker.cli import spark_reset
+from kworker.cli.main import run
+from kworker.cli.spark_reset import Begin
+from kworker.clients.kafka import At
+from kworker.config import Table
+from kworker.core.offset_map import Committed
+from kworker.errors import ExitCode, Unreachable
+from kworker.spark.checkpoint import Note, read_note, write_note
+from kworker.spark.guard import Guard, Topic, takes_one_writer
+from kworker.spark.lease import Lease
+from kworker.topics import TopicInfo
+
+TABLES = {
+    "orders": "",
+    "merged": "dedupe = true",
+    "whole": 'mode = "complete"',
+    "files": 'format = "parquet"',
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration with a table of each kind; nothing listens where its brokers are."""
+    path = tmp_path / "kworker.toml"
+    path.write_text(
+        'name = "orders"\nhandler = "m:f"\nstate_dir = "state"\n[source]\ntopics = ["in"]\n'
+        '[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n[spark]\ncheckpoints = "data/c"\n'
+        + "".join(
+            f'[[spark.tables]]\nname = "{name}"\npath = "data/{name}"\n{more}\n'
+            for name, more in TABLES.items()
+        )
+    )
+    return path
+
+
+def said(
+    file: Path, capsys: pytest.CaptureFixture[str], code: ExitCode, verb: str, *more: str
+) -> str:
+    assert run(["spark", verb, *more, "--config", str(file)]) == code
+    return capsys.readouterr().err
+
+
+def test_a_reset_is_of_one_table_that_is_there(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A guess would begin the wrong one anew."""
+    where = ("--from", "committed")
+    told = said(file, capsys, ExitCode.USAGE, "reset", *where)
+    assert told == "kworker: --table: say which one: orders, merged, whole, files\n"
+    told = said(file, capsys, ExitCode.USAGE, "reset", *where, "--table", "order")
+    assert told == "kworker: --table order: expected one of orders, merged, whole, files\n"
+
+
+def test_nothing_is_reset_under_a_running_job(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would go on in the old folder, under its new name."""
+    lease = Lease(str(file.parent / "data" / "c"))
+    assert lease.take()
+    told = said(
+        file, capsys, ExitCode.ALREADY_RUNNING, "reset", "--from", "earliest", "--table", "orders"
+    )
+    assert told.startswith("kworker: the Spark job runs as process ")
+    assert "kworker stop" in told
+
+
+class Brokers:
+    """One partition of results, 20 to 500, and a group that was told of 300."""
+
+    def __init__(self, topic_id: str = "id-1", *, refuses: bool = False) -> None:
+        self.moved: dict[At, int] = {}
+        self._topic_id = topic_id
+        self._refuses = refuses
+
+    def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        return dict.fromkeys(names, TopicInfo(1, 1, {}))
+
+    def topic_id(self, _name: str) -> str:
+        return self._topic_id
+
+    def group_offsets(self, _group: str, at: Collection[At]) -> dict[At, Committed]:
+        return dict.fromkeys(at, Committed(300))
+
+    def list_offsets(
+        self, at: Collection[At], goal: str, *, committed: bool = False
+    ) -> dict[At, int]:
+        assert committed == (goal == "latest")
+        return dict.fromkeys(at, 20 if goal == "earliest" else 500)
+
+    def set_group_offsets(self, _group: str, positions: dict[At, int]) -> None:
+        if self._refuses:
+            raise Unreachable("no broker answers")
+        self.moved = positions
+
+
+def beginning(file: Path, brokers: Any) -> Begin:
+    """A reset of a table whose checkpoint is of the topic with the id `id-1`."""
+    config = config_file.load(str(file))
+    assert config.spark
+    folder = file.parent / "data" / "c" / "orders"
+    write_note(folder, Note("orders.results", "id-1", merged=False))
+    return Begin(config, config.spark.tables[0], folder, brokers)
+
+
+def test_a_reset_that_the_brokers_refuse_changes_nothing(file: Path) -> None:
+    """Half of one, and the job would refuse to start, or begin where nobody said."""
+    begin = beginning(file, Brokers(refuses=True))
+    before = read_note(begin.folder)
+    with pytest.raises(Unreachable):
+        begin.perform("latest", dry_run=False, as_json=False)
+    assert read_note(begin.folder) == before
+    assert Guard(begin.table, str(begin.folder)).admit(Topic("orders.results", "id-1"), {})
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "start", "known"),
+    [
+        ("id-1", 300, True),
+        # What the group was told of is of the one before, and would hide as much of this one.
+        ("id-2", 20, False),
+    ],
+)
+def test_a_reset_believes_no_position_of_a_topic_that_was_made_again(
+    file: Path, capsys: pytest.CaptureFixture[str], topic_id: str, start: int, known: bool
+) -> None:
+    """Where the table stands is told by its checkpoint and its group, if they are of this one."""
+    (file.parent / "data" / "orders" / "a-file").mkdir(parents=True)
+    brokers = Brokers(topic_id)
+    begin = beginning(file, brokers)
+    begin.perform("committed", dry_run=False, as_json=False)
+    assert brokers.moved == {("orders.results", 0): start}
+    assert read_note(begin.folder) == Note("orders.results", topic_id, False, {0: start})
+    told = "nobody knows how far the table had come" in capsys.readouterr().out
+    assert told is not known
+
+
+def test_parquet_and_distant_checkpoints_are_refused_with_what_to_do(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first would skip batches in silence; the second cannot be moved from here."""
+    log = file.parent / "data" / "files" / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "0").touch()
+    reset = ("reset", "--from", "earliest", "--table")
+    told = said(file, capsys, ExitCode.FAILURE, *reset, "files")
+    assert "give it another path first" in told
+    file.write_text(file.read_text().replace('"data/c"', '"s3a://bucket/c"'))
+    told = said(file, capsys, ExitCode.FAILURE, *reset, "orders")
+    assert "move s3a://bucket/c/orders away" in told
+
+
+def test_a_table_that_cannot_be_compacted_says_why(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a local folder only while no job runs: of two commits at once, one would be gone."""
+    compact = ("compact", "--table")
+    told = said(file, capsys, ExitCode.FAILURE, *compact, "files")
+    assert told.startswith("kworker: table files: Parquet has no transaction")
+    told = said(file, capsys, ExitCode.FAILURE, *compact, "whole")
+    assert told.startswith("kworker: table whole: each batch writes it anew")
+    lease = Lease(str(file.parent / "data" / "c"))
+    assert lease.take()
+    for table in ("orders", "merged"):
+        told = said(file, capsys, ExitCode.ALREADY_RUNNING, *compact, table)
+        assert told.startswith(f"kworker: table {table} takes one writer: the Spark job runs as ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "one"),
+    [
+        ({"path": "data/orders"}, True),
+        ({"path": "file:///data/orders"}, True),
+        ({"path": "s3a://bucket/orders"}, True),
+        ({"path": "hdfs://name/orders"}, False),
+        ({"table": "lake.shop.orders"}, False),
+        ({"table": "lake.shop.orders", "dedupe": True}, True),
+    ],
+)
+def test_who_may_write_beside_the_job_goes_by_where_the_table_is(
+    settings: dict[str, Any], one: bool
+) -> None:
+    """Where a commit does not exclude another, a batch could be lost without a word."""
+    assert takes_one_writer(Table.model_validate({"name": "orders", **settings})) is one
+
+
+def test_the_lease_is_free_again_after_the_command(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that failed must not keep the job waiting."""
+    monkeypatch.setattr(spark_reset, "TIMEOUT_S", 0.2)
+    said(file, capsys, ExitCode.UNREACHABLE, "reset", "--from", "latest", "--table", "orders")
+    assert Lease(str(file.parent / "data" / "c")).take()
