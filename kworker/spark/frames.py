@@ -11,7 +11,7 @@ from kworker.config import Config, Table
 from kworker.config_tables import RESCUED_COLUMN
 from kworker.spark.kafka_options import source_options
 from kworker.spark.reasons import reason
-from kworker.spark.sinks import Shape, missing_columns, unchanged
+from kworker.spark.sinks import Shape, leaves_out_repeats, missing_columns, unchanged
 from kworker.spark.tables import (
     ENVELOPE,
     FIELDS,
@@ -56,7 +56,7 @@ def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
     missing = missing_columns(table, shaped.columns)
     if missing:
         raise ValueError(missing[0])
-    if table.dedupe:
+    if leaves_out_repeats(table):
         # Of a result that came twice, what was made of each is no longer told apart.
         return TableRows(rows, shaped.schema, shape)
     return TableRows(shaped, shaped.schema, unchanged)

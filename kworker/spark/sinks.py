@@ -46,7 +46,12 @@ class Sink:
         """The columns that tell rows apart where batches are merged; else none."""
         if self.table.mode == "update":
             return tuple(self.table.merge_on)
-        return SOURCE_COLUMNS if self.table.dedupe else ()
+        return SOURCE_COLUMNS if leaves_out_repeats(self.table) else ()
+
+
+def leaves_out_repeats(table: Table) -> bool:
+    """Whether a result that comes again is nothing new; an update knows rows by keys of its own."""
+    return table.dedupe and table.mode != "update"
 
 
 def sinks(spark: Spark) -> list[Sink]:

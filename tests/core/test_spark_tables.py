@@ -11,7 +11,7 @@ from kworker.errors import ConfigError
 from kworker.spark.kafka_options import client_properties, source_options, starting_offsets
 from kworker.spark.reasons import explained, shortened
 from kworker.spark.session import missing_from, properties, properties_text
-from kworker.spark.sinks import Sink, missing_columns, trigger_of
+from kworker.spark.sinks import Sink, leaves_out_repeats, missing_columns, trigger_of
 from kworker.spark.tables import (
     SOURCE_COLUMNS,
     added_columns,
@@ -169,6 +169,15 @@ def test_dedupe_merges_on_the_source_and_update_on_what_it_is_told() -> None:
     assert Sink(table(dedupe=True), 0, "c").merge_keys == SOURCE_COLUMNS
     assert Sink(table(mode="update", merge_on=["a"]), 0, "c").merge_keys == ("a",)
     assert Sink(table(), 0, "c").merge_keys == ()
+    both = table(dedupe=True, mode="update", merge_on=["a"])
+    assert Sink(both, 0, "c").merge_keys == ("a",)
+
+
+def test_only_where_repeats_are_left_out_a_transform_waits_for_the_batch() -> None:
+    """An update's is one of the stream: it may add up over batches."""
+    assert leaves_out_repeats(table(dedupe=True))
+    assert not leaves_out_repeats(table())
+    assert not leaves_out_repeats(table(dedupe=True, mode="update", merge_on=["a"]))
 
 
 def test_a_column_that_the_rows_lack_is_named_with_its_key() -> None:
