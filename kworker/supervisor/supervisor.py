@@ -68,7 +68,7 @@ class Supervisor:
 
     def turn(self) -> None:
         """Waits for an event, or for the time to look around, and acts on what it finds."""
-        self._sleep()
+        ready = self._wait()
         now = time.monotonic()
         if now - self._turned > self._gap_s:
             self._service.excuse(now)
@@ -77,13 +77,16 @@ class Supervisor:
             self._actions[signum](now)
         for pid, code in reap():
             self._service.died(pid, code, now)
+        # After the deaths, so that no answer calls a process alive whose parent knows better.
+        for key in ready:
+            if self._selector.get_map().get(key.fd) is key:  # a death may have closed it
+                key.data()
         self._service.turn(now)
         self._control.turn(now)
 
-    def _sleep(self) -> None:
+    def _wait(self) -> list[selectors.SelectorKey]:
         closing = self._service.mode in (Mode.DRAINING, Mode.CLOSING)
-        for key, _ in self._selector.select(_SHORT_S if closing else self._turn_s):
-            key.data()
+        return [key for key, _ in self._selector.select(_SHORT_S if closing else self._turn_s)]
 
 
 def _actions(service: Service) -> dict[int, Callable[[float], object]]:

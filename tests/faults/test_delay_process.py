@@ -1,8 +1,6 @@
 """The delay process on a real broker: killed, restarted, without Kafka; none twice, none early."""
 
 import json
-import os
-import signal
 import statistics
 import time
 import uuid
@@ -116,10 +114,10 @@ def kill_delay(struck: Service) -> None:
     """`kill -9`, once the delay process runs."""
 
     def running() -> int:
-        row = struck.status().get("delay", {})
-        return int(row.get("pid") or 0) if row.get("phase") == "running" else 0
+        row = struck.status().get("delay", {"phase": "gone"})
+        return row["pid"] if row["phase"] == "running" and row["pid"] not in struck.killed else 0
 
-    os.kill(eventually(running, every_s=0.005), signal.SIGKILL)
+    struck.kill_other("delay", eventually(running, every_s=0.005))
 
 
 def each_once_and_none_early(struck: Service, retries: Retries) -> None:

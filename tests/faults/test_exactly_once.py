@@ -57,10 +57,10 @@ def test_workers_that_are_killed_publish_each_result_once(
 
         def at_work(slot: int) -> bool:
             """It has much in hand; else there will be more for it."""
-            if struck.worker(slot)["in_hand"] > BUSY:
-                return True
-            writer.begin(source, islice(stream, MORE))
-            return False
+            row = struck.worker(slot)
+            if row["in_hand"] <= BUSY:
+                writer.begin(source, islice(stream, MORE))
+            return row["in_hand"] > BUSY and row["pid"] not in struck.killed
 
         for turn in range(KILLS):
             slot = turn % WORKERS

@@ -221,8 +221,7 @@ def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Ite
 
     def works() -> bool:
         row = struck.workers().get(slot, {"phase": "gone"})
-        killed = {fault.pid for fault in struck.faults.faults}  # and perhaps not yet missed
-        if row["phase"] != "running" or row["pid"] in killed:
+        if row["phase"] != "running" or row["pid"] in struck.killed:
             return False
         if row["in_flight"] < BUSY:
             writer.begin(topic, islice(stream, MORE))

@@ -189,6 +189,11 @@ class Service:
     def worker(self, slot: int) -> dict[str, Any]:
         return self.workers()[slot]
 
+    @property
+    def killed(self) -> set[int]:
+        """Those that were; a status may name one until its parent has been told."""
+        return {f.pid for f in self.faults.faults if f.what.startswith("kill -9")}
+
     def shares(self) -> list[list[At]]:
         """The source partitions of each worker."""
         rows = self.workers().values()
@@ -255,8 +260,8 @@ class Service:
         return True
 
     def kill_worker(self, slot: int) -> Fault:
-        """`kill -9` of the worker in a slot; its row of the status is what it hit."""
-        row = self.worker(slot)
+        """`kill -9` of the worker in a slot, once it has one; its status row is what was hit."""
+        row = eventually(lambda: self._living(slot), what=f"worker {slot} lives")
         partitions = tuple((topic, partition) for topic, partition in row["partitions"])
         return self._kill("kill -9 worker", row["pid"], slot, partitions, row["in_hand"])
 
@@ -279,6 +284,11 @@ class Service:
         for slot, row in rows.items():
             self._kill("kill -9 orphan", row["pid"], slot, (), row["in_hand"])
         self.is_gone()
+
+    def _living(self, slot: int) -> dict[str, Any] | None:
+        """A worker's row, if there is one in the slot."""
+        row = self.worker(slot)
+        return row if row["pid"] and row["pid"] not in self.killed else None
 
     def _kill(
         self, what: str, pid: int, slot: int, partitions: tuple[At, ...], in_hand: int

@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kworker.errors import NotRunning
@@ -208,6 +209,20 @@ def _ask_as_stranger(folder: Path, tell: int) -> None:
             os.write(tell, answer(connection))
     finally:
         os._exit(0)
+
+
+def test_no_answer_names_a_worker_whose_death_could_be_known(service: Service):
+    """Who is told a pid may signal it: one that was reaped is nobody's, or a stranger's."""
+    service.serve()
+    worker = psutil.Process(service.running()[0])
+    asking = peer(service)
+    assert service.status()  # a later peer was answered, so this one is connected
+    service.send(signal.SIGSTOP)
+    worker.kill()
+    eventually(lambda: worker.status() == psutil.STATUS_ZOMBIE)
+    asking.sendall(b'{"verb": "status"}\n')
+    service.send(signal.SIGCONT)
+    assert json.loads(answer(asking))["workers"][0]["pid"] != worker.pid
 
 
 def test_a_dead_socket_is_no_obstacle_to_a_signal(service: Service):

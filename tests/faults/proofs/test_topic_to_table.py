@@ -240,7 +240,8 @@ class Storm:
         def waits() -> int:
             told = self.here.status()
             waiting = sum(row["waiting"] for row in told["delays"])
-            return int(told["delay"]["pid"] or 0) if waiting else 0
+            pid = int(told["delay"]["pid"] or 0)
+            return pid if waiting and pid not in self.here.killed else 0
 
         self.here.kill_other("delay", self._eventually(waits, "something waits"))
 
