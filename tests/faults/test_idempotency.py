@@ -4,6 +4,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,9 @@ def test_without_redis_process_goes_on_and_counts(
         here.caught_up()
         eventually(lambda: here.counter("unguarded") == 100, what="they are counted")
         redis.start()
-        probes = (New(f"p{n}", b'{"id": "probe"}', b"probe") for n in itertools.count())
-        eventually(lambda: _guarded(here, writer, source, next(probes)), what="it has Redis")
+        for partition in range(4):  # each worker finds Redis again by itself
+            probes = (New(f"p{n}", b'{"id": "probe"}', b"p", partition) for n in itertools.count())
+            eventually(partial(_guarded, here, writer, source, probes), what="it has Redis")
         seen = here.counter("duplicates")
         writer.write(source, events(200, 2))
         # A probe may be counted only now, so it may be some more.
@@ -197,11 +199,11 @@ def test_without_redis_process_goes_on_and_counts(
         assert here.stop() == 0
 
 
-def _guarded(running: Service, writer: Writer, topic: str, probe: New) -> bool:
+def _guarded(running: Service, writer: Writer, topic: str, probes: Iterator[New]) -> bool:
     """Whether a record written now is claimed; counters are told a moment after the commit."""
     done = running.counter("done") + running.counter("duplicates")
     unguarded = running.counter("unguarded")
-    writer.write(topic, [probe])
+    writer.write(topic, [next(probes)])
     eventually(lambda: running.counter("done") + running.counter("duplicates") > done)
     return running.counter("unguarded") == unguarded
 

@@ -16,7 +16,7 @@ import pytest
 from tests.examples import LEDGER
 from tests.harness import kafka, oracles
 from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import Fault, Invocation, Produced, invocations
+from tests.harness.ledgers import At, Fault, Invocation, Produced, invocations
 from tests.harness.recorded import ENDED
 from tests.harness.service import Service, service
 from tests.waiting import eventually
@@ -27,7 +27,7 @@ Load = Callable[..., Service]
 KILLS = 6
 PORTION, MORE = 850, 50  # before each kill, and whenever too little is in flight for it
 BUSY = 40  # records in flight as last told, of which some are still so when the kill comes
-SETTLED_IN = 50  # transfers that a process has booked, so that some of them are not yet committed
+BOOKED = 50  # transfers since the last commit of positions, which the kill finds not committed
 ACCOUNTS = 200
 OPENING = 1_000
 LATE = "late"  # an account that is opened when there are transfers for it already
@@ -217,15 +217,21 @@ def _kill(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterat
 
 
 def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> None:
-    """Waits until that worker has booked some transfers and has others in flight; feeds it."""
+    """Waits until that worker has booked some since a commit and has others in flight; feeds it."""
+    held: dict[At, int] = {}
+    before = 0
 
     def works() -> bool:
+        nonlocal held, before
         row = struck.workers().get(slot, {"phase": "gone"})
         if row["phase"] != "running" or row["pid"] in struck.killed:
             return False
         if row["in_flight"] < BUSY:
             writer.begin(topic, islice(stream, MORE))
-        return row["in_flight"] >= BUSY and _booked(struck.ledger, row["pid"]) >= SETTLED_IN
+        committed = struck.committed()
+        if (found := {(t, n): committed.get((t, n), 0) for t, n in row["partitions"]}) != held:
+            held, before = found, _booked(struck.ledger, row["pid"])
+        return row["in_flight"] >= BUSY and _booked(struck.ledger, row["pid"]) >= before + BOOKED
 
     eventually(works, every_s=0.01, what="it is at work")
 
