@@ -18,7 +18,7 @@ from kworker.cli.positions import (
 )
 from kworker.clients.properties import admin_properties
 from kworker.config import Config
-from kworker.core.offset_map import Committed, Identity, Settled
+from kworker.core.offset_map import Committed, Identity, Settled, origin_of, same_topic
 from kworker.core.positions import Goal, Standing
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.supervisor.instance import StateFolder
@@ -55,7 +55,9 @@ def _stands(row: Standing) -> Sequence[object]:
         notes.append(f"{row.expired:,} expired before they were read")
     if row.finished_beyond:
         notes.append(f"of those, {row.finished_beyond:,} are finished")
-    return *row[:-1], row.lag, "; ".join(notes)
+    if row.made_again:
+        notes.append("of a topic that was made again since: begins at its beginning")
+    return *row.at, row.committed, row.low, row.high, row.lag, "; ".join(notes)
 
 
 @app.command()
@@ -143,7 +145,9 @@ def _standing(
 ) -> Standing:
     if held is None:
         return Standing(*at, None, low, high)
-    return Standing(*at, held.position, low, high, Settled.of(held, identity, at[1]).count_beyond)
+    beyond = Settled.of(held, identity, at).count_beyond
+    same = identity and same_topic(held, origin_of(identity, at))
+    return Standing(*at, held.position, low, high, beyond, made_again=same is False)
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:

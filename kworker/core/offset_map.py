@@ -1,4 +1,4 @@
-"""The offset map: what is done beyond a position travels as text, in the commit's metadata."""
+"""What travels as text in a commit's metadata: whose position it is, and what is done beyond it."""
 
 import re
 from base64 import b64encode
@@ -18,7 +18,8 @@ Run = tuple[int, int]
 
 _NAME = "kworker"
 _PREFIX = f"{_NAME}1:"
-_HEAD = Struct(">16sQB")  # origin, base, form
+_DIGEST_BYTES = 8
+_HEAD = Struct(f">{2 * _DIGEST_BYTES}sQB")  # origin, base, form
 _CHECK_BYTES = 4
 _BODY_MAX = (METADATA_MAX - len(_PREFIX)) // 4 * 3
 RUNS_BYTES_MAX = _BODY_MAX - _HEAD.size - _CHECK_BYTES
@@ -52,19 +53,27 @@ class Ignored(NamedTuple):
     why: str
 
 
-def origin_of(identity: Identity, partition: int) -> bytes:
-    """Names the log whose offsets a map is about: tools that mirror a cluster copy metadata."""
-    return blake2b(f"{' '.join(identity)} {partition}".encode(), digest_size=16).digest()
+def origin_of(identity: Identity, at: tuple[str, int]) -> bytes:
+    """Names the log whose offsets a commit is about: the place, then the topic that is there.
+
+    A topic that is made again is another at the same place. Tools that mirror a cluster, or
+    copy a topic, take the metadata along to another place.
+    """
+    topic, partition = at
+    return _digest(f"{identity.cluster_id} {topic} {partition}") + _digest(identity.topic_id)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def encode(origin: bytes, base: int, runs: Sequence[Run]) -> str:
-    """The map of what is done beyond `base`, which is not: the first run begins above it.
+    """Whose position `base` is, and the map of what is done beyond it.
 
-    Raises ValueError for more than fits, which `fits` rules out.
+    The offset `base` is not done: the first run begins above it. Raises ValueError for more
+    than fits, which `fits` rules out.
     """
-    if not runs:
-        return ""
-    form, told = _smaller(base, runs)
+    form, told = _smaller(base, runs) if runs else (_RUNS, b"")
     if len(told) > RUNS_BYTES_MAX:
         raise ValueError(f"{len(runs)} runs do not fit into the metadata of a commit")
     body = _HEAD.pack(origin, base, form) + told
@@ -81,7 +90,10 @@ def _smaller(base: int, runs: Sequence[Run]) -> tuple[int, bytes]:
 
 
 def decode(text: str, origin: bytes, position: int) -> list[Run] | Ignored:
-    """What is done beyond a committed position, by the metadata that came with it."""
+    """What is done beyond a committed position, by the metadata that came with it.
+
+    What has no map tells nothing that could be ignored, whosever it is.
+    """
     if not text:
         return []
     if not text.startswith(_PREFIX):
@@ -90,12 +102,30 @@ def decode(text: str, origin: bytes, position: int) -> list[Run] | Ignored:
     if (body := _body(text)) is None:
         return Ignored("damaged", "its check sum does not match")
     told_origin, base, form = _HEAD.unpack_from(body)
+    told = body[_HEAD.size :]
+    if not told:
+        return []
     if told_origin != origin:
-        return Ignored("foreign", "of another cluster or topic, or of one that was made again")
+        return Ignored("foreign", "of another cluster, topic or partition")
     if base != position:
         return Ignored("foreign", f"of position {base}, not {position}")
-    runs = _from_bits(base, body[_HEAD.size :]) if form else _from_runs(base, body[_HEAD.size :])
+    runs = _from_bits(base, told) if form else _from_runs(base, told)
     return Ignored("damaged", "its runs make no sense") if runs is None else runs
+
+
+def same_topic(held: Committed, origin: bytes) -> bool | None:
+    """Whether a position is of this topic, by the metadata that came with it.
+
+    False: of one that was there before, under the same name. None: nobody knows, for the
+    metadata is of another place or position, damaged, or not ours.
+    """
+    text = held.metadata
+    if not text.startswith(_PREFIX) or (body := _body(text)) is None:
+        return None
+    told, base, _ = _HEAD.unpack_from(body)
+    if told[:_DIGEST_BYTES] != origin[:_DIGEST_BYTES] or base != held.position:
+        return None
+    return bool(told == origin)
 
 
 class Settled(NamedTuple):
@@ -105,11 +135,17 @@ class Settled(NamedTuple):
     beyond: Sequence[Run] = ()
 
     @classmethod
-    def of(cls, held: Committed, identity: Identity | None, partition: int) -> "Settled":
-        """A map that cannot be read tells nothing."""
+    def of(cls, held: Committed, identity: Identity | None, at: tuple[str, int]) -> "Settled":
+        """A map that cannot be read tells nothing.
+
+        Of a topic that was made again nothing is settled by a position of the one before.
+        """
         if identity is None:
             return cls(held.position)
-        runs = decode(held.metadata, origin_of(identity, partition), held.position)
+        origin = origin_of(identity, at)
+        if same_topic(held, origin) is False:
+            return cls(0)
+        runs = decode(held.metadata, origin, held.position)
         return cls(held.position) if isinstance(runs, Ignored) else cls(held.position, runs)
 
     @property
@@ -135,7 +171,7 @@ def _body(text: str) -> bytes | None:
     except (Error, ValueError):
         return None
     body, check = whole[:-_CHECK_BYTES], whole[-_CHECK_BYTES:]
-    if len(body) <= _HEAD.size or crc32(body).to_bytes(_CHECK_BYTES) != check:
+    if len(body) < _HEAD.size or crc32(body).to_bytes(_CHECK_BYTES) != check:
         return None
     return body
 

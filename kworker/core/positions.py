@@ -28,6 +28,7 @@ class Standing(NamedTuple):
     low: int  # the first offset that the partition holds
     high: int  # the one after its last
     finished_beyond: int = 0  # offsets beyond the position that are done, too
+    made_again: bool = False  # the topic was: the position is of the one before, and not believed
 
     @property
     def at(self) -> tuple[str, int]:
@@ -36,12 +37,16 @@ class Standing(NamedTuple):
     @property
     def lag(self) -> int | None:
         """Records that are there and not yet settled."""
+        if self.made_again:
+            return self.high - self.low
         return None if self.committed is None else max(0, self.high - max(self.committed, self.low))
 
     @property
     def expired(self) -> int:
         """Records that were deleted before the group had them."""
-        return 0 if self.committed is None else max(0, self.low - self.committed)
+        if self.committed is None or self.made_again:
+            return 0
+        return max(0, self.low - self.committed)
 
     def clamped(self, position: int) -> int:
         """The position within what the partition holds that is nearest."""

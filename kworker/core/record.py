@@ -20,8 +20,8 @@ class Partition:
 
     Owned by the poll thread. `open` ends with the assignment: what completes
     afterwards finds a closed partition and is dropped, unless it is taken up by a later one
-    (see `Outliving`). `origin` names its log, for a map of what is done beyond the position;
-    None: not known, so there is none.
+    (see `Outliving`). `origin` names its log, in every commit and for a map of what is done
+    beyond the position; None: not known, so there is neither.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Partition:
         self.place = min(known, _KNOWN_MAX) << PLACE_BITS
         self.ledger = Ledger(position, done)
         self.origin = origin
-        self._told = ""  # the last map
+        self._told = ""  # the last metadata
         self._told_of: tuple[int | None, int] = (None, -1)  # the position and version it tells
         self.crowded: int | None = None  # the offset from which on its map had no room
         self.open = True
@@ -85,10 +85,11 @@ class Partition:
     def committed(self) -> Committed | None:
         """What the group shall hold of it now; None while nobody knows where it begins."""
         ledger, position = self.ledger, self.ledger.position
-        if position is None or self.origin is None or not ledger.beyond:
+        if position is None or self.origin is None:
             return None if position is None else Committed(position)
         if self._told_of != (position, ledger.version):
-            self._told = encode(self.origin, position, ledger.after()[1])
+            runs = ledger.after()[1] if ledger.beyond else []
+            self._told = encode(self.origin, position, runs)
             self._told_of = position, ledger.version
         return Committed(position, self._told)
 
@@ -97,10 +98,10 @@ class Partition:
         position, runs = self.ledger.after(offsets)
         if position is None:
             return None
-        beyond = self.ledger.beyond or any(offset > position for offset in offsets)
-        if self.origin is None or not beyond:
+        if self.origin is None:
             return Committed(position)
-        return Committed(position, encode(self.origin, position, runs))
+        beyond = self.ledger.beyond or any(offset > position for offset in offsets)
+        return Committed(position, encode(self.origin, position, runs if beyond else []))
 
     @property
     def starving(self) -> bool:

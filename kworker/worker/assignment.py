@@ -7,7 +7,7 @@ from typing import Protocol
 import structlog
 
 from kworker.clients.kafka import At, Refused
-from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of
+from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of, same_topic
 from kworker.core.record import Partition
 from kworker.worker.committer import Committer
 
@@ -43,6 +43,9 @@ class Assignment:
     Owned by the poll thread: every callback comes from inside `take`. An epoch is one
     answer of the group. A partition is new in `fresh` until the poller has resumed it:
     what the client returns of it in the same call was fetched for an earlier epoch.
+
+    `maps_ignored` counts maps that were ignored beside a position that was believed. What is
+    of a topic that was made again is no such map: there the position is ignored as well.
     """
 
     def __init__(
@@ -80,18 +83,15 @@ class Assignment:
         deadline = time.monotonic() + _GIVE_UP_S
         held = self._held(partitions, deadline) if partitions else {}
         identities = self._identities({topic for topic, _ in partitions}, deadline)
-        anew = self._begun_anew(held, identities)
-        held |= anew
+        origins = {at: origin_of(identities[at[0]], at) for at in held if at[0] in identities}
+        held |= self._begun_anew(held, identities, origins)
         for at, each in held.items():
-            self._begin(at, each, identities.get(at[0]))
-        for at in anew:
-            self._committer.forget(at)  # so the group hears of it, before any record ends
+            self._begin(at, each, origins.get(at))
         self._consumer.assign({at: each and each.position for at, each in held.items()})
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
 
-    def _begin(self, at: At, held: Committed | None, identity: Identity | None) -> None:
-        origin = origin_of(identity, at[1]) if identity else None
+    def _begin(self, at: At, held: Committed | None, origin: bytes | None) -> None:
         done = self._done(at, held, origin) if held and origin else []
         position = held and held.position
         partition = Partition(*at, self.rebalances, self.index(at), position, origin, done)
@@ -106,15 +106,27 @@ class Assignment:
         return sorted(t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id)
 
     def _begun_anew(
-        self, held: Mapping[At, Committed | None], identities: Mapping[str, Identity]
+        self,
+        held: Mapping[At, Committed | None],
+        identities: Mapping[str, Identity],
+        origins: Mapping[At, bytes],
     ) -> dict[At, Committed | None]:
-        """Where topics that were made again begin: what the group holds is of the ones before.
+        """Where topics that were made again begin, if what the group holds is of the ones before.
 
-        The brokers forget it with a topic, but not what was committed since.
+        The brokers forget it with a topic, but not what was committed since: by a worker that
+        had not heard of it yet, here or in a process that is gone. Its metadata says so; where
+        it says nothing, this process may know another topic of that name. The group hears where
+        they begin before any record ends, since a commit says of which topic it is.
         """
-        again = {t for t, one in identities.items() if self._known.get(t, one) != one}
+        others = {t for t, one in identities.items() if self._known.get(t, one) != one}
         self._known.update(identities)
-        return {at: self._beginning(at, each) for at, each in held.items() if at[0] in again}
+        anew: dict[At, Committed | None] = {}
+        for at, origin in origins.items():
+            each = held[at]
+            same = same_topic(each, origin) if each else None
+            if same is False or (same is None and at[0] in others):
+                anew[at] = self._beginning(at, each)
+        return anew
 
     def _beginning(self, at: At, held: Committed | None) -> Committed | None:
         """None, where the client will find it, when the brokers do not tell."""

@@ -65,7 +65,7 @@ def survey(config: Config, admin: Asking, window: Window) -> Survey:
     every = [(name, number) for name in topics for number in range(topics[name].partitions)]
     held = admin.group_offsets(config.name, every)
     ids = admin.identities(topics)
-    settled = {at: Settled.of(each, ids.get(at[0]), at[1]) for at, each in held.items()}
+    settled = {at: Settled.of(each, ids.get(at[0]), at) for at, each in held.items()}
     begin: Literal["earliest"] | int = "earliest" if window.from_ms is None else window.from_ms
     return Survey(stretches(admin.list_offsets(settled, begin), settled), settled)
 

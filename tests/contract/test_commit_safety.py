@@ -85,7 +85,7 @@ class Calm(RuleBasedStateMachine):
     def named(self, at: At, position: int, metadata: str) -> set[Position]:
         """What the map of a commit says is done."""
         [identity] = self.kafka.identities([at[0]], 1.0).values()
-        runs = decode(metadata, origin_of(identity, at[1]), position)
+        runs = decode(metadata, origin_of(identity, at), position)
         assert not isinstance(runs, Ignored)
         return {(*at, offset) for begin, end in runs for offset in range(begin, end)} & self.every()
 

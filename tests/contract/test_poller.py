@@ -5,7 +5,7 @@ from confluent_kafka import KafkaError
 
 from kworker.clients.memory import Event, MemoryKafka
 from kworker.core import offset_map
-from kworker.core.offset_map import Committed, encode
+from kworker.core.offset_map import Committed, Identity, encode, origin_of
 from kworker.core.outcome import Failed
 from kworker.worker.intake import Fenced
 from tests.contract.bench import GROUP, HOLD, RESULTS, Bench, nobody_tells, two_partitions
@@ -22,6 +22,12 @@ def kafka() -> MemoryKafka:
     for word in WORDS:
         kafka.append("foo", value=word, key=word)
     return kafka
+
+
+def told(kafka: MemoryKafka, position: int, topic: str = "foo") -> Committed:
+    """What a commit of a position, with nothing done beyond it, is for the topic that is there."""
+    [identity] = kafka.identities([topic], 1.0).values()
+    return Committed(position, encode(origin_of(identity, (topic, 0)), position, []))
 
 
 def position(kafka: MemoryKafka, topic: str = "foo", partition: int = 0) -> int | None:
@@ -173,7 +179,12 @@ def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(
 
 
 @pytest.mark.parametrize(
-    "metadata", ["from another tool", "kworker1:AAAA", encode(bytes(16), 0, [(1, 3)])]
+    "metadata",
+    [
+        "from another tool",
+        "kworker1:AAAA",
+        encode(origin_of(Identity("another cluster", "1"), ("foo", 0)), 0, [(1, 3)]),
+    ],
 )
 def test_a_map_that_is_foreign_or_damaged_is_ignored_counted_and_replaced(
     kafka: MemoryKafka, metadata: str
@@ -185,26 +196,126 @@ def test_a_map_that_is_foreign_or_damaged_is_ignored_counted_and_replaced(
     assert bench.in_hand() == list(WORDS)
     assert bench.poller.assignment.maps_ignored == 1
     bench.turn()
-    assert kafka.group(GROUP).committed["foo", 0] == Committed(0)
+    assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 0)
 
 
-def test_a_topic_that_was_made_again_has_no_map(kafka: MemoryKafka) -> None:
-    """Its offsets are the same, and its records are others."""
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "from another tool",
+        pytest.param(
+            encode(origin_of(Identity("another", "1"), ("foo", 0)), 1, []), id="another cluster"
+        ),
+        pytest.param(
+            encode(origin_of(Identity("memory", "former"), ("foo", 0)), 3, []),
+            id="another position",
+        ),
+    ],
+)
+def test_a_position_that_no_kworker_committed_here_is_believed(
+    kafka: MemoryKafka, metadata: str
+) -> None:
+    """After a reset by other tools, or a move to another cluster, it is the right one."""
+    kafka.group(GROUP).committed["foo", 0] = Committed(1, metadata)
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
-    bench.end(b"bravo", b"charlie")
+    assert bench.in_hand() == [b"bravo", b"charlie"]
+    assert bench.poller.assignment.maps_ignored == (metadata == "from another tool")
     bench.turn()
+    assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 1)
+
+
+def test_where_the_group_stands_is_told_once(kafka: MemoryKafka) -> None:
+    """Whose position it is, too, so that the brokers write nothing while nothing happens."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(3)
+    bench.end(*WORDS)
+    bench.turn(20)
+    assert [commit.position for commit in kafka.history(GROUP)] == [0, 3]
+    assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 3)
     bench.drain()
     bench.consumer.close()
-    held = kafka.group(GROUP).committed["foo", 0]
+    Bench(kafka, ["foo"]).turn(20)
+    assert [commit.position for commit in kafka.history(GROUP)] == [0, 3]
+
+
+def make_again(kafka: MemoryKafka, *words: bytes, partitions: int = 1) -> None:
+    """Its offsets are the same, and its records are others."""
     kafka.delete("foo")
-    kafka.create("foo")
-    for word in WORDS:
+    kafka.create("foo", partitions)
+    for word in words:
         kafka.append("foo", value=word, key=word)
-    kafka.group(GROUP).committed["foo", 0] = Committed(0, held.metadata)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        pytest.param(WORDS, id="position"),
+        pytest.param((b"alpha", b"charlie"), id="position and map"),
+    ],
+)
+@pytest.mark.parametrize("transactional", ["", "w-0"])
+def test_a_new_process_believes_no_position_of_a_topic_that_was_made_again(
+    kafka: MemoryKafka, ended: tuple[bytes, ...], transactional: str
+) -> None:
+    """P1. One who had not heard of it yet committed once more, and died."""
+    bench = Bench(kafka, ["foo"], transactional=transactional)
+    bench.turn(2)
+    for word in ended:
+        bench.end_with_result(word)
+    bench.turn(4)
+    stale = kafka.group(GROUP).committed["foo", 0]
+    bench.die()
+    make_again(kafka, *WORDS, b"delta", b"echo")
+    kafka.trim("foo", 0, 1)
+    kafka.group(GROUP).committed["foo", 0] = stale
+    successor = Bench(kafka, ["foo"], transactional=transactional)
+    successor.turn(3)
+    assert successor.in_hand() == [b"bravo", b"charlie", b"delta", b"echo"]
+    assert successor.poller.assignment.maps_ignored == 0
+    assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 1)
+
+
+def test_partitions_of_a_topic_that_was_made_again_are_judged_one_by_one(
+    kafka: MemoryKafka,
+) -> None:
+    """Of one the last word is of the former topic; of another somebody has gone on since."""
+    make_again(kafka, *WORDS, partitions=2)
+    former = Bench(kafka, ["foo"])
+    former.turn(2)
+    former.end(b"alpha", b"bravo")
+    former.turn()
+    stale = kafka.group(GROUP).committed["foo", 0]
+    former.die()
+    make_again(kafka, partitions=2)
+    for partition in (0, 1):
+        for number in range(3):
+            kafka.append("foo", partition, value=b"%d-%d" % (partition, number))
+    going = Bench(kafka, ["foo"])
+    going.turn(2)
+    going.end(b"1-0", b"1-1")
+    going.turn()
+    going.die()
+    kafka.group(GROUP).committed["foo", 0] = stale
     successor = Bench(kafka, ["foo"])
-    successor.turn(2)
-    assert successor.in_hand() == list(WORDS)
+    successor.turn(3)
+    assert successor.in_hand() == [b"0-0", b"0-1", b"0-2", b"1-2"]
+
+
+def test_where_another_has_gone_on_in_a_topic_made_again_nothing_is_repeated(
+    kafka: MemoryKafka,
+) -> None:
+    """Whoever hears of it later knows the former topic, and a position that is not of it."""
+    late = Bench(kafka, ["foo"])
+    late.turn(2)
+    late.end(*WORDS)
+    late.turn()
+    make_again(kafka, *WORDS)
+    kafka.group(GROUP).committed["foo", 0] = told(kafka, 2)
+    late.consumer.expire()
+    late.turn(3)
+    assert late.in_hand() == [b"charlie"]
 
 
 def test_a_topic_that_was_made_again_begins_at_its_beginning(kafka: MemoryKafka) -> None:

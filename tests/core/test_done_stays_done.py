@@ -12,10 +12,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kworker.core import ledger, offset_map
 from kworker.core.flow import Flow, FlowPolicy
-from kworker.core.offset_map import Committed, Identity, Ignored, decode, origin_of
+from kworker.core.offset_map import (
+    Committed,
+    Identity,
+    Ignored,
+    decode,
+    encode,
+    origin_of,
+    same_topic,
+)
 from kworker.core.record import Partition
 
-ORIGIN = origin_of(Identity("cluster", "topic"), 0)
+ORIGIN = origin_of(Identity("cluster", "topic id"), ("topic", 0))
 
 
 class DoneStaysDone(RuleBasedStateMachine):
@@ -98,6 +106,7 @@ class DoneStaysDone(RuleBasedStateMachine):
         self.in_hand = [offset for offset in self.in_hand if offset not in chosen]
         assert ahead is not None
         assert self.named_by(ahead) == self.named_by(self.held())
+        assert same_topic(ahead, ORIGIN)
 
     @rule()
     def commit(self) -> None:
@@ -146,7 +155,7 @@ class DoneStaysDone(RuleBasedStateMachine):
             self.settle(list(self.in_hand))
             self.adjust_flow(1.0)
         assert self.done == set(self.log)
-        assert self.held() == Committed(self.end)
+        assert self.held() == Committed(self.end, encode(ORIGIN, self.end, []))
         self.patch.undo()
 
 

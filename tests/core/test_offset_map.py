@@ -1,4 +1,4 @@
-"""The offset map as text: whole or not at all, and never longer than a commit takes."""
+"""A commit's metadata: its map whole or not at all, its topic known, never longer than taken."""
 
 import random
 from base64 import b64encode
@@ -12,18 +12,32 @@ from kworker.core import offset_map
 from kworker.core.offset_map import (
     METADATA_MAX,
     SPAN_MAX,
+    Committed,
     Identity,
     Ignored,
     Run,
+    Settled,
     decode,
     encode,
     fits,
     origin_of,
+    same_topic,
     size,
     unsettled_max,
 )
 
-ORIGIN = origin_of(Identity("cluster", "topic"), 3)
+PLACE = ("orders", 3)
+HERE = Identity("cluster", "topic id")
+ORIGIN = origin_of(HERE, PLACE)
+FORMER = origin_of(Identity("cluster", "former id"), PLACE)
+ELSEWHERE = {
+    "another cluster": origin_of(Identity("another", "topic id"), PLACE),
+    "another topic": origin_of(HERE, ("others", 3)),
+    "another partition": origin_of(HERE, ("orders", 4)),
+    # As mirroring makes it.
+    "all of it": origin_of(Identity("another", "another id"), ("dc2.orders", 3)),
+}
+FOREIGN = [pytest.param(each, id=what) for what, each in {"former": FORMER, **ELSEWHERE}.items()]
 BASE = 1_000
 LENGTHS = st.one_of(
     st.integers(1, 4), st.integers(60, 70), st.integers(120, 140), st.integers(8_000, 20_000)
@@ -43,7 +57,12 @@ def some_runs(draw: st.DrawFn, most: int = 60) -> list[Run]:
 @settings(deadline=None)
 @given(some_runs())
 def test_what_was_written_is_read(runs: list[Run]) -> None:
-    assert decode(encode(ORIGIN, BASE, runs), ORIGIN, BASE) == runs
+    text = encode(ORIGIN, BASE, runs)
+    assert decode(text, ORIGIN, BASE) == runs
+    held = Committed(BASE, text)
+    assert same_topic(held, ORIGIN) is True
+    assert same_topic(held, FORMER) is False
+    assert {same_topic(held, each) for each in ELSEWHERE.values()} == {None}
 
 
 @settings(deadline=None)
@@ -51,24 +70,28 @@ def test_what_was_written_is_read(runs: list[Run]) -> None:
 def test_a_character_that_is_damaged_is_noticed_or_does_no_harm(
     runs: list[Run], data: st.DataObject
 ) -> None:
-    """A map that names other records than those that are done would lose them."""
+    """A map that names other records than those that are done would lose them.
+
+    And a position that is taken for a former topic's is given up.
+    """
     text = encode(ORIGIN, BASE, runs)
-    if not text:
-        return
     at = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.one_of(st.sampled_from(text), st.characters()))
-    found = decode(text[:at] + other + text[at + 1 :], ORIGIN, BASE)
+    damaged = text[:at] + other + text[at + 1 :]
+    found = decode(damaged, ORIGIN, BASE)
     assert isinstance(found, Ignored) or found == runs
+    assert same_topic(Committed(BASE, damaged), ORIGIN) is not False
 
 
 @settings(deadline=None)
 @given(some_runs(most=8), st.data())
 def test_a_text_that_is_cut_or_goes_on_is_noticed(runs: list[Run], data: st.DataObject) -> None:
     text = encode(ORIGIN, BASE, runs)
-    cut = text[: data.draw(st.integers(0, max(0, len(text) - 1)))]
+    cut = text[: data.draw(st.integers(0, len(text) - 1))]
     for other in (cut, text + data.draw(st.text(min_size=1, max_size=5))):
         found = decode(other, ORIGIN, BASE)
         assert isinstance(found, Ignored) or found == ([] if not other else runs)
+        assert same_topic(Committed(BASE, other), ORIGIN) is not False
 
 
 @settings(deadline=None)
@@ -82,6 +105,7 @@ def test_whatever_is_read_nothing_is_raised_nor_named_below_the_position(
     for each in (text, "kworker1:" + text, "kworker1:" + b64encode(checked).decode()):
         found = decode(each, ORIGIN, position)
         assert isinstance(found, Ignored) or all(begin > position for begin, _ in found)
+        assert same_topic(Committed(position, each), ORIGIN) is None
 
 
 @settings(deadline=None)
@@ -98,10 +122,37 @@ def test_whatever_the_body_says_its_runs_ascend_and_do_not_touch(told: bytes, fo
     assert edges == sorted(set(edges))
 
 
-def test_nothing_beyond_the_position_is_no_metadata() -> None:
-    """Most commits are so."""
-    assert encode(ORIGIN, BASE, []) == ""
+def test_nothing_beyond_the_position_takes_a_line() -> None:
+    """Most commits are so, each partition's once in an interval."""
+    assert len(encode(ORIGIN, (1 << 63) - 1, [])) == 49
+
+
+def test_what_no_kworker_wrote_tells_nothing() -> None:
+    """Kafka's own tools put a group elsewhere without metadata; positions are believed then.
+
+    Some leave there what they find, which is of another position.
+    """
     assert decode("", ORIGIN, BASE) == []
+    for text in ("", "AQAAAZ", encode(FORMER, BASE - 1, []), encode(ORIGIN, BASE - 1, [])):
+        assert same_topic(Committed(BASE, text), ORIGIN) is None
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+@pytest.mark.parametrize("base", [BASE, BASE - 1])
+def test_what_has_no_map_has_none_that_is_ignored(origin: bytes, base: int) -> None:
+    """After a move to another cluster each partition would be said to be done again."""
+    assert decode(encode(origin, base, []), ORIGIN, BASE) == []
+
+
+def test_a_position_of_a_former_topic_settles_nothing() -> None:
+    """With a map or without; one that came from elsewhere is believed, but for its map."""
+    of_former = Committed(BASE, encode(FORMER, BASE, []))
+    mapped = Committed(BASE, encode(FORMER, BASE, [(1_001, 1_002)]))
+    assert {Settled.of(each, HERE, PLACE).end for each in (of_former, mapped)} == {0}
+    for origin in ELSEWHERE.values():
+        held = Committed(BASE, encode(origin, BASE, [(1_001, 1_002)]))
+        assert Settled.of(held, HERE, PLACE) == Settled(BASE)
+    assert Settled.of(mapped, None, PLACE) == Settled(BASE)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +160,10 @@ def test_nothing_beyond_the_position_is_no_metadata() -> None:
     [
         ("AQAAAZ", "not written by kworker"),
         ("kworker2:AQAAAZ", "of another version"),
-        (encode(origin_of(Identity("another", "topic"), 3), BASE, [(1_001, 1_002)]), "made again"),
-        (
-            encode(origin_of(Identity("cluster", "another"), 3), BASE, [(1_001, 1_002)]),
-            "made again",
+        *(
+            (encode(origin, BASE, [(1_001, 1_002)]), "of another cluster, topic or partition")
+            for origin in (FORMER, *ELSEWHERE.values())
         ),
-        (encode(origin_of(Identity("cluster", "topic"), 4), BASE, [(1_001, 1_002)]), "made again"),
         (encode(ORIGIN, BASE - 1, [(1_001, 1_002)]), "of position 999, not 1000"),
     ],
 )

@@ -19,6 +19,13 @@ def test_lag_and_what_expired_are_counted_in_records_that_are_or_were_there(boun
         assert row.expired == len(range(committed, bounds[0]))
 
 
+@given(BOUNDS, st.integers(0, 120))
+def test_a_position_of_a_topic_that_was_made_again_leaves_all_to_be_read(bounds, committed):
+    low, high = bounds
+    row = Standing("t", 0, committed, low, high, made_again=True)
+    assert (row.lag, row.expired) == (high - low, 0)
+
+
 @given(BOUNDS, st.integers(0, 200))
 def test_a_move_ends_within_the_partition_as_near_as_it_can(bounds, wanted):
     """Outside, the group would stop at a gap."""

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from kworker import config_file
 from kworker.cli.main import run
 from kworker.clients.watch import KafkaWatch
-from kworker.core.offset_map import encode, origin_of
+from kworker.core.offset_map import Identity, encode, origin_of
 from kworker.preflight import ensure_start_offsets
 from kworker.supervisor.instance import StateFolder
 from tests.harness import kafka
@@ -92,17 +92,32 @@ def test_it_shows_how_many_are_finished_beyond_the_position_and_a_reset_forgets_
         .values()
     )
     for number, of_partition in ((0, 0), (1, 7)):  # the second is of a partition that is not
-        text = encode(origin_of(identity, of_partition), 4, [(5, 7), (8, 9)])
+        text = encode(origin_of(identity, (desk.source, of_partition)), 4, [(5, 7), (8, 9)])
         place = TopicPartition(desk.source, number, 4, metadata=text)
-        consumer = Consumer({"bootstrap.servers": service.bootstrap, "group.id": service.name})
-        consumer.commit(offsets=[place], asynchronous=False)
-        consumer.close()
+        kafka.commit(service.bootstrap, service.name, [place])
     rows = desk.rows("show")
     assert [rows[desk.source, n]["finished_beyond"] for n in (0, 1)] == [3, 0]
     assert [rows[desk.source, n]["lag"] for n in (0, 1)] == [6, 6]
     assert "of those, 3 are finished" in desk.types("show")
     desk.rows("reset", "--to", 4)
     assert desk.rows("show")[desk.source, 0]["finished_beyond"] == 0
+
+
+def test_it_shows_a_position_that_is_of_a_former_topic_and_a_reset_is_believed(desk: Desk) -> None:
+    """Nobody goes on there."""
+    service = desk.service
+    watch = KafkaWatch({"bootstrap.servers": service.bootstrap})
+    cluster_id = watch.identities([desk.source], 10.0)[desk.source].cluster_id
+    former = origin_of(Identity(cluster_id, "former"), (desk.source, 0))
+    place = TopicPartition(desk.source, 0, 4, metadata=encode(former, 4, [(5, 7)]))
+    kafka.commit(service.bootstrap, service.name, [place])
+    row = desk.rows("show")[desk.source, 0]
+    assert (row["committed"], row["lag"], row["finished_beyond"]) == (4, 10, 0)
+    assert row["made_again"]
+    assert "of a topic that was made again since" in desk.types("show")
+    desk.rows("reset", "--to", 4)
+    row = desk.rows("show")[desk.source, 0]
+    assert (row["committed"], row["lag"], row["made_again"]) == (4, 6, False)
 
 
 def test_it_shows_each_partition_of_the_sources_and_requeue(desk: Desk) -> None:
@@ -113,7 +128,13 @@ def test_it_shows_each_partition_of_the_sources_and_requeue(desk: Desk) -> None:
     desk.rows("reset", "--to", 4)
     desk.trim(0, 6)
     rows = desk.rows("show")
-    row = {"topic": desk.source, "committed": 4, "high": 10, "finished_beyond": 0}
+    row = {
+        "topic": desk.source,
+        "committed": 4,
+        "high": 10,
+        "finished_beyond": 0,
+        "made_again": False,
+    }
     assert rows[desk.source, 0] == {**row, "partition": 0, "low": 6, "lag": 4}
     assert rows[desk.source, 1] == {**row, "partition": 1, "low": 0, "lag": 6}
     assert rows[desk.requeue, 0]["committed"] is None

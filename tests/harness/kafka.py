@@ -244,6 +244,38 @@ def named_beyond(bootstrap: str, group: str) -> dict[At, list[range]]:
     }
 
 
+def held_of(bootstrap: str, group: str, topic: str) -> list[TopicPartition]:
+    """What a group holds of each partition of a topic, with the metadata."""
+    consumer = _member_of(bootstrap, group)
+    try:
+        asked = [TopicPartition(topic, each) for each in _partitions(consumer, topic)]
+        return list(consumer.committed(asked, timeout=TIMEOUT_S))
+    finally:
+        consumer.close()
+
+
+def commit(bootstrap: str, group: str, places: list[TopicPartition]) -> None:
+    """Commits as nobody's member, so it waits until the group has none."""
+    consumer = _member_of(bootstrap, group)
+
+    def taken() -> bool:
+        try:
+            answer = consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException:
+            return False
+        return not any(at.error for at in answer or ())
+
+    try:
+        eventually(taken, timeout_s=TIMEOUT_S, what="the group takes it: its members are gone")
+    finally:
+        consumer.close()
+
+
+def _member_of(bootstrap: str, group: str) -> Consumer:
+    """It never subscribes."""
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": SEVERE})
+
+
 def _held(bootstrap: str, group: str) -> list[TopicPartition]:
     asked = _admin(bootstrap).list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     found = asked[group].result(TIMEOUT_S).topic_partitions or ()

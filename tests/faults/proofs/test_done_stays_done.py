@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
+from tests.harness import kafka
 from tests.harness.evidence import Evidence, gather
 from tests.harness.kafka import New, Writer, numbered
 from tests.harness.ledgers import Invocation, invocations
@@ -222,9 +223,7 @@ def kill(struck: Service, what: str) -> None:
 
 def meddle(bootstrap: str, group: str, source: str) -> None:
     """Writes into the group what another tool might, and what a fault of a disk might."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    asked = [TopicPartition(source, n) for n in (0, 1)]
-    zero, one = consumer.committed(asked, timeout=30)
+    zero, one = kafka.held_of(bootstrap, group, source)
     text = one.metadata
     assert text
     at = len(text) - 8
@@ -233,16 +232,7 @@ def meddle(bootstrap: str, group: str, source: str) -> None:
         TopicPartition(source, 0, zero.offset, metadata="checkpoint-7"),
         TopicPartition(source, 1, one.offset, metadata=damaged),
     ]
-    eventually(lambda: _takes(consumer, written), what="the group takes it: its members are gone")
-    consumer.close()
-
-
-def _takes(consumer: Consumer, written: list[TopicPartition]) -> bool:
-    try:
-        answer = consumer.commit(offsets=written, asynchronous=False)
-    except KafkaException:
-        return False
-    return not any(at.error for at in answer or ())
+    kafka.commit(bootstrap, group, written)
 
 
 def twice(runs: list[Invocation]) -> list[Invocation]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import kafka
 from tests.harness.kafka import New, Writer, numbered
-from tests.harness.ledgers import Produced
+from tests.harness.ledgers import Position, Produced
 from tests.harness.service import Service, service
 from tests.tables import Reader
 from tests.waiting import eventually
@@ -62,10 +62,7 @@ def test_a_source_made_again_under_a_running_service_is_read_from_its_beginning(
 ) -> None:
     """P1. The client goes on at the old offset, and what is committed there hides all below."""
     source = topic("proof", partitions=1)
-    settings: dict[str, dict[str, Any]] = {
-        "workers": {"processes": 1},
-        "delivery": {"results": results, "guarantee": guarantee},
-    }
+    settings = one_worker(results, guarantee)
     writer = Writer(bootstrap, tmp_path / "produced")
     options: dict[str, Any] = {"handlers": STICKING, "settings": settings}
     with service(tmp_path / "service", bootstrap, [source], **options) as reading:
@@ -76,13 +73,7 @@ def test_a_source_made_again_under_a_running_service_is_read_from_its_beginning(
         kafka.make_again(bootstrap, source, 1)
         new = writer.write(source, numbered(second, keys=10, first=first))
         (reading.folder / "released").touch()
-        wanted = {(record.offset, record.identity) for record in new}
-        eventually(
-            lambda: wanted <= sources_and_values(bootstrap, results),
-            timeout_s=60,
-            every_s=0.2,
-            what="a result of each of the new records",
-        )
+        each_has_a_result(bootstrap, results, new)
         eventually(lambda: reading.committed() == {(source, 0): second}, what="its position")
         reading.is_running()
         assert "source topics were deleted and made again; joins anew" in reading.said()
@@ -90,12 +81,61 @@ def test_a_source_made_again_under_a_running_service_is_read_from_its_beginning(
         reading.is_gone()
 
 
-def sources_and_values(bootstrap: str, topic: str) -> set[tuple[int, str]]:
-    """Of all results, from which offset each comes, and what it holds."""
+def test_a_service_that_was_killed_believes_no_last_word_about_the_former_topic(
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+) -> None:
+    """P1. The worker that committed it would have heard of the new topic; the next one cannot."""
+    source = topic("proof", partitions=PARTITIONS)
+    settings = one_worker(results, "exactly-once")
+    settings["kafka.consumer"] = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 500}
+    writer = Writer(bootstrap, tmp_path / "produced")
+    with service(tmp_path / "service", bootstrap, [source], settings=settings) as reading:
+        reading.serve()
+        writer.write(source, spread(PARTITIONS * FEW))
+        reading.caught_up()
+        stale = kafka.held_of(bootstrap, reading.name, source)
+        kafka.make_again(bootstrap, source, PARTITIONS)
+        reading.kill_all()
+        before = len(reading.said())  # by a worker that may have heard of it just then
+        # One position is within the new topic, one beyond its end.
+        longer = spread(2 * MANY, begin=2 * FEW)
+        one_shorter = [n for n in longer if n.partition == 0 or int(n.identity) < 3 * FEW]
+        new = writer.write(source, one_shorter)
+        kafka.commit(bootstrap, reading.name, stale)
+        assert reading.committed() == {(source, n): FEW for n in range(PARTITIONS)}
+        assert kafka.ends(bootstrap, source) == {(source, 0): MANY, (source, 1): FEW // 2}
+        reading.serve()
+        each_has_a_result(bootstrap, results, new)
+        reading.caught_up()
+        told = reading.said()[before:]
+        assert told.count("its position is ignored, and it begins") == PARTITIONS
+        assert reading.counter("maps_ignored") == 0
+        assert reading.stop() == 0
+        reading.is_gone()
+    found = [(read.source, read.value) for read in kafka.read_all(bootstrap, results)]
+    assert len(found) == len(set(found)) == PARTITIONS * FEW + len(new)
+
+
+def one_worker(results: str, guarantee: str) -> dict[str, dict[str, Any]]:
     return {
-        (read.source[2], (read.value or b"").rstrip(b".").decode())
-        for read in kafka.read_all(bootstrap, topic)
+        "workers": {"processes": 1},
+        "delivery": {"results": results, "guarantee": guarantee},
     }
+
+
+def each_has_a_result(bootstrap: str, results: str, written: list[Produced]) -> None:
+    """Waits for one with its value, from where it stands."""
+    wanted = {(record.position, record.identity.encode()) for record in written}
+
+    def found() -> set[tuple[Position, bytes | None]]:
+        return {(read.source, read.value) for read in kafka.read_all(bootstrap, results)}
+
+    eventually(
+        lambda: wanted <= found(),
+        timeout_s=60,
+        every_s=0.2,
+        what="a result of each of the new records",
+    )
 
 
 def test_a_source_made_again_while_nobody_read_it_waits_for_a_person(
