@@ -69,7 +69,10 @@ class Committer:
     @property
     def under_way(self) -> bool:
         """Something that the group does not have yet; for the rest nobody waits."""
-        return self._sent is not None and not self._sent.items() <= self._told.items()
+        return self._sent is not None and self._is_news(self._sent)
+
+    def _is_news(self, positions: Mapping[At, Committed]) -> bool:
+        return not positions.items() <= self._told.items()
 
     def know(self, at: At, held: Committed | None) -> None:
         """What the group holds when an assignment begins."""
@@ -119,7 +122,8 @@ class Committer:
         try:
             self._consumer.commit(sent)
         except Refused as refused:
-            self.trouble = str(refused)
+            if self._is_news(sent):
+                self.trouble = str(refused)
             return
         self._sent, self._sent_at = sent, now
         renew_at = now + self._policy.renew_s
@@ -144,10 +148,11 @@ class Committer:
     def answered(self, error: str | None) -> None:
         """The answer to the commit under way. After an error the next interval tries again."""
         sent, self._sent = self._sent, None
-        if error is not None:
+        if error is None:
+            if sent is not None:
+                self.accept(sent)
+        elif sent is None or self._is_news(sent):
             self.trouble = error
-        elif sent is not None:
-            self.accept(sent)
 
     def accept(self, positions: Mapping[At, Committed]) -> None:
         """The group has them."""

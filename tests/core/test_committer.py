@@ -144,6 +144,25 @@ def test_what_the_group_was_told_it_is_told_again() -> None:
     assert broker.sent[2:] == [{AT: Committed(2)}, {AT: Committed(2)}]
 
 
+def test_what_is_told_again_in_vain_is_no_trouble() -> None:
+    """Nothing waits for it: a service that rests need not be red while its brokers restart."""
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    committer.answered(None)
+    broker.refusing = True
+    committer.commit([partition], 11.0)
+    assert committer.trouble is None
+    broker.refusing = False
+    committer.commit([partition], 11.2)
+    committer.answered("coordinator is loading")
+    assert (len(broker.sent), committer.trouble) == (2, None)
+    settle(partition)
+    committer.commit([partition], 11.4)
+    committer.answered("coordinator is loading")
+    assert committer.trouble == "coordinator is loading"
+
+
 def test_only_what_it_owns_is_told_again() -> None:
     """The brokers would take any other, too, and another member would find it."""
     broker, committer, partition = committing()
