@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from kworker.config import Config, Spark, Table
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
-from kworker.spark.lease import Lease
+from kworker.spark.lease import Holder, Lease
 
 
 def configured(config: Config) -> Spark:
@@ -35,13 +35,17 @@ def held(spark: Spark) -> Iterator[Lease]:
     except OSError as error:
         raise KworkerError(f"spark.checkpoints: {spark.checkpoints}: {error}") from error
     if not taken:
-        holder = lease.holder()
-        raise AlreadyRunning(
-            f"the Spark job runs as process {holder.get('pid')} on {holder.get('host')}: stop it"
-            ' first (kworker stop; or spark.run = "elsewhere" and kworker reload, and the workers'
-            " go on)"
-        )
+        raise AlreadyRunning(_held_by(lease.holder()))
     try:
         yield lease
     finally:
         lease.release()
+
+
+def _held_by(holder: Holder | None) -> str:
+    if holder is not None and holder.gone:
+        return f"{holder} has the checkpoints until it ends: wait a moment, or kill it if it hangs"
+    return (
+        f"the Spark job runs as {holder or 'another process'}: stop it first (kworker stop; or"
+        ' spark.run = "elsewhere" and kworker reload, and the workers go on)'
+    )

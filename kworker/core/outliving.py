@@ -26,14 +26,15 @@ class _Lane:
     def __init__(self) -> None:
         self.going: set[Record] = set()  # have not ended
         self.useful: list[Record] = []  # may be taken up, when or since they have ended
-        self.following: Record | None = None  # of the present epoch, and its turn has come
+        # Of the present epoch, and their turn has come: one in each partition that has the lane.
+        self.following: list[Record] = []
 
     def __bool__(self) -> bool:
         return bool(self.going or self.useful or self.following)
 
     def run_of(self, record: Record) -> Record | None:
         """The useful run of this very record, in an earlier epoch."""
-        return next((run for run in self.useful if _place(run) == _place(record)), None)
+        return _same(self.useful, record)
 
 
 class Outliving:
@@ -64,8 +65,7 @@ class Outliving:
         """It is closed, and these of its records still run."""
         self._here.pop(_at(partition), None)
         for lane in self._lanes.values():
-            if lane.following is not None and lane.following.partition is partition:
-                lane.following = None
+            lane.following = [one for one in lane.following if one.partition is not partition]
         for run in running:
             lane = self._lanes.setdefault(_name(run), _Lane())
             lane.going.add(run)
@@ -113,7 +113,7 @@ class Outliving:
             self._prune()
             return run
         if lane.going:
-            lane.following = record
+            lane.following.append(record)
             return None
         self._prune()
         return record
@@ -122,12 +122,10 @@ class Outliving:
         """Of these partitions, the records that wait for runs other than their own."""
         back = []
         for lane in self._lanes.values():
-            following = lane.following
-            if following is None or following.partition not in going:
-                continue
-            if lane.run_of(following) is None:
-                back.append(following)
-                lane.following = None
+            for one in list(lane.following):
+                if one.partition in going and lane.run_of(one) is None:
+                    back.append(one)
+                    lane.following.remove(one)
         return back
 
     # -- runs of earlier ones ---------------------------------------------------------
@@ -149,20 +147,20 @@ class Outliving:
                 ends.useless.append(run)
             return
         lane.going.remove(run)
-        following = lane.following
+        again = _same(lane.following, run)
         if run not in lane.useful or run.outcome is NOT_ATTEMPTED:
             lane.useful = [one for one in lane.useful if one is not run]
             ends.useless.append(run)
-        elif following is not None and _place(following) == _place(run):
-            lane.following = None
-            self._take_up(run, following, lane)
+        elif again is not None:
+            lane.following.remove(again)
+            self._take_up(run, again, lane)
             ends.taken_up.append(run)
         elif not self._keeps:
             lane.useful.remove(run)
             ends.useless.append(run)
-        if lane.following is not None and not lane.going:
-            ends.freed.append(lane.following)
-            lane.following = None
+        if not lane.going:
+            ends.freed.extend(lane.following)
+            lane.following = []
 
     def _take_up(self, run: Record, record: Record, lane: _Lane) -> None:
         run.stand_for(record)
@@ -187,6 +185,11 @@ def _at(partition: Partition) -> tuple[str, int]:
 
 def _place(record: Record) -> tuple[str, int, int]:
     return record.partition.topic, record.partition.number, record.offset
+
+
+def _same(records: Iterable[Record], record: Record) -> Record | None:
+    """The one of another epoch that is this very record."""
+    return next((one for one in records if _place(one) == _place(record)), None)
 
 
 def _name(record: Record) -> Name:

@@ -82,7 +82,8 @@ class Job:
         told = False
         while not self._take_lease():
             if not told:
-                _log.info("standby: another job has the checkpoints", **self._lease.holder())
+                holder = self._lease.holder()
+                _log.info("standby: another has the checkpoints", holder=str(holder or "not known"))
                 told = True
             self._tell_standby()
             if self._stop.wait(STANDBY_S):
@@ -99,8 +100,8 @@ class Job:
         """Unless the holder tells its own progress in the same file."""
         told = read_progress(self._config.state_dir) or {}
         holder = self._lease.holder()
-        if told.get("pid") != holder.get("pid"):
-            who = f"process {holder.get('pid')} on {holder.get('host')}"
+        if holder is None or holder.gone or told.get("pid") != holder.pid:
+            who = holder or "another process"
             self._tell(State.STANDBY, f"{who} holds {self._spark.checkpoints}")
 
     def _run_session(self) -> None:

@@ -14,6 +14,7 @@ from kworker.spark.kafka_options import starting_offsets
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.sinks import Sink, prepare, start
+from kworker.spark.tables import Repartitioned
 
 
 class Launcher:
@@ -42,8 +43,11 @@ class Launcher:
             raise Damaged(f"{error}: {step}", error.begin) from error
         except AnalysisException as error:
             raise ConfigError(f"{_key(sink.table)}: {reason(error)}") from error
+        except Repartitioned as error:
+            raise ConfigError(_changed(sink.table, "partition_by", str(error))) from error
         except ValueError as error:
-            raise ConfigError(_changed(sink.table, str(error))) from error
+            part = "transform" if sink.table.transform else "schema"
+            raise ConfigError(_changed(sink.table, part, str(error))) from error
 
     def _launch(self, sink: Sink, rows: TableRows, progress: TableProgress) -> StreamingQuery:
         topic = Topic(self._config.delivery.results, self._watch.topic_id)
@@ -66,8 +70,7 @@ def _key(table: Table) -> str:
     return f"spark.tables[{table.name}]"
 
 
-def _changed(table: Table, how: str) -> str:
-    part = "transform" if table.transform else "schema"
+def _changed(table: Table, part: str, how: str) -> str:
     return (
         f"{_key(table)}.{part}: {how}: change it back, or name another path, and fill that with"
         f" kworker spark reset --table {table.name} --from earliest"

@@ -5,8 +5,30 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 from urllib.parse import urlsplit
+
+import psutil
+
+
+class Holder(NamedTuple):
+    """A job that took the lease, and the JVM that keeps it, once there is one."""
+
+    pid: int
+    host: str
+    jvm: int | None
+
+    @property
+    def gone(self) -> bool:
+        """The job is, as far as it can be seen from this host: what is left of it is its JVM."""
+        return self.host == socket.gethostname() and not psutil.pid_exists(self.pid)
+
+    def __str__(self) -> str:
+        if not self.gone:
+            return f"process {self.pid} on {self.host}"
+        if self.jvm is None:
+            return f"the JVM of process {self.pid} on {self.host}, which is gone,"
+        return f"process {self.jvm} on {self.host}, the JVM of a job that is gone,"
 
 
 class Lease:
@@ -32,10 +54,8 @@ class Lease:
         except BlockingIOError:
             file.close()
             return False
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        file.flush()
         self._file = file
+        self._note()
         return True
 
     @property
@@ -43,19 +63,30 @@ class Lease:
         """What a child keeps open to hold the lease, too."""
         return () if self._file is None else (self._file.fileno(),)
 
+    def share(self, pid: int) -> None:
+        """Makes known which child keeps them."""
+        self._note(jvm=pid)
+
+    def _note(self, **more: int) -> None:
+        if self._file is not None:
+            self._file.truncate(0)
+            told = {"pid": os.getpid(), "host": socket.gethostname(), **more}
+            self._file.write(json.dumps(told))
+            self._file.flush()
+
     def release(self) -> None:
         """For another to take, before this process ends."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def holder(self) -> dict[str, object]:
-        """The `pid` and `host` of who has it, as far as it is known."""
+    def holder(self) -> Holder | None:
+        """Who has it, as far as it is known."""
         try:
-            found = json.loads(((self._folder or Path()) / ".lease").read_text())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            told = json.loads(((self._folder or Path()) / ".lease").read_text())
+            return Holder(int(told["pid"]), str(told["host"]), told.get("jvm"))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
 
 def local_folder(place: str) -> Path | None:

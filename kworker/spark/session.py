@@ -222,6 +222,8 @@ def open_session(
         os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{file.name}" pyspark-shell'
         kept = {"pass_fds": lease.descriptors if lease else ()}
         gateway = launch_gateway(popen_kwargs=kept)  # type: ignore[no-untyped-call]
+        if lease:
+            lease.share(gateway.proc.pid)
         SparkContext._ensure_initialized(gateway=gateway)
         return SparkSession.builder.getOrCreate()
 

@@ -19,6 +19,7 @@ from kworker.spark.tables import (
     LATEST,
     SOURCE_COLUMNS,
     added_columns,
+    check_partitions,
     identifier,
     merge_statement,
 )
@@ -78,8 +79,9 @@ def missing_columns(table: Table, columns: list[str]) -> list[str]:
 def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
     """Makes the table if it is not there, and adds the columns that are new.
 
-    ValueError when it is there and differs otherwise; AnalysisException for a place or names
-    that the format refuses; Damaged when it is not there, but batches were written to it.
+    Repartitioned or another ValueError when it is there and differs otherwise; AnalysisException
+    for a place or names that the format refuses; Damaged when it is not there, but batches were
+    written to it.
     """
     # As nullable: a later change of the transform could not loosen it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
@@ -90,6 +92,10 @@ def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool)
         _expect(session, sink)
     else:
         session.sql(_create_statement(sink, columns))
+    if sink.table.format == "delta" and sink.table.partition_by:
+        # Else each batch would fail. Where none are named, or Iceberg writes, the table's own hold.
+        [detail] = session.sql(f"DESCRIBE DETAIL {sink.name}").collect()
+        check_partitions(detail["partitionColumns"], sink.table.partition_by)
     for added in added_columns(session.table(sink.name).schema, columns):
         place = f"AFTER {identifier(added.after)}" if added.after else "FIRST"
         column = StructType([added.field]).toDDL()
@@ -99,13 +105,15 @@ def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool)
 def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> None:
     """Parquet's files are as they were written, and must go on being readable together.
 
-    ValueError when they would not; files with a column more are for readers who merge schemas.
+    Repartitioned or ValueError when they would not; files with a column more are for readers
+    who merge schemas.
     """
     try:
         files = session.read.option("mergeSchema", "true")
         there = session.table(sink.name) if sink.table.table else files.parquet(sink.table.path)
     except AnalysisException:
         return  # no file yet
+    check_partitions(_folders(there), sink.table.partition_by)
     # Of what stands in the names of folders, Spark guesses the types.
     apart = {name.casefold() for name in sink.table.partition_by}
     have, want = (
@@ -113,6 +121,12 @@ def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> No
         for each in (there.schema, columns)
     )
     added_columns(have, want)
+
+
+def _folders(files: DataFrame) -> list[str]:
+    """The columns that stand in the names of folders, from the outermost."""
+    leaves = files._jdf.queryExecution().analyzed().collectLeaves()
+    return list(leaves.head().relation().partitionSchema().fieldNames())
 
 
 def _expect(session: SparkSession, sink: Sink) -> None:

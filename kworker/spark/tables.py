@@ -1,6 +1,6 @@
 """What a table's rows are, as Spark SQL text and schemas: built, and tested, without a JVM."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -188,6 +188,17 @@ def added_columns(have: StructType, want: StructType) -> list[Added]:
         for field, after in zip(want.fields, previous, strict=False)
         if field.name.casefold() not in of_table
     ]
+
+
+class Repartitioned(ValueError):
+    """The table is not partitioned as it shall be."""
+
+
+def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
+    """Raises Repartitioned: files in two layouts under one folder cannot be read together."""
+    if [name.casefold() for name in have] != [name.casefold() for name in want]:
+        was, is_ = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
+        raise Repartitioned(f"the table is partitioned by {was}, and by {is_} here")
 
 
 # Iceberg knows no shorter whole numbers.

@@ -161,11 +161,11 @@ class Assignment:
         _LOG.info("revoked", partitions=_names(partitions))
 
     def lost(self, partitions: list[At]) -> None:
-        """Others may own them already: drop everything, commit nothing."""
+        """Others may own them already, or nobody: drop everything, commit nothing."""
         self._lost_at = time.monotonic()
         self._close(partitions)
         _LOG.warning(
-            "partitions lost; others have them, what was in hand is done again",
+            "partitions lost; whoever has them next goes on from what is committed",
             partitions=_names(partitions),
         )
 

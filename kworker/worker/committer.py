@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from kworker.clients.kafka import At, Refused
@@ -26,6 +27,7 @@ class CommitPolicy:
     records: int
     resting_s: float = 0.02  # with nothing in flight
     answer_s: float = 30.0  # without an answer for so long, another commit may go
+    renew_s: float = 10.0  # after so long the group is told again what it was told
 
 
 class Committer:
@@ -42,6 +44,7 @@ class Committer:
         self._sent: dict[At, Committed] | None = None
         self._sent_at = 0.0
         self._last = 0.0
+        self._renew_at = inf
         self.commits = 0
         self.trouble: str | None = None
 
@@ -65,7 +68,11 @@ class Committer:
 
     @property
     def under_way(self) -> bool:
-        return self._sent is not None
+        """Something that the group does not have yet; for the rest nobody waits."""
+        return self._sent is not None and self._is_news(self._sent)
+
+    def _is_news(self, positions: Mapping[At, Committed]) -> bool:
+        return not positions.items() <= self._told.items()
 
     def know(self, at: At, held: Committed | None) -> None:
         """What the group holds when an assignment begins."""
@@ -98,18 +105,33 @@ class Committer:
                 news[at] = held
         return news
 
-    def commit(self, partitions: Iterable[Partition], now: float) -> None:
-        """Sends what is new, unless an answer is awaited."""
+    def commit(self, partitions: Collection[Partition], now: float) -> None:
+        """Sends what is new, unless an answer is awaited; now and then the rest, too.
+
+        For a request that the client gave up may come late, and the brokers take it: the
+        position goes back, and of a partition that rests nothing new would mend that.
+        """
         if self._sent is not None and now - self._sent_at < self._policy.answer_s:
             return
-        if not (news := self.news(partitions)):
+        renews = now >= self._renew_at
+        sent = self.news(partitions)
+        if renews:
+            sent = self._told_of(partitions) | sent
+        if not sent:
             return
         try:
-            self._consumer.commit(news)
+            self._consumer.commit(sent)
         except Refused as refused:
-            self.trouble = str(refused)
+            if self._is_news(sent):
+                self.trouble = str(refused)
             return
-        self._sent, self._sent_at = news, now
+        self._sent, self._sent_at = sent, now
+        renew_at = now + self._policy.renew_s
+        self._renew_at = renew_at if renews else min(self._renew_at, renew_at)
+
+    def _told_of(self, partitions: Iterable[Partition]) -> dict[At, Committed]:
+        ours = ((p.topic, p.number) for p in partitions if p.open)
+        return {at: self._told[at] for at in ours if at in self._told}
 
     def commit_now(self, partitions: Iterable[Partition]) -> None:
         """Before a partition is given up: waits for the answer, and does not fail."""
@@ -126,10 +148,11 @@ class Committer:
     def answered(self, error: str | None) -> None:
         """The answer to the commit under way. After an error the next interval tries again."""
         sent, self._sent = self._sent, None
-        if error is not None:
+        if error is None:
+            if sent is not None:
+                self.accept(sent)
+        elif sent is None or self._is_news(sent):
             self.trouble = error
-        elif sent is not None:
-            self.accept(sent)
 
     def accept(self, positions: Mapping[At, Committed]) -> None:
         """The group has them."""

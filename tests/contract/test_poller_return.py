@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kworker.clients.memory import MemoryKafka
 from kworker.core.claim import Done
@@ -67,6 +68,17 @@ def test_what_still_runs_when_its_partition_returns_goes_on(transactional: str) 
     assert published(kafka) == [b"result of 0", b"result of 1"]
     assert kafka.committed(GROUP) == {AT: 2}
     assert (bench.poller.flow.records, bench.poller.idle) == (0, True)
+
+
+def test_a_loss_is_not_told_as_the_gain_of_others() -> None:
+    """Here nobody else is in the group, and what was in hand is not done again, either."""
+    bench = Bench(one_partition(b"a"), ["foo"])
+    bench.turn(2)
+    with capture_logs() as lines:
+        lose(bench)
+    [lost] = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert lost == "partitions lost; whoever has them next goes on from what is committed"
+    assert (bench.owned, begun(bench)) == ([AT], [0])
 
 
 @GUARANTEES

@@ -124,6 +124,60 @@ def test_what_the_group_has_from_before_is_not_committed_again() -> None:
     assert broker.sent == []
 
 
+def test_what_the_group_was_told_it_is_told_again() -> None:
+    """A request given up long ago may have come late, and moved a resting partition back."""
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    committer.answered(None)
+    committer.commit([partition], 10.9)
+    assert broker.sent == [{AT: Committed(1)}]
+    committer.commit([partition], 11.0)
+    assert broker.sent[1:] == [{AT: Committed(1)}]
+    assert not committer.under_way  # nothing that a drain would wait for
+    settle(partition)
+    committer.answered(None)
+    committer.commit([partition], 11.2)
+    committer.answered(None)
+    committer.commit([partition], 20.9)
+    committer.commit([partition], 21.0)
+    assert broker.sent[2:] == [{AT: Committed(2)}, {AT: Committed(2)}]
+
+
+def test_what_is_told_again_in_vain_is_no_trouble() -> None:
+    """Nothing waits for it: a service that rests need not be red while its brokers restart."""
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    committer.answered(None)
+    broker.refusing = True
+    committer.commit([partition], 11.0)
+    assert committer.trouble is None
+    broker.refusing = False
+    committer.commit([partition], 11.2)
+    committer.answered("coordinator is loading")
+    assert (len(broker.sent), committer.trouble) == (2, None)
+    settle(partition)
+    committer.commit([partition], 11.4)
+    committer.answered("coordinator is loading")
+    assert committer.trouble == "coordinator is loading"
+
+
+def test_only_what_it_owns_is_told_again() -> None:
+    """The brokers would take any other, too, and another member would find it."""
+    broker, committer, partition = committing()
+    other = a_partition(number=1)
+    committer.know(("orders", 1), Committed(0))
+    settle(partition)
+    settle(other)
+    committer.commit([partition, other], 1.0)
+    other.open = False
+    committer.forget(("orders", 1))
+    committer.answered(None)
+    committer.commit([partition], 11.0)
+    assert broker.sent[1:] == [{AT: Committed(1)}]
+
+
 class CommitterAgainstModel(RuleBasedStateMachine):
     """Partitions come and go while commits are under way, answered or refused."""
 
@@ -161,9 +215,9 @@ class CommitterAgainstModel(RuleBasedStateMachine):
         partition.open = False
         self.committer.forget(at)
 
-    @rule(taken=st.booleans())
-    def commit(self, taken: bool) -> None:
-        self.now += 0.2
+    @rule(taken=st.booleans(), later=st.booleans())
+    def commit(self, taken: bool, later: bool = False) -> None:
+        self.now += POLICY.renew_s if later and not self.under_way else 0.2
         closed = a_partition("orders", 9)
         settle(closed)
         closed.open = False

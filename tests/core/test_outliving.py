@@ -155,6 +155,29 @@ def test_a_key_is_one_whichever_topic_its_records_come_from(outliving: Outliving
     assert outliving.meet(back) is None
 
 
+def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(outliving: Outliving) -> None:
+    """One that comes again arrived while its source was away, and its source came back after."""
+    run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
+    outliving.leave(run.partition, [run])
+    back = event(requeue, 4, ("orders", 0, KEY))
+    assert outliving.meet(back) is None
+    outliving.returned([here, requeue])
+    assert outliving.meet(again(run, here)) is None
+    assert outliving.ended([run]) == ([run], [back], [])
+    assert not outliving
+
+
+def test_only_a_partition_that_goes_takes_those_with_it_that_wait(outliving: Outliving) -> None:
+    run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
+    outliving.leave(run.partition, [run])
+    outliving.returned([here, requeue])
+    back, other = event(requeue, 4, ("orders", 0, KEY)), event(here, 5)
+    assert [outliving.meet(back), outliving.meet(other)] == [None, None]
+    assert outliving.withdraw([here]) == [other]
+    outliving.leave(here, [])
+    assert outliving.ended([run]).freed == [back]
+
+
 def test_of_a_partition_that_goes_again_nobody_waits(outliving: Outliving) -> None:
     """Neither for its own run, which may be taken up the next time, nor for another."""
     run, here = event(an_epoch()), an_epoch()

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -219,7 +220,8 @@ def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:
     assert first.take()
     assert first.take()
     assert not second.take()
-    assert second.holder() == {"pid": os.getpid(), "host": socket.gethostname()}
+    assert second.holder() == (os.getpid(), socket.gethostname(), None)
+    assert str(second.holder()) == f"process {os.getpid()} on {socket.gethostname()}"
     assert Lease("s3a://bucket/c").take()
 
 
@@ -233,6 +235,35 @@ def test_a_lease_lasts_as_long_as_the_child_that_writes(tmp_path: Path) -> None:
         assert not successors.take()
         child.communicate()
     assert successors.take()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_is_gone_is_not_named_as_the_holder_but_its_jvm_is(
+    tmp_path: Path, known: bool
+) -> None:
+    """One that hangs keeps its successors waiting, and somebody may have to kill it."""
+    share = "lease.share(jvm.pid)" if known else ""
+    script = f"""
+import subprocess
+import sys
+from kworker.spark.lease import Lease
+lease = Lease({str(tmp_path)!r})
+assert lease.take()
+quiet = subprocess.DEVNULL
+jvm = subprocess.Popen(["cat"], stdout=quiet, stderr=quiet, pass_fds=lease.descriptors)
+{share}
+print(jvm.pid)
+"""
+    command = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as job:  # type: ignore[call-overload]
+        jvm = int(job.stdout.readline())
+        assert job.wait(30) == 0
+        successors = Lease(str(tmp_path))
+        assert not successors.take()
+        who = f"process {jvm} on" if known else f"the JVM of process {job.pid} on"
+        assert str(successors.holder()).startswith(f"{who} {socket.gethostname()}, ")
+        assert " gone," in str(successors.holder())
 
 
 def test_a_child_of_another_than_its_supervisor_ends_at_once() -> None:

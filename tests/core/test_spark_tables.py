@@ -1,20 +1,26 @@
 """The Spark job's decisions, all made without a JVM."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import StringType, StructType
 
 from kworker.config import Config, Kafka, Source, Spark, Table
 from kworker.errors import ConfigError
+from kworker.spark import launch
 from kworker.spark.kafka_options import client_properties, source_options, starting_offsets
+from kworker.spark.launch import Launcher
+from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import explained, shortened
 from kworker.spark.session import missing_from, properties, properties_text
-from kworker.spark.sinks import Sink, leaves_out_repeats, missing_columns, trigger_of
+from kworker.spark.sinks import AVAILABLE_NOW, Sink, leaves_out_repeats, missing_columns, trigger_of
 from kworker.spark.tables import (
     SOURCE_COLUMNS,
+    Repartitioned,
     added_columns,
+    check_partitions,
     identifier,
     literal,
     merge_statement,
@@ -135,6 +141,49 @@ def test_any_other_change_of_columns_is_refused(want: StructType, why: str) -> N
     """The table's old rows could not be read as the new ones."""
     with pytest.raises(ValueError, match=why):
         added_columns(columns(a="long"), want)
+
+
+@pytest.mark.parametrize(
+    ("want", "by"),
+    [([], "nothing"), (["b"], "b"), (["b", "a"], "b, a"), (["a", "b", "c"], "a, b, c")],
+)
+def test_another_partitioning_is_refused(want: list[str], by: str) -> None:
+    """As folders they are nested, so their order counts; how they are spelt does not."""
+    check_partitions(["a", "B"], ["A", "b"])
+    with pytest.raises(
+        Repartitioned, match=f"^the table is partitioned by a, B, and by {by} here$"
+    ):
+        check_partitions(["a", "B"], want)
+
+
+@pytest.mark.parametrize(
+    ("settings", "raised", "key"),
+    [
+        ({}, Repartitioned("changed"), "partition_by"),
+        ({}, ValueError("changed"), "schema"),
+        ({"transform": "m:f"}, ValueError("changed"), "transform"),
+    ],
+)
+def test_a_changed_table_is_refused_with_the_setting_and_what_to_type(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    raised: ValueError,
+    key: str,
+) -> None:
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(launch, "prepare", refuse)
+    watch: Any = SimpleNamespace(topic_id="id", ends={})
+    launcher = Launcher(cast(Any, None), config(), watch, AVAILABLE_NOW)
+    sink = Sink(table(**settings), 0, str(tmp_path / "c" / "t"))
+    with pytest.raises(ConfigError) as refused:
+        launcher.launch(sink, cast(Any, SimpleNamespace(schema=None)), TableProgress("t"))
+    assert str(refused.value) == (
+        f"spark.tables[t].{key}: changed: change it back, or name another path, and fill that"
+        " with kworker spark reset --table t --from earliest"
+    )
 
 
 def test_icebergs_wider_numbers_are_no_change() -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.harness.ledgers import At, Invocation, by_position
 from tests.harness.service import Service
 
-GIVEN, TAKEN = "assigned", ("revoked", "partitions lost; others have them")
+GIVEN, TAKEN = "assigned", ("revoked", "partitions lost")
 
 
 class Move(NamedTuple):

@@ -91,6 +91,28 @@ def test_what_is_sent_again_and_comes_late_all_the_same_is_there_once(
     assert found.repeated == []
 
 
+def test_a_position_that_a_late_commit_moved_back_does_not_stay_there(
+    tmp_path: Path, proxied: Proxied
+) -> None:
+    """At least once, with nothing left to do: for lag tools, and for who owns it next."""
+    source, results = _topics(tmp_path, proxied)
+    writer = Writer(proxied.bootstrap, tmp_path / "produced")
+    with _serving(tmp_path, proxied, source, results, SLOWISH, "at-least-once", "200ms") as struck:
+        writer.begin(source, numbered(RECORDS, keys=500))
+        held = _sent_again(struck, proxied, Api.OFFSET_COMMIT)
+        writer.finish()
+        struck.caught_up()
+        held.release()
+        assert set(held.errors()) == {0}, "an invalid run: the broker took none"
+        struck.caught_up(timeout_s=30)
+        assert struck.stop() == 0
+        struck.is_gone()
+    found = gather(struck, writer.acked, results)
+    assert found.contradictions().keys() == {"committed position went back"}
+    assert len(found.results) == RECORDS
+    assert found.repeated == []
+
+
 def _with_late_ends(tmp_path: Path, proxied: Proxied, handlers: str) -> tuple[list[int], Evidence]:
     """What the broker answered to ends that came in the middle of the next transaction."""
     source, results = _topics(tmp_path, proxied)

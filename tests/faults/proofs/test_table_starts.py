@@ -6,6 +6,8 @@ No broker, and one JVM for all formats, since starting it is most of what this c
 import os
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from kworker.spark.query import causes
 from kworker.spark.reasons import explained
 from kworker.spark.session import archives, close_session, open_session
 from kworker.spark.sinks import AVAILABLE_NOW, Sink, prepare, sinks, start
+from kworker.spark.tables import Repartitioned
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -102,6 +105,22 @@ def test_columns_that_change_or_go_are_refused(
     """Also where files would take anything, and nobody could read them together."""
     with pytest.raises(ValueError, match=why):
         prepare(session, sink, StructType.fromDDL(ddl), wrote=True)
+
+
+@pytest.mark.parametrize("by", [[], ["order_id"], ["customer", "order_id"]])
+def test_other_partition_columns_are_refused(
+    session: SparkSession, sink: Sink, by: list[str]
+) -> None:
+    """Files in two layouts under one folder cannot be read together.
+
+    Delta's table says itself how it is partitioned to who does not; Iceberg's always does.
+    """
+    table = sink.table.model_copy(update={"partition_by": by})
+    rows, changed = StructType.fromDDL(ROWS), replace(sink, table=table)
+    refuses = {"parquet": True, "delta": bool(by), "iceberg": False}[table.format]
+    told = f"^the table is partitioned by customer, and by {', '.join(by) or 'nothing'} here$"
+    with pytest.raises(Repartitioned, match=told) if refuses else nullcontext():
+        prepare(session, changed, rows, wrote=True)
 
 
 def test_a_column_that_is_added_stands_where_the_schema_has_it(
