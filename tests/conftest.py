@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -25,6 +26,12 @@ SHORT_LIVED = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+
+# An example may take as long as the machine lets it: time is not what properties are about.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 _GUARD = pytest.StashKey[shared.Guard]()
 

@@ -371,8 +371,8 @@ TestCrowded = Crowded.TestCase
 TestStormy = Stormy.TestCase
 TestHolding = Holding.TestCase
 TestReturning = Returning.TestCase
-TestCalm.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestStormy.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
-TestCrowded.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
-TestHolding.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
-TestReturning.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestCalm.settings = settings(max_examples=40, stateful_step_count=40)
+TestStormy.settings = settings(max_examples=80, stateful_step_count=50)
+TestCrowded.settings = settings(max_examples=60, stateful_step_count=50)
+TestHolding.settings = settings(max_examples=40, stateful_step_count=50)
+TestReturning.settings = settings(max_examples=60, stateful_step_count=50)

@@ -299,7 +299,7 @@ TestExactly = Exactly.TestCase
 TestExactlyCrowded = ExactlyCrowded.TestCase
 TestUnmapped = Unmapped.TestCase
 TestExactlyHolding = ExactlyHolding.TestCase
-TestExactly.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
-TestExactlyCrowded.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
-TestUnmapped.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
-TestExactlyHolding.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+TestExactly.settings = settings(max_examples=60, stateful_step_count=50)
+TestExactlyCrowded.settings = settings(max_examples=30, stateful_step_count=50)
+TestUnmapped.settings = settings(max_examples=30, stateful_step_count=50)
+TestExactlyHolding.settings = settings(max_examples=30, stateful_step_count=50)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -315,7 +315,6 @@ class NoCrew:
         self.begun.append((batch, batch.next()))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.sampled_from([None, b"a", b"b", b"c"])), max_size=60),
     st.integers(1, 5),

@@ -260,6 +260,4 @@ class CommitterAgainstModel(RuleBasedStateMachine):
 
 
 TestCommitterAgainstModel = CommitterAgainstModel.TestCase
-TestCommitterAgainstModel.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None
-)
+TestCommitterAgainstModel.settings = settings(max_examples=60, stateful_step_count=25)

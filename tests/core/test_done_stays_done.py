@@ -160,4 +160,4 @@ class DoneStaysDone(RuleBasedStateMachine):
 
 
 TestDoneStaysDone = DoneStaysDone.TestCase
-TestDoneStaysDone.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestDoneStaysDone.settings = settings(max_examples=150, stateful_step_count=50)

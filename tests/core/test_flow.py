@@ -39,7 +39,7 @@ def turn(flow: Flow, partitions: list[Partition], now: float) -> set[Partition]:
     return flow.paused
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     records_max=st.integers(1, 50),
     bytes_max=st.integers(1, 5000),
@@ -138,7 +138,7 @@ def test_patience_begins_anew_after_a_pause() -> None:
     assert turn(flow, [partition], 7.6) == {partition}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(size=st.integers(1, 1000), count=st.integers(1, 10), bytes_max=st.integers(1, 3000))
 def test_with_a_constant_load_it_changes_its_mind_once_at_most(
     size: int, count: int, bytes_max: int
@@ -271,7 +271,7 @@ def test_a_partition_that_is_given_up_leaves_no_trace() -> None:
     assert turn(flow, [other], 2.1) == set()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 30), st.booleans()), max_size=40))
 def test_all_that_is_paused_goes_on_once_everything_has_ended(
     acts: list[tuple[int, int, bool]],

@@ -166,7 +166,7 @@ class Unordered(LanesAgainstModel):
 TestByKey = LanesAgainstModel.TestCase
 TestByPartition = ByPartition.TestCase
 TestUnordered = Unordered.TestCase
-TestByKey.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestByKey.settings = settings(max_examples=60, stateful_step_count=30)
 TestByPartition.settings = TestUnordered.settings = settings(TestByKey.settings, max_examples=25)
 
 

@@ -117,7 +117,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
 
 
 TestLedgerAgainstModel = LedgerAgainstModel.TestCase
-TestLedgerAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLedgerAgainstModel.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_without_a_committed_position_the_first_record_tells_where_it_begins() -> None:

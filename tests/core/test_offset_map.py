@@ -54,7 +54,6 @@ def some_runs(draw: st.DrawFn, most: int = 60) -> list[Run]:
     return found
 
 
-@settings(deadline=None)
 @given(some_runs())
 def test_what_was_written_is_read(runs: list[Run]) -> None:
     text = encode(ORIGIN, BASE, runs)
@@ -65,7 +64,6 @@ def test_what_was_written_is_read(runs: list[Run]) -> None:
     assert {same_topic(held, each) for each in ELSEWHERE.values()} == {None}
 
 
-@settings(deadline=None)
 @given(some_runs(most=8), st.data())
 def test_a_character_that_is_damaged_is_noticed_or_does_no_harm(
     runs: list[Run], data: st.DataObject
@@ -83,7 +81,6 @@ def test_a_character_that_is_damaged_is_noticed_or_does_no_harm(
     assert same_topic(Committed(BASE, damaged), ORIGIN) is not False
 
 
-@settings(deadline=None)
 @given(some_runs(most=8), st.data())
 def test_a_text_that_is_cut_or_goes_on_is_noticed(runs: list[Run], data: st.DataObject) -> None:
     text = encode(ORIGIN, BASE, runs)
@@ -94,7 +91,6 @@ def test_a_text_that_is_cut_or_goes_on_is_noticed(runs: list[Run], data: st.Data
         assert same_topic(Committed(BASE, other), ORIGIN) is not False
 
 
-@settings(deadline=None)
 @given(st.text(), st.binary(max_size=80), st.integers(0, 1 << 62))
 @example("", bytes(29), 0)
 def test_whatever_is_read_nothing_is_raised_nor_named_below_the_position(
@@ -108,7 +104,6 @@ def test_whatever_is_read_nothing_is_raised_nor_named_below_the_position(
         assert same_topic(Committed(position, each), ORIGIN) is None
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=60), st.sampled_from([0, 1]))
 def test_whatever_the_body_says_its_runs_ascend_and_do_not_touch(told: bytes, form: int) -> None:
     """A later version of this code may have a bug that its check sum does not know of."""
@@ -194,7 +189,7 @@ def test_the_longest_map_fits_and_one_that_is_longer_is_not_written() -> None:
         encode(ORIGIN, BASE, [(b + 1000 * i, e + 1000 * i) for i, (b, e) in enumerate(runs)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(LENGTHS, max_size=300),
     st.randoms(use_true_random=False),

@@ -258,7 +258,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(acts=st.lists(ACTS, min_size=4, max_size=30), queue=st.integers(2, 4))
 def test_whatever_happens_settled_is_written_and_all_is_settled_once(
     acts: list[tuple[str, ...]], queue: int

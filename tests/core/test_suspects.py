@@ -243,7 +243,7 @@ CHANCES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_every_killer_is_convicted_and_nobody_else_ever(data: st.DataObject):
     """Whoever dies beside it, and however often the worker is killed meanwhile."""
@@ -266,7 +266,7 @@ def test_every_killer_is_convicted_and_nobody_else_ever(data: st.DataObject):
     assert cell.deaths <= len(killers) * (limit + halvings * restarts)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 20), st.sets(st.integers(0, 19), max_size=2), st.integers(0, 1))
 def test_random_kills_of_the_cell_convict_nobody(count: int, killers: set[int], every: int):
     """Three kills, wherever they strike, stay below what an unsure conviction takes."""
