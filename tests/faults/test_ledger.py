@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.examples import LEDGER
@@ -212,8 +213,19 @@ def test_without_the_position_the_same_handler_books_twice(
 
 def _kill(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> None:
     writer.begin(topic, islice(stream, PORTION))
-    _at_work(struck, slot, writer, topic, stream)
-    struck.kill_worker(slot)
+
+    def killed() -> bool:
+        """Stopped first, so that what is not committed stays so."""
+        _at_work(struck, slot, writer, topic, stream)
+        worker = psutil.Process(struck.worker(slot)["pid"])
+        worker.suspend()
+        if _uncommitted(struck, worker.pid):
+            struck.kill_worker(slot)
+            return True
+        worker.resume()
+        return False
+
+    eventually(killed, what="it has booked what is not committed")
 
 
 def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> None:
@@ -230,6 +242,18 @@ def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Ite
     eventually(works, every_s=0.01, what="it is at work")
 
 
+def _uncommitted(struck: Service, pid: int) -> bool:
+    """Whether a worker has booked what the group does not hold as done."""
+    positions = struck.committed()
+    beyond = kafka.named_beyond(struck.bootstrap, struck.name)
+    return any(
+        run.offset >= positions.get(run.at, 0)
+        and not any(run.offset in done for done in beyond.get(run.at, []))
+        for run in invocations(struck.ledger)
+        if run.pid == pid and run.ended
+    )
+
+
 def _booked(ledger: Path, pid: int) -> int:
     lines = "".join(path.read_text() for path in ledger.glob(f"{pid}-*.handler")).splitlines()
     return sum(line.startswith(ENDED) for line in lines)
@@ -238,9 +262,10 @@ def _booked(ledger: Path, pid: int) -> int:
 def _busy_when_orphaned(
     runs: Sequence[Invocation], orphans: set[int], faults: Sequence[Fault]
 ) -> bool:
-    """Workers of the killed supervisor booked on: it did not die at rest."""
+    """Workers of the killed supervisor were booking: it did not die at rest."""
     [killed] = [fault for fault in faults if fault.slot < 0]
-    return any(run.pid in orphans and run.start_ns > killed.to_ns for run in runs)
+    ends = [run.end_ns or 0 for run in runs if run.pid in orphans]
+    return any(end > killed.from_ns for end in ends)
 
 
 def _shared(joining: Service) -> bool:
