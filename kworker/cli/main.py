@@ -1,5 +1,6 @@
 """The `kworker` command: its verbs, and what becomes of their errors."""
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -82,6 +83,21 @@ for name, group in (
 for name, group in (("dead", dead), ("offsets", offsets)):
     app.add_typer(group.app, name=name, rich_help_panel="Repair")
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
+
+
+def _flow(group: typer.Typer) -> None:
+    """Lines of help end where the terminal's do, not where the docstring's did."""
+    described = [*group.registered_commands, group.registered_callback]
+    for each in described:
+        if each and each.callback:
+            paragraphs = inspect.cleandoc(each.callback.__doc__ or "").split("\n\n")
+            each.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    for each in group.registered_groups:
+        if each.typer_instance:
+            _flow(each.typer_instance)
+
+
+_flow(app)
 
 
 def main() -> None:

@@ -324,19 +324,7 @@ class KafkaProducer:
         Raises QueueFull, or Refused when the client knows already that it cannot.
         """
         try:
-            # By position: keywords cost as much again as the call.
-            self._produce(
-                output.topic,
-                output.value,
-                output.key,
-                output.partition,
-                refused,
-                None,
-                0,
-                output.headers,
-            )
-        except BufferError:
-            raise QueueFull from None
+            hand_over(self._produce, output, refused)
         except KafkaException as error:
             raise Refused(str(error.args[0]), passing=True) from None
 
@@ -356,6 +344,26 @@ class KafkaProducer:
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._FATAL or error.fatal():
             self._fatal = str(error)
+
+
+def hand_over(
+    produce: Any, output: Output, refused: Callable[[object, object], None] | None = None
+) -> None:
+    """Calls a producer's `produce`, without waiting. Raises QueueFull, or what the library does."""
+    try:
+        # By position: keywords cost as much again as the call.
+        produce(
+            output.topic,
+            output.value,
+            output.key,
+            output.partition,
+            refused,
+            None,
+            0,
+            output.headers,
+        )
+    except BufferError:
+        raise QueueFull from None
 
 
 def offsets_of(positions: Mapping[At, Committed]) -> list[TopicPartition]:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kworker.clients.kafka import At, QueueFull, Refused, offsets_of
+from kworker.clients.kafka import At, QueueFull, Refused, hand_over, offsets_of
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
@@ -113,18 +113,8 @@ class KafkaTransactor:
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                # By position: keywords cost as much again as the call.
-                self._produce(
-                    output.topic,
-                    output.value,
-                    output.key,
-                    output.partition,
-                    None,
-                    None,
-                    0,
-                    output.headers,
-                )
-            except BufferError:
+                hand_over(self._produce, output)
+            except QueueFull:
                 if time.monotonic() >= deadline:
                     raise Refused("the producer's queue stays full", passing=True) from None
                 self.poll(_FULL_WAIT_S)
@@ -139,19 +129,7 @@ class KafkaTransactor:
         Raises QueueFull; Broken; Refused when the client knows already that it cannot.
         """
         try:
-            # By position: keywords cost as much again as the call.
-            self._produce(
-                output.topic,
-                output.value,
-                output.key,
-                output.partition,
-                refused,
-                None,
-                0,
-                output.headers,
-            )
-        except BufferError:
-            raise QueueFull from None
+            hand_over(self._produce, output, refused)
         except KafkaException as error:
             if error.args[0].code() in _OVER:
                 raise Broken(str(error.args[0])) from None

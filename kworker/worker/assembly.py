@@ -30,7 +30,7 @@ from kworker.worker.claimant import Claimant
 from kworker.worker.claiming import Claiming, ClaimPolicy
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
-from kworker.worker.exactly_once import ExactlyOnce, TransactionPolicy
+from kworker.worker.exactly_once import ExactlyOnce
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
@@ -44,6 +44,7 @@ from kworker.worker.results import Results
 from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.shared_suspects import SharedSuspects
 from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.transacting import TransactionPolicy
 from kworker.worker.triage import Triage
 from kworker.worker.ward import Ward
 from kworker.worker.work import async_work, work

@@ -1,74 +1,27 @@
 """How outcomes become durable, together with the positions behind them: exactly once."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from kworker.clients.kafka import At, Refused
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.offset_map import Committed
-from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record, by_partition
 from kworker.core.restart import Backoff
 from kworker.worker.aside import aside
 from kworker.worker.backlog import Backlog, Batch, Filled
 from kworker.worker.committer import Committer
-from kworker.worker.intake import Fenced
+from kworker.worker.doubt import Doubt, Fences
+from kworker.worker.transacting import Member, TransactionPolicy, Transactor
 
 _LOG = structlog.get_logger()
 
 Begin = Callable[[Callable[[], Any]], "Future[Any]"]
 """Begins a call that may block, elsewhere."""
-
-
-class FencedByTwin(Fenced):
-    """Another process has taken this worker's transactional id."""
-
-
-class Transactor(Protocol):
-    """What is needed of `KafkaTransactor` or its twin."""
-
-    @property
-    def unfinished(self) -> int: ...
-    def open(self) -> None: ...
-    def begin(self) -> None: ...
-    def queue(self, output: Output, refused: Callable[[object, object], None]) -> None: ...
-    def poll(self) -> None: ...
-    def trouble(self) -> str | None: ...
-    def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None: ...
-    def commit(self) -> None: ...
-    def abort(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class Member(Protocol):
-    """What is needed of `KafkaConsumer` or its twin."""
-
-    def standing(self) -> object: ...
-    def positions(
-        self, partitions: Iterable[At], timeout_s: float
-    ) -> dict[At, Committed | None]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionPolicy:
-    """What is waited for, and how long."""
-
-    limit_s: float  # transaction.timeout.ms: whoever has one open for longer is fenced
-    serve_every_s: float = 1.0  # callbacks, at least: what is not heard piles up in the client
-    hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited
-    name_every_s: float = 0.05  # where there are no offset maps: it costs more than it moves
-    look_every_s: float = 1.0  # whether the transaction is broken, when they do not come
-    patience_s: float = 5.0  # without them, or an answer: say so
-    give_up_s: float = 15.0  # though the brokers answer: another producer
-    rest_s: float = 0.2  # after a transaction that was aborted, and it is not known by whom
-    again_s: tuple[float, float] = (0.05, 1.0)  # until another producer: first, longest
-    read_s: float = 5.0
-    excuse_s: float = 60.0  # after a doubt, a fence may be of our own past
 
 
 class Step(Enum):
@@ -124,12 +77,12 @@ class ExactlyOnce:
         self._spoiled = False  # what is produced must not become visible
         self._refused: list[Record] = []  # by Kafka, in the transaction that is being aborted
         self._broken = ""  # why it is, if nothing was refused
-        self._sent: Mapping[At, Committed] = {}  # with the present or the doubtful transaction
-        self._doubted: list[Record] = []  # in a transaction of which nobody knows
+        self._sent: Mapping[At, Committed] = {}  # with the present transaction, or the last
+        self._in_doubt: Doubt | None = None
         self._dropped: list[Record] = []
         self._again = Backoff(*policy.again_s, calm_s=10.0)
         self._not_before = 0.0
-        self._excused_until = float("-inf")
+        self._fences = Fences(policy)
         self._ending = False
         self._trouble = ""
         self._silence = ""
@@ -150,10 +103,10 @@ class ExactlyOnce:
 
     @property
     def calm(self) -> bool:
-        return self._opened and not self._doubted and self._step is not Step.READING
+        return self._opened and self._in_doubt is None
 
     def quiet(self, partitions: Collection[Partition]) -> bool:
-        idle = not self.busy and not self._batch.records and not self._doubted
+        idle = not self.busy and not self._batch.records and self._in_doubt is None
         return idle and not self._committer.news(partitions)
 
     def done_with(self, going: Collection[Partition]) -> bool:
@@ -338,21 +291,12 @@ class ExactlyOnce:
 
     def _doubt(self, refused: Refused, now: float) -> None:
         """Another producer, and then what the group has. Raises FencedByTwin."""
-        self._mind_fence(refused, now)
+        self._fences.mind(refused, self._begun_at, now)
         _LOG.warning("a transaction is in doubt; positions are read back", error=str(refused))
-        self._doubted = self._batch.take()
+        doubt, self._sent = Doubt(self._batch.take(), self._sent), {}
+        self._in_doubt = doubt if doubt.asked else None
         self._over()
         self._discard(refused, now)
-
-    def _mind_fence(self, refused: Refused, now: float) -> None:
-        """Our own past may have done it: with one open for too long, or what is still under way."""
-        if refused.passing:
-            self._excused_until = now + self._policy.excuse_s
-            return
-        expired = self._begun_at is not None and now - self._begun_at >= self._policy.limit_s
-        if not expired and now >= self._excused_until:
-            raise FencedByTwin(f"its transactional id is used by another process: {refused}")
-        self._excused_until = float("-inf")
 
     def _discard(self, why: Refused, now: float) -> None:
         self._transactor.close()
@@ -371,29 +315,25 @@ class ExactlyOnce:
         if not self._opened:
             self._begin_aside(Step.OPENING, self._transactor.open, now)
             return
-        member, limit_s = self._member, self._policy.read_s
-        asked = {*self._sent, *((r.partition.topic, r.partition.number) for r in self._doubted)}
+        assert self._in_doubt is not None
+        member, asked, limit_s = self._member, self._in_doubt.asked, self._policy.read_s
         self._begin_aside(Step.READING, lambda: member.positions(asked, limit_s), now)
 
     def _came_back(self, now: float) -> None:
         self._opened, self._opened_at = True, now
-        if self._sent or self._doubted:
+        if self._in_doubt is not None:
             self._step = Step.AWAY  # until it is known what the last one did
         else:
             self._step, self._trouble = Step.READY, ""
 
     def _resolve(self, held: Mapping[At, Committed | None]) -> list[Record]:
         """What the group has is the truth: our transaction is there, or it never was."""
-        doubted, sent, self._doubted, self._sent = self._doubted, self._sent, [], {}
-        there = {at for at, positions in sent.items() if held.get(at) == positions}
+        assert self._in_doubt is not None
+        settled, lost = self._in_doubt.resolved(held)
+        self._in_doubt = None
         for at, positions in held.items():
             if at in self._partitions:
                 self._committer.know(at, positions)
-        settled: list[Record] = []
-        lost: list[Record] = []
-        for record in doubted:
-            at = (record.partition.topic, record.partition.number)
-            (settled if at in there else lost).append(record)
         self._backlog.settled(settled)
         self._backlog.put_back(self._still_ours(lost))
         self._step, self._trouble = Step.READY, ""

@@ -24,7 +24,7 @@ from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
-from kworker.worker.exactly_once import FencedByTwin
+from kworker.worker.doubt import FencedByTwin
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced
 from kworker.worker.leaving import CLOSE_S, LEAVE_S, leave

@@ -26,7 +26,7 @@ from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.ended import Ended
-from kworker.worker.exactly_once import Begin, ExactlyOnce, TransactionPolicy
+from kworker.worker.exactly_once import Begin, ExactlyOnce
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
@@ -35,6 +35,7 @@ from kworker.worker.publisher import Publisher
 from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.transacting import TransactionPolicy
 from kworker.worker.triage import Triage
 
 GROUP = "orders"

@@ -16,12 +16,13 @@ from kworker.supervisor.refusals import Refusals
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
-from kworker.worker.exactly_once import ExactlyOnce, TransactionPolicy
+from kworker.worker.exactly_once import ExactlyOnce
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
 from kworker.worker.settling import Settling
 from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.transacting import TransactionPolicy
 from kworker.worker.triage import Triage
 from tests.contract.bench import LIMIT_S, Clock, SteppedPool
 from tests.contract.clusters import Cluster

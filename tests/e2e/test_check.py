@@ -423,6 +423,15 @@ def test_help_teaches_the_first_steps(kworker: Kworker) -> None:
     assert -1 < places[0] < places[1] < places[2] < places[3]
 
 
+def test_help_breaks_its_lines_where_the_terminal_ends(kworker: Kworker) -> None:
+    """Not where they end in the source as well."""
+    done = kworker("spark", "reset", "--help")
+    prose = done.stdout[done.stdout.index("The job must be") : done.stdout.index("╭")]
+    *full, _last = filter(None, map(str.strip, prose.splitlines()))
+    assert len(full) >= 3
+    assert min(map(len, full)) > 60
+
+
 def test_the_command_loads_no_client_before_it_needs_one() -> None:
     """A command that takes seconds to say how it is used is not asked."""
     clients = "{'confluent_kafka', 'pyspark', 'redis'}"

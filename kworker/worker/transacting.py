@@ -1,0 +1,51 @@
+"""What it takes to settle exactly once: a transactor, a member of the group, and patience."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kworker.clients.kafka import At
+from kworker.core.offset_map import Committed
+from kworker.core.outcome import Output
+
+
+class Transactor(Protocol):
+    """What is needed of `KafkaTransactor` or its twin."""
+
+    @property
+    def unfinished(self) -> int: ...
+    def open(self) -> None: ...
+    def begin(self) -> None: ...
+    def queue(self, output: Output, refused: Callable[[object, object], None]) -> None: ...
+    def poll(self) -> None: ...
+    def trouble(self) -> str | None: ...
+    def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Member(Protocol):
+    """What is needed of `KafkaConsumer` or its twin."""
+
+    def standing(self) -> object: ...
+    def positions(
+        self, partitions: Iterable[At], timeout_s: float
+    ) -> dict[At, Committed | None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPolicy:
+    """What is waited for, and how long."""
+
+    limit_s: float  # transaction.timeout.ms: whoever has one open for longer is fenced
+    serve_every_s: float = 1.0  # callbacks, at least: what is not heard piles up in the client
+    hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited
+    name_every_s: float = 0.05  # where there are no offset maps: it costs more than it moves
+    look_every_s: float = 1.0  # whether the transaction is broken, when they do not come
+    patience_s: float = 5.0  # without them, or an answer: say so
+    give_up_s: float = 15.0  # though the brokers answer: another producer
+    rest_s: float = 0.2  # after a transaction that was aborted, and it is not known by whom
+    again_s: tuple[float, float] = (0.05, 1.0)  # until another producer: first, longest
+    read_s: float = 5.0
+    excuse_s: float = 60.0  # after a doubt, a fence may be of our own past
