@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FOLDER = "PYTEST_SESSION_FOLDER"
-_STOP_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 180.0
 
 # Stops the sandboxes that a file names when its standard input ends: at the session's end, and
 # also when pytest is interrupted or killed, which no fixture survives.

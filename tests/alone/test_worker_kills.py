@@ -51,19 +51,19 @@ def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_h
         tmp_path / "service", bootstrap, [source], handlers=SLOWISH, settings=settings
     ) as struck:
         struck.serve()
-        stream = numbered(RECORDS, keys=800)
+        stream = numbered(10 * RECORDS, keys=800)  # more than any run takes
         for turn in range(KILLS):
             slot = _victim(struck.faults.faults, turn)
             writer.begin(source, islice(stream, PORTION))
             eventually(partial(_at_work, struck, slot, writer, source, stream), every_s=0.01)
             struck.kill_worker(slot)
             writer.finish()
-        writer.write(source, stream)
+        writer.write(source, islice(stream, max(0, RECORDS - len(writer.acked))))
         struck.caught_up()
         assert struck.stop() == 0
         struck.is_gone()
     found = gather(struck, writer.acked, results)
-    assert len(found.produced) == RECORDS
+    assert len(found.produced) >= RECORDS
     assert len({fault.pid for fault in found.faults}) == KILLS
     assert len(_hit_nothing(found)) <= KILLS - VALID, "an invalid run"
     assert found.contradictions() == {}

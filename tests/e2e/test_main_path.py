@@ -54,7 +54,7 @@ def test_a_calm_run_of_50_000_repeats_nothing_and_keeps_each_keys_order(
         calm.start()
         writer.write(source, numbered(30_000, keys=KEYS, first=20_000))
         calm.is_running()
-        assert [len(share) for share in calm.shares()] == [4, 4]
+        eventually(lambda: _partitions(calm) == [4, 4], what="an even share")
         calm.caught_up()
         assert calm.stop() == 0
         calm.is_gone()

@@ -42,6 +42,7 @@ def handle(message):
 BYTES_MAX = 1_048_588  # the broker's default
 DAYS_MS, HOURS_MS = 24 * 3_600_000, 3_600_000
 MANY, PARTITIONS = 1_000, 4
+RETRIED_AFTER = "6s"  # meanwhile a topic is made, and the retention check runs
 # FAULTS 32, and what kworker itself might take for its own.
 CORPUS: dict[str, tuple[bytes | None, bytes | None, Headers]] = {
     "null key and value": (None, None, ()),
@@ -88,7 +89,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, strict: str) -> Run:
     settings = {
         "workers": {"processes": 2, "threads": 4},
         "handlers": {corpus: "handlers:refuse", stamped: "handlers:fail"},
-        "retry": {"delays": ["2s"]},
+        "retry": {"delays": [RETRIED_AFTER]},
     }
     writer = Writer(strict, folder / "produced")
     wanted = dict(written(writer, corpus))

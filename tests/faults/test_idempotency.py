@@ -1,10 +1,10 @@
 """Events that come several times: their effects, counted by an outside service, come once."""
 
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ Topic = Callable[..., str]
 # `make test` must end some day; 30 shows as much.
 AWAY_S = float(os.environ.get("PROOF_REDIS_OUTAGE_S", "6"))
 EVENTS, COPIES = 600, 3
+MORE = 200  # where a worker has too little in flight for a kill
+BUSY = 20  # records in flight, as last told
+PARTITIONS = 4
 LEASE_S = 3
 KILLS = 6
 HANDLER = """
@@ -69,16 +72,16 @@ def settings(redis: OwnRedis, results: str, **idempotency: Any) -> dict[str, dic
     }
 
 
-def events(count: int, copy: int, first: int = 0) -> Iterator[New]:
+def events(many: int, copy: int, first: int = 0) -> Iterator[New]:
     """Each event under another key for each copy: they meet in different partitions."""
-    for number in range(first, first + count):
+    for number in range(first, first + many):
         value = b'{"id": "e%d"}' % number
         yield New(f"e{number}/{copy}", value, b"%d/%d" % (copy, number % 50))
 
 
-def once(world: Effects, count: int) -> bool:
+def once(world: Effects, many: int) -> bool:
     """Every event had exactly one effect."""
-    return world.counts == {f"e{number}": 1 for number in range(count)}
+    return world.counts == {f"e{number}": 1 for number in range(many)}
 
 
 def result_ids(bootstrap: str, results: str) -> list[bytes | None]:
@@ -137,18 +140,29 @@ def test_a_kill_repeats_only_what_was_in_hand(
         settings=settings(redis, results),
     ) as struck:
         struck.serve()
+        numbers = count(EVENTS, MORE)
+
+        def at_work(slot: int) -> bool:
+            """It has much in flight; else there will be more for it."""
+            row = struck.worker(slot)
+            if row["phase"] != "running" or row["pid"] in struck.killed:
+                return False
+            if row["in_flight"] <= BUSY:
+                writer.begin(source, events(MORE, 0, first=next(numbers)))
+            return bool(row["in_flight"] > BUSY)
+
         for copy in range(COPIES):
             writer.write(source, events(EVENTS, copy))
         for turn in range(KILLS):
-            eventually(
-                lambda turn=turn: _at_work(struck, turn % 2), every_s=0.01, what="it is at work"
-            )
+            eventually(partial(at_work, turn % 2), every_s=0.05, what="it is at work")
             struck.kill_worker(turn % 2)
+        writer.finish()
         struck.is_running()
         struck.caught_up()
         assert struck.stop() == 0
         struck.is_gone()
-    assert set(world.counts) == {f"e{number}" for number in range(EVENTS)}
+    written = next(numbers)
+    assert set(world.counts) == {f"e{number}" for number in range(written)}
     repeated = {identity: times for identity, times in world.counts.items() if times > 1}
     killed = {fault.pid for fault in struck.faults.faults}
     runs = invocations(struck.ledger)
@@ -158,19 +172,14 @@ def test_a_kill_repeats_only_what_was_in_hand(
     in_hand = sum(fault.in_hand for fault in struck.faults.faults)
     print("kills", len(killed), "in hand", in_hand, "effects repeated", sorted(repeated.items()))
     assert sum(times - 1 for times in repeated.values()) <= in_hand
-    assert len(set(result_ids(bootstrap, results))) == EVENTS
-
-
-def _at_work(running: Service, slot: int) -> bool:
-    row = running.worker(slot)
-    return row["pid"] not in running.killed and row["phase"] == "running" and row["in_flight"] > 20
+    assert len(set(result_ids(bootstrap, results))) == written
 
 
 def test_without_redis_process_goes_on_and_counts(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str, redis: OwnRedis, world: Effects
 ) -> None:
     """Who chose that prefers duplicates to waiting; how many there may be, the status tells."""
-    source = topic("proof", partitions=4)
+    source = topic("proof", partitions=PARTITIONS)
     writer = Writer(bootstrap, tmp_path / "produced")
     with service(
         tmp_path / "here",
@@ -188,24 +197,29 @@ def test_without_redis_process_goes_on_and_counts(
         here.caught_up()
         eventually(lambda: here.counter("unguarded") == 100, what="they are counted")
         redis.start()
-        for partition in range(4):  # each worker finds Redis again by itself
-            probes = (New(f"p{n}", b'{"id": "probe"}', b"p", partition) for n in itertools.count())
-            eventually(partial(_guarded, here, writer, source, probes), what="it has Redis")
+        eventually(lambda: _guarded(here, writer, source), what="both workers have Redis")
         seen = here.counter("duplicates")
         writer.write(source, events(200, 2))
-        # A probe may be counted only now, so it may be some more.
-        eventually(lambda: here.counter("duplicates") >= seen + 200, what="all are duplicates")
+        eventually(lambda: here.counter("duplicates") == seen + 200, what="all are duplicates")
         assert {world.counts[f"e{number}"] for number in range(200)} == {1}
         assert here.stop() == 0
 
 
-def _guarded(running: Service, writer: Writer, topic: str, probes: Iterator[New]) -> bool:
-    """Whether a record written now is claimed; counters are told a moment after the commit."""
-    done = running.counter("done") + running.counter("duplicates")
+def _guarded(running: Service, writer: Writer, topic: str) -> bool:
+    """Whether records written now are claimed: one in each partition, so that each worker tells.
+
+    Counters are told a moment after the commit; when all are counted, nothing is to come.
+    """
     unguarded = running.counter("unguarded")
-    writer.write(topic, [next(probes)])
-    eventually(lambda: running.counter("done") + running.counter("duplicates") > done)
+    probes = [New(f"probe-{n}", b'{"id": "probe-%d"}' % n, b"", n) for n in range(PARTITIONS)]
+    writer.write(topic, probes)
+    eventually(lambda: _ended(running) == len(writer.acked), what="the probes are counted")
     return running.counter("unguarded") == unguarded
+
+
+def _ended(running: Service) -> int:
+    counters = running.status().get("counters", {})
+    return int(counters.get("done", 0) + counters.get("duplicates", 0))
 
 
 def test_a_claim_of_the_dead_is_taken_over_within_the_lease(

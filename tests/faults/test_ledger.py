@@ -11,12 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.examples import LEDGER
 from tests.harness import kafka, oracles
 from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import At, Fault, Invocation, Produced, invocations
+from tests.harness.ledgers import Fault, Invocation, Produced, invocations
 from tests.harness.recorded import ENDED
 from tests.harness.service import Service, service
 from tests.waiting import eventually
@@ -27,7 +28,7 @@ Load = Callable[..., Service]
 KILLS = 6
 PORTION, MORE = 850, 50  # before each kill, and whenever too little is in flight for it
 BUSY = 40  # records in flight as last told, of which some are still so when the kill comes
-BOOKED = 50  # transfers since the last commit of positions, which the kill finds not committed
+SETTLED_IN = 50  # transfers that a process has booked, so that some of them are not yet committed
 ACCOUNTS = 200
 OPENING = 1_000
 LATE = "late"  # an account that is opened when there are transfers for it already
@@ -212,28 +213,45 @@ def test_without_the_position_the_same_handler_books_twice(
 
 def _kill(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> None:
     writer.begin(topic, islice(stream, PORTION))
-    _at_work(struck, slot, writer, topic, stream)
-    struck.kill_worker(slot)
+
+    def killed() -> bool:
+        """Stopped first, so that what is not committed stays so."""
+        _at_work(struck, slot, writer, topic, stream)
+        worker = psutil.Process(struck.worker(slot)["pid"])
+        worker.suspend()
+        if _uncommitted(struck, worker.pid):
+            struck.kill_worker(slot)
+            return True
+        worker.resume()
+        return False
+
+    eventually(killed, what="it has booked what is not committed")
 
 
 def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> None:
-    """Waits until that worker has booked some since a commit and has others in flight; feeds it."""
-    held: dict[At, int] = {}
-    before = 0
+    """Waits until that worker has booked some transfers and has others in flight; feeds it."""
 
     def works() -> bool:
-        nonlocal held, before
         row = struck.workers().get(slot, {"phase": "gone"})
         if row["phase"] != "running" or row["pid"] in struck.killed:
             return False
         if row["in_flight"] < BUSY:
             writer.begin(topic, islice(stream, MORE))
-        committed = struck.committed()
-        if (found := {(t, n): committed.get((t, n), 0) for t, n in row["partitions"]}) != held:
-            held, before = found, _booked(struck.ledger, row["pid"])
-        return row["in_flight"] >= BUSY and _booked(struck.ledger, row["pid"]) >= before + BOOKED
+        return row["in_flight"] >= BUSY and _booked(struck.ledger, row["pid"]) >= SETTLED_IN
 
     eventually(works, every_s=0.01, what="it is at work")
+
+
+def _uncommitted(struck: Service, pid: int) -> bool:
+    """Whether a worker has booked what the group does not hold as done."""
+    positions = struck.committed()
+    beyond = kafka.named_beyond(struck.bootstrap, struck.name)
+    return any(
+        run.offset >= positions.get(run.at, 0)
+        and not any(run.offset in done for done in beyond.get(run.at, []))
+        for run in invocations(struck.ledger)
+        if run.pid == pid and run.ended
+    )
 
 
 def _booked(ledger: Path, pid: int) -> int:
@@ -244,9 +262,10 @@ def _booked(ledger: Path, pid: int) -> int:
 def _busy_when_orphaned(
     runs: Sequence[Invocation], orphans: set[int], faults: Sequence[Fault]
 ) -> bool:
-    """Workers of the killed supervisor booked on: it did not die at rest."""
+    """Workers of the killed supervisor were booking: it did not die at rest."""
     [killed] = [fault for fault in faults if fault.slot < 0]
-    return any(run.pid in orphans and run.start_ns > killed.to_ns for run in runs)
+    ends = [run.end_ns or 0 for run in runs if run.pid in orphans]
+    return any(end > killed.from_ns for end in ends)
 
 
 def _shared(joining: Service) -> bool:

@@ -31,6 +31,7 @@ COMMAND_TIMEOUT_S = 120.0
 SERVING_TIMEOUT_S = 90.0
 GONE_TIMEOUT_S = 60.0
 SHOWN = 3_000  # characters of its output, where a test fails
+_STOPPED = {"T", "Z", "X"}  # what /proc says of a thread that does nothing more until it is told
 
 # Each returns its own value, so that a result tells which record it is of.
 ECHO = """
@@ -187,7 +188,10 @@ class Service:
         return {slot: row["pid"] for slot, row in self.workers().items() if row["pid"]}
 
     def worker(self, slot: int) -> dict[str, Any]:
-        return self.workers()[slot]
+        """The row of a slot, as soon as somebody answers."""
+        row = eventually(lambda: self.workers().get(slot), what=f"a row of worker {slot}")
+        assert row
+        return row
 
     @property
     def killed(self) -> set[int]:
@@ -278,8 +282,10 @@ class Service:
         return fault
 
     def kill_all(self) -> None:
-        """`kill -9` of the supervisor and then, before they can have drained, of its workers."""
+        """`kill -9` of the supervisor and its workers: stopped first, for else they would drain."""
         rows = self.workers()
+        for row in rows.values():
+            os.kill(row["pid"], signal.SIGSTOP)
         self.kill_supervisor()
         for slot, row in rows.items():
             self._kill("kill -9 orphan", row["pid"], slot, (), row["in_hand"])
@@ -296,7 +302,7 @@ class Service:
         process = psutil.Process(pid)
         from_ns = now_ns()
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not _lives(process), timeout_s=10, every_s=0.001, what=f"{pid} is dead")
+        eventually(lambda: not _lives(process), every_s=0.001, what=f"{pid} is dead")
         fault = Fault(what, pid, slot, partitions, from_ns, now_ns(), in_hand)
         self.faults.add(fault)
         return fault
@@ -350,6 +356,20 @@ def named(name: str, processes: Sequence[psutil.Process]) -> list[psutil.Process
             if process.name() == name:
                 found.append(process)
     return found
+
+
+def stop(process: psutil.Process) -> None:
+    """SIGSTOP; returns when no thread runs any more, not even in a system call."""
+    process.suspend()
+    tasks = Path(f"/proc/{process.pid}/task")
+
+    def stopped() -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            texts = [stat.read_text() for stat in tasks.glob("*/stat")]
+            return {text.rpartition(")")[2].split()[0] for text in texts} <= _STOPPED
+        return False
+
+    eventually(stopped, every_s=0.001, what=f"{process.pid} is stopped")
 
 
 @contextmanager

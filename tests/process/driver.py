@@ -125,13 +125,12 @@ class FakeWorker:
     def run(self) -> int:
         if self.behaviour.get("deaf"):
             signal.signal(signal.SIGABRT, signal.SIG_IGN)
-        deaf = self.behaviour.get("ignore_term")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else self._record)
         if "die_at_boot" in self.behaviour:
             self._die(self.behaviour["die_at_boot"])
-        if self.behaviour.get("hang_at_boot"):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.behaviour.get("hang_at_boot"):  # before it hears of SIGTERM
             select.select([self.lifeline_fd], [], [])
+        deaf = self.behaviour.get("ignore_term")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else self._record)
         self._join()
         while not self._told_to_drain():
             self._work()

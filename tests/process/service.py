@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Service:
     def serve(self, workers: int = 2, environment: dict[str, str] | None = None) -> None:
         """A new supervisor, once so many workers run."""
         self.start(environment)
-        eventually(lambda: len(self.running()) == workers, timeout_s=20, what="workers run")
+        eventually(lambda: len(self.running()) == workers, what="workers run")
 
     @property
     def pid(self) -> int:
@@ -87,13 +88,20 @@ class Service:
         """The delay process's row of the status; {} while nobody answers."""
         return self.status().get("delay", {})
 
-    def kill(self, slot: int) -> None:
-        """Kills the worker of a slot once it runs, and waits until that is known."""
-        pid = eventually(lambda: self.running().get(slot), timeout_s=10)
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: self.running().get(slot) != pid, timeout_s=5)
+    def delay_runs(self) -> int:
+        """Waits until the delay process does, which now hears signals; its pid."""
+        row = eventually(lambda: (row := self.delay()).get("phase") == "running" and row)
+        return int(row["pid"])
 
-    def exit_code(self, timeout_s: float = 15) -> int:
+    def kill(self, slot: int) -> float:
+        """Kills the worker of a slot once it runs, and waits until that is known; when it was."""
+        pid = eventually(lambda: self.running().get(slot))
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: self.running().get(slot) != pid)
+        return killed
+
+    def exit_code(self, timeout_s: float = 60) -> int:
         """Waits for the end."""
         assert self.process
         return self.process.wait(timeout_s)
@@ -102,9 +110,9 @@ class Service:
         """All that it wrote to its standard error."""
         return self.stderr.read_text()
 
-    def says(self, words: str, timeout_s: float = 10) -> None:
+    def says(self, words: str) -> None:
         """Waits until it has said so."""
-        eventually(lambda: words in self.said(), timeout_s=timeout_s, what=words)
+        eventually(lambda: words in self.said(), what=words)
 
     def alive(self) -> list[int]:
         """Of the workers and delay processes that ever were, those that live."""

@@ -11,15 +11,9 @@ from tests.waiting import eventually
 ROWS = [["1s", 12, 1_700_000_000_000], ["1m", 0, None]]
 
 
-def runs(service: Service) -> int:
-    """Its pid, once it does."""
-    found = eventually(lambda: (row := service.delay()).get("phase") == "running" and row)
-    return int(found["pid"])
-
-
 def test_it_is_a_direct_child_with_a_title_of_its_own(service: Service):
     service.serve()
-    pid = runs(service)
+    pid = service.delay_runs()
     process = psutil.Process(pid)
     assert process.ppid() == service.pid
     assert process.cmdline()[0].startswith("kworker: delay")
@@ -28,7 +22,7 @@ def test_it_is_a_direct_child_with_a_title_of_its_own(service: Service):
 def test_what_waits_is_in_the_status(service: Service):
     service.write(behaviour={"delay": {"rows": ROWS}})
     service.serve()
-    runs(service)
+    service.delay_runs()
     assert service.status()["delays"] == [
         {"delay": "1s", "waiting": 12, "next_due_ms": 1_700_000_000_000},
         {"delay": "1m", "waiting": 0, "next_due_ms": None},
@@ -39,7 +33,7 @@ def test_what_waits_is_in_the_status(service: Service):
 def test_its_reasons_make_the_service_red(service: Service):
     service.write(behaviour={"delay": {"reasons": ["no broker answers"]}})
     service.serve()
-    runs(service)
+    service.delay_runs()
     status = service.status()
     assert (status["state"], status["reasons"]) == ("red", ["delay: no broker answers"])
 
@@ -47,10 +41,10 @@ def test_its_reasons_make_the_service_red(service: Service):
 def test_killed_it_starts_again_at_once_and_the_workers_do_not_notice(service: Service):
     """What is due waits for it."""
     service.serve()
-    before, pid = service.running(), runs(service)
+    before, pid = service.running(), service.delay_runs()
     os.kill(pid, signal.SIGKILL)
     service.says("the delay process exited (SIGKILL)")
-    eventually(lambda: runs(service) != pid)
+    eventually(lambda: service.delay_runs() != pid)
     assert service.running() == before
     assert service.delay()["restarts"] == 1
     assert len(service.births(of="delay-births")) == 2
@@ -67,7 +61,7 @@ def test_however_often_it_dies_the_service_goes_on(service: Service):
     assert sorted(service.running()) == [0, 1]
     eventually(lambda: any("delay process exited" in r for r in service.status()["reasons"]))
     service.write(behaviour={})
-    runs(service)
+    service.delay_runs()
     assert service.status()["state"] == "running"
 
 
@@ -77,7 +71,7 @@ def test_while_it_is_away_the_status_shows_what_it_told_last(service: Service):
         limits={"restart": {"first_delay_s": 30.0, "deaths_at_once": 0}},
     )
     service.serve()
-    os.kill(runs(service), signal.SIGKILL)
+    os.kill(service.delay_runs(), signal.SIGKILL)
     eventually(lambda: service.delay()["pid"] is None)
     assert [row["waiting"] for row in service.status()["delays"]] == [12, 0]
     [reason] = service.status()["reasons"]
@@ -90,18 +84,18 @@ def test_stuck_it_is_dumped_killed_and_replaced(service: Service):
         limits={"heartbeat_s": 1.2, "dump_s": 0.2, "term_s": 0.3, "abort_s": 0.5},
     )
     service.serve()
-    pid = runs(service)
+    pid = service.delay_runs()
     service.write(behaviour={})
     service.says("the delay process has not polled for")
     service.says("in fake_delay")
     service.says("the delay process exited (SIGABRT)")
-    eventually(lambda: runs(service) != pid)
+    eventually(lambda: service.delay_runs() != pid)
 
 
 def test_it_ends_with_the_service(service: Service):
     """And the drain is the workers': its own makes no exit code."""
     service.serve()
-    runs(service)
+    service.delay_runs()
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0
     assert service.alive() == []
@@ -114,7 +108,7 @@ def test_it_is_waited_for_and_killed_when_it_does_not_end(service: Service):
         behaviour={"delay": {"ignore_term": True}},
     )
     service.serve()
-    runs(service)
+    service.delay_runs()
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0
     assert "the delay process did not end in time: killed" in service.said()
@@ -124,16 +118,16 @@ def test_it_is_waited_for_and_killed_when_it_does_not_end(service: Service):
 def test_a_reload_starts_it_again_with_what_is_new(service: Service):
     """A delay that is new must be read at once, and one that is retired not be written to."""
     service.serve()
-    pid = runs(service)
+    pid = service.delay_runs()
     service.send(signal.SIGHUP)
-    eventually(lambda: runs(service) != pid)
+    eventually(lambda: service.delay_runs() != pid)
     eventually(lambda: len(service.running()) == 2)
     assert "exited" not in service.said()
 
 
 def test_when_the_supervisor_is_killed_it_ends_by_itself(service: Service):
     service.serve()
-    runs(service)
+    service.delay_runs()
     service.send(signal.SIGKILL)
     service.exit_code()
     eventually(lambda: service.alive() == [], what="nobody is left")
@@ -141,6 +135,6 @@ def test_when_the_supervisor_is_killed_it_ends_by_itself(service: Service):
 
 def test_a_dump_has_its_stacks_too(service: Service):
     service.serve()
-    runs(service)
+    service.delay_runs()
     service.client.ask("dump")
     service.says("in fake_delay")

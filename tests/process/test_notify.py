@@ -31,8 +31,8 @@ class Systemd:
             pass
         return [message for message in self.messages if message.startswith(start)]
 
-    def hears(self, start: str, times: int = 1, timeout_s: float = 10) -> None:
-        eventually(lambda: len(self.heard(start)) >= times, timeout_s=timeout_s, what=start)
+    def hears(self, start: str, times: int = 1) -> None:
+        eventually(lambda: len(self.heard(start)) >= times, what=start)
 
     def close(self) -> None:
         self._socket.close()

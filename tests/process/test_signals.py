@@ -15,7 +15,7 @@ def test_term_drains_and_a_second_changes_nothing(service: Service):
     """P8: what is in hand finishes; an impatient init system must not make it lost work."""
     service.write(behaviour={"*": {"drain_steps": 6}})
     service.serve()
-    eventually(lambda: service.births(of="delay-births"), what="the delay process runs")
+    service.delay_runs()
     service.send(SIGTERM)
     service.says('"draining"')
     service.send(SIGTERM, SIGTERM)
@@ -62,7 +62,7 @@ def test_ctrl_c_reaches_the_whole_group_and_workers_still_drain(service: Service
     """A terminal sends SIGINT to the workers too: they must leave it to the supervisor."""
     service.write(behaviour={"*": {"drain_steps": 3}})
     service.serve()
-    eventually(lambda: service.births(of="delay-births"), what="the delay process runs")
+    service.delay_runs()
     os.killpg(service.pid, SIGINT)
     assert service.exit_code() == 0
     assert service.said().count("ended (exit code 0)") == 3  # the delay process, too
@@ -142,7 +142,7 @@ def test_usr1_dumps_the_stacks_of_all(service: Service):
     # A function that every worker is in. Only its name is sure to stand together: both write at
     # the same time, a word at a time.
     eventually(lambda: service.said().count("fake_worker") == 2)
-    assert "in turn" in service.said()  # the supervisor's own
+    service.says("in turn")  # the supervisor's own
     assert len(service.running()) == 2
 
 

@@ -66,9 +66,15 @@ def test_one_that_fails_backs_off_and_is_red(service: Service, spark: Sparked):
     service.write(limits={"restart": {"first_delay_s": 0.3, "longest_delay_s": 30}})
     service.serve()
     service.says("next start in 1.2 s")
-    red = eventually(lambda: (told := service.status())["state"] == "red" and told)
-    assert red["reasons"] == ["spark: the job exited (exit code 1)"]
-    assert red["spark"]["state"] == "restarting"
+
+    def waits() -> dict[str, Any] | None:
+        told = service.status()
+        return told if told.get("spark", {}).get("state") == "restarting" else None
+
+    told = eventually(waits, what="it is between two starts")
+    assert told
+    assert told["state"] == "red"
+    assert told["reasons"] == ["spark: the job exited (exit code 1)"]
 
 
 def test_one_that_refuses_its_configuration_stays_down_until_a_reload(
@@ -112,7 +118,7 @@ def test_it_does_not_outlive_a_killed_supervisor(service: Service, spark: Sparke
     eventually(lambda: spark.told()["state"] == "running")
     service.send(signal.SIGKILL)
     service.exit_code()
-    eventually(lambda: not _lives(spark.births()[0][0]), timeout_s=5)
+    eventually(lambda: not _lives(spark.births()[0][0]))
 
 
 def _lives(pid: int) -> bool:

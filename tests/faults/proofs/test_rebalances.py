@@ -25,13 +25,18 @@ BUSY, IDLE = 6, 3  # partitions
 A_TURN = 120  # records, of which some are in hand for longer than a rebalance takes
 KEYS = 500
 
+# What is stuck ends when all are spread anew, however long a process takes to join.
 SLOW_AND_FAST = """
 import time
+from pathlib import Path
 from tests.harness.recorded import recorded
 
 @recorded
 def handle(message):
-    time.sleep(2.5 if message.text().startswith("slow") else 0.003)
+    kind, *turn = message.text().split("-")
+    while kind == "stuck" and not Path(__file__).with_name(f"spread-{turn[0]}").exists():
+        time.sleep(0.02)
+    time.sleep(2.5 if kind == "slow" else 0.003)
     return message.value
 """
 
@@ -77,7 +82,8 @@ def test_whoever_joins_and_leaves_each_result_is_there_once_and_no_position_goes
             members = WORKERS + (turn + 1) % 2
             shaken.signal(signal.SIGTTOU if members == WORKERS else signal.SIGTTIN)
             spread = partial(spread_over, shaken, members)
-            eventually(spread, timeout_s=60.0, what=f"spread over {members}")
+            eventually(spread, what=f"spread over {members}")
+            (shaken.folder / f"spread-{turn}").touch()
         shaken.caught_up()
         assert shaken.stop() == 0
         shaken.is_gone()
@@ -107,10 +113,11 @@ def all_have_begun(shaken: Service) -> bool:
 
 
 def mixed(turn: int) -> Iterator[New]:
-    """To each partition a slow one, and many that are not."""
+    """To each partition one that lasts, and many that do not; whoever leaves must see it end."""
+    lasting = "slow" if turn % 2 else "stuck"
     for number in range(turn * A_TURN, (turn + 1) * A_TURN):
-        kind = "slow" if number % A_TURN < BUSY else "fast"
-        name = f"{kind}-{number}"
+        kind = lasting if number % A_TURN < BUSY else "fast"
+        name = f"{kind}-{turn}-{number}"
         yield New(name, name.encode(), b"key-%d" % (number % KEYS), number % BUSY)
 
 

@@ -14,7 +14,7 @@ from tests.harness import kafka, written
 from tests.harness.evidence import Evidence, gather
 from tests.harness.kafka import Writer, numbered
 from tests.harness.ledgers import At
-from tests.harness.service import Service, named, service
+from tests.harness.service import Service, named, service, stop
 from tests.harness.small_disk import SmallDisk, allowed
 from tests.tables import Reader
 from tests.waiting import eventually
@@ -91,7 +91,7 @@ class Landing:
         def caught() -> int | None:
             self.feed()
             if between() is not None:
-                process.suspend()
+                stop(process)
                 if (batch := between()) is not None:
                     return batch
                 process.resume()

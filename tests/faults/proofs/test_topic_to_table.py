@@ -11,6 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kworker.sandbox import Options, Sandbox
@@ -19,7 +20,7 @@ from tests.harness import kafka, oracles
 from tests.harness.evidence import SHOWN, Evidence, gather
 from tests.harness.kafka import Read, Writer, numbered
 from tests.harness.ledgers import Fault, Invocation, Position, Produced, now_ns
-from tests.harness.service import Service, named, service
+from tests.harness.service import Service, named, service, stop
 from tests.tables import Reader, Rows
 from tests.waiting import eventually
 
@@ -176,7 +177,8 @@ class Storm:
         self._come_to_rest()
         found = self._gather()
         faults = dict(Counter(fault.what for fault in found.faults))
-        print(f"{RECORDS} records, {len(found.repeated)} runs again; in {raged_s:.0f} s: {faults}")
+        told = f"{len(found.produced)} records, {len(found.repeated)} runs again"
+        print(f"{told}, {len(self._hits(found))} hits; in {raged_s:.0f} s: {faults}")
         assert len(self._hits(found)) >= KILLS - MISSES, "an invalid run"
         ran = {run.pid for run in found.runs} & self.there.logged("worker_pid")
         assert bool(ran) == ("other instance" in self._faults), "an invalid run"
@@ -223,16 +225,27 @@ class Storm:
 
     def _kill_spark(self) -> None:
         """Between what a batch has written and the note that it has."""
-        jvm = self._eventually(self._jvm, "Spark runs", SPARK_S)
-        self._eventually(self._batches.just_written, "a batch is written", SPARK_S, every_s=0.001)
-        self.here.kill_other("spark", jvm)
+        jvm = psutil.Process(self._eventually(self._jvm, "Spark runs", SPARK_S))
+
+        def caught() -> bool:
+            """Stopped first, so that it stays so."""
+            if not self._batches.just_written():
+                return False
+            stop(jvm)
+            if self._batches.under_way:
+                return True
+            jvm.resume()
+            return False
+
+        self._eventually(caught, "a batch is written", SPARK_S, every_s=0.001)
+        self.here.kill_other("spark", jvm.pid)
         assert self._batches.under_way, "an invalid run: Spark had finished its batch"
 
     def _jvm(self) -> int:
         if not self._batches.under_way:
             return 0
-        [jvm] = named("java", self.here.processes())
-        return jvm.pid
+        found = named("java", self.here.processes())
+        return found[0].pid if len(found) == 1 else 0
 
     def _kill_delay(self) -> None:
         """While something waits for it."""
@@ -246,12 +259,14 @@ class Storm:
         self.here.kill_other("delay", self._eventually(waits, "something waits"))
 
     def _restart_broker(self) -> None:
+        in_flight = self._eventually(self._in_flight, "something is under way")
         pid, from_ns = self._sandbox.broker_pid(1), now_ns()
-        in_flight = sum(row["in_flight"] for row in self.here.workers().values())
         self._sandbox.stop_broker(1, kill=True)
         self._sandbox.start_broker(1)
         self.here.faults.add(Fault("kill -9 broker", pid, -1, (), from_ns, now_ns(), in_flight))
-        assert in_flight, "an invalid run: nothing was under way"
+
+    def _in_flight(self) -> int:
+        return sum(row["in_flight"] for row in self.here.workers().values())
 
     def _leave(self) -> None:
         """Not while workers get over the broker's absence: what they cannot publish in time then,
@@ -285,10 +300,10 @@ class Storm:
 
     def _come_to_rest(self) -> None:
         """Every record has its end, and the table has all results."""
-        here = self.here
+        here, written = self.here, self._stream.acked
         here.caught_up()
         eventually(
-            lambda: len({read.source for read in self.read("results", "dead")}) == RECORDS,
+            lambda: len({read.source for read in self.read("results", "dead")}) == len(written),
             timeout_s=60,
             every_s=1,
             what="every record has its end",
@@ -376,7 +391,8 @@ class Stream:
     def __init__(self, running: Service) -> None:
         self._writer = Writer(running.bootstrap, running.folder / "produced")
         [self._topic] = running.topics
-        self._records = numbered(RECORDS, keys=800)
+        self._records = numbered(1_000 * RECORDS, keys=800)
+        self._begun = 0
         self._written_at = 0.0
 
     @property
@@ -384,6 +400,7 @@ class Stream:
         return self._writer.acked
 
     def write(self, count: int) -> None:
+        self._begun += count
         self._writer.begin(self._topic, islice(self._records, count))
 
     def flow(self, count: int, every_s: float) -> None:
@@ -393,7 +410,8 @@ class Stream:
             self.write(count)
 
     def write_rest(self) -> None:
-        self._writer.begin(self._topic, self._records)
+        """Up to `RECORDS`, unless the kills took more."""
+        self.write(max(0, RECORDS - self._begun))
         self._writer.finish()
 
 
