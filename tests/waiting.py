@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def eventually(
-    condition: Callable[[], T], *, timeout_s: float = 60.0, every_s: float = 0.02, what: str = ""
+    condition: Callable[[], T], *, timeout_s: float = 30.0, every_s: float = 0.02, what: str = ""
 ) -> T:
     """The first true value of `condition`, asked again and again; AssertionError after the time."""
     deadline = time.monotonic() + timeout_s

@@ -19,7 +19,7 @@ from tests.harness import kafka, oracles
 from tests.harness.kafka import New, Writer
 from tests.harness.ledgers import Fault, Invocation, Produced, invocations
 from tests.harness.recorded import ENDED
-from tests.harness.service import Service, service
+from tests.harness.service import Service, service, stop
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
@@ -218,7 +218,7 @@ def _kill(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterat
         """Stopped first, so that what is not committed stays so."""
         _at_work(struck, slot, writer, topic, stream)
         worker = psutil.Process(struck.worker(slot)["pid"])
-        worker.suspend()
+        stop(worker)
         if _uncommitted(struck, worker.pid):
             struck.kill_worker(slot)
             return True

@@ -98,10 +98,10 @@ class Service:
         pid = eventually(lambda: self.running().get(slot))
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: self.running().get(slot) != pid)
+        eventually(lambda: self.running().get(slot) != pid, timeout_s=5)
         return killed
 
-    def exit_code(self, timeout_s: float = 60) -> int:
+    def exit_code(self, timeout_s: float = 15) -> int:
         """Waits for the end."""
         assert self.process
         return self.process.wait(timeout_s)

@@ -177,7 +177,7 @@ def test_a_peer_that_does_not_read_its_answers_stops_nothing(shared: Service):
     for connection in deaf:
         connection.sendall(b'{"verb": "status"}\n')
     shared.kill(0)
-    eventually(lambda: 0 in shared.running())
+    eventually(lambda: 0 in shared.running(), timeout_s=5)
     for connection in deaf:
         connection.close()
 

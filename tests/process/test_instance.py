@@ -18,7 +18,7 @@ def second(service: Service) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=20,
         check=False,
     )
 

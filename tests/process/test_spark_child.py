@@ -118,7 +118,7 @@ def test_it_does_not_outlive_a_killed_supervisor(service: Service, spark: Sparke
     eventually(lambda: spark.told()["state"] == "running")
     service.send(signal.SIGKILL)
     service.exit_code()
-    eventually(lambda: not _lives(spark.births()[0][0]))
+    eventually(lambda: not _lives(spark.births()[0][0]), timeout_s=5)
 
 
 def _lives(pid: int) -> bool:

@@ -82,7 +82,7 @@ def test_whoever_joins_and_leaves_each_result_is_there_once_and_no_position_goes
             members = WORKERS + (turn + 1) % 2
             shaken.signal(signal.SIGTTOU if members == WORKERS else signal.SIGTTIN)
             spread = partial(spread_over, shaken, members)
-            eventually(spread, what=f"spread over {members}")
+            eventually(spread, timeout_s=60.0, what=f"spread over {members}")
             (shaken.folder / f"spread-{turn}").touch()
         shaken.caught_up()
         assert shaken.stop() == 0
