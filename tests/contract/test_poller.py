@@ -6,9 +6,10 @@ from confluent_kafka import KafkaError
 from kworker.clients.memory import Event, MemoryKafka
 from kworker.core import offset_map
 from kworker.core.offset_map import Committed, Identity, encode, origin_of
-from kworker.core.outcome import Failed
+from kworker.core.outcome import Failed, Output
 from kworker.worker.intake import Fenced
 from tests.contract.bench import GROUP, HOLD, RESULTS, Bench, nobody_tells, two_partitions
+from tests.contract.test_exactly_once import Faulty
 
 WORDS = (b"alpha", b"bravo", b"charlie")
 
@@ -28,6 +29,10 @@ def told(kafka: MemoryKafka, position: int, topic: str = "foo") -> Committed:
     """What a commit of a position, with nothing done beyond it, is for the topic that is there."""
     [identity] = kafka.identities([topic], 1.0).values()
     return Committed(position, encode(origin_of(identity, (topic, 0)), position, []))
+
+
+def published(kafka: MemoryKafka, topic: str) -> list[bytes | None]:
+    return [raw.value() for raw in kafka.records(topic)]
 
 
 def position(kafka: MemoryKafka, topic: str = "foo", partition: int = 0) -> int | None:
@@ -156,6 +161,30 @@ def test_where_the_brokers_do_not_tell_the_ids_of_topics_positions_are_enough(
     successor = Bench(kafka, ["foo"], identify=nobody_tells)
     successor.turn(2)
     assert successor.in_hand() == list(WORDS)
+
+
+def test_without_them_what_no_position_would_name_is_not_published_either(
+    kafka: MemoryKafka,
+) -> None:
+    """What comes before it was refused by another topic: a death would repeat the rest."""
+    kafka.create("other")
+    refusing = [("queue", "before")]
+    bench = Bench(
+        kafka,
+        ["foo"],
+        identify=nobody_tells,
+        transactional="w-0",
+        transactor=lambda transactor: Faulty(transactor, refusing),
+    )
+    bench.turn(2)
+    for word, topic in zip(WORDS, (RESULTS, "other", "other"), strict=True):
+        bench.pool.end(bench.holds(word), [Output(topic, None, word, [])])
+    bench.turn(4)
+    assert not refusing
+    assert (published(kafka, RESULTS), published(kafka, "other")) == ([], [])
+    bench.turn(12)
+    assert (published(kafka, RESULTS), published(kafka, "other")) == ([b"alpha"], [*WORDS[1:]])
+    assert position(kafka) == 3
 
 
 def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(

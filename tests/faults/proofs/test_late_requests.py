@@ -1,6 +1,7 @@
 """Requests that reach the broker long after their client gave them up, and sent them again."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,7 +125,10 @@ def _with_late_ends(tmp_path: Path, proxied: Proxied, handlers: str) -> tuple[li
         struck.caught_up()
         assert struck.stop() == 0
         struck.is_gone()
-    return answers, gather(struck, writer.acked, results, exactly_once=True)
+    found = gather(struck, writer.acked, results, exactly_once=True)
+    errors, again = dict(Counter(answers)), len(found.results) - RECORDS
+    print(f"{RECORDS} records, late ends by their errors: {errors}; {again} results too many")
+    return answers, found
 
 
 def _late_end(struck: Service, proxied: Proxied) -> int:

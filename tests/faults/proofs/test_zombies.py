@@ -15,7 +15,7 @@ from tests.faults.conftest import SESSION_MS, Proxied
 from tests.harness.authors import Accepted, accepted, owners
 from tests.harness.evidence import Evidence, gather
 from tests.harness.kafka import Writer, create_topic, numbered
-from tests.harness.ledgers import STOPPED, Fault, now_ns
+from tests.harness.ledgers import STOPPED, At, Fault, now_ns
 from tests.harness.proxy import Api, Held
 from tests.harness.service import Service, service
 from tests.waiting import eventually
@@ -25,7 +25,7 @@ ROUNDS = int(os.environ.get("PROOF_ZOMBIES", "0"))
 RECORDS = 5_000
 BUSY = 20  # records in hand, as last told
 WORKERS = 2
-PARTITIONS = 2 * WORKERS
+PARTITIONS = 3 * WORKERS  # so that each of them loses some to one worker more
 
 SLOWISH = """
 import time
@@ -53,7 +53,7 @@ MOMENTS: Mapping[str, tuple[str, Api | None]] = {
     "end": (EXACTLY_ONCE, Api.END_TXN),
     "commit": (AT_LEAST_ONCE, Api.OFFSET_COMMIT),
 }
-FEW = [("dynamic", "filling"), ("static", "positions"), ("kip-848", "end"), ("static", "commit")]
+FEW = [("dynamic", "filling"), ("static", "positions"), ("kip-848", "end"), ("dynamic", "commit")]
 MANY = [(kind, moment) for kind in MEMBERS for moment in MOMENTS]
 CASES = [(*case, seed) for seed in range(ROUNDS) for case in MANY] or [(*c, 0) for c in FEW]
 
@@ -76,8 +76,8 @@ class Zombie:
 def test_a_worker_that_sleeps_through_the_end_of_its_session_commits_nothing_and_shows_nothing(
     tmp_path: Path, proxied: Proxied, kind: str, moment: str, seed: int
 ) -> None:
-    """P9. But a transaction whose positions the group had taken in time may end, and the next
-    owner waits for that."""
+    """P9. Not even when it is a member again, of what is another's for good. But a transaction
+    whose positions the group had taken in time may end, and the next owner waits for that."""
     guarantee, _ = MOMENTS[moment]
     source, results = _topics(proxied, tmp_path)
     writer = Writer(proxied.bootstrap, tmp_path / "produced")
@@ -97,7 +97,9 @@ def test_a_worker_that_sleeps_through_the_end_of_its_session_commits_nothing_and
             zombie.held.release()
         other = 1 - zombie.slot
         eventually(lambda: len(struck.shares()[other]) == PARTITIONS, what="the other has all")
+        _joined_by_another(zombie, proxied)
         _woken(zombie)
+        _has_some(struck, proxied, zombie.slot)
         writer.finish()
         struck.caught_up()
         assert struck.worker(zombie.slot)["pid"] == zombie.fault.pid
@@ -159,11 +161,28 @@ def _outlived(zombie: Zombie, proxied: Proxied) -> None:
     """The group has given its partitions to the other: by its own log, for its member may wait."""
 
     def given() -> bool:
-        found = owners(proxied.bootstrap, zombie.struck.name)
-        own = {at: who for at, who in found.items() if at[0] in zombie.struck.topics}
+        own = _owners(zombie.struck, proxied)
         return len(own) == PARTITIONS and zombie.client not in own.values()
 
     eventually(given, every_s=0.2, what="the group is without it")
+
+
+def _has_some(struck: Service, proxied: Proxied, slot: int) -> None:
+    """The group has given it some, by its own log."""
+    client = _client(struck, slot)
+    what = f"worker {slot} has some"
+    eventually(lambda: client in _owners(struck, proxied).values(), every_s=0.2, what=what)
+
+
+def _owners(struck: Service, proxied: Proxied) -> dict[At, str]:
+    found = owners(proxied.bootstrap, struck.name)
+    return {at: who for at, who in found.items() if at[0] in struck.topics}
+
+
+def _joined_by_another(zombie: Zombie, proxied: Proxied) -> None:
+    """So that some of what it had does not come back to it."""
+    zombie.struck.signal(signal.SIGTTIN)
+    _has_some(zombie.struck, proxied, WORKERS)
 
 
 def _woken(zombie: Zombie) -> None:
@@ -196,7 +215,7 @@ def _intruders(zombie: Zombie, commits: list[Accepted], guarantee: str) -> list[
     if guarantee == AT_LEAST_ONCE:  # of these the log has no author; the proxy knows of one
         return [each for each in authored if each.author]
     authors = {each.author for each in authored}
-    assert authors == {_client(zombie.struck, slot) for slot in range(WORKERS)}
+    assert authors >= {_client(zombie.struck, slot) for slot in range(WORKERS)}
     return [each for each in authored if each.author != each.owner]
 
 
