@@ -11,6 +11,7 @@ from tests.harness import kafka
 from tests.harness.kafka import Writer, numbered
 from tests.harness.ledgers import At, Fault, Invocation, invocations
 from tests.harness.service import Service, service
+from tests.lines import whole_lines
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
@@ -127,7 +128,7 @@ def ownership(running: Service, topic: str) -> dict[int, list[tuple[float, float
     ends = {fault.pid: fault.from_ns / 1e9 for fault in running.faults.faults}
     begun: dict[tuple[int, At], float] = {}
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for line in running.said().splitlines():
+    for line in whole_lines(running.output):
         event = json.loads(line) if line.startswith("{") else {}
         if event.get("event") not in ("assigned", "revoked"):
             continue

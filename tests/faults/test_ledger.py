@@ -20,6 +20,7 @@ from tests.harness.kafka import New, Writer
 from tests.harness.ledgers import Fault, Invocation, Produced, invocations
 from tests.harness.recorded import ENDED
 from tests.harness.service import Service, service, stop
+from tests.lines import whole_lines
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
@@ -255,7 +256,7 @@ def _uncommitted(struck: Service, pid: int) -> bool:
 
 
 def _booked(ledger: Path, pid: int) -> int:
-    lines = "".join(path.read_text() for path in ledger.glob(f"{pid}-*.handler")).splitlines()
+    lines = [line for path in ledger.glob(f"{pid}-*.handler") for line in whole_lines(path)]
     return sum(line.startswith(ENDED) for line in lines)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.harness.recorded import BEGUN, ENDED
+from tests.lines import whole_lines
 
 At = tuple[str, int]
 """A topic and a partition."""
@@ -99,7 +100,7 @@ def _of_process(path: Path) -> Iterator[Invocation]:
     """A process runs a record once at a time, so an end belongs to the last beginning."""
     pid = int(path.name.split("-")[0])
     open_runs: dict[tuple[str, str, str], Invocation] = {}
-    for line in path.read_text().splitlines():
+    for line in whole_lines(path):
         what, topic, partition, offset, attempt, key, at_ns = line.split("\t")
         place = (topic, partition, offset)
         if what == BEGUN:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tests.harness.ledgers import At, Invocation, by_position
 from tests.harness.service import Service
+from tests.lines import whole_lines
 
 GIVEN, TAKEN = "assigned", ("revoked", "partitions lost")
 
@@ -37,7 +38,7 @@ class Moves:
 
     @classmethod
     def of(cls, service: Service) -> "Moves":
-        lines = [json.loads(line) for line in service.said().splitlines() if line[:1] == "{"]
+        lines = [json.loads(line) for line in whole_lines(service.output) if line[:1] == "{"]
         return cls(move for line in lines for move in _moves(line))
 
     def taken(self, run: Invocation, until_ns: int) -> int | None:

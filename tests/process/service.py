@@ -13,6 +13,7 @@ import psutil
 
 from kworker.supervisor.client import Client
 from kworker.supervisor.instance import StateFolder
+from tests.lines import whole_lines
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ class Service:
     def births(self, slot: int | None = None, of: str = "births") -> list[float]:
         """When the lives began, of one slot or of all; of the delay process `delay-births`."""
         path = self.folder / of
-        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [line.split() for line in whole_lines(path)]
         self._pids.update(int(pid) for _, pid, _ in lines)
         return [float(at) for number, _, at in lines if slot is None or int(number) == slot]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.lines import whole_lines
 from tests.process.service import ROOT, Service
 from tests.waiting import eventually
 
@@ -158,7 +159,7 @@ def test_start_says_what_is_wrong_without_a_traceback(tmp_path: Path):
 
 def test_the_log_is_json_with_time_level_and_worker(service: Service):
     service.serve()
-    lines = [json.loads(line) for line in service.said().splitlines()]
+    lines = [json.loads(line) for line in whole_lines(service.stderr)]
     assert {"timestamp", "level", "event", "pid"} <= set(lines[0])
     assert lines[0]["timestamp"].endswith("Z")
     assert lines[0]["event"] == "supervisor started"

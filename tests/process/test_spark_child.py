@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.lines import whole_lines
 from tests.process.service import Service
 from tests.waiting import eventually
 
@@ -22,8 +23,7 @@ class Sparked:
         (self.service.folder / "spark.json").write_text(json.dumps(wanted))
 
     def births(self) -> list[list[int]]:
-        path = self.service.folder / "spark.births"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = whole_lines(self.service.folder / "spark.births")
         return [[int(pid) for pid in line.split()] for line in lines]
 
     def told(self) -> dict[str, Any]:

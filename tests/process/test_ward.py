@@ -17,6 +17,7 @@ from kworker.core.record import Partition, Record
 from kworker.supervisor.journal import Journal
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.ward import Ward
+from tests.lines import whole_lines
 from tests.records import a_partition, a_record
 from tests.waiting import eventually
 
@@ -140,8 +141,7 @@ class Bench:
         return {record.offset: told(record) for record in self.decided}
 
     def runs(self, value: str) -> int:
-        lines = self.ran.read_text().splitlines() if self.ran.exists() else []
-        return sum(line.split()[1] == value for line in lines)
+        return sum(line.split()[1] == value for line in whole_lines(self.ran))
 
 
 def told(record: Record) -> Failure | list[bytes] | None:
