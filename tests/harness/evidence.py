@@ -52,7 +52,7 @@ class Evidence:
             "named before its result": oracles.unsafe_maps(self.commits, self.produced, results),
             "committed position went back": oracles.backward(self.commits),
             "lag for ever": list(oracles.short_of_the_end(self.ends, self.committed).items()),
-            "out of order": oracles.disordered(self.runs, self.faults),
+            "out of order": oracles.disordered(self.runs, self.faults, self.workers),
             "repeated without a cause": oracles.unexplained(
                 self.repeated, self.faults, self.commits, self.workers
             ),

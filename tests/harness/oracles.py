@@ -208,15 +208,26 @@ class Latest:
 
 
 def disordered(
-    runs: Sequence[Invocation], faults: Sequence[Fault] = ()
+    runs: Sequence[Invocation],
+    faults: Sequence[Fault] = (),
+    workers: Collection[int] | None = None,
 ) -> list[tuple[Invocation, Invocation]]:
     """O6 and one-at-a-time: of one key in one partition, pairs that overlap or change places.
 
-    A killed process's runs end with it. A record may begin only when the one before it has
-    returned, be that in this process or another. What was going on when a process was stopped
-    outlives its partition, and so does what it begins before it knows (P3): nobody waits for it.
+    A killed process's runs end with it, and with a worker those of its cell, which is none of
+    the `workers`. A record may begin only when the one before it has returned, be that in this
+    process or another. What was going on when a process was stopped outlives its partition, and
+    so does what it begins before it knows (P3): nobody waits for it.
     """
     over_ns = {fault.pid: fault.to_ns for fault in faults}
+
+    def over(run: Invocation) -> int | None:
+        """When a run was, at the latest; None: nobody knows."""
+        if run.end_ns is not None or workers is None or run.pid in workers:
+            return run.end_ns or over_ns.get(run.pid)
+        ends = [f.to_ns + CELL_ENDS_MS * MS for f in faults if run.at in f.partitions]
+        return min((end for end in ends if end >= run.start_ns), default=None)
+
     stopped = [fault for fault in faults if fault.what == STOPPED]
     returned = first_ends(runs)
     lanes: dict[tuple[At, str], list[Invocation]] = defaultdict(list)
@@ -228,7 +239,7 @@ def disordered(
         found += [
             (before, after)
             for before, after in pairwise(lane)
-            if after.start_ns < (before.end_ns or over_ns.get(before.pid, after.start_ns + 1))
+            if after.start_ns < (over(before) or after.start_ns + 1)
             and not any(_outlives(before, fault) for fault in stopped)
         ]
         found += _overtaking(lane, returned)

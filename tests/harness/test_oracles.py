@@ -160,6 +160,17 @@ def test_a_kill_ends_what_the_process_had_begun() -> None:
     assert oracles.disordered(runs, [killed(1, 31)]) != []
 
 
+def test_the_kill_of_a_worker_ends_what_its_cell_had_begun() -> None:
+    """A moment later, at most: until then the next one may not begin it."""
+    runs = [run(0, 1, None, pid=7), run(0, 300, 301, pid=2), run(1, 302, 303, pid=2)]
+    fault = killed(1, 20)
+    assert oracles.disordered(runs, [fault], {1, 2}) == []
+    assert oracles.disordered(runs, [fault], {1, 2, 7}) != []
+    assert oracles.disordered(runs, [replace(fault, partitions=())], {1, 2}) != []
+    assert oracles.disordered(runs, [killed(1, 299)], {1, 2}) != []
+    assert oracles.disordered([run(0, 200, None, pid=7), *runs[1:]], [fault], {1, 2}) != []
+
+
 def test_who_was_stopped_goes_on_for_a_moment_with_what_it_had_in_hand() -> None:
     """Before it knows that all of it is another's; not for long, and nobody else may."""
     fault = stopped(1, 10, 200)
