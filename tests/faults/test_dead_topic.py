@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -66,6 +67,7 @@ def unauthorised(running: Service, dead: str) -> Iterator[None]:
     )
     [made] = client.create_acls([rule]).values()
     made.result(30)
+    eventually(lambda: refuses(client, dead), what="the broker goes by the rule")
     yield
     its = AclBindingFilter(
         ResourceType.TOPIC,
@@ -78,6 +80,15 @@ def unauthorised(running: Service, dead: str) -> Iterator[None]:
     )
     [gone] = client.delete_acls([its]).values()
     gone.result(30)
+
+
+def refuses(client: AdminClient, topic: str) -> bool:
+    """Where there is a rule, the broker refuses what none allows: to describe it, too."""
+    try:
+        client.describe_topics(TopicCollection([topic]))[topic].result(30)
+    except KafkaException as error:
+        return bool(error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    return False
 
 
 Break = Callable[[Service, str], AbstractContextManager[None]]
