@@ -223,8 +223,9 @@ def disordered(
 
     def over(run: Invocation) -> int | None:
         """When a run was, at the latest; None: nobody knows."""
-        if run.end_ns is not None or workers is None or run.pid in workers:
-            return run.end_ns or over_ns.get(run.pid)
+        known = run.end_ns or over_ns.get(run.pid)
+        if known is not None or workers is None or run.pid in workers:
+            return known
         ends = [f.to_ns + CELL_ENDS_MS * MS for f in faults if run.at in f.partitions]
         return min((end for end in ends if end >= run.start_ns), default=None)
 

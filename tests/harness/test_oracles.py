@@ -166,6 +166,7 @@ def test_the_kill_of_a_worker_ends_what_its_cell_had_begun() -> None:
     fault = killed(1, 20)
     assert oracles.disordered(runs, [fault], {1, 2}) == []
     assert oracles.disordered(runs, [fault], {1, 2, 7}) != []
+    assert oracles.disordered(runs, [replace(killed(7, 20), partitions=())], {1, 2}) == []
     assert oracles.disordered(runs, [replace(fault, partitions=())], {1, 2}) != []
     assert oracles.disordered(runs, [killed(1, 299)], {1, 2}) != []
     assert oracles.disordered([run(0, 200, None, pid=7), *runs[1:]], [fault], {1, 2}) != []
