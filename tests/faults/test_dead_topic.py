@@ -130,7 +130,7 @@ def outage(broken: Break, folder: Path, bootstrap: str) -> Run:
         refusing.caught_up()
         with broken(refusing, dead):
             during = writer.write(source, mixed("during"))
-            eventually(lambda: says_why(refusing, dead), what="it is red, and says why")
+            refusing.until(lambda: says_why(refusing, dead), "it is red, and says why")
             eventually(lambda: done(refusing) == 2 * GOOD, what="all the results")
             eventually(lambda: beyond(refusing, during) == set(), what="the others committed")
             assert short(refusing, during) == {(source, partition) for partition in BAD_IN}

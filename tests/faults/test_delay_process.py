@@ -263,7 +263,7 @@ def test_without_kafka_what_is_due_waits_and_goes_on_once(
         eventually(lambda: now_ms() > max(retries.due_ms.values()) + 2_000, every_s=0.2)
         sandbox.start_broker(1)
         eventually(lambda: len(requeued(struck)) >= 1_500, timeout_s=60, every_s=0.5)
-        eventually(lambda: not _tells_of(struck, "delay: "), every_s=0.2, what="it is not red")
+        struck.until(lambda: not _tells_of(struck, "delay: "), "it is not red")
         each_once_and_none_early(struck, retries)
         assert struck.status()["delay"]["pid"] == pid
         assert struck.stop() == 0

@@ -177,7 +177,7 @@ class Service:
             assert process.poll() is None, f"ended with {process.returncode}:\n{self.said()}"
             return self.state() == "running"
 
-        self._eventually(runs, timeout_s, "it runs")
+        self.until(runs, "it runs", timeout_s)
 
     def workers(self) -> dict[int, dict[str, Any]]:
         """The rows of the status by slot."""
@@ -234,7 +234,7 @@ class Service:
             found = self.committed()
             return sum(end - found.get(at, 0) for at, end in ends.items())
 
-        self._eventually(lambda: left() <= 0, timeout_s, "it has caught up")
+        self.until(lambda: left() <= 0, "it has caught up", timeout_s)
 
     def handled(self, count: int, timeout_s: float = 60.0) -> None:
         """Waits until the handlers' ledger has so many lines: beginnings, ends and failures."""
@@ -242,7 +242,7 @@ class Service:
             lambda: lines(self.ledger) >= count, timeout_s=timeout_s, what=f"{count} ledger lines"
         )
 
-    def _eventually(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
         """Waits, and if in vain tells how it was in the end."""
         try:
             eventually(condition, timeout_s=timeout_s, every_s=0.1, what=what)
