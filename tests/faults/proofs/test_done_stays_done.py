@@ -80,6 +80,8 @@ def test_after_a_kill_only_what_was_in_hand_runs_again(
         struck.handled(2 * MANY + 2 * THREADS)
         (struck.folder / "released").touch()
         struck.caught_up()
+        # Told a moment after it is so.
+        struck.until(lambda: struck.counter("remembered") >= MANY, "all are remembered")
         remembered = struck.counter("remembered")
         assert struck.stop() == 0
         struck.is_gone()
