@@ -19,6 +19,7 @@ from kworker import config_file, preflight
 from kworker.config import Config, Idempotency
 from kworker.errors import ExitCode
 from tests.e2e.conftest import Kworker, Meanwhile
+from tests.harness.kafka import delete_topic
 
 Configured = Callable[..., Path]
 
@@ -379,8 +380,7 @@ def test_a_topic_that_goes_missing_later_is_waited_for(
     """At the first start it is a mistake; once the group has run, somebody is at work there."""
     config = service()
     assert preflight.before_start(config) == []
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([config.requeue_topic])[config.requeue_topic].result(30)
+    delete_topic(bootstrap, config.requeue_topic)
     [found] = preflight.before_start(config)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert config.requeue_topic in found.problem

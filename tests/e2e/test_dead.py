@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from kworker.cli.main import run
 from kworker.clients.transactions import KafkaTransactor
@@ -23,7 +22,7 @@ from kworker.core.resolutions import Resolution, resolved
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.e2e.test_topics import written
 from tests.harness.dead import NOW, DeadWriter
-from tests.harness.kafka import messages
+from tests.harness.kafka import delete_topic, messages
 from tests.harness.service import COMMAND, ROOT, Service
 from tests.waiting import eventually
 
@@ -583,9 +582,7 @@ def test_a_topic_made_again_does_not_inherit_resolutions(desk: Desk) -> None:
     """Its records have the positions of others that were resolved."""
     desk.write(2)
     assert desk.does("redrive")["done"] == 2
-    admin = AdminClient({"bootstrap.servers": desk.service.bootstrap})
-    admin.delete_topics([desk.dead])[desk.dead].result(30)
-    eventually(lambda: desk.dead not in admin.list_topics(timeout=10).topics, what="it is gone")
+    delete_topic(desk.service.bootstrap, desk.dead)
     desk.types("list")
     assert desk.code == 78
     assert desk.errors == (

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 
 from tests.harness import oracles
 from tests.harness.history import Commit, history
-from tests.harness.kafka import New, Read, Writer, create_topic, read_all
+from tests.harness.kafka import New, Read, Writer, create_topic, delete_topic, read_all
 from tests.harness.ledgers import At, Position, Produced
 from tests.harness.service import Service, service
 from tests.waiting import eventually
@@ -47,8 +47,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 @contextmanager
 def deleted(running: Service, dead: str) -> Iterator[None]:
-    client = admin(running.bootstrap)
-    client.delete_topics([dead])[dead].result(30)
+    delete_topic(running.bootstrap, dead)
     yield
     running.create_topics()
 

@@ -184,8 +184,32 @@ def led(admin: AdminClient, name: str) -> int:
     return sum(1 for partition in found.values() if partition.leader >= 0)
 
 
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Returns when nothing is written to it: for some time its broker takes records into it."""
+    client = _consumer(bootstrap, "read_uncommitted")
+    places = [TopicPartition(topic, partition) for partition in _partitions(client, topic)]
+
+    def refused(place: TopicPartition) -> bool:
+        try:
+            client.get_watermark_offsets(place, TIMEOUT_S)
+        except KafkaException as error:
+            return bool(error.args[0].code() != KafkaError._TIMED_OUT)
+        return False
+
+    try:
+        # From then on the client asks whoever led them, whether or not they are listed.
+        eventually(lambda: not any(map(refused, places)), what=f"{topic} is there")
+        _admin(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
+        eventually(lambda: all(map(refused, places)), what=f"{topic} is gone")
+    finally:
+        client.close()
+
+
 def make_again(bootstrap: str, topic: str, partitions: int) -> None:
-    """Deletes a topic, and creates another of its name, at once: whoever reads it may not see."""
+    """Deletes a topic, and creates another of its name, at once: whoever reads it may not see.
+
+    Returns when the new one is written to: for some time its broker takes records into the old.
+    """
     _admin(bootstrap).delete_topics([topic])[topic].result(TIMEOUT_S)
 
     def made() -> bool:
@@ -197,7 +221,14 @@ def make_again(bootstrap: str, topic: str, partitions: int) -> None:
             return False  # it is being deleted
         return True
 
+    def empty() -> bool:
+        try:
+            return not any(ends(bootstrap, topic).values())
+        except KafkaException:
+            return False  # neither is there
+
     eventually(made, what=f"{topic} is there again")
+    eventually(empty, what=f"{topic} is the new one")
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:

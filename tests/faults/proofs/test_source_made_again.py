@@ -74,7 +74,7 @@ def test_a_source_made_again_under_a_running_service_is_read_from_its_beginning(
         new = writer.write(source, numbered(second, keys=10, first=first))
         (reading.folder / "released").touch()
         each_has_a_result(bootstrap, results, new)
-        eventually(lambda: reading.committed() == {(source, 0): second}, what="its position")
+        reading.until(lambda: reading.committed() == {(source, 0): second}, "its position")
         reading.is_running()
         assert "source topics were deleted and made again; joins anew" in reading.said()
         assert reading.stop() == 0
