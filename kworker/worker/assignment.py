@@ -37,6 +37,14 @@ Raises Refused when the same may work later.
 """
 
 
+def unknown_positions(refused: Refused) -> str:
+    """Why an assignment waits."""
+    return (
+        f"committed positions unknown ({refused}): no broker answers, or a transaction that was"
+        " left open hides them; asks again"
+    )
+
+
 class Assignment:
     """The partitions that this member owns now; the consumer's `Listener`.
 
@@ -64,12 +72,13 @@ class Assignment:
         self._known: dict[str, Identity] = {}  # as of the last assignment of each
         self.partitions: dict[At, Partition] = {}
         self.known: list[At] = []
-        self.announce: Callable[[], None] = lambda: None  # `known` has grown
+        self.announce: Callable[[], None] = lambda: None  # `known` has grown, or it waits
         self._indexes: dict[At, int] = {}
         self.fresh: set[Partition] = set()
         self.rebalances = 0
         self.joined = False
         self.changed = False
+        self.trouble: str | None = None
         self._lost_at = float("-inf")
 
     def bind(self, consumer: Assigning, committer: Committer) -> None:
@@ -199,12 +208,17 @@ class Assignment:
         while True:
             self._wait_for_calm()
             try:
-                return self._consumer.positions(partitions, _ASK_S)
+                held = self._consumer.positions(partitions, _ASK_S)
             except Refused as refused:
                 if time.monotonic() >= deadline:
                     raise
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
+                self.trouble = unknown_positions(refused)
+                self.announce()
                 time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
+            else:
+                self.trouble = None
+                return held
 
     def _identities(self, topics: Collection[str], deadline: float) -> Mapping[str, Identity]:
         """At each assignment, for a topic may have been made again. Positions do without."""

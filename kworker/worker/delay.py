@@ -57,6 +57,7 @@ class DelayProcess:
         self._config = config
         self._slot = slot
         self._lifeline_fd = lifeline_fd
+        self._loop: DelayLoop | None = None
         self._told_to_end = False
         self._tell_at = 0.0
 
@@ -89,9 +90,16 @@ class DelayProcess:
         readable, _, _ = select.select([self._lifeline_fd], [], [], 0)
         return not (self._told_to_end or readable)
 
+    def _still_waits(self) -> bool:
+        """Between two tries of what a turn cannot do without."""
+        if self._loop is not None and self._loop.reasons:
+            self._tell(self._loop)
+        return self._goes_on()
+
     def _serve(self) -> None:
         config = self._config
-        consumer, loop, forwarder = _made(config, self._goes_on)
+        consumer, loop, forwarder = _made(config, self._still_waits)
+        self._loop = loop
         self._slot.words[Field.PHASE] = Phase.JOINING
         consumer.subscribe([delay_pattern(config)])
         while self._goes_on():

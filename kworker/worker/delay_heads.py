@@ -10,6 +10,7 @@ from kworker.clients.kafka import At, Refused, Trouble, trouble_of
 from kworker.core.delays import Head, HoldPolicy
 from kworker.core.hops import SKEW_MS
 from kworker.core.message import RawMessage
+from kworker.worker.assignment import unknown_positions
 from kworker.worker.intake import Fenced, Taking
 
 _LOG = structlog.get_logger()
@@ -97,6 +98,7 @@ class Heads:
                 return {at: each and each.position for at, each in held.items()}
             except Refused as refused:
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
+                self.reasons["positions"] = unknown_positions(refused)
                 time.sleep(_ASK_AGAIN_S)
         return {}
 

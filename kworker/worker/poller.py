@@ -133,6 +133,7 @@ class Poller:
         return [
             *self._intake.reasons.values(),
             *self._troubles.values(),
+            *filter(None, [self.assignment.trouble]),
             *waiting,
             *self.dispatch.reasons,
             *map(_crowded, self.flow.crowded(self._clock())),

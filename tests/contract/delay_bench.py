@@ -91,6 +91,7 @@ class DelayBench:
         name: str = "delay",
         hold: HoldPolicy | None = None,
         delays: Mapping[str, int] = DELAYS_MS,
+        waits: Callable[[], bool] = lambda: True,
     ) -> None:
         self.kafka = kafka
         self.clocks = clocks
@@ -103,7 +104,7 @@ class DelayBench:
             lambda topic: {**DELAYS_MS, **RETIRED_MS}[topic],
             hold or HoldPolicy(1000, 1 << 20),
             self.forwarder.open,
-            lambda: True,
+            waits,
         )
         self.loop = DelayLoop(
             self.heads,

@@ -196,6 +196,27 @@ def test_a_rebalance_after_a_transaction_in_doubt_finds_the_positions(
     assert texts(kafka) == numbers(range(50))
 
 
+def test_while_an_assignment_waits_for_positions_it_says_so(
+    kafka: MemoryKafka, clocks: Clocks
+) -> None:
+    """P7. It waits inside of a turn, for as long as it takes."""
+    kafka.group("orders.delay").pending["another-delay"] = {}
+    told: list[str] = []
+
+    def meanwhile() -> bool:
+        if reasons := bench.loop.reasons:
+            told.extend(reasons)
+            kafka.group("orders.delay").pending.clear()
+        return True
+
+    bench = DelayBench(kafka, clocks, waits=meanwhile)
+    bench.turns()
+    [reason] = told
+    assert reason.startswith("committed positions unknown (a transaction holds positions of")
+    assert bench.heads.heads.keys() >= {(SECOND, 0), (SECOND, 1)}
+    assert bench.loop.reasons == []
+
+
 def test_a_zombie_forwards_nothing(bench: DelayBench, kafka: MemoryKafka, clocks: Clocks) -> None:
     """Stopped for longer than its session, it wakes with due records in its hand."""
     wait(kafka, clocks, SECOND, *range(50))

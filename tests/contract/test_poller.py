@@ -53,6 +53,25 @@ def test_all_fine_and_the_position_moves_on(kafka: MemoryKafka) -> None:
     assert position(kafka) == 4
 
 
+def test_while_its_positions_are_hidden_it_says_so(kafka: MemoryKafka) -> None:
+    """P7. The turn in which it waits for them may last longer than anybody's patience."""
+    bench = Bench(kafka, ["foo"])
+    pending = kafka.group(GROUP).pending
+    pending["another-0"] = {}
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        told.extend(bench.poller.reasons)
+        pending.clear()
+
+    bench.poller.assignment.announce = meanwhile
+    bench.turn(2)
+    [reason] = told
+    assert reason.startswith("committed positions unknown (a transaction holds positions of")
+    assert bench.in_hand() == list(WORDS)
+    assert bench.poller.reasons == []
+
+
 def test_nothing_is_committed_of_what_has_only_begun(kafka: MemoryKafka) -> None:
     """Commit at poll is the loss that others shipped."""
     bench = Bench(kafka, ["foo"])
