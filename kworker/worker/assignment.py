@@ -78,7 +78,7 @@ class Assignment:
         self.rebalances = 0
         self.joined = False
         self.changed = False
-        self.trouble: str | None = None
+        self.waits_for: str | None = None  # inside of a turn
         self._lost_at = float("-inf")
 
     def bind(self, consumer: Assigning, committer: Committer) -> None:
@@ -213,11 +213,11 @@ class Assignment:
                 if time.monotonic() >= deadline:
                     raise
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
-                self.trouble = unknown_positions(refused)
+                self.waits_for = unknown_positions(refused)
                 self.announce()
                 time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
             else:
-                self.trouble = None
+                self.waits_for = None
                 return held
 
     def _identities(self, topics: Collection[str], deadline: float) -> Mapping[str, Identity]:

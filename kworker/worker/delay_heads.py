@@ -46,6 +46,7 @@ class Heads:
         self.consumer = consumer(self)
         self.heads: dict[At, Head] = {}
         self.reasons: dict[str, str] = {}
+        self.waits_for: str | None = None  # inside of a turn
         self.joined = False
         self.gone: set[At] = set()  # since the last look
         self._delay_ms = delay_ms
@@ -95,11 +96,13 @@ class Heads:
                 # First: an open transaction of ours would hide the positions.
                 self._settle()
                 held = self.consumer.positions(asked, _ASK_S)
-                return {at: each and each.position for at, each in held.items()}
             except Refused as refused:
                 _LOG.warning("committed positions unknown; asking again", error=str(refused))
-                self.reasons["positions"] = unknown_positions(refused)
+                self.waits_for = unknown_positions(refused)
                 time.sleep(_ASK_AGAIN_S)
+            else:
+                self.waits_for = None
+                return {at: each and each.position for at, each in held.items()}
         return {}
 
     # -- what the loop does -----------------------------------------------------------

@@ -105,6 +105,8 @@ class DelayLoop:
     @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
+        if self.heads.waits_for is not None:  # all else is as it was before that
+            return [self.heads.waits_for]
         return [
             *self._troubles.values(),
             *self._refusals.reasons,

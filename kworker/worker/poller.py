@@ -128,12 +128,13 @@ class Poller:
     @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
+        if self.assignment.waits_for is not None:  # all else is as it was before that
+            return [self.assignment.waits_for]
         troubles = [*self.backlog.troubles, *self.settling.troubles]
         waiting = [f"{trouble}; what is not acknowledged waits" for trouble in troubles]
         return [
             *self._intake.reasons.values(),
             *self._troubles.values(),
-            *filter(None, [self.assignment.trouble]),
             *waiting,
             *self.dispatch.reasons,
             *map(_crowded, self.flow.crowded(self._clock())),
