@@ -82,11 +82,16 @@ def _victim(faults: Sequence[Fault], turn: int) -> int:
 
 
 def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Iterator[New]) -> bool:
-    """Whether a worker runs and has records without an outcome. Feeds it when it runs dry."""
-    row = struck.worker(slot)
+    """Whether a worker has records without an outcome. Feeds it when it runs dry.
+
+    And whether all of them run: how long a gap lasts is judged of one kill at a time.
+    """
+    rows = struck.workers()
     killed = {fault.pid for fault in struck.faults.faults}  # and perhaps not yet missed
-    if row["pid"] in killed or row["phase"] != "running":
+    running = [r for r in rows.values() if r["phase"] == "running" and r["pid"] not in killed]
+    if len(running) < WORKERS:
         return False
+    row = rows[slot]
     if row["in_flight"] < BUSY:
         writer.begin(topic, islice(stream, MORE))
     return bool(row["in_flight"] >= BUSY)
