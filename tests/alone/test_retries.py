@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
-RECORDS, FIRST, PARTITIONS = 5_000, 500, 4
+RECORDS, FIRST, PORTION, PARTITIONS = 5_000, 500, 500, 4
 DELAYS_S = (1, 2, 4)
 LATE_S, PUNCTUAL = 0.5, 0.99
 KILLED_AFTER, JOINED_AFTER = (1_000, 6_000), 9_000  # retries: one in each round of them
@@ -52,7 +52,10 @@ def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_an
         # A broker that has just begun is slow at its first transactions: that is no part of this.
         first = {record.position for record in writer.write(source, numbered(FIRST, keys=FIRST))}
         eventually(lambda: done(failing) == FIRST, what="the first are done")
-        writer.write(source, numbered(RECORDS, keys=500, first=FIRST))
+        # Not all in one moment: how late they are is asked, not how many a moment can take.
+        for begin in range(FIRST, FIRST + RECORDS, PORTION):
+            writer.write(source, numbered(PORTION, keys=500, first=begin))
+            eventually(lambda begin=begin: begun(failing) >= begin, every_s=0.1, what="they fail")  # type: ignore[misc]
         for slot, more in enumerate(KILLED_AFTER):
             _eventually_retried(failing, 3 * FIRST + more)
             failing.kill_worker(slot)
@@ -83,6 +86,11 @@ Attempts = dict[tuple[tuple[str, int, int], int], list[Invocation]]
 
 def _eventually_retried(running: Service, count: int) -> None:
     eventually(lambda: running.counter("retried") > count, what=f"{count} retries")
+
+
+def begun(running: Service) -> int:
+    """Records that were run at all."""
+    return len({run.position for run in invocations(running.ledger)})
 
 
 def done(running: Service) -> int:
