@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from tests.harness import kafka
@@ -55,7 +56,8 @@ def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_an
         # Not all in one moment: how late they are is asked, not how many a moment can take.
         for begin in range(FIRST, FIRST + RECORDS, PORTION):
             writer.write(source, numbered(PORTION, keys=500, first=begin))
-            eventually(lambda begin=begin: begun(failing) >= begin, every_s=0.1, what="they fail")  # type: ignore[misc]
+            # One portion ahead, so that the workers never wait for it.
+            eventually(partial(_begun, failing, begin), every_s=0.1, what="those before have begun")
         for slot, more in enumerate(KILLED_AFTER):
             _eventually_retried(failing, 3 * FIRST + more)
             failing.kill_worker(slot)
@@ -88,9 +90,9 @@ def _eventually_retried(running: Service, count: int) -> None:
     eventually(lambda: running.counter("retried") > count, what=f"{count} retries")
 
 
-def begun(running: Service) -> int:
-    """Records that were run at all."""
-    return len({run.position for run in invocations(running.ledger)})
+def _begun(running: Service, count: int) -> bool:
+    """Whether so many records were run at all."""
+    return len({run.position for run in invocations(running.ledger)}) >= count
 
 
 def done(running: Service) -> int:
