@@ -3,13 +3,21 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, count
-from typing import Literal
+from itertools import chain, count, islice
+from typing import Literal, NamedTuple
+from weakref import WeakSet, WeakValueDictionary
 
-from kworker.core.record import Partition, Record
+from kworker.core.record import Home, Partition, Record
 
 Ordering = Literal["key", "partition", "none"]
 _WHOLE_PARTITION = True
+
+
+class Dropped(NamedTuple):
+    """What a drop took out of the lanes, and what it made free."""
+
+    records: list[Record]
+    unheld: list[Record]  # of others, that waited behind one of those that was held
 
 
 class Lanes:
@@ -18,16 +26,18 @@ class Lanes:
     Owned by the poll thread. At most one record of a lane is out at a time, so any
     run of ready records holds different lanes. A parked record keeps its lane.
     Partitions take turns, so that the backlog of one does not make the others wait.
+    Lanes belong to source partitions, not to their assignments: see `Home`.
     """
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
-        self._turn: deque[Partition] = deque()  # those with something ready
+        self._turn: deque[Home] = deque()  # those with something ready
         self._parked: list[tuple[float, int, Record]] = []
         self._turns = count()
-        self._holding: set[tuple[Partition, object]] = set()  # lanes behind a held record
+        self._holding: set[tuple[Home, object]] = set()  # lanes behind a held record
+        self._homes: WeakValueDictionary[tuple[str, int], Home] = WeakValueDictionary()
         # Where records of a partition run that are not its own: those of a requeue partition.
-        self._guests: dict[Partition, set[Partition]] = {}
+        self._guests: dict[Partition, WeakSet[Home]] = {}
 
     @property
     def ready(self) -> bool:
@@ -38,6 +48,11 @@ class Lanes:
     def parked(self) -> int:
         return len(self._parked)
 
+    def open(self, partition: Partition) -> None:
+        """Before any of its records: it has the lanes that its source had, if any are held."""
+        at = (partition.topic, partition.number)
+        partition.home = self._homes.setdefault(at, partition.home)
+
     def lanes_of(self, keys: Sequence[bytes | None]) -> Sequence[object]:
         """None means no order: a null key is no key."""
         if self._ordering == "key":
@@ -46,21 +61,34 @@ class Lanes:
 
     def add(self, partition: Partition, records: Iterable[Record]) -> None:
         """Records of one partition, in the order of delivery."""
-        if not partition.ready:
-            self._turn.append(partition)
-        busy, ready = partition.busy, partition.ready.append
+        self._add(partition.home, records)
+
+    def add_again(self, record: Record) -> None:
+        """A record that comes again, into the lanes of its source, whether that is here or not."""
+        source = record.source
+        at = (source.topic, source.partition)
+        if (home := self._homes.get(at)) is None:
+            home = self._homes[at] = Home(*at)
+        record.home = home
+        self._guests.setdefault(record.partition, WeakSet()).add(home)
+        self._add(home, (record,))
+
+    def _add(self, home: Home, records: Iterable[Record]) -> None:
+        if not home.ready:
+            self._turn.append(home)
+        busy, ready = home.busy, home.ready.append
         for record in records:
             lane = record.lane
             if lane is None:
                 ready(record)
             elif lane not in busy:
-                busy[lane] = None
+                busy[lane] = record
                 ready(record)
-            elif (waiting := busy[lane]) is None:
-                busy[lane] = deque((record,))
+            elif isinstance(held := busy[lane], deque):
+                held.append(record)
             else:
-                waiting.append(record)
-        if not partition.ready:
+                busy[lane] = deque((held, record))
+        if not home.ready:
             self._turn.pop()
 
     def take(self, most: int) -> deque[Record]:
@@ -69,15 +97,15 @@ class Lanes:
         run: deque[Record] = deque()
         while turn and most > 0:
             share = max(1, most // len(turn))
-            partition = turn.popleft()
-            ready = partition.ready
+            home = turn.popleft()
+            ready = home.ready
             if share >= len(ready):
                 most -= len(ready)
                 run.extend(ready)
                 ready.clear()
                 continue
             most -= share
-            turn.append(partition)
+            turn.append(home)
             if share == 1:
                 run.append(ready.popleft())
             else:
@@ -93,16 +121,24 @@ class Lanes:
             home.ready.appendleft(record)
 
     def finish(self, records: Iterable[Record]) -> None:
-        """The records have their last outcome: the next of each lane may run."""
+        """The records have their last outcome: the next of each lane may run.
+
+        One whose partition was closed meanwhile holds no lane.
+        """
         for record in records:
             lane = record.lane
             if lane is None:
                 continue
             home = record.home
-            if not (waiting := home.busy.pop(lane, None)):
+            if (held := home.busy.pop(lane, None)) is record or held is None:
                 continue
-            home.busy[lane] = waiting
-            following, ready = waiting.popleft(), home.ready
+            home.busy[lane] = held
+            if not isinstance(held, deque) or held[0] is not record:
+                continue
+            held.popleft()
+            following, ready = held[0], home.ready
+            if len(held) == 1:
+                home.busy[lane] = following
             # Older first: the oldest record is what holds back the commit.
             if not ready:
                 self._turn.append(home)
@@ -114,7 +150,8 @@ class Lanes:
 
     def behind(self, record: Record) -> Sequence[Record]:
         """What waits in the record's lane for its end."""
-        return () if record.lane is None else tuple(record.home.busy.get(record.lane) or ())
+        held = None if record.lane is None else record.home.busy.get(record.lane)
+        return list(held)[1:] if isinstance(held, deque) else ()
 
     def park(self, record: Record, due: float) -> None:
         """The record runs again at `due` (monotonic seconds); its lane waits with it."""
@@ -167,77 +204,69 @@ class Lanes:
 
     def waiting(self, partition: Partition) -> set[int]:
         """The offsets of a partition's records that are not out."""
-        lanes = (record for home in self._homes(partition) for record in _waiting_in(home))
+        lanes = (record for home in self._homes_of(partition) for record in _waiting_in(home))
         parked = (entry[2] for entry in self._parked)
         return {r.offset for r in chain(lanes, parked) if r.partition is partition}
 
-    def drop(self, partition: Partition, above: int) -> list[Record]:
+    def drop(self, partition: Partition, above: int) -> Dropped:
         """Forgets what waits of a partition beyond the offset `above`, parked records too.
 
         What lies at or below `above` and is not parked stays: it must still run, or
         what has finished beyond it would be done again.
         """
-        dropped: list[Record] = []
+        return self._drop(partition, above, out=False)
 
-        def keeps(record: Record) -> bool:
-            if record.partition is not partition or record.offset <= above:
-                return True
-            dropped.append(record)
-            return False
+    def close(self, partition: Partition) -> Dropped:
+        """Forgets all of a partition: what waits, and which lanes are held by what is out.
 
-        homes = self._homes(partition)
-        for home in homes:
-            home.ready = deque(filter(keeps, home.ready))
-        self._turn = deque(home for home in self._turn if home.ready)
-        heads = [*dropped, *(entry[2] for entry in self._parked if entry[2].partition is partition)]
-        for home in homes:
-            for lane, behind in home.busy.items():
-                home.busy[lane] = deque(filter(keeps, behind)) if behind else behind
-        dropped += self._drop_parked(partition)
-        self._hold_no_more(heads)
-        # What another partition has behind one of these goes on.
-        self.finish(heads)
-        return dropped
-
-    def close(self, partition: Partition) -> list[Record]:
-        """Forgets all that waits of a partition; what others have in its lanes goes home."""
-        dropped = self.drop(partition, -1)
+        Lanes that others hold stay theirs, and what waited behind these records goes on: see
+        `Outliving` for those that are still running.
+        """
+        dropped = self._drop(partition, -1, out=True)
         self._guests.pop(partition, None)
-        guests = list(_waiting_in(partition))
-        if partition.ready:
-            self._turn.remove(partition)
-        partition.ready, partition.busy = deque(), {}
-        self._holding = {(home, lane) for home, lane in self._holding if home is not partition}
-        for record in guests:
-            self.add_to(None, record)
-        for _, _, record in self._parked:
-            if record.home is partition:
-                self._move(record, record.partition)
-                record.home.busy.setdefault(record.lane, None)
         return dropped
 
-    def add_to(self, home: Partition | None, record: Record) -> None:
-        """A record that comes again, into the lanes of its source; None: that is not here."""
-        self._move(record, home or record.partition)
-        if record.home is not record.partition:
-            self._guests.setdefault(record.partition, set()).add(record.home)
-        self.add(record.home, (record,))
+    def _drop(self, partition: Partition, above: int, *, out: bool) -> Dropped:
+        parked = self._unpark(partition)
+        homes = self._homes_of(partition)
+        ready = [
+            record
+            for home in homes
+            for record in home.ready
+            if record.partition is partition and record.offset > above
+        ]
+        leaving = {*ready, *parked}
+        for home in homes:
+            home.ready = deque(record for record in home.ready if record not in leaving)
+        self._turn = deque(home for home in self._turn if home.ready)
+        behind, unheld = [], []
+        for home in homes:
+            for lane, (head, *others) in [(lane, _all(held)) for lane, held in home.busy.items()]:
+                least = -1 if head in parked else above
+                going = {r for r in others if r.partition is partition and r.offset > least}
+                staying = [record for record in others if record not in going]
+                behind += [record for record in others if record in going]
+                home.busy[lane] = deque((head, *staying)) if staying else head
+                if head in leaving or (out and head.partition is partition):
+                    if (home, lane) in self._holding:
+                        unheld += staying
+                        self._holding.remove((home, lane))
+                    self.finish((head,))
+        return Dropped([*ready, *parked, *behind], unheld)
 
-    def _move(self, record: Record, home: Partition) -> None:
-        """The same lane has another name where several partitions' records run."""
-        record.home = home
-        (lane,) = self.lanes_of((record.raw.key(),))
-        if lane is not None and home is record.partition:
-            source = record.source
-            lane = (source.topic, source.partition, lane)
-        record.lane = lane
+    def _unpark(self, partition: Partition) -> list[Record]:
+        parked = [entry[2] for entry in self._parked if entry[2].partition is partition]
+        if parked:
+            self._parked = [entry for entry in self._parked if entry[2].partition is not partition]
+            heapq.heapify(self._parked)
+        return parked
 
     def _hold_no_more(self, records: Iterable[Record]) -> None:
         if self._holding:
             self._holding.difference_update((record.home, record.lane) for record in records)
 
-    def _homes(self, partition: Partition) -> set[Partition]:
-        return {partition, *self._guests.get(partition, ())}
+    def _homes_of(self, partition: Partition) -> set[Home]:
+        return {partition.home, *self._guests.get(partition, ())}
 
     def _ready(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -245,21 +274,12 @@ class Lanes:
                 self._turn.append(record.home)
             record.home.ready.append(record)
 
-    def _drop_parked(self, partition: Partition) -> list[Record]:
-        """Parked records, and what the partition has behind them, which must not overtake."""
-        parked = [entry[2] for entry in self._parked if entry[2].partition is partition]
-        self._parked = [entry for entry in self._parked if entry[2].partition is not partition]
-        heapq.heapify(self._parked)
-        gone = list(parked)
-        for record in parked:
-            behind = self.behind(record)
-            gone += [other for other in behind if other.partition is partition]
-            if behind:
-                rest = deque(other for other in behind if other.partition is not partition)
-                record.home.busy[record.lane] = rest
-        return gone
+
+def _all(held: Record | deque[Record]) -> Iterable[Record]:
+    return held if isinstance(held, deque) else (held,)
 
 
-def _waiting_in(home: Partition) -> Iterable[Record]:
-    """What waits in a partition's lanes, parked records aside."""
-    return chain(home.ready, *(behind for behind in home.busy.values() if behind))
+def _waiting_in(home: Home) -> Iterable[Record]:
+    """What waits in a home's lanes, parked records aside."""
+    behind = (islice(held, 1, None) for held in home.busy.values() if isinstance(held, deque))
+    return chain(home.ready, *behind)

@@ -193,9 +193,6 @@ def _same(records: Iterable[Record], record: Record) -> Record | None:
 
 
 def _name(record: Record) -> Name:
-    lane, home = record.lane, record.home
-    if lane is None:
+    if record.lane is None:
         return (*_place(record), None)
-    if home is record.partition and isinstance(lane, tuple):
-        return lane  # of a source that is not here: see `Lanes.add_to`
-    return home.topic, home.number, lane
+    return record.home.topic, record.home.number, record.lane

@@ -15,6 +15,32 @@ _KNOWN_MAX = (1 << 15) - 1  # more than the scoreboard has room to name
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
 
 
+class Home:
+    """The lanes of one source partition, whichever assignment it is of, or none.
+
+    Kept by Lanes. What comes again runs here beside what its source delivers, so a lane is a key
+    of the source for as long as a record holds it: also while the source partition, or the
+    requeue partition, goes and returns. It ends with the last partition or record that has it.
+    """
+
+    __slots__ = ("__weakref__", "busy", "number", "ready", "topic")
+
+    def __init__(self, topic: str, number: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.ready: deque[Record] = deque()  # may run now
+        # Each lane that is held: the record that holds it, or that one and those behind it.
+        self.busy: dict[object, Record | deque[Record]] = {}
+
+    def replace(self, holder: "Record", by: "Record") -> None:
+        """Its lane, if the record holds one, is held by another."""
+        held = self.busy.get(holder.lane)
+        if held is holder:
+            self.busy[holder.lane] = by
+        elif isinstance(held, deque) and held[0] is holder:
+            held[0] = by
+
+
 class Partition:
     """One source partition for one assignment.
 
@@ -27,12 +53,12 @@ class Partition:
     __slots__ = (
         "_told",
         "_told_of",
-        "busy",
         "crowded",
         "epoch",
         "frame_size",
         "held",
         "held_bytes",
+        "home",
         "in_flight",
         "in_flight_bytes",
         "known",
@@ -43,7 +69,6 @@ class Partition:
         "place",
         "prefix",
         "reaches",
-        "ready",
         "topic",
     )
 
@@ -78,9 +103,7 @@ class Partition:
         self.in_flight_bytes = 0
         self.held = 0  # records of keys that are held
         self.held_bytes = 0
-        self.ready: deque[Record] = deque()  # may run now; kept by Lanes
-        # Lanes with a record out, and what waits behind it (None: nothing yet).
-        self.busy: dict[object, deque[Record] | None] = {}
+        self.home = Home(topic, number)  # or that of an earlier epoch: see `Lanes.open`
 
     def committed(self) -> Committed | None:
         """What the group shall hold of it now; None while nobody knows where it begins."""
@@ -147,7 +170,7 @@ class Record:
     ) -> None:
         self.partition = partition  # where it is settled
         self.offset = offset
-        self.home = partition  # whose lanes it runs in: its source's, if that is here, too
+        self.home = partition.home  # whose lanes it runs in: its source's
         self.envelope: Envelope | None = None  # of one that comes again, by the requeue topic
         self.claim: object = None  # what idempotency knows of it
         self.lane = lane  # None: no order to keep
@@ -169,6 +192,7 @@ class Record:
 
     def stand_for(self, again: "Record") -> None:
         """`again` is this record, read in a later epoch, where nobody has seen it run."""
+        again.home.replace(again, self)
         self.partition, self.home, self.lane = again.partition, again.home, again.lane
         self.size, self.taken = again.size, again.taken
         self.refusal = None  # of an output that is written anew

@@ -365,6 +365,8 @@ class Dispatch:
 
     def returned(self, owned: Collection[Partition]) -> None:
         """All partitions of a new assignment, before anything of it comes."""
+        for partition in owned:
+            self._lanes.open(partition)
         self._outliving.returned(owned)
 
     def tidy(self) -> None:
@@ -391,15 +393,17 @@ class Dispatch:
 
     def drop(self, partition: Partition, above: int) -> None:
         """Forgets what waits of a partition beyond an offset; see `Lanes.drop`."""
-        dropped = self._lanes.drop(partition, above)
+        dropped, unheld = self._lanes.drop(partition, above)
         if self._claimant is not None:
             self._claimant.given_up(dropped)
         self._flow.drop(dropped)
+        self._flow.release(unheld)
 
     def close(self, partition: Partition) -> None:
         """It is given up: its records in the pool no longer count, unless it returns."""
         self._outliving.leave(partition, [r for r in self._out if r.partition is partition])
-        dropped = self._lanes.close(partition)
+        dropped, unheld = self._lanes.close(partition)
+        self._flow.release(unheld)
         # Claimed, and never to run here: the next owner must not wait for them.
         dropped += [record for record in self._doomed if record.partition is partition]
         self._doomed = [record for record in self._doomed if record.partition is not partition]

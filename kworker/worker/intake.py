@@ -182,7 +182,7 @@ class Intake:
                 continue
             at = (source.topic, source.partition)
             record.comes_again(envelope, self._assignment.index(at))
-            self._lanes.add_to(self._assignment.partitions.get(at), record)
+            self._lanes.add_again(record)
             if self._lanes.held_back((record,)):
                 self._flow.hold((record,))
 

@@ -3,9 +3,8 @@
 import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.headers import Envelope, Source
 from kworker.core.outliving import Outliving
-from kworker.core.record import Partition, Record
+from kworker.core.record import Home, Partition, Record
 from tests.records import a_partition, a_record
 
 KEY = b"k"
@@ -19,6 +18,13 @@ def an_epoch(topic: str = "orders", origin: bytes | None = b"log", position: int
 
 def event(partition: Partition, offset: int = 7, lane: object = KEY) -> Record:
     return a_record(partition, offset, lane=lane, key=KEY)
+
+
+def retried(requeue: Partition, offset: int = 4) -> Record:
+    """One of the source's records that comes again."""
+    record = event(requeue, offset)
+    record.home = Home("orders", 0)
+    return record
 
 
 def again(record: Record, partition: Partition) -> Record:
@@ -43,7 +49,7 @@ def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
     new.size, run.attempt = 999, 3
     assert outliving.meet(new) is None
     assert outliving.ended([run]) == ([run], [], [])
-    assert (run.partition, run.home, run.size, run.attempt) == (here, here, 999, 3)
+    assert (run.partition, run.home, run.size, run.attempt) == (here, here.home, 999, 3)
     assert not outliving
 
 
@@ -142,16 +148,14 @@ def test_an_outcome_that_comes_after_its_record_was_read_again_is_of_no_use(
 def test_a_key_is_one_whichever_topic_its_records_come_from(outliving: Outliving) -> None:
     """One that comes again by the requeue topic, whose source is here now, and then is not."""
     requeue, here = an_epoch("orders.requeue"), an_epoch()
-    run = event(requeue, 3)
-    run.comes_again(Envelope(Source("orders", 0, 1, 0), 2, 0, 0, []), 0)
-    run.home = an_epoch()
+    run = retried(requeue, 3)
     outliving.leave(requeue, [run])
     outliving.returned([here])
     other = event(here)
     assert outliving.meet(other) is None
-    back = event(an_epoch("orders.requeue"), 4, ("orders", 0, KEY))
+    back = retried(an_epoch("orders.requeue"))
     assert outliving.ended([run]).freed == [other]
-    outliving.leave(an_epoch("orders"), [other])
+    outliving.leave(here, [other])
     assert outliving.meet(back) is None
 
 
@@ -159,7 +163,7 @@ def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(outliving: Out
     """One that comes again arrived while its source was away, and its source came back after."""
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
     outliving.leave(run.partition, [run])
-    back = event(requeue, 4, ("orders", 0, KEY))
+    back = retried(requeue)
     assert outliving.meet(back) is None
     outliving.returned([here, requeue])
     assert outliving.meet(again(run, here)) is None
@@ -171,7 +175,7 @@ def test_only_a_partition_that_goes_takes_those_with_it_that_wait(outliving: Out
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
     outliving.leave(run.partition, [run])
     outliving.returned([here, requeue])
-    back, other = event(requeue, 4, ("orders", 0, KEY)), event(here, 5)
+    back, other = retried(requeue), event(here, 5)
     assert [outliving.meet(back), outliving.meet(other)] == [None, None]
     assert outliving.withdraw([here]) == [other]
     outliving.leave(here, [])
