@@ -1,43 +1,76 @@
-"""Records that a person wants dead: one small file each under `state_dir`, until it is done."""
+"""Records that a person wants dead: one small file each under `state_dir`, until they end."""
 
 import json
 import os
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
+
+import structlog
 
 from kworker.core.headers import Source
+from kworker.core.record import Record
 from kworker.errors import UsageError
+
+_LOG = structlog.get_logger()
 
 Place = tuple[str, int, int]
 """A source topic, partition and offset."""
 
+KEPT_S = 86_400.0
+"""A record that has not come for a day was settled somewhere else."""
 _LOOK_EVERY_S = 0.2
 _MOST = 10_000
 
 
-class Refusals:
-    """Written by `kworker reject`, read by every worker, removed by the one that buried it."""
+class Rejection(NamedTuple):
+    """One record, with its time: an offset of a topic that was made again is another record."""
 
-    def __init__(self, folder: Path) -> None:
+    source: Source
+    by: str
+    since_s: float  # of the wall clock
+
+
+class Refusals:
+    """Written by `kworker reject`, read by every worker, removed by the one that settled it."""
+
+    def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
+        self._wall = wall
         self._look_at = 0.0
         self._changed_ns = 0
-        self._known: dict[Place, str] = {}
+        self._known: dict[Place, Rejection] = {}
 
-    def add(self, place: Place, by: str) -> None:
+    def add(self, source: Source, by: str) -> None:
         """From now on the record dies, whatever it is about; UsageError when there are too many."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= _MOST:
             raise UsageError(f"{_MOST} rejected records wait already to be delivered")
-        path = self._path(place)
+        path = self._path(source.place)
         draft = path.with_suffix(".part")
-        draft.write_text(json.dumps({"place": place, "by": by}))
+        draft.write_text(json.dumps({"source": str(source), "by": by}))
         draft.replace(path)
+
+    def undo(self, place: Place) -> bool:
+        """The record runs as others do; False when it was not rejected, or is settled."""
+        try:
+            self._path(place).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def standing(self) -> list[Rejection]:
+        """All that wait to be carried out, in the order of their places; read anew."""
+        young = [each for each in self._read() if not self._is_old(each)]
+        return sorted(young, key=lambda each: each.source.place)
 
     def look(self, now: float) -> bool:
         """Whether new ones have come; looks at the folder only now and then."""
         if now < self._look_at:
             return False
         self._look_at = now + _LOOK_EVERY_S
+        self._forget_old()
         try:
             changed_ns = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -45,7 +78,9 @@ class Refusals:
         if changed_ns == self._changed_ns:
             return False
         self._changed_ns = changed_ns
-        before, self._known = self._known, self._read()
+        before = self._known
+        self._known = {each.source.place: each for each in self._read()}
+        self._forget_old()
         return not self._known.keys() <= before.keys()
 
     @property
@@ -53,24 +88,42 @@ class Refusals:
         return bool(self._known)
 
     def by(self, source: Source) -> str | None:
-        """Who rejected it, or None."""
-        return self._known.get(source.place)
+        """The person who rejected it, or None."""
+        known = self._known.get(source.place)
+        return known.by if known and known.source.timestamp == source.timestamp else None
 
-    def done(self, source: Source) -> None:
-        """It is buried, or was done before anybody could."""
-        if self._known.pop(source.place, None) is not None:
-            self._path(source.place).unlink(missing_ok=True)
+    def settled(self, records: Iterable[Record]) -> None:
+        """They have ended, in whichever way: nothing of them is left to reject."""
+        offsets = {offset for _, _, offset in self._known}
+        for record in records:
+            if record.offset not in offsets and record.envelope is None:
+                continue  # a source costs more than all else here
+            place = record.source.place
+            if self._known.pop(place, None) is not None:
+                self.undo(place)
+
+    def _forget_old(self) -> None:
+        for place in [place for place, each in self._known.items() if self._is_old(each)]:
+            del self._known[place]
+            if self.undo(place):  # the first worker that sees it says so
+                _LOG.warning(
+                    "a rejected record has not come for a day; its rejection is forgotten",
+                    record="{}:{}:{}".format(*place),
+                )
+
+    def _is_old(self, rejection: Rejection) -> bool:
+        return self._wall() - rejection.since_s > KEPT_S
 
     def _path(self, place: Place) -> Path:
         return self._folder / "{}-{}-{}.json".format(*place)
 
-    def _read(self) -> dict[Place, str]:
-        found: dict[Place, str] = {}
+    def _read(self) -> list[Rejection]:
+        found = []
         for path in self._folder.glob("*.json"):
             try:
                 document = json.loads(path.read_text())
-                topic, partition, offset = document["place"]
+                source = Source.parse(document["source"].encode())
+                found.append(Rejection(source, str(document["by"]), path.stat().st_mtime))
             except (OSError, ValueError, KeyError):
                 continue  # removed meanwhile, or not ours
-            found[str(topic), int(partition), int(offset)] = str(document["by"])
         return found

@@ -161,6 +161,8 @@ class Dispatch:
             self._doom(record, Failure("reject", message=why))
         for record in answers.duplicates:
             record.outcome = SKIPPED
+        if self._refusals.any:
+            self._refusals.settled(answers.duplicates)
         while self._lanes.ready and (room := claimant.room()):
             run = self._lanes.take(room)
             claimant.ask(r for r in run if self._passes(r) and not self._outlived_by(r))
@@ -344,17 +346,17 @@ class Dispatch:
             self._claimant.settled(records)
         if self._suspecting and self._ward is not None:
             self._ward.settled(records)
+        if self._refusals.any:
+            self._refusals.settled(records)
 
     def settled_letters(self, records: list[Record]) -> None:
         """Those on their way to another run, and the dead: their events may run again."""
         if self._claimant is not None:
             self._claimant.released(records)
-        buried = [record for record in records if type(record.outcome) is Burying]
         if self._suspecting and self._ward is not None:
             self._ward.settled(records)
         if self._refusals.any:
-            for record in buried:
-                self._refusals.done(record.source)
+            self._refusals.settled(r for r in records if type(r.outcome) is Burying)
 
     # -- giving up --------------------------------------------------------------------
 

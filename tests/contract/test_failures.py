@@ -450,7 +450,7 @@ def test_what_a_person_rejects_is_dead_at_its_next_turn(
     bench = bench_of(kafka, *words, retry=retry, state_dir=tmp_path, hands=1)
     delays = Delays(kafka)
     for offset in range(3):
-        Refusals(tmp_path).add(("foo", 0, offset), "me@here")
+        Refusals(tmp_path).add(Source("foo", 0, offset, STAMP), "me@here")
     bench.turn()
     assert bench.in_hand() == [b"running"]
     fail(bench, b"running")
@@ -475,11 +475,59 @@ def test_a_held_record_is_rejected_without_waiting_for_its_time(
     kafka.append("foo", 0, value=b"behind", key=b"alpha")
     fail(bench, b"alpha")
     bench.turn(2)
-    Refusals(tmp_path).add(("foo", 0, 0), "me@here")
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn(4)
     assert len(kafka.records(DEAD)) == 1
     assert bench.in_hand() == [b"behind"]
     assert bench.poller.flow.held == 0
+
+
+def test_a_rejection_goes_when_its_record_has_ended_well(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """Else it stays for ever, and kills whatever has that place next."""
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path)
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    bench.end(b"alpha")
+    bench.turn(4)
+    assert (committed(kafka), kafka.records(DEAD)) == (1, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rejection_goes_with_a_record_that_was_done_before(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    claimant = Granting()
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
+    claimant.done_before, claimant.granted = list(claimant.granted), deque()
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    bench.turn(4)
+    assert (committed(kafka), kafka.records(DEAD)) == (1, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rejection_is_of_the_record_that_lay_there_then(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """A topic that was made again has another at its offset."""
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP - 1), "me@here")
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path)
+    assert bench.in_hand() == [b"alpha"]
+
+
+def test_a_rejection_that_was_undone_is_none(kafka: MemoryKafka, tmp_path: Path) -> None:
+    bench = bench_of(kafka, b"alpha", b"bravo", state_dir=tmp_path, hands=1)
+    refusals = Refusals(tmp_path)
+    for offset in range(2):
+        refusals.add(Source("foo", 0, offset, STAMP), "me@here")
+    bench.turn(2)
+    assert refusals.undo(("foo", 0, 1))
+    assert not refusals.undo(("foo", 0, 1))
+    bench.turn(2)
+    fail(bench, b"alpha")
+    bench.turn(4)
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"alpha"]
+    assert bench.in_hand() == [b"bravo"]
 
 
 class Granting:
@@ -490,6 +538,7 @@ class Granting:
     def __init__(self) -> None:
         self.granted: deque[Record] = deque()
         self.given_back: list[Record] = []
+        self.done_before: list[Record] = []
 
     @property
     def ready(self) -> int:
@@ -505,7 +554,9 @@ class Granting:
         return deque(self.granted.popleft() for _ in range(min(most, self.ready)))
 
     def turn(self, now: float) -> Answers:
-        return Answers()
+        answers = Answers(duplicates=self.done_before)
+        self.done_before = []
+        return answers
 
     def withdraw(self, partition: Partition) -> list[Record]:
         return []
@@ -525,7 +576,7 @@ def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_part
     """Else its event would be in hand for as long as this worker lives, and the next would wait."""
     claimant = Granting()
     bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
-    Refusals(tmp_path).add(("foo", 0, 0), "me@here")
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn()
     bench.pool._hands = 1
     bench.poller.dispatch.turn(0.0)  # it is taken for the pool, and doomed

@@ -1,0 +1,148 @@
+"""`kworker reject` before anything is armed: finds the record, if it is there and has not ended."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from kworker.config import Config
+from kworker.core.headers import SOURCE, Forged, Source
+from kworker.core.message import RawMessage
+from kworker.core.offset_map import Committed, Identity, Settled
+from kworker.errors import KworkerError, UsageError
+from kworker.supervisor.refusals import Place
+from kworker.topics import TopicInfo, delay_pattern, source_topics
+
+At = tuple[str, int]
+
+
+class Asking(Protocol):
+    """What is needed of `Admin`."""
+
+    def topic_names(self) -> list[str]: ...
+    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
+    def identities(self, topics: Iterable[str]) -> dict[str, Identity]: ...
+    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, Committed]: ...
+    def list_offsets(
+        self,
+        partitions: Iterable[At],
+        which: Literal["earliest", "latest"] | int,
+        *,
+        committed: bool = False,
+    ) -> dict[At, int]: ...
+
+
+class Reading(Protocol):
+    """What is needed of `TopicReader`."""
+
+    def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]: ...
+
+
+class Search:
+    """One record of a source topic, asked for by its place. Every call may block.
+
+    A record whose retry waits is settled in its source, and lies in a delay topic or in
+    requeue, where the service has not read it yet: it can still die.
+    """
+
+    def __init__(self, config: Config, admin: Asking, reader: Reading) -> None:
+        self._config = config
+        self._admin = admin
+        self._reader = reader
+        self._names = admin.topic_names()
+
+    def find(self, place: Place) -> Source:
+        """The record, with its time.
+
+        Raises UsageError for a place that the service does not have, KworkerError for a record
+        that is not there or has ended; Unreachable and Refused.
+        """
+        topic, number, offset = place
+        at = (topic, number)
+        shown = f"{topic}:{number}:{offset}"
+        self._check_partition(topic, number)
+        low = self._admin.list_offsets([at], "earliest")[at]
+        high = self._admin.list_offsets([at], "latest", committed=True)[at]
+        if offset >= high:
+            raise KworkerError(f"reject: {shown} does not exist: {topic}:{number} ends at {high:,}")
+        settled = self._settled(self._config.name, topic, [at]).get(at)
+        if offset >= low and not (settled and settled.has(offset)):
+            if source := self._at(place):
+                return source
+            raise KworkerError(
+                f"reject: {shown} does not exist: compaction removed it, or it is no record but"
+                " the mark of a transaction"
+            )
+        if source := self._coming_again(place):
+            return source
+        if offset < low:
+            raise KworkerError(
+                f"reject: {shown} does not exist: {topic}:{number} begins at {low:,}"
+            )
+        raise KworkerError(
+            f"reject: {shown} is settled already, and no retry of it waits; a dead letter is"
+            " looked for with: kworker dead list"
+        )
+
+    def _check_partition(self, topic: str, number: int) -> None:
+        sources = source_topics(self._config, self._names)
+        if topic not in sources:
+            raise UsageError(
+                f"reject: {topic} is no source topic of {self._config.name}; those are:"
+                f" {', '.join(sources)}"
+            )
+        if (found := self._admin.topics([topic]).get(topic)) is None:
+            raise UsageError(f"reject: {topic} does not exist on the brokers")
+        if number >= found.partitions:
+            raise UsageError(
+                f"reject: {topic} has no partition {number}; its last is {found.partitions - 1}"
+            )
+
+    def _settled(self, group: str, topic: str, partitions: Sequence[At]) -> dict[At, Settled]:
+        """What a group has settled of a topic's partitions, but for those without a position."""
+        held = self._admin.group_offsets(group, partitions)
+        identity = self._admin.identities([topic]).get(topic)
+        return {at: Settled.of(each, identity, at) for at, each in held.items()}
+
+    def _at(self, place: Place) -> Source | None:
+        topic, number, offset = place
+        for raw in self._reader.records(topic, {number: range(offset, offset + 1)}):
+            return Source(topic, number, offset, raw.timestamp()[1])
+        return None
+
+    def _coming_again(self, place: Place) -> Source | None:
+        """Its retry, or it, redriven: unread in one of the topics by which records come again."""
+        delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
+        # In the order in which a record goes through them, as it may do meanwhile.
+        for topic in [*delays, self._config.requeue_topic]:
+            group = self._config.name if topic not in delays else f"{self._config.name}.delay"
+            for source in self._unread(topic, group):
+                if source.place == place:
+                    return source
+        return None
+
+    def _unread(self, topic: str, group: str) -> Iterator[Source]:
+        if (found := self._admin.topics([topic]).get(topic)) is None:
+            return
+        partitions = [(topic, number) for number in range(found.partitions)]
+        low = self._admin.list_offsets(partitions, "earliest")
+        high = self._admin.list_offsets(partitions, "latest", committed=True)
+        begun = {at: Settled(offset) for at, offset in low.items()}
+        settled = begun | self._settled(group, topic, partitions)
+        spans = {at[1]: range(max(low[at], settled[at].position), high[at]) for at in partitions}
+        for raw in self._reader.records(topic, spans):
+            if not settled[topic, raw.partition()].has(raw.offset()):
+                yield from _sources(raw)
+
+
+def _sources(raw: RawMessage) -> Iterator[Source]:
+    """Its source, unless it is a stranger's."""
+    try:
+        headers = raw.headers() or ()
+    except SystemError:  # a header name that is not UTF-8: none that kworker wrote
+        return
+    for name, value in headers:
+        if name == SOURCE and value is not None:
+            try:
+                yield Source.parse(value)
+            except Forged:
+                continue
