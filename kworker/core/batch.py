@@ -1,7 +1,7 @@
 """Batch handlers as their authors write them: the decorator, and how a batch says what failed."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,8 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
     exception instance, which is that record's failure. A list of another length, or
     anything else, is a failure of every record.
 
-    What it raises instead: `BatchFailed` tells which record failed. Any other exception,
+    What it raises instead: `BatchFailed` tells which record failed, and what those before it
+    led to. Any other exception,
     `Retry`, `Snooze` and `Reject` among them, is some record's: the batch is halved, and
     each half called by itself, until a single record raises. So it is for `Unavailable`,
     which may be one customer's; but first one record is called alone, then another, and
@@ -60,17 +61,32 @@ def mark_of(function: Any) -> BatchMark | None:
 class BatchFailed(Exception):
     """Raised by a batch handler: it stopped at the record `index`, from 0, because of `cause`.
 
-    Those before it are done, with nothing to publish. That one follows the retry policy as
-    if it had raised `cause`. Those after it were not attempted: they come again at once.
+    That one follows the retry policy as if it had raised `cause`. `results` are the outcomes
+    of those before it, as the handler would have returned them: a result, None or an exception
+    instance for each. Without `results` those before it run again, for what they led to is
+    not known; so do those after it. All of these come at once, and spend no attempt.
     """
 
-    def __init__(self, index: int, cause: BaseException) -> None:
-        """Raises TypeError unless these are a whole number and an exception instance."""
+    def __init__(
+        self, index: int, cause: BaseException, results: Sequence[Any] | None = None
+    ) -> None:
+        """Raises TypeError for other types, and ValueError for more or fewer results.
+
+        Raised in the handler, those are like anything else that it raises.
+        """
         if not isinstance(cause, BaseException):
             raise TypeError(f"cause is {cause!r}, expected an exception instance")
+        if not isinstance(results, list | tuple | None):
+            raise TypeError(f"results is {type(results).__name__}, expected a list")
         super().__init__(f"record {index} of the batch: {type(cause).__name__}: {cause}")
         self.index = operator.index(index)
         self.cause = cause
+        self.results = results
+        if results is not None and len(results) != self.index:
+            raise ValueError(
+                f"BatchFailed at index {index} has {len(results)} results, expected one for each"
+                " record before that"
+            )
 
 
 @dataclass(frozen=True, slots=True)

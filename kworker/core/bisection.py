@@ -92,4 +92,5 @@ def ends_around(failed: BatchFailed, size: int) -> Ends:
     index = failed.index
     if not 0 <= index < size:
         return [IndexError(f"BatchFailed tells of record {index} in a batch of {size}")] * size
-    return [*[None] * index, failed.cause, *[NOT_ATTEMPTED] * (size - index - 1)]
+    before = [NOT_ATTEMPTED] * index if failed.results is None else failed.results
+    return [*before, failed.cause, *[NOT_ATTEMPTED] * (size - index - 1)]

@@ -381,17 +381,33 @@ def test_exception_at_bravo(benches: Benches) -> None:
     cause = ValueError("bravo")
 
     def answer(_: list[Message]) -> None:
-        raise BatchFailed(1, cause)
+        raise BatchFailed(1, cause, results=[{"order": "alpha"}])
 
     bench = benches()
     bench.batches(Calls(answer), size=3)
     alpha, bravo, charlie = records(0, 1, 2)
     bench.feed([alpha, bravo, charlie])
     outcomes = bench.ended(3)
-    assert outcomes[0] is None
+    assert [output.value for output in outcomes[0]] == [b'{"order":"alpha"}']
     assert outcomes[1].error is cause
     assert isinstance(outcomes[2], NotAttempted)
     assert charlie.attempt == 1
+
+
+def test_a_stop_without_results_leaves_those_before_it_to_run_again(benches: Benches) -> None:
+    """Else alpha was done without a word, whatever it led to."""
+
+    def answer(_: list[Message]) -> None:
+        raise BatchFailed(1, ValueError("bravo"))
+
+    bench = benches()
+    bench.batches(Calls(answer), size=2)
+    alpha, bravo = records(0, 1)
+    bench.feed([alpha, bravo])
+    outcomes = bench.ended(2)
+    assert isinstance(outcomes[0], NotAttempted)
+    assert isinstance(outcomes[1], Failed)
+    assert alpha.attempt == 1
 
 
 def test_one_poison_among_500_fails_alone(benches: Benches) -> None:
@@ -487,7 +503,7 @@ def test_what_does_not_decode_fails_alone_and_the_rest_is_called(benches: Benche
     outcomes = bench.ended(4)
     assert handler.calls == [[1, 3, 4]]
     assert isinstance(outcomes[1].error, Undecodable)
-    assert outcomes[0] is None
+    assert isinstance(outcomes[0], NotAttempted)
     assert isinstance(outcomes[2].error, ValueError)
     assert isinstance(outcomes[3], NotAttempted)
 

@@ -161,24 +161,47 @@ def test_whatever_is_raised_each_record_ends_once_and_the_calls_are_bounded(
     assert run.most_calls <= bound(size)
 
 
-def stopping_at(index: int, cause: Exception) -> Handler:
+def stopping_at(index: int, cause: Exception, results: list[Any] | None = None) -> Handler:
     def handler(_: Sequence[int]) -> None:
-        raise BatchFailed(index, cause)
+        raise BatchFailed(index, cause, results)
 
     return handler
 
 
 @given(st.integers(1, 50).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
 def test_who_tells_where_it_stopped_is_believed(drawn: tuple[int, int]) -> None:
-    """Those before are done, those after come again: no record is called a second time."""
+    """Those before ended as it says, those after come again: no record is called a second time."""
     size, index = drawn
     cause = ValueError("bravo")
-    run = Run(size, stopping_at(index, cause))
+    results = [f"done {record}" for record in range(index)]
+    run = Run(size, stopping_at(index, cause, results))
     ends = run.once
     assert len(run.calls) == 1
-    assert all(ends[record] is None for record in range(index))
+    assert [ends[record] for record in range(index)] == results
     assert ends[index] is cause
     assert all(ends[record] is NOT_ATTEMPTED for record in range(index + 1, size))
+
+
+def test_without_results_those_before_a_stop_come_again() -> None:
+    """P1: they may have led to something, and to take it for nothing would drop it unsaid."""
+    cause = ValueError("charlie")
+    run = Run(4, stopping_at(2, cause))
+    assert run.once == {0: NOT_ATTEMPTED, 1: NOT_ATTEMPTED, 2: cause, 3: NOT_ATTEMPTED}
+
+
+@pytest.mark.parametrize("results", [[], ["a"], ["a", None, "c"]])
+def test_too_many_or_few_results_of_a_stop_are_the_handlers_error(results: list[Any]) -> None:
+    """To be halved like any other: nobody can tell which result belongs to which record."""
+
+    def handler(records: Sequence[int]) -> list[str]:
+        if 2 in records and len(records) > 1:
+            raise BatchFailed(2, ValueError("charlie"), results)
+        return ["done"] * len(records)
+
+    run = Run(4, handler)
+    assert set(run.once.values()) == {"done"}
+    with pytest.raises(ValueError, match=f"index 2 has {len(results)} results"):
+        BatchFailed(2, ValueError("charlie"), results)
 
 
 @pytest.mark.parametrize("index", [-1, 3, 100])
@@ -247,7 +270,19 @@ def test_a_class_is_not_what_is_decorated() -> None:
         class Handler: ...
 
 
-@pytest.mark.parametrize(("index", "cause"), [("1", ValueError()), (1, ValueError), (1, "no")])
-def test_a_stop_is_told_with_an_index_and_an_exception(index: Any, cause: Any) -> None:
+@pytest.mark.parametrize(
+    ("index", "cause", "results"),
+    [
+        ("1", ValueError(), None),
+        (1, ValueError, None),
+        (1, "no", None),
+        (1, ValueError(), "a"),
+        (1, ValueError(), {"a": 1}),
+        (1, ValueError(), iter(["a"])),
+    ],
+)
+def test_a_stop_is_told_with_an_index_an_exception_and_a_list(
+    index: Any, cause: Any, results: Any
+) -> None:
     with pytest.raises(TypeError):
-        BatchFailed(index, cause)
+        BatchFailed(index, cause, results)

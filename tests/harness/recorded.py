@@ -62,7 +62,7 @@ def recorded_batch(handle: BatchHandle) -> BatchHandle:
         try:
             returned = handle(messages)
         except BatchFailed as failed:
-            _write_ends(messages, [None] * failed.index)
+            _write_ends(messages, failed.results or [])
             raise
         except BaseException:
             _write_ends(messages, [])
