@@ -22,42 +22,41 @@ CLAIM_S = 30 * 86_400.0
 # declared: thousands of them as arguments cost more than all the rest, and a cluster, which
 # would want them, could not run the script anyway. JSON is what both sides read fastest.
 _EXCHANGE = """
-local prefix, owner, number = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local prefix, beats_prefix = KEYS[1], KEYS[2]
+local owner, number = ARGV[1], tonumber(ARGV[2])
 local ttl, claim_ttl = ARGV[3], ARGV[4]
 local ask = cjson.decode(ARGV[5])
 
 -- A call that timed out may come later than its repetition: then it is too late.
-local beat = prefix .. 'beat:' .. owner
+local beat = beats_prefix .. owner
 local last = redis.call('GET', beat)
 if last and tonumber(last) > number then return redis.error_reply('LATE ' .. last) end
 redis.call('SET', beat, number, 'PX', claim_ttl)
 
-local function key(id) return prefix .. 'id:' .. id end
-
-for _, id in ipairs(ask.done) do redis.call('SET', key(id), 'd', 'PX', ttl) end
+for _, id in ipairs(ask.done) do redis.call('SET', prefix .. id, 'd', 'PX', ttl) end
 for _, mark in ipairs(ask.ended) do
-  local id, claim, ended = mark[1], mark[2], mark[3]
-  if redis.call('GET', key(id)) == claim then redis.call('SET', key(id), ended, 'PX', claim_ttl) end
+  local key, claim, ended = prefix .. mark[1], mark[2], mark[3]
+  if redis.call('GET', key) == claim then redis.call('SET', key, ended, 'PX', claim_ttl) end
 end
 for _, release in ipairs(ask.released) do
-  local id, claim, ended = release[1], release[2], release[3]
-  local state = redis.call('GET', key(id))
+  local key, claim, ended = prefix .. release[1], release[2], release[3]
+  local state = redis.call('GET', key)
   if state and (state == claim or (ended and state:sub(1, #ended) == ended)) then
-    redis.call('DEL', key(id))
+    redis.call('DEL', key)
   end
 end
 
 local refused = {}
 if #ask.ids > 0 then
   local keys = {}
-  for i, id in ipairs(ask.ids) do keys[i] = key(id) end
+  for i, id in ipairs(ask.ids) do keys[i] = prefix .. id end
   local states = redis.call('MGET', unpack(keys))
   for i, state in ipairs(states) do
     local mine = 'c' .. owner .. ' ' .. ask.sources[i]
     local over = ask.takeovers[tostring(i)]
     local free = not state or state == mine
     if over and state == over.held then
-      free = over.gone or (redis.call('GET', prefix .. 'beat:' .. over.owner) or '') == over.beat
+      free = over.gone or (redis.call('GET', beats_prefix .. over.owner) or '') == over.beat
     end
     if free then
       redis.call('SET', keys[i], mine, 'PX', claim_ttl)
@@ -69,9 +68,19 @@ if #ask.ids > 0 then
 end
 
 local beats = {}
-for i, name in ipairs(ask.watched) do beats[i] = redis.call('GET', prefix .. 'beat:' .. name) end
+for i, name in ipairs(ask.watched) do beats[i] = redis.call('GET', beats_prefix .. name) end
 return {refused, beats}
 """
+
+
+def own_key(kind: str, prefix: str) -> str:
+    """Where kworker keeps what is no event's, for those with this prefix.
+
+    An event's key is the prefix and its id, which may be any text: no other key may begin
+    with the prefix. Both of these cannot.
+    """
+    own = f"kworker-own:{kind}:{prefix}"
+    return own if not own.startswith(prefix) else f"own-{own}"
 
 
 class RedisClaims:
@@ -87,7 +96,7 @@ class RedisClaims:
         """Connects to nothing yet. Raises ValueError for a URL that is none."""
         self._redis = _client(url, timeout_s)
         self._script = self._redis.register_script(_EXCHANGE)
-        self._prefix = prefix
+        self._keys = [prefix, own_key("beat", prefix)]
         self._owner = owner
         self._number = 0
         self._lives_ms = (round(ttl_s * 1000), round(max(ttl_s, CLAIM_S) * 1000))
@@ -100,9 +109,7 @@ class RedisClaims:
         self._number += 1
         numbers = [self._number, *self._lives_ms]
         with _telling(self._redis):
-            return _answer(
-                ask, *self._script([self._prefix], [self._owner, *numbers, _packed(ask)])
-            )
+            return _answer(ask, *self._script(self._keys, [self._owner, *numbers, _packed(ask)]))
 
     def close(self) -> None:
         """Ends the connection."""
@@ -119,7 +126,7 @@ class RedisSuspects:
     def __init__(self, url: str, *, prefix: str, timeout_s: float = TIMEOUT_S) -> None:
         """Connects to nothing yet. Raises ValueError for a URL that is none."""
         self._redis = _client(url, timeout_s)
-        self._key = f"{prefix}suspects"
+        self._key = own_key("suspects", prefix)
 
     def put(self, suspects: Mapping[str, str]) -> None:
         """Adds them, or replaces what was known."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kworker.clients.redis import RedisClaims
+from kworker.clients.redis import RedisClaims, RedisSuspects
 from kworker.core.claim import (
     OUTCOME_BYTES_MAX,
     Answer,
@@ -355,10 +355,29 @@ def test_a_refusal_ends_the_connection(own_redis: OwnServer) -> None:
 def test_what_kworker_did_not_write_is_trouble(own_redis: OwnServer) -> None:
     """Another's data under our names is not taken for anything."""
     claims = RedisClaims(own_redis.url, prefix="odd:", owner="a", ttl_s=1)
-    own_redis.admin.set("odd:id:e", "1")
+    own_redis.admin.set("odd:e", "1")
     with pytest.raises(Unreachable, match="not a state of kworker's"):
         claim(claims, ("e", "o/0/1"))
     claims.close()
+
+
+@pytest.mark.parametrize("prefix", ["kworker:orders:", "k", "kworker-own:", "o", "own-"])
+def test_an_events_key_is_its_prefix_and_id_and_no_other_is_like_it(
+    own_redis: OwnServer, prefix: str
+) -> None:
+    """People look an event up by it; and an id may be any text, also what others begin with."""
+    own_redis.admin.flushall()
+    claims = RedisClaims(own_redis.url, prefix=prefix, owner="a", ttl_s=1)
+    suspects = RedisSuspects(own_redis.url, prefix=prefix)
+    suspects.put({"o/0/1": "[]"})
+    claims.exchange(Exchange())  # a beat
+    others = [key.decode() for key in own_redis.admin.scan_iter()]
+    assert len(others) == 2
+    assert not [key for key in others if key.startswith(prefix)]
+    claim(claims, ("e", "o/0/1"))
+    assert own_redis.admin.get(f"{prefix}e") == b"ca o/0/1"
+    claims.close()
+    suspects.close()
 
 
 # -- suspects ---------------------------------------------------------------------------
