@@ -3,11 +3,11 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.supervisor.scoreboard import Hand
 from kworker.worker.batching import AsyncBatchWork, Batch, BatchWork
 from kworker.worker.ended import Ended
@@ -73,6 +73,16 @@ class BatchPool:
         """Nothing; but what has waited long enough begins. Called each turn by the poll thread."""
         self._begin(now)
         return []
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        """What has not begun: of `going` all, of others what was with the crew already.
+
+        Called by the poll thread.
+        """
+        back = self._gatherings.withdraw(going)
+        for batch in self._running:
+            back += batch.take()
+        return back
 
     def hurry(self) -> None:
         """What has been gathered so far begins at the next turn, as far as the crew reaches."""

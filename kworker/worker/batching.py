@@ -1,6 +1,7 @@
 """Batches on their way through a handler: part by part, until each record has ended once."""
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ class Batch:
 
     Made by the poll thread, then its runner's. There is a hand for each record, since
     any of them may be what ends the process. Without `batching` it is a single record,
-    of a handler that takes one at a time, or one of which a handler is told.
+    of a handler that takes one at a time, or one of which a handler is told. Until its
+    runner begins, the poll thread may have its records back: `take` gives them to one of both.
     """
 
     def __init__(
@@ -43,13 +45,23 @@ class Batch:
         self.stopped = False  # written by the poll thread: no further part begins
         self._hand_of = dict(zip(records, hands, strict=True))
         self._ended = ended
-        self._bisection = Bisection(records)
+        self._waiting = deque([records])
+        self._bisection: Bisection[Record] | None = None  # its runner's, from its begin
+
+    def take(self) -> Sequence[Record]:
+        """Its records, for the first that asks, who begins or withdraws them; nothing after."""
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return ()
 
     def next(self) -> list[Record]:
         """What to run now, in hand; nothing when all have ended.
 
         What waited here while its partition was taken away is another's to do.
         """
+        if self._bisection is None:
+            self._bisection = Bisection(self.take())
         while not self.stopped and (part := self._bisection.next()):
             going = [record for record in part if record.partition.open]
             for record in part:
@@ -63,6 +75,7 @@ class Batch:
 
     def raised(self, part: Sequence[Record], error: BaseException) -> Ends:
         """How the records of a part ended; nothing when it is run again in smaller ones."""
+        assert self._bisection is not None
         if not (ends := self._bisection.raised(part, error)):
             for record in part:
                 self._hand_of[record].clear()

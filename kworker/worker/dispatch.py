@@ -1,7 +1,7 @@
 """From the lanes to the handlers and back: what may run runs, what failed is judged."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Protocol
 
@@ -29,6 +29,7 @@ class Pool(Protocol):
     def feed(self, take: Take) -> int: ...
     def slack_s(self) -> float: ...
     def reclaim(self, now: float) -> list[Record]: ...
+    def withdraw(self, going: Collection[Partition]) -> list[Record]: ...
     def hurry(self) -> None: ...
 
 
@@ -68,6 +69,7 @@ class Dispatch:
         self._in_ward: set[Record] = set()
         self._doomed: list[Record] = []  # failed before they could run
         self._to_tell: deque[Record] = deque()  # their handlers hear that they die
+        self._shedding: Collection[Partition] = ()  # nothing of these begins
         self.failed = 0  # runs, ever
 
     def start(self) -> None:
@@ -134,6 +136,9 @@ class Dispatch:
         if back := self._pool.reclaim(now):
             self._out.difference_update(back)
             self._put_back(back)
+        if self._shedding:
+            self._pool.hurry()
+            self._shed_late()
         if self._claimant is not None:
             finished += self._claim(self._claimant, now)
         if self._to_tell or (self._claimant.ready if self._claimant else self._lanes.ready):
@@ -275,6 +280,11 @@ class Dispatch:
     def _put_back(self, records: list[Record]) -> None:
         """The pool did not begin them; of a closed partition nothing begins."""
         back = [record for record in records if record.partition.open]
+        # A handler has ended with these, and hears of it before they go on.
+        to_tell = [record for record in back if isinstance(record.outcome, TellDead)]
+        if to_tell:
+            self._to_tell.extendleft(reversed(to_tell))
+            back = [record for record in back if not isinstance(record.outcome, TellDead)]
         (self._claimant or self._lanes).put_back(back)
         if len(back) < len(records):
             late = [record for record in records if not record.partition.open]
@@ -376,30 +386,60 @@ class Dispatch:
         if self._outliving:
             self._outliving.tidy()
 
-    def withdraw(self, partitions: Iterable[Partition]) -> None:
-        """What has not begun of these is back in its lanes."""
+    @property
+    def shedding(self) -> Collection[Partition]:
+        """The partitions of which nothing begins."""
+        return self._shedding
+
+    def shed(self, partitions: Collection[Partition]) -> None:
+        """From now on nothing of these partitions begins; of all others, what may.
+
+        Forgets what has not begun, unless something beyond it has that no map would tell: that
+        must still run, or what is beyond it would be done again. What has begun goes on, which
+        includes the halves of a batch that raised, and telling a handler of its dead.
+        """
+        self._shedding = partitions
+        if not partitions:
+            return
         going = set(partitions)
-        back: list[Record] = []
-        if self._ward is not None:
-            back += self._ward.withdraw(lambda record: record.partition in going)
-            self._in_ward.difference_update(back)
+        # The pool first: what it has not begun goes on its way back from there.
+        back = self._pool.withdraw(going)
+        self._out.difference_update(back)
+        self._put_back(back)
+        back = self._withdrawn_suspects(going)
         if self._claimant is not None:
             for partition in going:
                 back += self._claimant.withdraw(partition)
         back += self._outliving.withdraw(going)
         self._lanes.put_back(back)
+        self._drop_unbegun()
 
-    def hurry(self) -> None:
-        """What waits for others to be a batch with them does so no longer."""
-        self._pool.hurry()
+    def _shed_late(self) -> None:
+        """What failed, was not attempted or came back since then does not begin either."""
+        if self._in_ward:
+            mapped = {p for p in self._shedding if p.origin is not None}
+            self._lanes.put_back(self._withdrawn_suspects(mapped))
+        if self._lanes.ready or self._lanes.parked:
+            self._drop_unbegun()
 
-    def drop(self, partition: Partition, above: int) -> None:
-        """Forgets what waits of a partition beyond an offset; see `Lanes.drop`."""
-        dropped, unheld = self._lanes.drop(partition, above)
-        if self._claimant is not None:
-            self._claimant.given_up(dropped)
-        self._flow.drop(dropped)
-        self._flow.release(unheld)
+    def _withdrawn_suspects(self, going: Collection[Partition]) -> list[Record]:
+        """Suspects of these partitions that do not run; no more in the ward."""
+        if self._ward is None:
+            return []
+        back = self._ward.withdraw(lambda record: record.partition in going)
+        self._in_ward.difference_update(back)
+        return back
+
+    def _drop_unbegun(self) -> None:
+        for partition in self._shedding:
+            begun = -1
+            if partition.origin is None:
+                begun = partition.ledger.highest_but(self._lanes.waiting(partition))
+            dropped, unheld = self._lanes.drop(partition, begun)
+            if self._claimant is not None:
+                self._claimant.given_up(dropped)
+            self._flow.drop(dropped)
+            self._flow.release(unheld)
 
     def close(self, partition: Partition) -> None:
         """It is given up: its records in the pool no longer count, unless it returns."""

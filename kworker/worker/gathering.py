@@ -1,10 +1,10 @@
 """Records on their way into batches: gathered by handler, until there are enough of them."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import inf
 
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.core.telling import TellDead
 from kworker.worker.calling import Batching
 from kworker.worker.handler import Handlers
@@ -46,6 +46,13 @@ class Gathering:
         """What is here has waited long enough."""
         self._waiting = deque((-inf, record) for _, record in self._waiting)
 
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        """Those of these partitions; the others wait on."""
+        back = [record for _, record in self._waiting if record.partition in going]
+        if back:
+            self._waiting = deque(each for each in self._waiting if each[1].partition not in going)
+        return back
+
     def take(self) -> list[Record]:
         """The next batch: those that came first."""
         following = self._waiting.popleft
@@ -74,6 +81,12 @@ class Gatherings:
         """What has been gathered so far is due."""
         for gathering in self._all:
             gathering.hurry()
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        """Those of these partitions, of which nothing shall begin."""
+        back = [record for gathering in self._all for record in gathering.withdraw(going)]
+        self.room += len(back)
+        return back
 
     def longest_due(self, now: float) -> Gathering | None:
         """Of those with a batch to begin."""

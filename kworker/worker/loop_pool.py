@@ -4,15 +4,15 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.supervisor.scoreboard import Hand
 from kworker.worker.ended import Ended
-from kworker.worker.pool import Take, place_of
+from kworker.worker.pool import Take, emptied, place_of
 from kworker.worker.work import AsyncWork
 
 SLACK_S = 0.001
@@ -59,7 +59,11 @@ class HandlerLoop:
 
 
 class LoopPool:
-    """Up to as many handlers in flight as there are hands, on one loop in one thread."""
+    """Up to as many handlers in flight as there are hands, on one loop in one thread.
+
+    A record begins when its coroutine takes it from its run, from the left. What a busy loop
+    has not come to, the poll thread may take from the right.
+    """
 
     def __init__(self, work: AsyncWork, hands: Sequence[Hand]) -> None:
         self._work = work
@@ -67,6 +71,7 @@ class LoopPool:
         self._free = list(range(len(hands)))  # touched by the loop's thread only
         self.ended = Ended()
         self._handed = 0  # by the poll thread
+        self._unbegun: list[deque[Record]] = []  # runs of which some had not, when it last looked
         self._finished = 0  # by the loop's thread
         self._loop = HandlerLoop()
 
@@ -75,10 +80,12 @@ class LoopPool:
 
     def feed(self, take: Take) -> int:
         """Takes as many records as handlers may start now; how many that was."""
+        self._unbegun = [run for run in self._unbegun if run]
         free = self._free_now()
         if free and (run := take(free)):
+            fed = len(run)  # before the loop has it
             self.hand(run)
-            return len(run)
+            return fed
         return 0
 
     def slack_s(self) -> float:
@@ -88,11 +95,19 @@ class LoopPool:
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""
         self._handed += len(run)
+        self._unbegun.append(run)
         self._loop.call(self._begin, run)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - the face of a pool
-        """Nothing: whatever was handed over has started."""
+        """Nothing: whatever was handed over starts as soon as the loop turns."""
         return []
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
+        """What was handed over and has not started: all of `going`, and of others, too."""
+        unbegun, self._unbegun = self._unbegun, []
+        back = [record for run in unbegun for record in emptied(run)]
+        self._handed -= len(back)
+        return back
 
     def hurry(self) -> None:
         """Nothing: whatever was handed over waits for a handler only."""
@@ -105,10 +120,14 @@ class LoopPool:
         return len(self._hands) - (self._handed - self._finished)
 
     def _begin(self, run: deque[Record]) -> None:
-        for record in run:
-            self._loop.spawn(self._one(record))
+        for _ in range(len(run)):
+            self._loop.spawn(self._one(run))
 
-    async def _one(self, record: Record) -> None:
+    async def _one(self, run: deque[Record]) -> None:
+        try:
+            record = run.popleft()
+        except IndexError:  # withdrawn
+            return
         index = self._free.pop()
         now_ns = time.monotonic_ns()
         self._hands[index].take(place_of(record), now_ns)

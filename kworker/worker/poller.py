@@ -88,7 +88,6 @@ class Poller:
         self._troubles: dict[str, str] = {}
         self._outcomes = 0  # since the last settling
         self._letters = 0  # retries and dead letters on their way to Kafka
-        self._shedding: list[Partition] = []  # what may end but not begin anew
         self._answering_since = math.inf  # the brokers
         self._flow_at = 0.0
         self._took = 0
@@ -153,9 +152,7 @@ class Poller:
     def stop_taking(self) -> None:
         """From now on what is in hand ends, and nothing new begins."""
         self.flow.stopped = True
-        self._shedding = list(self.assignment.partitions.values())
-        self.dispatch.withdraw(self._shedding)
-        self._shed()
+        self.dispatch.shed(list(self.assignment.partitions.values()))
 
     def end(self, deadline: float) -> None:
         """Publishes no more: what is open is ended, or aborted."""
@@ -231,7 +228,7 @@ class Poller:
         self._intake.rebalanced()
         self.dispatch.rebalanced()
         if self.flow.stopped:
-            self._shedding = list(assignment.partitions.values())
+            self.dispatch.shed(list(assignment.partitions.values()))
         self._flow_at = 0.0
 
     # -- handing over and settling ----------------------------------------------------
@@ -245,12 +242,8 @@ class Poller:
             # Look at many outcomes at once: being woken by each costs more than it does.
             time.sleep(slack_s)
             wait_s = 0.0
-        if self._shedding:
-            self.dispatch.hurry()
         if ended := self.dispatch.turn(wait_s):
             self._settle(ended)
-        if self._shedding and self.lanes.parked:
-            self._shed()
 
     def _settle(self, ended: list[Record]) -> None:
         self._outcomes += len(ended)
@@ -339,9 +332,8 @@ class Poller:
         Called from inside `take`, so nothing here polls; the group waits.
         """
         deadline = self._clock() + self._revoke_timeout_s
-        before, self._shedding = self._shedding, going
-        self.dispatch.withdraw(going)
-        self._shed()
+        before = self.dispatch.shedding
+        self.dispatch.shed([*before, *(p for p in going if p not in before)])
         while any(p.in_flight for p in going) and self._clock() < deadline:
             self._work(BUSY_S)
             self._publish(self._clock())
@@ -350,7 +342,7 @@ class Poller:
             self._publish(self._clock())
             self._work(BUSY_S)
         self.settling.give_up(going)
-        self._shedding = before
+        self.dispatch.shed(before)
 
     def _drop(self, partition: Partition) -> None:
         """It has gone: what is left of it counts no more."""
@@ -362,14 +354,6 @@ class Poller:
         if not self.settling.calm:
             self._publish(self._clock())
         return self.settling.calm
-
-    def _shed(self) -> None:
-        """Drops what has not begun, unless something beyond it has that no map would tell."""
-        for partition in self._shedding:
-            begun = -1
-            if partition.origin is None:
-                begun = partition.ledger.highest_but(self.lanes.waiting(partition))
-            self.dispatch.drop(partition, begun)
 
 
 def _crowded(partition: Partition) -> str:

@@ -3,13 +3,13 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.supervisor.scoreboard import Hand
 from kworker.worker.ended import Ended
 from kworker.worker.placement import Placement, PlacementPolicy
@@ -43,7 +43,8 @@ class ThreadPool:
 
     A run is a deque of records of different lanes. Its thread takes them from the
     left; the poll thread may take what has not started from the right, when one
-    slow record would hold up the others: both are atomic, so nobody needs a lock.
+    slow record would hold up the others, or when nothing more shall begin: both are
+    atomic, so nobody needs a lock.
     Cheap handlers that compute get few runs at once; all others get every thread.
     """
 
@@ -55,6 +56,7 @@ class ThreadPool:
         self._now: list[deque[Record] | None] = [None] * len(hands)  # each thread's run
         self._finished = [0] * len(hands)  # runs, by thread
         self._handed = 0  # runs, by the poll thread
+        self._unbegun: list[deque[Record]] = []  # runs of which some had not, when it last looked
         self._seen: list[tuple[deque[Record] | None, int]] = [(None, 0)] * len(hands)
         self._seen_at = 0.0
         self._stuck = 0  # runs that do not move
@@ -72,13 +74,14 @@ class ThreadPool:
     def feed(self, take: Take) -> int:
         """Takes the runs that have their use now; how many records that was."""
         self._learn()
+        self._unbegun = [run for run in self._unbegun if run]
         size = max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
         fed = 0
         for _ in range(self._useful() - self._moving()):
             if not (run := take(size)):
                 break
+            fed += len(run)  # before a thread has it
             self.hand(run)
-            fed += len(run)
         return fed
 
     def slack_s(self) -> float:
@@ -90,6 +93,7 @@ class ThreadPool:
     def hand(self, run: deque[Record]) -> None:
         """Called by the poll thread."""
         self._handed += 1
+        self._unbegun.append(run)
         self._runs.put(run)
 
     def reclaim(self, now: float) -> list[Record]:
@@ -106,15 +110,22 @@ class ThreadPool:
             if run is not None and run is was and left == had
         ]
         self._stuck = len(stuck)
-        return [record for run in stuck for record in _emptied(run)]
+        return [record for run in stuck for record in emptied(run)]
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
+        """What was handed over and has not started: all of `going`, and of others, too.
+
+        Wherever a run is, queued or in a thread's hands. Called by the poll thread.
+        """
+        unbegun, self._unbegun = self._unbegun, []
+        return [record for run in unbegun for record in emptied(run)]
 
     def hurry(self) -> None:
         """Nothing: whatever was handed over waits for a handler only."""
 
     def stop(self) -> None:
         """Every thread ends after its present record, and begins nothing more; does not wait."""
-        for run in [*self._now, *self._waiting_runs()]:
-            _emptied(run or deque())
+        self.withdraw(())
         for _ in self._threads:
             self._runs.put(None)
 
@@ -141,14 +152,6 @@ class ThreadPool:
         """A record takes so little that handing it over counts."""
         return self._known.record_s < CHEAP_S
 
-    def _waiting_runs(self) -> list[deque[Record]]:
-        runs: list[deque[Record]] = []
-        while True:
-            try:
-                runs.append(self._runs.get_nowait() or deque())
-            except Empty:
-                return runs
-
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
         hand.belong(threading.get_native_id())
@@ -165,9 +168,10 @@ class ThreadPool:
 
     def _sampled(self, run: deque[Record], hand: Hand) -> _Sample:
         began, computed = time.monotonic(), time.thread_time()
-        done = self._run(run, hand)
+        if not (done := self._run(run, hand)):
+            return self._known  # it was withdrawn
         wall_s = time.monotonic() - began + 1e-9
-        return _Sample(wall_s / max(done, 1), (time.thread_time() - computed) / wall_s)
+        return _Sample(wall_s / done, (time.thread_time() - computed) / wall_s)
 
     def _run(self, run: deque[Record], hand: Hand) -> int:
         """How many records it ran; others may have been taken back meanwhile."""
@@ -198,7 +202,8 @@ def place_of(record: Record) -> int:
     return record.partition.place + record.offset if envelope is None else record.place
 
 
-def _emptied(run: deque[Record]) -> list[Record]:
+def emptied(run: deque[Record]) -> list[Record]:
+    """What was left in a run, in its order; from the right, for others take from the left."""
     records: list[Record] = []
     while run:
         try:

@@ -24,7 +24,7 @@ from kworker.worker.assignment import Identify
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
-from kworker.worker.dispatch import Dispatch
+from kworker.worker.dispatch import Dispatch, Pool
 from kworker.worker.ended import Ended
 from kworker.worker.exactly_once import Begin, ExactlyOnce
 from kworker.worker.intake import IntakePolicy
@@ -128,6 +128,12 @@ class SteppedPool:
         back, self.given_back = self.given_back, []
         return back
 
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        back = list(self.waiting or ())
+        if self.waiting:
+            self.waiting.clear()
+        return back
+
     def end(self, record: Record, outcome: Failed | list[Output] | None = None) -> None:
         self.held.remove(record)
         record.outcome = outcome
@@ -192,8 +198,9 @@ class Bench:
         begin: Begin = at_once,
         identify: Identify | None = None,
         crowded_records: int = 250,
+        pool: Pool | None = None,
     ) -> None:
-        """`transactional` is the id of one that settles exactly once.
+        """`transactional` is the id of one that settles exactly once; `pool` runs by itself.
 
         `transactor` may stand before each that it uses; `begin` runs what would run aside.
         """
@@ -219,7 +226,7 @@ class Bench:
             Flow(FlowPolicy(in_flight, 1 << 20, held_max=held, crowded_records=crowded_records)),
         )
         dispatch = Dispatch(
-            pool=self.pool,
+            pool=pool or self.pool,
             lanes=lanes,
             flow=flow,
             triage=Triage(

@@ -2,13 +2,13 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.headers import Source
-from kworker.core.record import Record
+from kworker.core.record import Partition, Record
 from kworker.supervisor.scoreboard import Scoreboard
 from kworker.worker.cell import Cell, Parent
 from kworker.worker.ended import Ended
@@ -35,6 +35,9 @@ class Pool:
     def reclaim(self, now: float) -> list[Record]:
         back, self.stuck = self.stuck, []
         return back
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        return []
 
     def end(self, outcome: object = None) -> None:
         record = self.has.popleft()

@@ -258,6 +258,56 @@ def test_after_stop_nothing_is_begun(threads: Pools) -> None:
     assert gates.begun == [1]
 
 
+def test_what_no_thread_has_begun_is_withdrawn_wherever_it_is(threads: Pools) -> None:
+    """The rest of a run in a thread's hands, and the runs that wait for a thread."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1, 2))
+    pool.hand(a_run(3, 4))
+    gates.until_begun(1)
+    assert [record.offset for record in pool.withdraw(())] == [2, 3, 4]
+    gates.release(1)
+    ended(pool, 1)
+    pool.hand(a_run(5))
+    ended(pool, 1)
+    assert gates.begun == [1, 5]
+
+
+def either_ran_or_came_back(pool: Any, ran: list[int]) -> None:
+    """Withdraws while runs are under way, again and again."""
+    left, back, done = deque(a_run(*range(5_000))), list[int](), list[int]()
+    while left:
+        pool.feed(from_left(left))
+        back += [record.offset for record in pool.withdraw(())]
+        done += [record.offset for record in pool.ended.take(0.0)]
+    done += [record.offset for record in ended(pool, 5_000 - len(back) - len(done))]
+    assert sorted(done) == sorted(ran)
+    assert sorted(done + back) == list(range(5_000))
+
+
+def test_a_record_runs_or_is_withdrawn_and_never_both(threads: Pools) -> None:
+    ran: list[int] = []
+    either_ran_or_came_back(threads(lambda record, _began: ran.append(record.offset), 4), ran)
+
+
+def test_a_withdrawn_run_says_nothing_of_what_a_record_costs(threads: Pools) -> None:
+    """Else a drain would end with a pool that takes its handlers for cheap ones."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1))
+    gates.until_begun(1)
+    for offset in range(2, 40):
+        pool.hand(a_run(offset))
+    pool.withdraw(())
+    pool._sample = sample = pool._known
+    gates.release(1)
+    ended(pool, 1)
+    eventually(lambda: pool._moving() == 0, timeout_s=WAIT_S)
+    assert pool._sample.record_s >= sample.record_s / 10
+
+
 def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
     """When a worker dies, the supervisor reads there which records were."""
     board = Scoreboard(1, 1)
@@ -354,6 +404,38 @@ def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
     release.set()
     ended(pool, 3)
     assert pool.feed(from_left(left)) == 3
+
+
+def test_what_a_busy_loop_has_not_begun_is_withdrawn(loops: Pools) -> None:
+    """And those hands are free again."""
+    gates = Gates()
+    gates.hold(0)
+
+    async def work(record: Record, began: float) -> Outcome:
+        return gates.work(record, began)  # keeps the loop
+
+    pool = loops(work, 4)
+    pool.start()
+    left = deque(a_run(0, 1, 2, 3, 4, 5))
+    assert pool.feed(from_left(left)) == 4
+    gates.until_begun(0)
+    assert [record.offset for record in pool.withdraw(())] == [1, 2, 3]
+    assert pool.feed(from_left(left)) == 2
+    gates.release(0)
+    ended(pool, 3)
+    assert gates.begun == [0, 4, 5]
+
+
+def test_a_record_runs_on_the_loop_or_is_withdrawn_and_never_both(loops: Pools) -> None:
+    ran: list[int] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        ran.append(record.offset)
+        return None
+
+    pool = loops(work)
+    pool.start()
+    either_ran_or_came_back(pool, ran)
 
 
 def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) -> None:
