@@ -176,7 +176,8 @@ class Dispatch:
     def _take(self, most: int) -> deque[Record]:
         """The next records for the pool, as many as may run there."""
         if self._to_tell:
-            run, self._to_tell = self._to_tell, deque()
+            told = min(most, len(self._to_tell))
+            run = deque([self._to_tell.popleft() for _ in range(told)])
         else:
             run = self._next(most)
         self._out.update(run)
@@ -329,9 +330,14 @@ class Dispatch:
                 return True
 
     def _tells(self, record: Record, error: BaseException) -> bool:
-        """Whether its handler hears of it: not of one that might end this process, too."""
+        """Whether its handler hears of it: not of one that might end this process, too.
+
+        Of a suspect nobody knows whether it was its run or its `dead` that ended one.
+        """
+        if not self._tells_dead(record.source.topic):
+            return False
         dangerous = Failure.of(error).kind in ("crashed", "timeout")
-        return not dangerous and self._tells_dead(record.source.topic)
+        return not (dangerous or (self._ward is not None and self._ward.suspects(record)))
 
     def _wait(self, record: Record, due: float) -> None:
         if due == inf:

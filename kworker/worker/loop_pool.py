@@ -82,7 +82,7 @@ class LoopPool:
         """Takes as many records as handlers may start now; how many that was."""
         self._unbegun = [run for run in self._unbegun if run]
         free = self._free_now()
-        if free and (run := take(free)):
+        if free > 0 and (run := take(free)):
             fed = len(run)  # before the loop has it
             self.hand(run)
             return fed

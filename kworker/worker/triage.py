@@ -19,6 +19,9 @@ from kworker.worker.letters import Letters
 
 _LOG = structlog.get_logger()
 
+# As somebody asked: no sign that something is broken, and nothing to try again.
+_DELIBERATE = frozenset({"operator", "expired"})
+
 
 @dataclass(frozen=True, slots=True)
 class _Held:
@@ -102,12 +105,14 @@ class Triage:
         return Retrying([letter])
 
     def _die(self, record: Record, failure: Failure, reason: str, now: float) -> Burying | float:
-        if reason != "operator" and self._breaker is not None and not self._breaker.died(now):
+        if self._breaker is None or reason in _DELIBERATE:
+            return self._bury(record, failure, reason, now)
+        if not self._breaker.died(now):
             held = self._held.setdefault(record.partition, deque())
             held.append(_Held(record, failure, reason))
             self._log.again(record, failure, f"{reason}; held, since the breaker is open", now)
             return inf
-        if self._breaker is not None and self._breaker.open:
+        if self._breaker.open:
             _LOG.error("the breaker opens: too many dead letters; what would be one is held")
         return self._bury(record, failure, reason, now)
 

@@ -37,6 +37,7 @@ from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.transacting import TransactionPolicy
 from kworker.worker.triage import Triage
+from kworker.worker.ward import Ward
 
 GROUP = "orders"
 RESULTS = "orders.results"
@@ -199,6 +200,7 @@ class Bench:
         identify: Identify | None = None,
         crowded_records: int = 250,
         pool: Pool | None = None,
+        ward: Ward | None = None,
     ) -> None:
         """`transactional` is the id of one that settles exactly once; `pool` runs by itself.
 
@@ -237,7 +239,7 @@ class Bench:
                 self.clock,
             ),
             refusals=Refusals(state_dir or Path("/nonexistent")),
-            ward=None,
+            ward=ward,
             claimant=claimant,
             tells_dead=lambda _topic: tells_dead,
             clock=self.clock,

@@ -15,10 +15,15 @@ from kworker.core.message import Fields, Headers
 from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
 from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
+from kworker.core.telling import TellDead
+from kworker.supervisor.journal import Journal
 from kworker.supervisor.refusals import Refusals
 from kworker.worker.claim_book import Answers
+from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.ward import Ward
 from tests.contract.bench import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
 from tests.contract.delayed import Delays
+from tests.process.driver import read_config
 
 STAMP = 1_700_000_000_000
 FINAL = RetryPolicy(())
@@ -528,6 +533,68 @@ def test_a_rejection_that_was_undone_is_none(kafka: MemoryKafka, tmp_path: Path)
     bench.turn(4)
     assert [raw.value() for raw in kafka.records(DEAD)] == [b"alpha"]
     assert bench.in_hand() == [b"bravo"]
+
+
+# -- too old --------------------------------------------------------------------------
+
+
+HOUR_S = 3600.0
+
+
+def test_old_records_open_no_breaker_and_none_is_tried(kafka: MemoryKafka) -> None:
+    """A source that lags by a day has nothing else: it would stop there, and try them after all."""
+    bench = bench_of(kafka, max_age_s=HOUR_S, breaker=BreakerPolicy(0.5, 20))
+    bench.clock.now += 2 * HOUR_S
+    for i in range(60):
+        kafka.append("foo", 0, value=b"%d" % i, key=b"%d" % i)
+    bench.turn(100)
+    assert bench.pool.runs == []
+    assert [told(raw)[names.REASON] for raw in kafka.records(DEAD)] == [b"expired"] * 60
+    assert bench.poller.reasons == []
+    assert committed(kafka) == 60
+
+
+def test_an_old_record_expires_while_the_breaker_is_open(kafka: MemoryKafka) -> None:
+    """What is held is tried, and its handler would have it after all."""
+    options = {"max_age_s": HOUR_S, "breaker": BreakerPolicy(0.5, 2), "retry": FINAL}
+    bench = bench_of(kafka, b"a", b"b", b"c", **options)
+    for word in (b"a", b"b", b"c"):
+        fail(bench, word)
+    bench.turn(2)
+    assert "the breaker is open" in bench.poller.reasons[0]
+    bench.clock.now += 2 * HOUR_S
+    kafka.append("foo", 1, value=b"old", key=b"old")
+    bench.turn(3)
+    assert kafka.records(DEAD)[-1].value() == b"old"
+    assert b"old" not in [record.raw.value() for record in bench.pool.runs]
+
+
+def test_an_old_record_that_comes_again_after_a_death_is_old_again(kafka: MemoryKafka) -> None:
+    """It was never settled."""
+    options = {"max_age_s": HOUR_S, "tells_dead": True}
+    first = bench_of(kafka, **options)
+    first.clock.now += 2 * HOUR_S
+    kafka.append("foo", 0, value=b"old", key=b"old")
+    first.turn(2)
+    assert isinstance(first.holds(b"old").outcome, TellDead)
+    first.die()
+    second = Bench(kafka, ["foo"], clock=first.clock, **options)
+    second.turn(4)
+    assert isinstance(second.holds(b"old").outcome, TellDead)
+
+
+def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> None:
+    """P5: that may be what ended its process, again and again."""
+    folder = tmp_path / "suspects"
+    Journal(folder).accuse([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
+    ward = Ward(read_config(tmp_path), folder, TopicFacts([]))
+    bench = bench_of(kafka, max_age_s=HOUR_S, tells_dead=True, ward=ward)
+    bench.clock.now += 2 * HOUR_S
+    for word in (b"suspect", b"another"):
+        kafka.append("foo", 0, value=word, key=word)
+    bench.turn(4)
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"suspect"]
+    assert bench.in_hand() == [b"another"]
 
 
 class Granting:

@@ -1,4 +1,4 @@
-"""What the pool had only queued when a drain or a revoke began: real pools under the poller."""
+"""Real pools under the poller: what begins and what does not, and what it waits for."""
 
 import asyncio
 import threading
@@ -64,6 +64,10 @@ class Work:
     def dead(self, message: Message, _error: BaseException) -> None:
         self.told.append(message.offset)
 
+    async def dead_aside(self, message: Message, error: BaseException) -> None:
+        await asyncio.sleep(0)  # the others begin
+        self.dead(message, error)
+
 
 def threads(work_: Work, slot: Slot, results: Results) -> Any:
     handlers = Handlers(Handler("h", work_.one, is_async=False, dead=work_.dead), {})
@@ -73,7 +77,7 @@ def threads(work_: Work, slot: Slot, results: Results) -> Any:
 
 def loop(work_: Work, slot: Slot, results: Results) -> Any:
     handlers = Handlers(
-        Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead), {}
+        Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead_aside), {}
     )
     hands = [slot.hand(i) for i in range(HANDS)]
     return LoopPool(async_work(handlers, results, 300.0), hands)
@@ -122,15 +126,15 @@ def batched(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 def _running(kind: Callable[[Work, Slot, Results], Any]) -> Iterator[Running]:
-    """Makes a worker over a topic of two partitions, whose pool has more than it has begun."""
+    """Makes a worker over a topic of two partitions, each record of a key of its own."""
     made: list[tuple[Any, Work]] = []
 
-    def make(**options: Any) -> tuple[Bench, Work]:
+    def make(records: int = RECORDS, **options: Any) -> tuple[Bench, Work]:
         work_ = Work()
         kafka = MemoryKafka(lambda: 1_700_000_000.0)
         kafka.create("foo", 2)
         kafka.create(RESULTS)
-        for i in range(RECORDS):
+        for i in range(records):
             kafka.append("foo", i % 2, value=b"%d" % i, key=b"%d" % i)
         facts = TopicFacts([RESULTS])
         facts.learn({RESULTS: 1 << 20}, {RESULTS: 1})
@@ -140,20 +144,24 @@ def _running(kind: Callable[[Work, Slot, Results], Any]) -> Iterator[Running]:
         bench = Bench(kafka, ["foo"], pool=pool, **options)
         pool.start()
         bench.poller.dispatch.start()
-        out = bench.poller.dispatch._out
-
-        def more_than_begun() -> bool:
-            bench.turn()
-            return bool(work_.begun) and len(out) > len(work_.begun)
-
-        eventually(more_than_begun, timeout_s=WAIT_S)
-        bench.turn(20)  # whatever the pool begins by itself, it has
         return bench, work_
 
     yield make
     for pool, work_ in made:
         work_.release()
         pool.stop()
+
+
+def filled(bench: Bench, work_: Work) -> None:
+    """Turns until the pool has more than it has begun."""
+    out = bench.poller.dispatch._out
+
+    def more_than_begun() -> bool:
+        bench.turn()
+        return bool(work_.begun) and len(out) > len(work_.begun)
+
+    eventually(more_than_begun, timeout_s=WAIT_S)
+    bench.turn(20)  # whatever the pool begins by itself, it has
 
 
 def drained(bench: Bench) -> None:
@@ -167,6 +175,7 @@ def drained(bench: Bench) -> None:
 def test_after_the_drain_began_no_handler_begins(running: Running) -> None:
     """P8, and a mutant of its own: the pool's next run waits for nobody during a drain."""
     bench, work_ = running()
+    filled(bench, work_)
     bench.poller.stop_taking()
     before = list(work_.begun)
     assert len(before) < bench.poller.consumed
@@ -182,6 +191,7 @@ def test_after_the_drain_began_no_handler_begins(running: Running) -> None:
 def test_at_a_revoke_nothing_begins_of_what_goes_and_the_rest_goes_on(running: Running) -> None:
     """What does not begin here is the next owner's at once, and waits for nothing."""
     bench, work_ = running()
+    filled(bench, work_)
     gone = bench.poller.assignment.partitions["foo", 1]
     over = threading.Event()
 
@@ -216,6 +226,7 @@ def test_what_is_taken_back_from_the_pool_gives_its_claim_back(
     store = claiming_bench.Bench(tmp_path)
     claimant = store.worker().claimant
     bench, work_ = threaded(claimant=claimant)
+    filled(bench, work_)
     bench.poller.stop_taking()
     begun = {partition + 2 * offset for partition, offset in work_.begun}
     work_.release()
@@ -230,6 +241,7 @@ def test_what_fails_in_a_drain_and_could_run_at_once_does_not(
     threaded: Running, error: Exception
 ) -> None:
     bench, work_ = threaded(retry=HOLD)
+    filled(bench, work_)
     bench.poller.stop_taking()
     before = list(work_.begun)
     failing = before[0]
@@ -247,6 +259,7 @@ def test_what_fails_in_a_drain_and_could_run_at_once_does_not(
 def test_the_rest_of_a_batch_that_failed_does_not_begin_in_a_drain(batched: Running) -> None:
     """It was not attempted, and is delivered again."""
     bench, work_ = batched()
+    filled(bench, work_)
     bench.poller.stop_taking()
     before = list(work_.begun)
 
@@ -262,6 +275,7 @@ def test_the_rest_of_a_batch_that_failed_does_not_begin_in_a_drain(batched: Runn
 def test_who_fails_for_good_in_a_drain_is_told_of_its_end(threaded: Running) -> None:
     """Its handler has ended, and its dead letter is on its way."""
     bench, work_ = threaded(tells_dead=True)
+    filled(bench, work_)
     failing = [offset for _, offset in work_.begun]
 
     def answer(_: Message) -> None:
@@ -274,3 +288,17 @@ def test_who_fails_for_good_in_a_drain_is_told_of_its_end(threaded: Running) -> 
     assert sorted(work_.told) == sorted(failing)
     assert len(bench.kafka.records(DEAD)) == len(failing)
     assert bench.kafka.committed(GROUP)
+
+
+def test_more_dead_to_tell_than_there_are_hands_are_all_told(running: Running) -> None:
+    """Else the free hands fall below zero, and the pool stands still for ever."""
+    bench, work_ = running(records=3 * HANDS, max_age_s=60.0, tells_dead=True)
+    end = {("foo", 0): 3 * HANDS // 2, ("foo", 1): 3 * HANDS // 2}
+
+    def all_settled() -> bool:
+        bench.turn()
+        return bench.kafka.committed(GROUP) == end
+
+    eventually(all_settled, timeout_s=WAIT_S, every_s=0.001)
+    assert len(work_.told) == len(bench.kafka.records(DEAD)) == 3 * HANDS
+    assert work_.begun == []
