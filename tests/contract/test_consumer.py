@@ -1,5 +1,6 @@
 """The consumer's contract: `KafkaConsumer` on a real broker and `MemoryConsumer` alike."""
 
+import statistics
 import time
 
 import pytest
@@ -48,10 +49,12 @@ def test_take_without_a_timeout_returns_at_once(kafka: Cluster) -> None:
     """The poll thread asks so while handlers are at work."""
     member = Member(kafka, [kafka.create()])
     until(lambda: member.heard("assigned"), member)
-    began = time.monotonic()
+    waits_s = []
     for _ in range(50):
+        began = time.monotonic()
         member.consumer.take(100, 0)
-    assert time.monotonic() - began < 1
+        waits_s.append(time.monotonic() - began)
+    assert statistics.median(waits_s) < 0.02  # the machine may be busy for some of them
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.5])

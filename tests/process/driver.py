@@ -70,7 +70,7 @@ def read_config(folder: Path) -> Config:
     if "mistake" in settings:
         raise ConfigError(settings["mistake"])
     spark = settings.pop("spark", False)
-    workers = {"processes": 2, "threads": 2, "concurrency": 2, "drain_timeout": "5s"}
+    workers = {"processes": 2, "threads": 2, "concurrency": 2, "drain_timeout": "60s"}
     return Config(
         name=settings.pop("name", "orders"),
         state_dir=folder,

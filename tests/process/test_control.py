@@ -2,9 +2,9 @@
 
 import json
 import os
+import select
 import signal
 import socket
-import time
 from pathlib import Path
 
 import psutil
@@ -14,7 +14,7 @@ from kworker.errors import NotRunning
 from kworker.supervisor.client import Client, Refused
 from kworker.supervisor.instance import StateFolder, connect
 from tests.process.service import Service
-from tests.waiting import eventually
+from tests.waiting import eventually, repeated
 
 _WORKER = {"slot", "pid", "phase", "partitions", "in_hand", "in_flight", "oldest_s"} | {
     "heartbeat_age_s",
@@ -150,13 +150,18 @@ def test_a_line_without_end_is_cut_off(shared: Service):
 
 
 def test_half_a_request_is_dropped_after_a_time_and_delays_nobody(shared: Service):
-    with peer(shared) as half:
-        half.sendall(b'{"verb": "sta')
-        began = time.monotonic()
-        assert shared.status()["state"] == "running"
-        assert time.monotonic() - began < 1.5
-        assert answer(half) == b""  # closed by the other side
-        assert time.monotonic() - began > 1.5
+    """Others are answered while it is still waited for."""
+
+    def answered_meanwhile(_: int) -> bool:
+        with peer(shared) as half:
+            half.sendall(b'{"verb": "sta')
+            assert shared.status()["state"] == "running"
+            dropped, _, _ = select.select([half], [], [], 0)
+            assert answer(half) == b""  # closed by the other side
+            return not dropped
+
+    # A busy machine may take longer for an answer than half a request is waited for.
+    repeated(answered_meanwhile, bool, what="an answer while half a request is there")
 
 
 def test_a_thousand_idle_connections_do_not_lock_anybody_out(shared: Service):

@@ -32,16 +32,15 @@ def test_a_drain_that_timed_out_in_a_worker_exits_75(service: Service):
 
 
 def test_a_worker_that_does_not_drain_in_time_is_killed_and_told_with_75(service: Service):
+    """Without the setting it would have as long as the driver gives: longer than is waited here."""
     service.write(
         settings={"drain_timeout": "200ms"},
         limits={"drain_margin_s": 0.3},
         behaviour={"0": {"ignore_term": True}},
     )
     service.serve()
-    began = time.monotonic()
     service.send(SIGTERM)
     assert service.exit_code() == 75
-    assert time.monotonic() - began < 5
     assert "worker 0 did not end in time: killed" in service.said()
 
 
