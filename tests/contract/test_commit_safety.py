@@ -31,6 +31,9 @@ from tests.contract.delayed import Delays
 TOPICS = {"foo": 2, "bar": 1}
 LETTERS = (DEAD, *map(topic_of, DELAYS_S))
 Position = tuple[str, int, int]
+CALM_TURNS = 300  # in which all ends, though each call of a transaction takes its time
+# Longer than a failing example is made shorter for; else nobody is told of it.
+pytestmark = pytest.mark.timeout(600)
 
 
 class Calm(RuleBasedStateMachine):
@@ -246,7 +249,7 @@ class Calm(RuleBasedStateMachine):
     def teardown(self) -> None:
         """O1: when all is calm again, everything ends and every position is at the end."""
         self.kafka.up = self.kafka.writable = True
-        for _ in range(300):
+        for _ in range(CALM_TURNS):
             self.end_all("done")
             self.everybody_turns(1)
             self.delays.forward()

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from kworker.config import Config, Idempotency
 from kworker.errors import ExitCode
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.harness.kafka import delete_topic
+from tests.harness.redis import own_redis
 
 Configured = Callable[..., Path]
 
@@ -44,6 +45,15 @@ def unreachable(
     servers = f"127.0.0.1:{free_port()}"
     file = written(tmp_path_factory.mktemp("unreachable"), servers=servers)
     return Unreachable(servers, meanwhile(kworker, "check", "--online", "--config", file))
+
+
+@pytest.fixture(scope="module")
+def changed_redis(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[str]:
+    """One whose settings change; services of other tests look at those of the session's."""
+    with own_redis(tmp_path_factory.mktemp("redis"), free_port()) as server:
+        yield server.url
 
 
 @pytest.fixture
@@ -257,13 +267,13 @@ def test_a_redis_that_may_forget_is_refused(
     configured: Configured,
     bootstrap: str,
     topic: Callable[..., str],
-    redis_url: str,
+    changed_redis: str,
     policy: str,
 ) -> None:
     """Evicted marks are repeated effects; the line says what to type."""
-    idempotency = f'[idempotency]\nkey = "key"\nredis = "{redis_url}"'
+    idempotency = f'[idempotency]\nkey = "key"\nredis = "{changed_redis}"'
     file = configured(idempotency, servers=bootstrap, topic=topic("cfg-source"))
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(changed_redis) as redis:
         redis.config_set("maxmemory-policy", policy)
         try:
             done = kworker("check", "--online", "--config", file)
@@ -275,11 +285,12 @@ def test_a_redis_that_may_forget_is_refused(
 
 
 def test_a_redis_without_a_disk_is_told_and_no_reason_not_to_start(
-    configured: Configured, redis_url: str
+    configured: Configured, changed_redis: str
 ) -> None:
     """Only its restart would repeat effects; snapshots now and then are something."""
-    config = config_file.load(configured(f'[idempotency]\nkey = "key"\nredis = "{redis_url}"'))
-    with Redis.from_url(redis_url) as redis:
+    file = configured(f'[idempotency]\nkey = "key"\nredis = "{changed_redis}"')
+    config = config_file.load(file)
+    with Redis.from_url(changed_redis) as redis:
         redis.config_set("appendonly", "no")
         [found] = preflight.redis(config)
         redis.config_set("save", "60 1")
