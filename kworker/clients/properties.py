@@ -12,8 +12,9 @@ Slot = int | Literal["delay"]
 # Why these differ from the library's own defaults: prefetch is memory times the processes; the
 # default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
 # a killed worker should be missed for ten seconds, not 45; a fetch is unpacked whole, so one
-# that compresses well would take many times its size; and a partition that is assigned or
-# resumed waits for the fetch that is under way for the others.
+# that compresses well would take many times its size; a partition that is assigned or resumed
+# waits for the fetch that is under way for the others; and what a new topic or partition holds
+# should not wait for five minutes (with the newer protocol brokers look for topics themselves).
 CONSUMER_DEFAULTS: Mapping[str, str | int | bool] = {
     "queued.max.messages.kbytes": 16384,
     "fetch.queue.backoff.ms": 10,
@@ -21,6 +22,7 @@ CONSUMER_DEFAULTS: Mapping[str, str | int | bool] = {
     "fetch.message.max.bytes": 65536,
     "fetch.wait.max.ms": 100,
     "fetch.max.bytes": 4194304,
+    "topic.metadata.refresh.interval.ms": 30000,
 }
 PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     "enable.idempotence": True,

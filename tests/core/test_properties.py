@@ -85,6 +85,12 @@ def test_a_producer_writes_once_where_java_would() -> None:
     assert properties["partitioner"] == "murmur2_random"
 
 
+def test_a_new_topic_is_looked_for_twice_a_minute() -> None:
+    """librdkafka's own five minutes are long for who has just made one; measured: 29.7 s."""
+    chosen = consumer_properties(config(topic="^orders-"), slot=0)
+    assert int(chosen["topic.metadata.refresh.interval.ms"]) <= 30_000
+
+
 def test_a_pattern_leaves_the_topics_of_kworker_services_out() -> None:
     """Else a service would be fed with results, or with what is dead."""
     assert "topic.blacklist" in consumer_properties(config(topic="^.*"), slot=0)
