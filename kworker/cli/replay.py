@@ -4,8 +4,8 @@ import json
 import secrets
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,7 +76,7 @@ def replay(
     found = _survey(loaded, admin, window)
     course = Course(found.spans, window, found.settled)
     if dry_run or not found.spans:
-        _tell_plan(loaded.name, found.spans, course, as_json=as_json)
+        _tell_plan(loaded, course, as_json=as_json)
     else:
         _run(loaded, admin, course, force=force, as_json=as_json)
 
@@ -109,23 +109,41 @@ def _survey(config: Config, admin: "Admin", window: "Window") -> "Survey":
     return survey(config, admin, window)
 
 
-def _tell_plan(
-    name: str, spans: Mapping[tuple[str, int], range], course: "Course", *, as_json: bool
-) -> None:
+def _tell_plan(config: Config, course: "Course", *, as_json: bool) -> None:
+    """What would run. For a window of time all is read, since no offset tells where it ends."""
+    counts = _counts(config, course) if course.bounded or not course.spans else None
     rows = [
-        {"topic": topic, "partition": number, "from": span.start, "to": span.stop}
-        for (topic, number), span in spans.items()
+        {
+            "topic": topic,
+            "partition": number,
+            "from": span.start,
+            "to": span.stop,
+            "records": None if counts is None else counts[topic, number],
+        }
+        for (topic, number), span in course.spans.items()
     ]
+    records = None if counts is None else sum(counts.values())
     if as_json:
-        typer.echo(json.dumps({"records_max": course.total, "partitions": rows}))
+        told = {"records": records, "records_max": course.total, "partitions": rows}
+        typer.echo(json.dumps(told))
         return
     for row in rows:
-        typer.echo("{topic}/{partition}: offsets from {from} to {to}".format(**row))
-    typer.echo(
-        f"at most {course.total:,} records would be replayed"
-        if spans
-        else f"nothing to replay: {name} has settled no record of that time"
-    )
+        within = "" if counts is None else ": {records:,} of that time".format(**row)
+        typer.echo("{topic}/{partition}: offsets from {from} to {to}".format(**row) + within)
+    if records == 0:
+        typer.echo(f"nothing to replay: {config.name} has settled no record of that time")
+    elif records is None:
+        typer.echo(f"at most {course.total:,} records would be replayed")
+    else:
+        typer.echo(f"{records:,} records would be replayed")
+
+
+def _counts(config: Config, course: "Course") -> dict[tuple[str, int], int]:
+    from kworker.clients.reader import TopicReader
+
+    reader = TopicReader(admin_properties(config), config.name, timeout_s=TIMEOUT_S)
+    with closing(reader):
+        return course.counted(reader.records)
 
 
 def _run(config: Config, admin: "Admin", course: "Course", *, force: bool, as_json: bool) -> None:

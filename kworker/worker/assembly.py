@@ -78,14 +78,14 @@ def make_pool(config: Config, slot: Slot, handlers: Handlers, results: Results) 
 class Role:
     """In what a worker and a replay differ.
 
-    `reader` makes the consumer of a listener; who cannot `identify` topics keeps no offset
+    `reader` makes the consumer of a listener; who does not `identify` topics keeps no offset
     maps; `replay` is the id that what is written bears; only a supervised process has the
     suspects `apart`.
     """
 
     slot: int
     reader: Callable[[Any], Consumer]
-    identify: Identify
+    identify: Identify | None
     intake: IntakePolicy
     replay: str = ""
     apart: bool = True

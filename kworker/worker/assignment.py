@@ -58,11 +58,12 @@ class Assignment:
 
     def __init__(
         self,
-        identify: Identify,
+        identify: Identify | None,
         finish: Callable[[list[Partition]], None],
         drop: Callable[[Partition], None],
         calm: Callable[[], bool],
     ) -> None:
+        """Who asks nobody to `identify` topics goes by positions alone."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
@@ -223,6 +224,8 @@ class Assignment:
     def _identities(self, topics: Collection[str], deadline: float) -> Mapping[str, Identity]:
         """At each assignment, for a topic may have been made again. Positions do without."""
         found: Mapping[str, Identity] = {}
+        if self._identify is None:
+            return found
         while topics:
             try:
                 found = self._identify(topics, _ASK_S)

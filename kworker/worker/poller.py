@@ -57,7 +57,7 @@ class Poller:
         self,
         *,
         consumer: Callable[[Assignment], Consumer],
-        identify: Identify,
+        identify: Identify | None,
         committer: Callable[[Consumer], Committer],
         backlog: Backlog,
         settling: Callable[[Consumer, Committer, Mapping[At, Partition]], Settling],

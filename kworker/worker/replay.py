@@ -1,7 +1,7 @@
 """A replay, put together: what the group has settled goes through the handler once more."""
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -142,7 +142,8 @@ class Replay:
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
         results = make_results(config, facts, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
-        role = Role(0, self._reader, _no_maps, IntakePolicy(), identity, apart=False)
+        # Nobody goes on where a replay ends, so it keeps no maps.
+        role = Role(0, self._reader, None, IntakePolicy(), identity, apart=False)
         try:
             self._poller = make_poller(config, role, self._pool, self._handlers, facts)
         except Refused as refused:
@@ -210,11 +211,6 @@ class Replay:
         if not self._poller.flow.records:
             _close(self._handlers)
         leave(self._client, lambda: None, for_good=False)
-
-
-def _no_maps(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
-    """Nobody goes on where a replay ends."""
-    return {}
 
 
 def _load(config: Config) -> Handlers:

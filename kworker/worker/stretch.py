@@ -1,6 +1,6 @@
 """What a replay reads: of each partition a stretch of offsets, and of that a window of time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +9,9 @@ from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed, Settled
 from kworker.worker.committer import Committing
 from kworker.worker.intake import Taking
+
+Read = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
+"""The records of a topic's partitions within these offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,22 @@ class Course:
         self._settled = settled or {}
         self._read = dict.fromkeys(spans, 0)
         self._going = set(spans)
+
+    @property
+    def spans(self) -> Mapping[At, range]:
+        return self._spans
+
+    @property
+    def bounded(self) -> bool:
+        """By time: then not all of the stretches is to be replayed."""
+        return self._window != Window()
+
+    def counted(self, read: Read) -> dict[At, int]:
+        """How many records of each stretch would be replayed, when all of them are read."""
+        return {
+            (topic, number): len(self.pick(read(topic, {number: span})))
+            for (topic, number), span in self._spans.items()
+        }
 
     @property
     def starts(self) -> dict[At, int]:
