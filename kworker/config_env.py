@@ -5,6 +5,7 @@ stand for no key, and knows no dotted properties.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_origin
 
@@ -15,6 +16,12 @@ PREFIX = "KWORKER_"
 # which supervisor the Spark job belongs to.
 NOT_KEYS = frozenset(
     {"KWORKER_CONFIG", "KWORKER_CACHE", "KWORKER_CRASHPOINT", "KWORKER_PARENT_PID"}
+)
+# What Kubernetes gives each container for each Service of its namespace, here for one whose name
+# is or begins with "kworker": no key has such a name, since one in a section has two underscores.
+_OF_KUBERNETES = re.compile(
+    r"KWORKER(_[A-Z0-9]+)*"
+    r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9]+)*|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 
 
@@ -35,7 +42,7 @@ class Unknown(NamedTuple):
 
 def overrides(environ: Mapping[str, str]) -> Iterator[Override | Unknown]:
     """What the environment says, whole tables before what is in them."""
-    ours = [name for name in environ if name.startswith(PREFIX) and name not in NOT_KEYS]
+    ours = [name for name in environ if name.startswith(PREFIX) and not _is_others(name)]
     for variable in sorted(ours, key=lambda name: (name.count("__"), name)):
         key = _key(variable)
         if whole := _given_as_one(key):
@@ -46,6 +53,10 @@ def overrides(environ: Mapping[str, str]) -> Iterator[Override | Unknown]:
             yield Unknown(variable, f"no such key{nearest(variable, known)}")
         else:
             yield Override(variable, key, _value(environ[variable], takes(key)))
+
+
+def _is_others(variable: str) -> bool:
+    return variable in NOT_KEYS or _OF_KUBERNETES.fullmatch(variable) is not None
 
 
 def _key(variable: str) -> tuple[str, ...]:

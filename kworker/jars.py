@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
+from kworker.distribution import how_to_install
 from kworker.errors import ConfigError, Unreachable
 
 JAVA_MIN = 17
@@ -175,9 +176,7 @@ def _ivy_archive() -> Path:
     for place in places:
         for archive in Path(place, "jars").glob("ivy-*.jar"):
             return archive
-    raise ConfigError(
-        'pyspark, whose Ivy fetches archives, is missing: pip install "kworker[spark]"'
-    )
+    raise ConfigError(f"pyspark, whose Ivy fetches archives, is missing: {how_to_install('spark')}")
 
 
 def _run_ivy(command: list[str], coordinate: Coordinate, progress: Callable[[str], None]) -> None:

@@ -22,6 +22,7 @@ from kworker.clients.properties import (
 )
 from kworker.config import Config
 from kworker.core.idempotency import names_function
+from kworker.distribution import how_to_install
 from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.topics import (
@@ -306,7 +307,7 @@ def spark(config: Config) -> list[Finding]:
         found.append(Finding("spark", str(error), 'or set spark.run = "elsewhere"'))
     if importlib.util.find_spec("pyspark") is None:
         found.append(
-            Finding("spark", "pyspark is not installed", 'install it: pip install "kworker[spark]"')
+            Finding("spark", "pyspark is not installed", f"install it: {how_to_install('spark')}")
         )
         return found
     transforms = {

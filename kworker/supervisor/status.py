@@ -1,6 +1,5 @@
 """The status document of DESIGN 5, and the lines for systemd and `stop` made of the same."""
 
-from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
 from typing import Any
 
@@ -22,14 +21,6 @@ _COUNTERS = (
     "remembered",
     "maps_ignored",
 )
-
-
-def package_version() -> str:
-    """kworker's own version; "unknown" in a checkout that was never installed."""
-    try:
-        return version("kworker")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:

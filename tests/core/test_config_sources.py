@@ -127,6 +127,14 @@ def test_variables_override_the_file(load: Load, monkeypatch: pytest.MonkeyPatch
             " KWORKER_SPARK__TABLES",
         ),
         ("KWORKER_KAFKA__GROUP_ID", "g", "kafka.group.id: kworker owns this property"),
+        ("KWORKER_NAEM", "x", "$KWORKER_NAEM: no such key; did you mean KWORKER_NAME?"),
+        (
+            "KWORKER_WORKERS_THREADS",
+            "4",
+            "$KWORKER_WORKERS_THREADS: no such key; did you mean KWORKER_WORKERS__THREADS?",
+        ),
+        ("KWORKER_CONSOLE__PORT", "1", "$KWORKER_CONSOLE__PORT: no such key"),
+        ("KWORKER_PORT_HTTP", "1", "$KWORKER_PORT_HTTP: no such key"),
     ],
 )
 def test_a_wrong_variable_is_told_by_its_name(
@@ -136,6 +144,20 @@ def test_a_wrong_variable_is_told_by_its_name(
     monkeypatch.setenv(name, value)
     [found] = problems(toml())
     assert found.startswith(line)
+
+
+@pytest.mark.parametrize("service", ["KWORKER", "KWORKER_CONSOLE", "KWORKER_ORDERS_2"])
+def test_what_kubernetes_says_of_its_services_is_none_of_ours(
+    load: Load, monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    """It gives each container these for each Service there, and nobody wrote them."""
+    for name in (
+        *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "SERVICE_PORT_METRICS_2", "PORT"),
+        *("PORT_8321_TCP", "PORT_8321_TCP_PROTO", "PORT_8321_TCP_PORT", "PORT_8321_TCP_ADDR"),
+        *("PORT_53_UDP", "PORT_53_UDP_ADDR", "PORT_9_SCTP", "PORT_9_SCTP_PORT"),
+    ):
+        monkeypatch.setenv(f"{service}_{name}", "tcp://10.0.0.1:8321")
+    assert load(toml()).name == "orders"
 
 
 def test_state_is_kept_where_systemd_says(
