@@ -2,9 +2,11 @@
 
 `python -m bench.memory` starts a Kafka, writes 100,000 records of 10 KB, and runs two consumers one
 after the other, each held by the kernel to the same memory: one that starts a task for each record,
-and kworker. The tests of memory use the parts.
+and kworker. It takes some three minutes, and ends with 0 when the first is killed and kworker is
+not. The tests of memory use the parts.
 """
 
+import argparse
 import os
 import sys
 import time
@@ -80,7 +82,11 @@ def _watched(
         return Outcome(name, code, seconds, running.peak_bytes(), running.limited_by)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    told = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(
+        prog="python -m bench.memory", description=__doc__, formatter_class=told
+    ).parse_args(arguments)
     with servers(".bench-memory") as place:
         print(f"writing {RECORDS:,} records of {RECORD_BYTES:,} bytes", flush=True)
         fill(place.kafka, TOPIC, RECORDS, RECORD_BYTES)
