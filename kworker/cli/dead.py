@@ -69,6 +69,7 @@ def list_(
         with dead_view.reading(sum(map(len, spans.values()))) as shown:
             letters = shown.of(found.dead.letters(spans))
             groups = grouped(_rows(letters, selection, resolutions, tally, all_))
+    dead_view.say(found.dead.met.misses(selection))
     _print_list(groups, loaded.dead_letter.topic, tally, all_=all_, as_json=as_json)
 
 
@@ -229,6 +230,7 @@ def export(
             for letter, _ in _rows(letters, selection, resolutions, Tally(), all_):
                 file.write(as_line(letter, found.dead.topic).encode() + b"\n")
                 count += 1
+    dead_view.say(found.dead.met.misses(selection))
     if output:
         typer.echo(f"{count:,} dead letters in {output}")
 

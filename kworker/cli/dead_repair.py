@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TypeVar
 
 import typer
@@ -44,9 +45,12 @@ class Report:
     to: Requeue | Elsewhere | None
     tally: Tally
     as_json: bool
+    misses: Callable[[], list[str]] = list  # what was selected and is not there
 
     def done(self, *, interrupted: bool) -> None:
         """Raises Exit for what is left."""
+        if not interrupted:  # then not all was read
+            dead_view.say(self.misses())
         if self.as_json:
             self._print({"interrupted": interrupted})
         else:
@@ -60,6 +64,7 @@ class Report:
 
     def would_be(self, groups: list[Group]) -> None:
         """Of a dry run; the tally's `done` is what it would be."""
+        dead_view.say(self.misses())
         if self.as_json:
             self._print({"groups": [dead_view.group_data(group, now_ms()) for group in groups]})
             return
@@ -90,7 +95,8 @@ class Report:
 
 def perform(found: Access, work: Work, *, as_json: bool, dry_run: bool) -> None:
     """Does it with the dead letters that are chosen, and tells. Raises as `resolve`, and Exit."""
-    report = Report(work.how, work.to, Tally(), as_json)
+    misses = partial(found.dead.met.misses, work.selection)
+    report = Report(work.how, work.to, Tally(), as_json, misses)
     spans = found.dead.spans(work.selection)
 
     def steps(resolutions: Resolutions, watch: Watch) -> Iterator[Step]:

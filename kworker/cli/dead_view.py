@@ -21,6 +21,12 @@ _WIDTH = 12
 _MESSAGE_SHOWN = 60  # characters, in the table
 
 
+def say(notes: Iterable[str]) -> None:
+    """Beside the result, for a person."""
+    for note in notes:
+        print(f"kworker: {printable(note)}", file=sys.stderr)
+
+
 def print_groups(groups: Sequence[Group], now: int, *, resolved: bool) -> None:
     """`resolved`: how many of them are, too."""
     from rich.console import Console

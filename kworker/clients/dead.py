@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from kworker.core.dead_letters import DeadLetter, Place, Selection, spans
+from kworker.core.dead_letters import DeadLetter, Met, Place, Selection, spans
 from kworker.core.message import RawMessage
 from kworker.core.resolutions import Resolutions
 from kworker.errors import UsageError
@@ -30,6 +30,7 @@ class DeadLetters:
         self._state = state
         self.topic = topic
         self._bounds = bounds_of(topic)
+        self.met = Met()
 
     def resolutions(self) -> Resolutions:
         """All that were committed until now. Raises Unreachable."""
@@ -61,4 +62,4 @@ class DeadLetters:
 
     def letters(self, spans: Mapping[int, range]) -> Iterator[DeadLetter]:
         """One partition after the other. Raises Unreachable."""
-        return map(DeadLetter.of, self._reader.records(self.topic, spans))
+        return self.met.of(map(DeadLetter.of, self._reader.records(self.topic, spans)))

@@ -1,6 +1,6 @@
 """Dead letters as the commands see them: what one says, which are meant, how they group."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -158,6 +158,41 @@ class Selection:
         return letter.place in self.places or (
             letter.source is not None and letter.source.place in self.sources
         )
+
+
+_SHOWN_MAX = 10  # names, where a person has mistyped one
+
+
+class Met:
+    """The reasons and exceptions of the dead letters that were read."""
+
+    def __init__(self) -> None:
+        self.reasons: set[str] = set()
+        self.exceptions: set[str] = set()
+
+    def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Lets them pass."""
+        for letter in letters:
+            self.reasons.add(letter.reason)
+            self.exceptions.add(letter.exception)
+            yield letter
+
+    def misses(self, selection: Selection) -> list[str]:
+        """A line for each name in the selection that none of them has, once all are read."""
+        found = []
+        if selection.reason is not None and selection.reason not in self.reasons:
+            found.append(_missed("reason", selection.reason, self.reasons))
+        wanted = selection.exception
+        if wanted is not None and not any(_is_called(wanted, each) for each in self.exceptions):
+            found.append(_missed("exception", wanted, self.exceptions))
+        return found
+
+
+def _missed(what: str, wanted: str, met: Iterable[str]) -> str:
+    names = sorted(filter(None, met))
+    more = ", …" if len(names) > _SHOWN_MAX else ""
+    there = f"there are: {', '.join(names[:_SHOWN_MAX])}{more}" if names else "there is none"
+    return f'--select: no dead letter has the {what} "{wanted}"; {there}'
 
 
 def spans(places: Iterable[Place]) -> dict[int, range]:

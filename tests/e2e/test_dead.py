@@ -27,6 +27,7 @@ from tests.harness.service import COMMAND, ROOT, Service
 from tests.waiting import eventually
 
 PARTITIONS = 2
+README = (ROOT / "README.md").read_text()
 CORPUS: Sequence[tuple[bytes | None, bytes | None]] = [
     (None, None),
     (b"", b""),
@@ -145,6 +146,40 @@ def ending() -> Iterator[list["subprocess.Popen[str]"]]:
     for process in begun:
         process.kill()
         process.communicate()
+
+
+# What is typed.
+
+
+def test_the_readmes_export_and_import_work_as_they_are_written(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`export letters.jsonl` was taken for a position."""
+    monkeypatch.chdir(tmp_path)
+    desk.write(2)
+    [line] = [each for each in README.splitlines() if each.startswith("kworker dead export")]
+    commands = [part.split("#")[0].split()[2:] for part in line.split("then: ")]
+    for command in commands:
+        desk.types(*command)
+        assert desk.code == 0, (command, desk.errors)
+    assert [command[0] for command in commands] == ["export", "import"]
+    assert sorted(desk.numbers()) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "verb", [["list"], ["redrive"], ["redrive", "--dry-run"], ["discard"], ["export"]]
+)
+def test_a_selected_name_that_no_dead_letter_has_is_told(desk: Desk, verb: list[str]) -> None:
+    """A slip looked as if there were none; to find none of what there was is no failure."""
+    desk.write(1, reason="exhausted", exception="a.Timeout")
+    desk.types(*verb, "--select", "reason=exausted,exception=Timeot")
+    assert desk.code == 0
+    assert desk.errors.splitlines() == [
+        'kworker: --select: no dead letter has the reason "exausted"; there are: exhausted',
+        'kworker: --select: no dead letter has the exception "Timeot"; there are: a.Timeout',
+    ]
+    desk.types(*verb, "--select", "reason=exhausted,exception=Timeout,key=nobody")
+    assert (desk.code, desk.errors) == (0, "")
 
 
 # What there is.
