@@ -36,6 +36,7 @@ class Field(IntEnum):
     AGE_MS = auto()  # of the oldest unfinished record, by its timestamp
     RED = auto()  # 1 while a reason stands in the text
     LEAVE = auto()  # the supervisor's, set before SIGTERM: 1 when nobody takes this slot's place
+    STILL_MS = auto()  # for so long the pool has ended nothing of what it had, or could have had
     ACCEPT = auto()  # set by the supervisor, cleared by the worker: let die what the breaker holds
     # Counters, folded into the totals when the worker is reaped.
     CONSUMED = auto()
@@ -55,7 +56,7 @@ class Field(IntEnum):
 
 
 COUNTERS = tuple(Field)[Field.CONSUMED : Field.TEXT_SEQ]
-_HEAD_WORDS = 32
+_HEAD_WORDS = 48  # room for more; whole cache lines
 
 
 @dataclass(frozen=True, slots=True)

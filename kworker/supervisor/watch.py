@@ -86,12 +86,26 @@ class Watch:
         judged = member.asked is Asked.NOTHING and member.phase.taking
         if why := self._silent(member, now):
             return Stuck(why, self._computing(member, now) if judged else ())
+        if judged and (why := self._stopped(member)):
+            return Stuck(why)
         limit_s = config.workers.handler_timeout
         overdue = self._overdue(member, limit_s, now) if judged else ()
         if not overdue:
             return None
         timeout = format_duration(limit_s)
         return Stuck(f"has a handler over workers.handler_timeout = {timeout}", overdue)
+
+    def _stopped(self, member: Member) -> str:
+        """Slow handlers are for their time-out to judge, and none of what waits is in the pool."""
+        words = member.slot.words
+        still_s = words[Field.STILL_MS] / 1000
+        if still_s <= self._limits.still_s or member.slot.oldest_since_ns() is not None:
+            return ""
+        in_flight = words[Field.IN_FLIGHT]
+        return (
+            f"has ended no record for {still_s:.0f} s, with {in_flight} in flight and no handler"
+            " at work"
+        )
 
     def _overdue(self, member: Member, limit_s: float, now: float) -> tuple[Held, ...]:
         oldest_ns = member.slot.oldest_since_ns()

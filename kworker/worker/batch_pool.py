@@ -65,6 +65,11 @@ class BatchPool:
             self._begin(now)
         return fed
 
+    @property
+    def owing(self) -> bool:
+        """A batch is under way, or would be if there was room; what is gathered may wait."""
+        return bool(self._running) or self._gatherings.longest_due(self._clock()) is not None
+
     def slack_s(self) -> float:
         """For how long the next outcomes can wait: a moment, as long as no batch could begin."""
         return 0.0 if len(self._running) < self._crew.most else SLACK_S

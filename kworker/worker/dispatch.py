@@ -12,6 +12,7 @@ from kworker.core.lanes import Lanes
 from kworker.core.outcome import SKIPPED, Burying, Failed
 from kworker.core.outliving import Outliving
 from kworker.core.record import Partition, Record
+from kworker.core.stillness import Stillness
 from kworker.core.telling import TellDead
 from kworker.supervisor.refusals import Refusals
 from kworker.worker.claimant import Claimant
@@ -26,6 +27,8 @@ class Pool(Protocol):
 
     ended: Ended
 
+    @property
+    def owing(self) -> bool: ...
     def feed(self, take: Take) -> int: ...
     def slack_s(self) -> float: ...
     def reclaim(self, now: float) -> list[Record]: ...
@@ -70,6 +73,7 @@ class Dispatch:
         self._doomed: list[Record] = []  # failed before they could run
         self._to_tell: deque[Record] = deque()  # their handlers hear that they die
         self._shedding: Collection[Partition] = ()  # nothing of these begins
+        self._stillness = Stillness()
         self.failed = 0  # runs, ever
 
     def start(self) -> None:
@@ -111,6 +115,11 @@ class Dispatch:
         ward = self._ward.reason if self._ward else ""
         return [*self._triage.reasons, *filter(None, [claims, ward])]
 
+    @property
+    def still_s(self) -> float:
+        """For how long the pool has ended nothing of what it had, or could have had."""
+        return self._stillness.lasts_s
+
     def next_due(self) -> float | None:
         """When the next parked record runs again."""
         return self._lanes.next_due()
@@ -126,6 +135,7 @@ class Dispatch:
         ended = self._pool.ended.take(wait_s)
         self._out.difference_update(ended)
         now = self._clock()
+        self._stillness.look(now, ended=bool(ended), owing=self._owing)
         if self._ward is not None:
             ended += self._from_ward(self._ward, now)
         if self._taken_up:
@@ -141,9 +151,19 @@ class Dispatch:
             self._shed_late()
         if self._claimant is not None:
             finished += self._claim(self._claimant, now)
-        if self._to_tell or (self._claimant.ready if self._claimant else self._lanes.ready):
+        if self._for_the_pool:
             self._pool.feed(self._take)
         return finished
+
+    @property
+    def _owing(self) -> bool:
+        return self._pool.owing or self._for_the_pool
+
+    @property
+    def _for_the_pool(self) -> bool:
+        """It could have something at once."""
+        ready = self._claimant.ready if self._claimant else self._lanes.ready
+        return bool(self._to_tell or ready)
 
     def doom(self, records: list[Record]) -> None:
         """Records that failed before they came to a lane: their outcome is Failed."""

@@ -88,6 +88,11 @@ class LoopPool:
             return fed
         return 0
 
+    @property
+    def owing(self) -> bool:
+        """A record was handed over and has not come back."""
+        return self._handed > self._finished
+
     def slack_s(self) -> float:
         """For how long the next outcomes can wait: a moment, as long as no handler could start."""
         return 0.0 if self._free_now() else SLACK_S

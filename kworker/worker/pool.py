@@ -84,6 +84,11 @@ class ThreadPool:
             self.hand(run)
         return fed
 
+    @property
+    def owing(self) -> bool:
+        """A run was handed over and has not come to its end."""
+        return self._handed > sum(self._finished)
+
     def slack_s(self) -> float:
         """For how long the next outcomes can wait too: while most threads have a run waiting."""
         if self._moving() < 0.75 * self._useful():

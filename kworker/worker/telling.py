@@ -58,6 +58,7 @@ class Telling:
         words[Field.REMEMBERED] = poller.remembered
         words[Field.MAPS_IGNORED] = poller.assignment.maps_ignored
         words[Field.HELD] = poller.flow.held
+        words[Field.STILL_MS] = int(poller.dispatch.still_s * 1000)
         words[Field.SUSPECTS] = poller.dispatch.suspects
         words[Field.PUBLISHED] = poller.settling.published
         words[Field.COMMITS] = poller.committer.commits

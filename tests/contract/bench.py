@@ -105,6 +105,10 @@ class SteppedPool:
             self._begin(run)
         return fed
 
+    @property
+    def owing(self) -> bool:
+        return bool(self.held or self.waiting)
+
     def slack_s(self) -> float:
         return 0.0
 

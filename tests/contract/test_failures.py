@@ -535,6 +535,49 @@ def test_a_rejection_that_was_undone_is_none(kafka: MemoryKafka, tmp_path: Path)
     assert bench.in_hand() == [b"bravo"]
 
 
+# -- a pool that stands still ------------------------------------------------------------
+
+
+def still_s(bench: Bench) -> float:
+    """After a minute and more."""
+    bench.turn(300)
+    return bench.poller.dispatch.still_s
+
+
+def test_a_pool_that_has_records_and_ends_none_is_still(kafka: MemoryKafka) -> None:
+    """From outside it looks like a worker that has nothing to do."""
+    bench = Bench(kafka, ["foo"])
+    bench.pool.waiting = deque()
+    kafka.append("foo", value=b"alpha")
+    bench.turn(2)
+    assert bench.pool.waiting
+    assert 60 < still_s(bench) < 80
+
+
+def test_a_pool_that_takes_nothing_of_what_is_ready_is_still(kafka: MemoryKafka) -> None:
+    bench = bench_of(kafka, b"alpha", hands=0)
+    assert still_s(bench) > 60
+
+
+@pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing")])
+def test_what_waits_for_its_time_makes_no_pool_still(kafka: MemoryKafka, error: Exception) -> None:
+    """A held key, and what is unavailable, probed now and then."""
+    bench = bench_of(kafka, b"alpha", retry=HOLD)
+    for _ in range(300):
+        for record in list(bench.pool.held):
+            bench.pool.end(record, Failed(error))
+        bench.turn()
+        assert bench.poller.dispatch.still_s < 1
+
+
+def test_time_in_which_nobody_took_what_had_ended_does_not_count(kafka: MemoryKafka) -> None:
+    """A rebalance that waits for positions: handlers are through, and nobody hears of it."""
+    bench = bench_of(kafka, b"alpha")
+    bench.clock.now += 3600
+    bench.turn()
+    assert bench.poller.dispatch.still_s < 1
+
+
 # -- too old --------------------------------------------------------------------------
 
 

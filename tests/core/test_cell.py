@@ -29,6 +29,8 @@ class Pool:
         self.has += taken
         return len(taken)
 
+    owing = False
+
     def slack_s(self) -> float:
         return 0.0
 

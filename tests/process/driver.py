@@ -178,6 +178,7 @@ class FakeWorker:
             self.slot.hand(index).take(self.behaviour["holds"][index], time.monotonic_ns())
         if not self.behaviour.get("silent"):
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+        self.slot.words[Field.STILL_MS] = self.behaviour.get("still_ms", 0)
         if not self.behaviour.get("idle"):
             self.slot.words[Field.CONSUMED] += 1
             self.slot.words[Field.DONE] += 1
