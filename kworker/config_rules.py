@@ -227,6 +227,10 @@ def console(config: Settings) -> Problems:
         yield Problem(("console", "listen"), expected)
 
 
+WORKER_BYTES = 120_000_000
+"""A worker without a record: interpreter, libraries, and handlers of usual size."""
+
+
 class Ceiling(NamedTuple):
     """The most memory that one worker takes, in bytes, and the sum that says why."""
 
@@ -249,7 +253,7 @@ def memory_ceiling(config: Settings) -> Ceiling | None:
         return None
     held = config.retry.held_bytes if config.retry.mode == "hold" else 0
     taken = config.workers.in_flight_bytes
-    total = 120_000_000 + 2 * (taken + held + prefetch) + queue
+    total = WORKER_BYTES + 2 * (taken + held + prefetch) + queue
     parts = [f"in_flight_bytes {format_size(taken)}", f"prefetch {format_size(prefetch)}"]
     parts[1:1] = [f"held_bytes {format_size(held)}"] if held else []
     queued = f"the producer's queue {format_size(queue)}"

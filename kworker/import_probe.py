@@ -1,7 +1,7 @@
 """Imports handlers in a process of its own, since an import may do anything, and says how it went.
 
 Run as `python -m kworker.import_probe DESCRIPTOR FOLDER REFERENCE…`: the words go to the open
-file descriptor, since handlers may print; nothing is said when all can be imported.
+file descriptor, since handlers may print.
 """
 
 import json
@@ -11,14 +11,17 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
 from kworker.errors import ConfigError
+from kworker.supervisor.proc import rss_bytes
 from kworker.worker.handler import find
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes `{reference: problem}`."""
+    """Writes `{"problems": {reference: problem}, "rss_bytes": with all of them imported}`."""
     descriptor, folder, *references = arguments
     sys.path.insert(0, folder)
-    os.write(int(descriptor), json.dumps(problems(folder, references)).encode())
+    found = problems(folder, references)
+    words = {"problems": found, "rss_bytes": rss_bytes(os.getpid())}
+    os.write(int(descriptor), json.dumps(words).encode())
     # A thread that a handler's module started must not keep this process.
     os._exit(0)
 

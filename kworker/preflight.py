@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kworker.clients.properties import (
     Properties,
@@ -20,7 +20,8 @@ from kworker.clients.properties import (
     consumer_properties,
     worker_producer_properties,
 )
-from kworker.config import Config
+from kworker.config import Config, format_size
+from kworker.config_rules import WORKER_BYTES, memory_ceiling
 from kworker.core.idempotency import names_function
 from kworker.distribution import how_to_install
 from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
@@ -80,30 +81,57 @@ def before_start(config: Config) -> list[Finding]:
 
 
 def handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Finding]:
-    """Whether every handler can be imported, tried in a process of its own."""
+    """Whether every handler can be imported, tried in a process of its own, and fits in memory."""
     keys = {config.handler: "handler"} if config.handler else {}
     for topic, reference in config.handlers.items():
         keys.setdefault(reference, f"handlers.{topic}")
     if config.idempotency and names_function(config.idempotency.key):
         keys.setdefault(config.idempotency.key, "idempotency.key")
-    return _imports(config, keys, timeout_s)
+    imported = _imports(config, keys, timeout_s)
+    return imported.findings or _unfit_for_memory(config, imported.rss_bytes)
 
 
-def _imports(config: Config, keys: Mapping[str, str], timeout_s: float) -> list[Finding]:
+class _Imported(NamedTuple):
+    """References to Python, as a process found them that has imported all; 0: not known."""
+
+    findings: list[Finding]
+    rss_bytes: int
+
+
+def _unfit_for_memory(config: Config, rss_bytes: int) -> list[Finding]:
+    """A worker that is too large before its first record would be so after each replacement."""
+    most, step = config.workers.memory, "raise it, or import less"
+    takes = f"{rss_bytes >> 20} MiB are taken by a process that has only imported the handlers"
+    if rss_bytes > most:
+        return [Finding("workers.memory", f"{format_size(most)}, and {takes}", step)]
+    ceiling = memory_ceiling(config)
+    records = ceiling.total - WORKER_BYTES if ceiling else 0
+    if rss_bytes + records <= most:
+        return []
+    text = f"{takes}, which leaves less of {format_size(most)} than its records may take"
+    text += f" ({records >> 20} MiB): it would be replaced often"
+    return [Finding("workers.memory", text, f"{step}, or lower in_flight_bytes", ExitCode.OK)]
+
+
+def _imports(config: Config, keys: Mapping[str, str], timeout_s: float) -> _Imported:
     """What is wrong with references to Python, each told at its key."""
     step = "correct it, or the module"
     try:
-        problems = _probed(config.file.parent, list(keys), timeout_s)
+        problems, rss_bytes = _probed(config.file.parent, list(keys), timeout_s)
     except subprocess.TimeoutExpired:
         # A loaded machine, perhaps: the next try may be in time.
         text = f"{', '.join(keys)} not imported within {timeout_s:g} s"
         step = "see what the module waits for"
-        return [Finding(next(iter(keys.values())), text, step, ExitCode.UNREACHABLE)]
-    return [Finding(keys[name], f"{name} {text}", step) for name, text in problems.items()]
+        late = Finding(next(iter(keys.values())), text, step, ExitCode.UNREACHABLE)
+        return _Imported([late], 0)
+    found = [Finding(keys[name], f"{name} {text}", step) for name, text in problems.items()]
+    return _Imported(found, rss_bytes)
 
 
-def _probed(folder: Path, references: Sequence[str], timeout_s: float) -> Mapping[str, str]:
-    """What is wrong with each reference; raises `TimeoutExpired`."""
+def _probed(
+    folder: Path, references: Sequence[str], timeout_s: float
+) -> tuple[Mapping[str, str], int]:
+    """What is wrong with each reference, and the size with all of them; raises `TimeoutExpired`."""
     receive, send = os.pipe()
     with os.fdopen(receive, "rb") as answers:
         # -P and our own path: what a worker can import, and nothing from the working directory.
@@ -122,9 +150,10 @@ def _probed(folder: Path, references: Sequence[str], timeout_s: float) -> Mappin
             os.close(send)
         words = answers.read()
     if not words:
-        return dict.fromkeys(references[:1], f"ends the process that imports it ({_end(done)})")
-    found: dict[str, str] = json.loads(words)
-    return found
+        end = f"ends the process that imports it ({_end(done)})"
+        return dict.fromkeys(references[:1], end), 0
+    found = json.loads(words)
+    return found["problems"], found["rss_bytes"]
 
 
 def _end(done: "subprocess.CompletedProcess[bytes]") -> str:
@@ -315,7 +344,9 @@ def spark(config: Config) -> list[Finding]:
         for table in config.spark.tables
         if table.transform
     }
-    return found + (_imports(config, transforms, IMPORT_TIMEOUT_S) if transforms else [])
+    if transforms:
+        found += _imports(config, transforms, IMPORT_TIMEOUT_S).findings
+    return found
 
 
 def ensure_start_offsets(config: Config) -> list[Finding]:

@@ -79,7 +79,8 @@ class Fleet:
         for number in range(size):
             if number not in have:
                 slot = self._board.slots[number]
-                self.members.append(Member(number, slot, self._limits.restart))
+                limits = self._limits
+                self.members.append(Member(number, slot, limits.restart, limits.wear))
         for member in self.members:
             if member.number >= size:
                 self._drain(member, now, leave=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from kworker.core.restart import RestartPolicy
+from kworker.core.wear import WearPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,4 @@ class Limits:
     memory_every_s: float = 5.0
     spark_stop_s: float = 15.0  # between SIGTERM and SIGKILL
     restart: RestartPolicy = field(default_factory=RestartPolicy)
+    wear: WearPolicy = field(default_factory=WearPolicy)

@@ -9,6 +9,7 @@ from typing import Literal
 from kworker.core.ending import Ending
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
+from kworker.core.wear import Wear, WearPolicy
 from kworker.supervisor.child import ended, send
 from kworker.supervisor.proc import Runners
 from kworker.supervisor.scoreboard import Field, Held, Slot
@@ -43,7 +44,9 @@ class Death:
 class Member:
     """A slot's worker, alive or between lives. Owned by the fleet; times are monotonic seconds."""
 
-    def __init__(self, number: int, slot: Slot, policy: RestartPolicy) -> None:
+    def __init__(
+        self, number: int, slot: Slot, policy: RestartPolicy, wear: WearPolicy | None = None
+    ) -> None:
         self.number = number
         self.slot = slot
         self.pid: int | None = None
@@ -51,6 +54,8 @@ class Member:
         self.start_at: float | None = 0.0  # when the next life is due; None while one goes on
         self.asked = Asked.NOTHING
         self.why_dead = ""
+        self.wear = Wear(wear or WearPolicy())
+        self.too_large = ""  # why it is red by its size
         self.runners: Runners | None = None  # while it is silent
         self._policy = policy
         self._history = RestartHistory(policy)
@@ -88,6 +93,8 @@ class Member:
         self._overdue = False
         self._stuck_on = ()
         self.runners = None
+        self.wear.begins(now)
+        self.too_large = ""
         self._samples.clear()
 
     def drain(self, kill_at: float, *, leave: bool) -> None:

@@ -24,6 +24,7 @@ class Field(IntEnum):
     PHASE = auto()
     STARTED_NS = auto()
     HEARTBEAT_NS = auto()  # the poll thread's last turn
+    BASELINE_BYTES = auto()  # the resident size at the first poll
     POLLED = auto()  # 1 after the first poll: from here a death is no failed start
     IN_HAND = auto()  # records taken and not settled
     IN_FLIGHT = auto()  # of those, without an outcome

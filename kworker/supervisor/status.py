@@ -72,6 +72,8 @@ def fleet_reasons(fleet: Fleet, now: float) -> list[str]:
             reasons[
                 f"worker {member.number} exited ({member.why_dead}); next start in {wait_s:.0f} s"
             ] = None
+        if member.alive and member.too_large:
+            reasons[f"worker {member.number} {member.too_large}"] = None
         if member.alive and member.slot.words[Field.RED]:
             reasons.update(dict.fromkeys(member.slot.read_text().reasons))
     return list(reasons)

@@ -7,6 +7,7 @@ import structlog
 from kworker.config import Config
 from kworker.core import ending
 from kworker.core.duration import format_duration
+from kworker.core.wear import WornOut, reason
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Member
@@ -59,13 +60,8 @@ class Watch:
         if now - self._weighed_at < self._limits.memory_every_s:
             return []
         self._weighed_at = now
-        worn = []
-        for member in self._fleet.members:
-            why = self._wear(member, config) if member.running else ""
-            if why:
-                _log.warning(f"worker {member.number} {why}: it is drained and replaced")
-                worn.append(member.number)
-        return worn
+        running = [member for member in self._fleet.members if member.running]
+        return [m.number for m in running if self._too_large(m, config, now) or _done(m, config)]
 
     def _end(self, member: Member, stuck: Stuck, now: float) -> None:
         limits = self._limits
@@ -130,15 +126,30 @@ class Watch:
     def _silent(self, member: Member, now: float) -> str:
         return why_silent(member, self._limits, now, self._since)
 
-    def _wear(self, member: Member, config: Config) -> str:
-        size = rss_bytes(member.pid)
-        if size > config.workers.memory:
-            most = config.workers.memory >> 20
-            return f"has grown to {size >> 20} MiB, over workers.memory = {most} MiB"
-        taken = member.slot.words[Field.CONSUMED]
-        if 0 < config.workers.max_records <= taken:
-            return f"has taken {taken} records, workers.max_records = {config.workers.max_records}"
-        return ""
+    def _too_large(self, member: Member, config: Config, now: float) -> bool:
+        size, most = rss_bytes(member.pid), config.workers.memory
+        baseline = member.slot.words[Field.BASELINE_BYTES]
+        judgement = member.wear.weigh(size, baseline, most, now)
+        why = reason(judgement, size, most)
+        worn_out = isinstance(judgement, WornOut)
+        if worn_out or (why and not member.too_large):
+            _log.warning(f"worker {member.number} {why}")
+        if worn_out:
+            member.wear.replaced(now)
+        member.too_large = "" if worn_out else why
+        return worn_out
+
+
+def _done(member: Member, config: Config) -> bool:
+    """It has taken as many records as one may."""
+    taken, most = member.slot.words[Field.CONSUMED], config.workers.max_records
+    if not 0 < most <= taken:
+        return False
+    _log.warning(
+        f"worker {member.number} has taken {taken} records, workers.max_records = {most}:"
+        " it is drained and replaced"
+    )
+    return True
 
 
 def why_silent(member: Member, limits: Limits, now: float, since: float) -> str:

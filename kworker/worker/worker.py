@@ -20,6 +20,7 @@ from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
+from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
 from kworker.worker import handler
@@ -219,6 +220,7 @@ class Worker:
         telling = Telling(slot, poller, watch, facts)
         pool.start()
         poller.dispatch.start()
+        slot.words[Field.BASELINE_BYTES] = rss_bytes(os.getpid())
         made[0].subscribe([*config.source.topics, config.requeue_topic])
         if self._phase < Phase.DRAINING:
             self._enter(Phase.JOINING)

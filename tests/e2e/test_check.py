@@ -162,6 +162,21 @@ def test_an_import_that_never_ends_is_given_up(configured: Configured) -> None:
     assert "not imported within 2 s" in found.problem
 
 
+def test_handlers_that_cannot_fit_in_memory_are_refused(configured: Configured) -> None:
+    """Every worker would be over its limit before its first record."""
+    file = configured("[workers]\nmemory = '400MiB'", handlers="x = b'x' * (500 << 20)\n" + HANDLER)
+    [found] = preflight.handlers(config_file.load(file))
+    assert (found.key, found.exit_code) == ("workers.memory", ExitCode.CONFIG)
+    assert found.problem.startswith("400MiB, and 5")
+
+
+def test_handlers_that_leave_no_room_for_records_are_told(configured: Configured) -> None:
+    file = configured("[workers]\nmemory = '400MiB'", handlers="x = b'x' * (200 << 20)\n" + HANDLER)
+    [found] = preflight.handlers(config_file.load(file))
+    assert (found.key, found.exit_code) == ("workers.memory", ExitCode.OK)
+    assert "it would be replaced often" in found.problem
+
+
 def test_a_handler_of_one_topic_is_named_by_its_own_key(configured: Configured) -> None:
     """With several, the reader must know which."""
     file = configured('[handlers]\n"cfg-nowhere" = "elsewhere:handle"')

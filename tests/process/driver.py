@@ -26,6 +26,7 @@ from kworker import log
 from kworker.config import Config, Kafka, Log, Source, Spark, Table, Workers
 from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
+from kworker.core.wear import WearPolicy
 from kworker.errors import ConfigError, KworkerError
 from kworker.supervisor.check import Report
 from kworker.supervisor.journal import Journal
@@ -87,7 +88,8 @@ def read_config(folder: Path) -> Config:
 def read_limits(folder: Path) -> Limits:
     """Short ones, and what the test wrote."""
     limits = {"check_every_s": 0.2, "turn_s": 0.1, **_read(folder / "limits.json")}
-    return Limits(**{**limits, "restart": RestartPolicy(**limits.get("restart", {}))})
+    restart, wear = limits.get("restart", {}), limits.get("wear", {})
+    return Limits(**{**limits, "restart": RestartPolicy(**restart), "wear": WearPolicy(**wear)})
 
 
 def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
@@ -161,6 +163,7 @@ class FakeWorker:
         self.slot.write_text(Text(mine, reasons, mine))
         words[Field.RED] = bool(reasons)
         self.memory = b"x" * self.behaviour.get("bytes", 0)
+        words[Field.BASELINE_BYTES] = self.behaviour.get("baseline_bytes", 0)
         # Last: who reads "running" reads the rest.
         words[Field.PHASE] = Phase.JOINING if self.behaviour.get("never_joins") else Phase.RUNNING
         if "holds_the_lock" in self.behaviour:

@@ -180,6 +180,37 @@ def test_a_worker_over_its_memory_is_drained_and_replaced_one_at_a_time(service:
     assert service.status()["state"] == "running"
 
 
+def test_a_worker_too_large_before_its_first_record_is_red_and_left_alone(service: Service):
+    """Each new life would be as large: replaced every 5 s for ever, and nobody told."""
+    service.write(
+        limits={"memory_every_s": 0.1},
+        settings={"memory": "128MiB"},
+        behaviour={"0": {"bytes": 150 << 20, "baseline_bytes": 200 << 20}},
+    )
+    service.serve()
+    service.says("took 200 MiB before its first record, over workers.memory = 128 MiB")
+    done = service.status()["counters"]["done"]
+    eventually(lambda: service.status()["counters"]["done"] > done + 50)
+    document = service.status()
+    assert document["state"] == "red"
+    assert [reason for reason in document["reasons"] if "workers.memory = 128 MiB" in reason]
+    assert [row["restarts"] for row in document["workers"]] == [0, 0]
+    assert service.said().count("before its first record") == 1
+
+
+def test_a_worker_that_grows_again_waits_for_its_next_replacement(service: Service):
+    """In red, with the figures and the time."""
+    service.write(
+        limits={"memory_every_s": 0.1},
+        settings={"memory": "128MiB", "processes": 1},
+        behaviour={"0": {"bytes": 150 << 20, "baseline_bytes": 60 << 20}},
+    )
+    service.serve(workers=1)
+    reasons = eventually(lambda: service.status().get("reasons"))
+    assert "over workers.memory = 128 MiB, and was replaced for that lately" in reasons[0]
+    assert len(service.births()) == 2
+
+
 def test_a_worker_that_has_taken_max_records_is_replaced(service: Service):
     service.write(limits={"memory_every_s": 0.2}, settings={"max_records": 50})
     service.serve()

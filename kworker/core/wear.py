@@ -1,0 +1,104 @@
+"""When a worker that has grown too large is replaced, and when that would not help."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from kworker.core.restart import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class WearPolicy:
+    """How much a replacement must give back, and how soon one may follow another."""
+
+    gives_back: float = 0.1  # of the limit, at least
+    first_s: float = 60.0  # between two replacements of one slot, doubling
+    longest_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """Not over the limit, or not yet by what a replacement would give back."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLargeAtFirst:
+    """Over the limit before the first record was taken: a new life would be, too."""
+
+    baseline_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Over the limit again, soon after it was replaced for that."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WornOut:
+    """To be replaced now."""
+
+
+Judgement = Fits | TooLargeAtFirst | Waits | WornOut
+
+
+class Wear:
+    """Replacements of one slot's workers for their size. Times are monotonic seconds.
+
+    A size counts from the baseline, that at the first poll: what importing handlers and opening
+    clients takes is no growth. A replacement may be put off, but not while the limit's worth of
+    growth piles up.
+    """
+
+    def __init__(self, policy: WearPolicy) -> None:
+        self._policy = policy
+        self._backoff = Backoff(policy.first_s, policy.longest_s, 2 * policy.longest_s)
+        self._began = 0.0
+        self._not_before = float("-inf")
+
+    def begins(self, now: float) -> None:
+        """A new life."""
+        self._began = now
+
+    def weigh(
+        self, size_bytes: int, baseline_bytes: int, limit_bytes: int, now: float
+    ) -> Judgement:
+        """Of a life that has polled. Changes nothing."""
+        grown = size_bytes - baseline_bytes
+        if size_bytes > limit_bytes and grown >= limit_bytes * self._policy.gives_back:
+            if now >= self._not_before or grown > limit_bytes:
+                return WornOut()
+            return Waits(self._not_before - now)
+        if baseline_bytes > limit_bytes:
+            return TooLargeAtFirst(baseline_bytes)
+        return Fits()
+
+    def replaced(self, now: float) -> None:
+        """It is replaced for its size: the next time waits longer, but after a long life."""
+        self._not_before = now + self._backoff.failed(now - self._began)
+
+
+def reason(judgement: Judgement, size_bytes: int, limit_bytes: int) -> str:
+    """Why that is red, to follow the worker's name; "" when it is not."""
+    most = f"over workers.memory = {_mebibytes(limit_bytes)}"
+    match judgement:
+        case TooLargeAtFirst(baseline_bytes):
+            return (
+                f"took {_mebibytes(baseline_bytes)} before its first record, {most}: to replace it"
+                " cannot help; raise workers.memory, or import less"
+            )
+        case Waits(for_s):
+            return (
+                f"has grown to {_mebibytes(size_bytes)}, {most}, and was replaced for that lately:"
+                f" it is again in {for_s:.0f} s"
+            )
+        case WornOut():
+            return f"has grown to {_mebibytes(size_bytes)}, {most}: it is drained and replaced"
+        case Fits():
+            return ""
+        case _:
+            assert_never(judgement)
+
+
+def _mebibytes(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB"
