@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,7 @@ from kworker.core.headers import ATTEMPT, SOURCE, Envelope
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.supervisor.journal import Journal
+from kworker.worker.cell_process import COMMAND
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.ward import Ward
 from tests.harness.service import stop
@@ -79,7 +80,9 @@ CGROUPS = Path("/sys/fs/cgroup/memory")  # of version 1
 class Bench:
     """A ward as a worker has it, turned as the poll thread does."""
 
-    def __init__(self, folder: Path, handler: str, **workers: object) -> None:
+    def __init__(
+        self, folder: Path, handler: str, command: Sequence[str], **workers: object
+    ) -> None:
         (folder / "handlers.py").write_text(HANDLERS)
         self.config = Config(
             name="orders",
@@ -95,7 +98,7 @@ class Bench:
         self.journal = Journal(folder / "suspects")
         facts = TopicFacts(["orders.results"])
         facts.learn({"orders.results": 1000}, {})
-        self.ward = Ward(self.config, folder / "suspects", facts)
+        self.ward = Ward(self.config, folder / "suspects", facts, command=command)
         self.partition = a_partition()
         self.decided: list[Record] = []
         self.cells: set[int] = set()
@@ -159,8 +162,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.chdir(tmp_path)
 
-    def make(handler: str = "handle", **workers: object) -> Bench:
-        made.append(Bench(tmp_path, handler, **workers))
+    def make(handler: str = "handle", command: Sequence[str] = COMMAND, **workers: object) -> Bench:
+        made.append(Bench(tmp_path, handler, command, **workers))
         return made[-1]
 
     yield make
@@ -306,38 +309,23 @@ def _confines() -> bool:
 if _confines():
 
     def test_the_kernels_kills_for_want_of_memory_convict_at_the_limit(
-        bench: Callable[..., Bench], oom: Callable[[int], None]
+        confined: Sequence[str], bench: Callable[..., Bench]
     ):
-        ward = bench()
+        ward = bench(command=confined)
         ward.suspect("good", "memory")
-        ward.until(lambda: ward.runs("memory") == 0 and ward.cell)
-        while len(ward.decided) < 2:
-            oom(ward.cell or 0)
-            ward.turn()
-        outcomes = ward.until_all(2)
-        verdict = outcomes[1]
+        verdict = ward.until_all(2)[1]
         assert isinstance(verdict, Failure)
         assert (verdict.kind, verdict.message) == ("crashed", "SIGKILL")
         assert ward.runs("memory") <= 4
 
 
 @pytest.fixture
-def oom() -> Iterator[Callable[[int], None]]:
-    """Puts a process into a cgroup that has 200 MiB."""
+def confined() -> Iterator[Sequence[str]]:
+    """How cells are started in a cgroup of 200 MiB, which counts all that they ever take."""
     folder = CGROUPS / f"kworker-test-{os.getpid()}"
     folder.mkdir()
     (folder / "memory.limit_in_bytes").write_text(str(200 << 20))
-    entered: set[int] = set()
-
-    def enter(pid: int) -> None:
-        if pid and pid not in entered:
-            try:
-                (folder / "cgroup.procs").write_text(str(pid))
-                entered.add(pid)
-            except OSError:
-                pass  # it is dead already
-
-    yield enter
+    yield ("sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh", *COMMAND)
     eventually(lambda: not (folder / "cgroup.procs").read_text())
     folder.rmdir()
 
