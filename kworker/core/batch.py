@@ -67,6 +67,11 @@ class BatchFailed(Exception):
     not known; so do those after it. All of these come at once, and spend no attempt.
     """
 
+    # What holds for a subclass whose __init__ does not call this one: no record is named.
+    index: int = -1
+    cause: BaseException | None = None
+    results: Sequence[Any] | None = None
+
     def __init__(
         self, index: int, cause: BaseException, results: Sequence[Any] | None = None
     ) -> None:

@@ -80,17 +80,18 @@ def returned(size: int, value: Any) -> Ends:
     """How each of `size` records ended of which a handler returned this."""
     if not isinstance(value, list | tuple):
         what = type(value).__name__
-    elif len(value) != size:
-        what = f"{len(value)} outcomes"
+    elif len(ends := list(value)) != size:
+        what = f"{len(ends)} outcomes"
     else:
-        return list(value)
+        return ends
     return [TypeError(f"the batch handler returned {what} for {size} records")] * size
 
 
 def ends_around(failed: BatchFailed, size: int) -> Ends:
     """How each of `size` records ended of which one is known to have failed."""
-    index = failed.index
-    if not 0 <= index < size:
-        return [IndexError(f"BatchFailed tells of record {index} in a batch of {size}")] * size
-    before = [NOT_ATTEMPTED] * index if failed.results is None else failed.results
-    return [*before, failed.cause, *[NOT_ATTEMPTED] * (size - index - 1)]
+    index, cause, results = failed.index, failed.cause, failed.results
+    if not isinstance(index, int) or not 0 <= index < size:
+        return [IndexError(f"BatchFailed tells of record {index!r} in a batch of {size}")] * size
+    before = [NOT_ATTEMPTED] * index if results is None else results
+    own = cause if isinstance(cause, BaseException) else failed
+    return [*before, own, *[NOT_ATTEMPTED] * (size - index - 1)]

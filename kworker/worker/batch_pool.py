@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -147,7 +148,10 @@ class ThreadCrew:
 
     def _serve(self) -> None:
         while (batch := self._batches.get()) is not None:
-            self._work(batch)
+            try:
+                self._work(batch)
+            except BaseException as error:  # noqa: BLE001 - a thread that ends is missing for all others
+                batch.fail(error)
             self.done.append(batch)
             batch.tell()  # there is room for the next
 
@@ -171,9 +175,12 @@ class LoopCrew:
         self._loop.stop()
 
     def _spawn(self, batch: Batch) -> None:
-        self._loop.spawn(self._run(batch))
+        self._loop.spawn(partial(self._run, batch))
 
     async def _run(self, batch: Batch) -> None:
-        await self._work(batch)
+        try:
+            await self._work(batch)
+        except BaseException as error:  # noqa: BLE001 - its hands are missing for all others
+            batch.fail(error)
         self.done.append(batch)
         batch.tell()

@@ -19,7 +19,7 @@ from kworker.worker.results import Results
 from kworker.worker.work import async_work, message_of, work
 
 BatchWork = Callable[["Batch"], None]
-"""Runs a batch until each of its records has ended; raises nothing."""
+"""Runs a batch until each of its records has ended; what it raises is theirs that have not."""
 AsyncBatchWork = Callable[["Batch"], Awaitable[None]]
 """The same, on the loop."""
 
@@ -60,9 +60,8 @@ class Batch:
 
         What waited here while its partition was taken away is another's to do.
         """
-        if self._bisection is None:
-            self._bisection = Bisection(self.take())
-        while not self.stopped and (part := self._bisection.next()):
+        bisection = self._begun()
+        while not self.stopped and (part := bisection.next()):
             going = [record for record in part if record.partition.open]
             for record in part:
                 if not record.partition.open:
@@ -73,20 +72,34 @@ class Batch:
             self.tell()
         return []
 
+    def _begun(self) -> Bisection[Record]:
+        if self._bisection is None:
+            records = self.take()
+            if not records:  # withdrawn, and no more its runner's to end
+                self._hand_of.clear()
+            self._bisection = Bisection(records)
+        return self._bisection
+
     def raised(self, part: Sequence[Record], error: BaseException) -> Ends:
         """How the records of a part ended; nothing when it is run again in smaller ones."""
-        assert self._bisection is not None
-        if not (ends := self._bisection.raised(part, error)):
+        bisection = self._begun()
+        if not (ends := bisection.raised(part, error)):
             for record in part:
                 self._hand_of[record].clear()
-        for record in self._bisection.given_up:
+        for record in bisection.given_up:
             self.end(record, NOT_ATTEMPTED)
         return ends
 
     def end(self, record: Record, outcome: Outcome | NotAttempted) -> None:
         record.outcome = outcome
-        self._hand_of[record].clear()
+        self._hand_of.pop(record).clear()
         self._ended.add(record)
+
+    def fail(self, error: BaseException) -> None:
+        """What has not ended fails with what it, or its handler, made kworker raise."""
+        self._begun()
+        for record in list(self._hand_of):
+            self.end(record, Failed(error))
 
     def tell(self) -> None:
         """Some have ended."""
@@ -118,11 +131,10 @@ def batch_work(
             return run_single(batch)
         while part := calls.next(batch, batching):
             try:
-                value = batching.call(part.items, part.messages)
+                # What it returned may raise as well, being a list of the user's own kind.
+                ends = returned(len(part.records), batching.call(part.items, part.messages))
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 ends = batch.raised(part.records, error)
-            else:
-                ends = returned(len(part.records), value)
             calls.end(batch, part, ends)
         return None
 
@@ -149,11 +161,11 @@ def async_batch_work(
             return await run_single(batch)
         while part := calls.next(batch, batching):
             try:
+                # What it returned may raise as well, being a list of the user's own kind.
                 value = await batching.call(part.items, part.messages)
+                ends = returned(len(part.records), value)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
                 ends = batch.raised(part.records, error)
-            else:
-                ends = returned(len(part.records), value)
             calls.end(batch, part, ends)
         return None
 
@@ -207,11 +219,11 @@ class _Calls:
         return part
 
     def _outcome(self, record: Record, end: Any) -> Outcome | NotAttempted:
-        if isinstance(end, NotAttempted):
-            return end
-        if isinstance(end, BaseException):
-            return Failed(end)
         try:
+            if isinstance(end, NotAttempted):
+                return end
+            if isinstance(end, BaseException):
+                return Failed(end)
             return self._results.outputs(record, end)
         except BaseException as error:  # noqa: BLE001 - what cannot be written is its outcome
             return Failed(error)

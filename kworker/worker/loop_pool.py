@@ -5,7 +5,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any
+
+import structlog
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
@@ -15,7 +18,10 @@ from kworker.worker.ended import Ended
 from kworker.worker.pool import Take, emptied, place_of
 from kworker.worker.work import AsyncWork
 
+_LOG = structlog.get_logger()
+
 SLACK_S = 0.001
+_TELL_EVERY_S = 10.0
 
 
 class HandlerLoop:
@@ -27,6 +33,7 @@ class HandlerLoop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tell_at = 0.0
         self._stopped = False  # written by `stop`, before the loop hears of it
         self._thread = threading.Thread(target=self._serve, name="handlers", daemon=True)
 
@@ -37,11 +44,22 @@ class HandlerLoop:
         """`begin(what)`, on the loop. Called by any thread."""
         self._loop.call_soon_threadsafe(self._call, begin, what)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Called on the loop."""
-        task = self._loop.create_task(coroutine)
+    def spawn(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs the coroutine that `begin` makes, which catches whatever it meets.
+
+        Called on the loop.
+        """
+        task = self._loop.create_task(begin())
         self._tasks.add(task)  # the loop itself keeps only weak references
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._over, begin))
+
+    def _over(
+        self, begin: Callable[[], Coroutine[Any, Any, None]], task: asyncio.Task[None]
+    ) -> None:
+        self._tasks.discard(task)
+        # A handler that cancels every task of the loop meets those, too, that have not begun.
+        if task.cancelled() and not self._stopped:
+            self.spawn(begin)
 
     def stop(self) -> None:
         """The loop ends; does not wait. Called by any thread."""
@@ -55,7 +73,21 @@ class HandlerLoop:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._stopped:
+            try:
+                self._loop.run_forever()
+            except BaseException as raised:  # noqa: BLE001 - a task of a handler's may call sys.exit
+                how = f"raised {type(raised).__name__}"
+            else:
+                how = "stopped the loop"
+            if not self._stopped:
+                self._tell(how)
+
+    def _tell(self, how: str) -> None:
+        """The handler that waits for such a task fails of it; one that nobody waits for is over."""
+        if (now := time.monotonic()) >= self._tell_at:
+            self._tell_at = now + _TELL_EVERY_S
+            _LOG.warning(f"a task or callback of a handler {how}; the loop of all handlers goes on")
 
 
 class LoopPool:
@@ -126,7 +158,7 @@ class LoopPool:
 
     def _begin(self, run: deque[Record]) -> None:
         for _ in range(len(run)):
-            self._loop.spawn(self._one(run))
+            self._loop.spawn(partial(self._one, run))
 
     async def _one(self, run: deque[Record]) -> None:
         try:
@@ -135,8 +167,8 @@ class LoopPool:
             return
         index = self._free.pop()
         now_ns = time.monotonic_ns()
-        self._hands[index].take(place_of(record), now_ns)
         try:
+            self._hands[index].take(place_of(record), now_ns)
             # What waited here while its partition was taken away is another's to do.
             going = record.partition.open
             record.outcome = await self._work(record, now_ns) if going else NOT_ATTEMPTED

@@ -189,10 +189,12 @@ class ThreadPool:
             except IndexError:
                 return done
             partition = record.partition
-            words[since_at] = now_ns = clock_ns()
-            place = partition.place + record.offset if record.envelope is None else record.place
-            words[place_at] = place
+            now_ns = clock_ns()
             try:
+                # Inside, too: a thread that ends of one record is missing for all others.
+                words[since_at] = now_ns
+                place = partition.place + record.offset if record.envelope is None else record.place
+                words[place_at] = place
                 # What waited here while its partition was taken away is another's to do.
                 record.outcome = work(record, now_ns) if partition.open else NOT_ATTEMPTED
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome

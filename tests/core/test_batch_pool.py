@@ -478,6 +478,72 @@ def test_whatever_a_batch_raises_its_runner_goes_on(threads: Benches, error: Bas
     assert [outcomes[offset] for offset in (1, 2, 3)] == [None] * 3
 
 
+class Bare(BatchFailed):
+    """Without its parent's __init__."""
+
+    def __init__(self) -> None: ...
+
+
+class BareAt(Bare):
+    index = 0
+
+
+class Shrinking(list[Any]):
+    """Longer than what is in it."""
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Refusing(list[Any]):
+    def __iter__(self) -> Any:
+        raise ZeroDivisionError
+
+
+class Faceless:
+    @property
+    def __class__(self) -> Any:
+        raise ZeroDivisionError
+
+
+def raising(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: raising(Bare()),
+        lambda: raising(BareAt()),
+        lambda: Shrinking([None]),
+        lambda: Refusing([None] * 3),
+        lambda: [Faceless()] * 3,
+    ],
+)
+def test_whatever_a_batch_answers_each_record_ends(
+    benches: Benches, answer: Callable[[], Any]
+) -> None:
+    """A runner that is gone, or a record without an outcome, would hold up everything."""
+    bench = benches(at_once=1)
+    bench.batches(Calls(lambda _messages: answer()), size=3)
+    bench.feed(records(0, 1, 2))
+    outcomes = bench.ended(3)
+    assert isinstance(outcomes[0], Failed)
+    assert None not in outcomes.values()
+    bench.feed(records(3, 4, 5))
+    assert len(bench.ended(3)) == 3
+
+
+def test_a_record_with_no_place_on_the_scoreboard_ends_no_runner(benches: Benches) -> None:
+    """Such an offset can only be forged."""
+    bench = benches(at_once=1)
+    bench.batches(Calls(), size=2)
+    bench.feed(records(2**63, 1, 2, 3))
+    outcomes = bench.ended(4)
+    assert isinstance(outcomes[2**63], Failed)
+    assert [outcomes[offset] for offset in (2, 3)] == [None, None]
+
+
 class Order(BaseModel):
     id: int
 

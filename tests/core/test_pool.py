@@ -1,6 +1,7 @@
 """The pools: runs in, records with outcomes out, whatever handlers do."""
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -60,6 +61,24 @@ def threads() -> Iterator[Pools]:
     yield make
     for pool in pools:
         pool.stop()
+
+
+@pytest.fixture(params=["threads", "loop"])
+def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools:
+    """Makes pools of either kind, started, with a work that is no coroutine function."""
+    if request.param == "threads":
+        return threads
+
+    def make(work: Any) -> LoopPool:
+        async def coroutine(record: Record, began: float) -> Outcome:
+            outcome: Outcome = work(record, began)
+            return outcome
+
+        pool: LoopPool = loops(coroutine)
+        pool.start()
+        return pool
+
+    return make
 
 
 @pytest.fixture
@@ -149,6 +168,15 @@ def test_a_handler_is_told_when_it_began(threads: Pools) -> None:
     ended(pool, 2)
     assert began == sorted(began)
     assert began[0] > 0
+
+
+def test_a_record_with_no_place_on_the_scoreboard_ends_no_thread(pools: Pools) -> None:
+    """One thread after the other was gone, unseen; such an offset can only be forged."""
+    pool = pools(lambda _record, _began: None)
+    pool.hand(a_run(2**63, 1))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 2)}
+    assert isinstance(outcomes[2**63], Failed)
+    assert outcomes[1] is None
 
 
 def test_threads_work_at_once(threads: Pools) -> None:
@@ -387,6 +415,52 @@ def test_whatever_a_coroutine_raises_is_its_outcome(loops: Pools) -> None:
     assert isinstance(outcomes[1], Failed)
     assert isinstance(outcomes[2], Failed)
     assert outcomes[3] is None
+
+
+def test_a_task_of_a_handler_that_exits_does_not_end_the_loop(loops: Pools) -> None:
+    """asyncio raises it out of the loop, beside the handler that waits for the task."""
+
+    async def exits() -> None:
+        sys.exit(2)
+
+    async def work(record: Record, _began: float) -> Outcome:
+        loop = asyncio.get_running_loop()
+        match record.offset:
+            case 1:
+                await asyncio.gather(exits())
+            case 2:
+                loop.call_soon(sys.exit, 2)
+            case 3:
+                loop.stop()
+        return None
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(1, 2, 3, 4))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 4)}
+    assert isinstance(outcomes[1], Failed)
+    assert isinstance(outcomes[1].error, SystemExit)
+    assert [outcomes[offset] for offset in (2, 3, 4)] == [None, None, None]
+    pool.hand(a_run(5, 6))
+    assert [record.outcome for record in ended(pool, 2)] == [None, None]
+
+
+def test_a_handler_that_cancels_every_task_takes_no_record_along(loops: Pools) -> None:
+    """A task cancelled before it began runs nothing, not even what would tell its end."""
+
+    async def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 1:
+            for task in asyncio.all_tasks():
+                task.cancel()
+        await asyncio.sleep(0)
+        return None
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(1, 2, 3))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
+    assert isinstance(outcomes[1], Failed)
+    assert [outcomes[offset] for offset in (2, 3)] == [None, None]
 
 
 def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
