@@ -3,9 +3,11 @@
 import json
 import mmap
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
+from itertools import accumulate
 
 from kworker.config import Workers
 from kworker.core.phase import Phase
@@ -13,6 +15,8 @@ from kworker.core.record import PLACE_BITS
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
+_ROOM = _TEXT_BYTES - 8 - 16  # but for its length, and what stands around its four parts
+_REASON_MAX = 1_000  # characters of one: for people, who find the rest in the log
 _HAND_WORDS = 8  # three are used; a cache line, so that threads do not share one
 _NOBODY = -1
 
@@ -166,12 +170,8 @@ class Slot:
         return self._hands[index]
 
     def write_text(self, text: Text) -> None:
-        """Replaces the words; `known` is cut where the room ends, `partitions` with it."""
-        data = json.dumps([text.partitions, text.reasons, text.known, text.delays]).encode()
-        if len(data) > _TEXT_BYTES - 8:
-            cut = len(text.known) * (_TEXT_BYTES // 2) // len(data)
-            self.write_text(Text(text.partitions[:cut], text.reasons[:8], text.known[:cut]))
-            return
+        """Replaces the words; what has no room is cut, the longest part first."""
+        data = _encoded(text)
         seq = self.words[Field.TEXT_SEQ] + 1
         at = (seq & 1) * _TEXT_BYTES
         self._text[at : at + 8] = len(data).to_bytes(8, "little")
@@ -249,6 +249,44 @@ class Scoreboard:
 def hands_of(workers: Workers) -> int:
     """How many records the handlers of one process may have in hand at once, of either kind."""
     return max(workers.threads, workers.concurrency)
+
+
+def _encoded(text: Text) -> bytes:
+    parts: list[Sequence[object]] = [
+        text.partitions,
+        [_short(reason) for reason in text.reasons],
+        text.known,
+        text.delays,
+    ]
+    data = json.dumps(parts).encode()
+    if len(data) <= _ROOM:
+        return data
+    sizes = [[len(json.dumps(row)) + 2 for row in part] for part in parts]
+    rooms = _shares([sum(rows) for rows in sizes], _ROOM)
+    cut = [_fitting(rows, room) for rows, room in zip(sizes, rooms, strict=True)]
+    return json.dumps([part[:most] for part, most in zip(parts, cut, strict=True)]).encode()
+
+
+def _short(reason: str) -> str:
+    """Without what UTF-8 cannot say: it goes to terminals."""
+    text = reason.encode(errors="backslashreplace").decode()
+    return text if len(text) <= _REASON_MAX else f"{text[: _REASON_MAX - 1]}…"
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """How much of the room each gets: those who want little all of it, the others as much each."""
+    shares = [0] * len(wanted)
+    left = len(wanted)
+    for i in sorted(range(len(wanted)), key=wanted.__getitem__):
+        shares[i] = min(wanted[i], room // left)
+        room -= shares[i]
+        left -= 1
+    return shares
+
+
+def _fitting(sizes: Sequence[int], room: int) -> int:
+    """How many of these rows, from the first on, have room."""
+    return bisect_right(list(accumulate(sizes)), room)
 
 
 def _pairs(rows: list[list[object]]) -> tuple[tuple[str, int], ...]:

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
 from kworker.supervisor.scoreboard import Field, Held, Scoreboard, Text
@@ -70,6 +72,42 @@ def test_more_partitions_than_there_is_room_for_are_cut_not_overrun():
     text = slot.read_text()
     assert 300 < len(text.known) < 5000
     assert text.known == many[: len(text.known)]
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        ("the handler cannot be made: HTTPError: " + "<p>" * 30_000,),
+        tuple(f"topic-{i} is not there: " + "x" * 300 for i in range(1_000)),
+        ("\U0001f642" * 100_000, "short", "\ud800" * 100_000),
+    ],
+)
+def test_reasons_have_room_however_long_or_many(reasons: tuple[str, ...]) -> None:
+    """Who writes them must not fail of it; and what else is told keeps its own room."""
+    slot = board().slots[0]
+    partitions = tuple((f"topic-{i}", i) for i in range(100))
+    slot.write_text(Text(partitions, reasons, partitions))
+    text = slot.read_text()
+    assert (text.partitions, text.known) == (partitions, partitions)
+    assert text.reasons[0][:20].encode() == reasons[0][:20].encode()
+    assert all(len(reason) <= 1_000 for reason in text.reasons)
+    cut = [told for told in text.reasons if len(told) == 1_000]
+    assert all(told.endswith("…") for told in cut)
+    assert bool(cut) == any(len(reason) > 1_000 for reason in reasons)
+
+
+def test_no_part_of_the_text_takes_the_room_of_another() -> None:
+    """Of what is too long each part keeps something, its first."""
+    slot = board().slots[0]
+    many = tuple((f"a-rather-long-topic-name-{i}", i) for i in range(5_000))
+    reasons = tuple("\U0001f642" * 5_000 for _ in range(20))
+    delays = tuple((f"{i}s", i, None) for i in range(5_000))
+    slot.write_text(Text(many, reasons, many, delays))
+    text = slot.read_text()
+    told = (text.partitions, text.known, text.delays, text.reasons)
+    assert [len(part) > 300 for part in told] == [True, True, True, False]
+    assert len(text.reasons) >= 1
+    assert text.delays == delays[: len(text.delays)]
 
 
 def test_a_partition_and_an_offset_fit_into_one_word():
