@@ -122,4 +122,7 @@ def _as_text(found: Any) -> str:
         raise NoId("the id is null")
     if isinstance(found, str):
         return found
-    return json.dumps(found, sort_keys=True, separators=(",", ":"))
+    try:
+        return json.dumps(found, sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        raise NoId("the id is nested too deeply") from None

@@ -20,6 +20,7 @@ from kworker.core.claim import (
     Takeover,
     unpack,
 )
+from kworker.core.failure import Failure
 from kworker.core.idempotency import IdOf, NoId
 from kworker.core.record import Record
 from kworker.core.silence import Silence
@@ -200,6 +201,9 @@ class Book:
                     record.claim = id_ = id_of(record)
                 except NoId as error:
                     self._nameless(record, str(error))
+                    continue
+                except Exception as error:  # noqa: BLE001 - a record must not end the claims thread
+                    self._nameless(record, f"its id cannot be made: {Failure.of(error)}")
                     continue
             if not id_ or held.get(id_) is record:
                 answers.run.append(record)

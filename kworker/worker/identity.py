@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from kworker.core.failure import Failure
 from kworker.core.idempotency import IdOf, NoId, fit, id_of, names_function
 from kworker.core.message import Message
 from kworker.core.record import Record
@@ -19,8 +20,8 @@ def _by_function(spec: str, function: Callable[[Message], Any]) -> IdOf:
         message = _message(record)
         try:
             text = function(message)
-        except Exception as error:  # noqa: BLE001 - the user's code
-            raise NoId(f"{spec} raised {type(error).__name__}: {error}") from None
+        except BaseException as error:  # noqa: BLE001 - the user's code
+            raise NoId(f"{spec} raised {Failure.of(error)}") from None
         if not isinstance(text, str):
             raise NoId(f"{spec} returned {type(text).__name__}, not a string")
         return fit(text)

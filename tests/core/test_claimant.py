@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kworker.clients.memory_redis import MemoryRedisSuspects
-from kworker.core.claim import OUTCOME_BYTES_MAX, Claimed, Done, Ended
+from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, Claimed, Done, Ended, Exchange
 from kworker.core.outcome import Failed, Output
 from kworker.core.pace import AHEAD_MOST, Pace
 from kworker.core.record import Partition, Record
@@ -626,16 +626,38 @@ def test_a_drain_waits_for_redis_no_longer_than_told(bench: Bench, orders: Parti
 def test_what_ends_the_claims_thread_ends_the_worker(bench: Bench, orders: Partition) -> None:
     """Records would wait for ever for a thread that is gone."""
 
-    def broken(record: Record) -> str:
+    def broken(_ask: Exchange) -> Answer:
         raise ZeroDivisionError
 
-    worker = bench.worker(find_id=broken)
+    worker = bench.worker()
+    worker.claiming._claims.exchange = broken  # type: ignore[method-assign]
     worker.claimant.start()
     worker.claimant.ask([event(orders, 1, "e")])
     worker.claimant.turn(bench.now)
     eventually(lambda: worker.claiming.failure, what="the thread has ended")
     with pytest.raises(ZeroDivisionError):
         worker.claimant.turn(bench.now)
+
+
+@pytest.mark.parametrize("missing", ["process", "reject"])
+def test_a_record_whose_id_cannot_be_made_has_none(
+    bench: Bench, orders: Partition, missing: str
+) -> None:
+    """P5: it is one record's matter, and what ends the claims thread ends the worker."""
+
+    def broken(record: Record) -> str:
+        if record.offset == 1:
+            raise ZeroDivisionError
+        return f"e{record.offset}"
+
+    worker = bench.worker(find_id=broken, missing=missing)
+    first, second = event(orders, 1, "a"), event(orders, 2, "b")
+    answers = worker.ask(first, second)
+    assert second in (ran := worker.claimant.take(10))
+    if missing == "process":
+        assert first in ran
+    else:
+        assert answers.refused == [(first, "its id cannot be made: ZeroDivisionError")]
 
 
 # -- what it costs ----------------------------------------------------------------------
