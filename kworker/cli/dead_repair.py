@@ -82,7 +82,7 @@ class Report:
 
     def _tell_left(self) -> None:
         for count, why in (
-            (self.tally.unreadable, "not kworker's: `kworker dead list` has them as unreadable"),
+            (self.tally.unreadable, "not kworker's: `kworker dead list` has them as foreign"),
             (self.tally.oversized, "too large for that topic"),
         ):
             if count:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kworker.core import headers as names
+from kworker.core.failure import Failure
 from kworker.core.headers import Envelope, Forged, Source, without_foreign
-from kworker.core.message import HeaderList, RawMessage
+from kworker.core.message import HeaderList, RawMessage, headers_of
 
 
 class Place(NamedTuple):
@@ -37,8 +38,9 @@ _FIELDS = frozenset(
         names.REPLAY,
     }
 )
-UNREADABLE = "unreadable"
+FOREIGN = "foreign"
 """The reason that stands for a record which kworker did not write."""
+_UNREAD = "its headers cannot be read"
 _DIGITS_MAX = 18  # of a time, or it is none
 
 
@@ -69,13 +71,15 @@ class DeadLetter:
     @classmethod
     def of(cls, raw: RawMessage) -> "DeadLetter":
         """Reads a record; never raises for what its headers hold."""
-        found = raw.headers() or []
+        [headers], unreadable = headers_of([raw])
+        found = headers or []
         written = raw.timestamp()[1]
         identity = Identity(raw.partition(), raw.offset(), written)
         try:
             envelope = Envelope.open(found)
         except Forged as error:
-            fields = {names.REASON: UNREADABLE, names.MESSAGE: str(error)}
+            why = Failure.unreadable(unreadable[0], _UNREAD).message if unreadable else str(error)
+            fields = {names.REASON: FOREIGN, names.MESSAGE: why}
             return cls(identity, raw.key(), raw.value(), found, None, fields, written)
         fields = {name: _text(value) for name, value in found if name in _FIELDS}
         failed_at = _whole(fields.get(names.FAILED_AT, ""), written)

@@ -1,8 +1,9 @@
 """What is told of a run that raised: enough to decide by, to log, and to write in headers."""
 
+import math
 import traceback
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from kworker.core.message import Undecodable
 from kworker.core.outcome import Reject, Retry, Snooze, Unavailable, Unpublishable
@@ -14,13 +15,17 @@ Kind = Literal[
     "unavailable",
     "reject",
     "undecodable",
+    "unreadable",
     "unpublishable",
     "crashed",
     "timeout",
     "expired",
     "operator",
 ]
+AFTER_MAX_S = 100 * 365 * 86_400.0
+"""A longer wait that a handler asks for is cut to this: no calendar holds what comes of it."""
 _TEXT_MAX = 2_000  # characters of a message, which may hold a whole document
+_NAME_MAX = 200  # characters of what is unavailable, or of a type's name
 _STACK_BYTES_MAX = 8 << 10
 
 
@@ -58,11 +63,22 @@ class Failure:
             kind=_kind(error),
             exception=_dotted(type(error)),
             lineage=_lineage(type(error)),
-            message=_text(error),
-            after=error.after_s if isinstance(error, Retry | Snooze) else None,
-            name=error.name if isinstance(error, Unavailable) else "",
+            message=text_of(error),
+            after=_seconds(error.after_s) if isinstance(error, Retry | Snooze) else None,
+            name=_text_of(error.name, _NAME_MAX) if isinstance(error, Unavailable) else "",
             where=_where(error),
         )
+
+    @classmethod
+    def unreadable(cls, error: BaseException, what: str) -> "Failure":
+        """Describes what a record made kworker itself raise; `what` says where, and what follows.
+
+        The library wraps what it could not decode: its cause says more than it does.
+        """
+        cause = error.__cause__ if isinstance(error, SystemError) else None
+        told = error if cause is None else cause
+        text = f"{what} ({text_of(told)})"
+        return cls("unreadable", exception=_dotted(type(told)), message=text, where=_where(error))
 
     @classmethod
     def in_full(cls, error: BaseException) -> "Failure":
@@ -100,7 +116,8 @@ def _kind(error: BaseException) -> Kind:
 
 
 def _dotted(of: type) -> str:
-    return of.__qualname__ if of.__module__ == "builtins" else f"{of.__module__}.{of.__qualname__}"
+    module, name = of.__module__, of.__qualname__
+    return _text_of(name if module == "builtins" else f"{module}.{name}", _NAME_MAX)
 
 
 def _lineage(of: type) -> tuple[str, ...]:
@@ -108,13 +125,25 @@ def _lineage(of: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """What an exception says, as far as it lets itself be asked: never raises."""
+    return _text_of(error, _TEXT_MAX)
+
+
+def _text_of(told: Any, most: int) -> str:
     try:
-        text = str(error)
-    except Exception as raised:  # noqa: BLE001 - the user's own __str__
-        text = f"(its text cannot be made: {type(raised).__name__})"
-    # What UTF-8 cannot say must not stop a dead letter from being written.
-    return text[:_TEXT_MAX].encode(errors="backslashreplace").decode()
+        text = str(told)
+        # What UTF-8 cannot say must not stop a dead letter from being written.
+        return str.encode(text[:most], errors="backslashreplace").decode()
+    except BaseException as raised:  # noqa: BLE001 - the user's own __str__, which may even exit
+        return f"(its text cannot be made: {type(raised).__name__})"
+
+
+def _seconds(after: Any) -> float | None:
+    """None, which is the policy's own wait, for what is no number of seconds."""
+    if not isinstance(after, int | float) or math.isnan(after):
+        return None
+    return float(min(max(after, 0), AFTER_MAX_S))
 
 
 def _where(error: BaseException) -> str:
@@ -123,14 +152,14 @@ def _where(error: BaseException) -> str:
         return ""
     while trace.tb_next is not None:
         trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return _text_of(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", _TEXT_MAX)
 
 
 def _stack(error: BaseException) -> str:
     """The last 8 KiB of the traceback: the innermost frames and the error."""
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception as raised:  # noqa: BLE001 - the user's own __str__ again
+    except BaseException as raised:  # noqa: BLE001 - the user's own __str__ again
         text = f"(no traceback: {type(raised).__name__})"
     data = text.encode(errors="backslashreplace")[-_STACK_BYTES_MAX:]
     return data.decode(errors="ignore")

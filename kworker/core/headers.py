@@ -1,5 +1,6 @@
 """kworker's headers: their names, and what a record carries from topic to topic."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -25,7 +26,16 @@ FOREIGN_EXCEPTION = "kafka_dlt-exception-fqcn"
 
 _OWN = "kworker-"
 _CARRIED = "kworker-in-"  # the user's own header of a reserved name, while kworker has the record
-_ATTEMPT_MAX = 1_000_000
+COUNT_MAX = 1_000_000
+"""Of attempts, and of times redriven."""
+OFFSET_BITS = 48
+"""Of an offset: more than any partition has, and what the scoreboard has room for."""
+DUE_MS_MAX = 253_402_300_799_999
+"""The last millisecond that a calendar can name: the end of the year 9999."""
+_PARTITION_MAX = (1 << 31) - 1
+_TIME_MS_MAX = (1 << 63) - 1  # of a source: whatever its producer wrote, before 1970 as well
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # as brokers name them
+_WHOLE = re.compile(rb"-?[0-9]{1,19}")  # as kworker writes them
 
 
 class Forged(ValueError):
@@ -52,15 +62,15 @@ class Source:
 
     @classmethod
     def parse(cls, text: bytes) -> "Source":
-        """Raises Forged."""
-        try:
-            topic, partition, offset, timestamp = text.decode().rsplit("/", 3)
-            source = cls(topic, int(partition), int(offset), int(timestamp))
-        except (ValueError, UnicodeDecodeError):
-            raise Forged(f"{SOURCE} {text[:200]!r}") from None
-        if not topic or source.partition < 0 or source.offset < 0:
-            raise Forged(f"{SOURCE} {text[:200]!r}")
-        return source
+        """Raises Forged for what is none, or no broker could hold."""
+        parts = text.rsplit(b"/", 3)
+        if len(parts) == 4 and (topic := _topic(parts[0])):
+            partition = _whole(parts[1], 0, _PARTITION_MAX)
+            offset = _whole(parts[2], 0, (1 << OFFSET_BITS) - 1)
+            timestamp = _whole(parts[3], -_TIME_MS_MAX - 1, _TIME_MS_MAX)
+            if partition is not None and offset is not None and timestamp is not None:
+                return cls(topic, partition, offset, timestamp)
+        raise Forged(f"{SOURCE} {text[:200]!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +105,9 @@ class Envelope:
             raise Forged(f"no {SOURCE}")
         return cls(
             Source.parse(own[SOURCE]),
-            max(1, min(_number(own, ATTEMPT, 1), _ATTEMPT_MAX)),
-            max(0, _number(own, REDRIVEN, 0)),
-            _number(own, DUE, 0),
+            _number(own, ATTEMPT, 1, COUNT_MAX),
+            _number(own, REDRIVEN, 0, COUNT_MAX),
+            _number(own, DUE, 0, DUE_MS_MAX),
             carried,
         )
 
@@ -131,8 +141,24 @@ def without_foreign(headers: HeaderList) -> HeaderList:
     return kept
 
 
-def _number(own: dict[str, bytes], name: str, default: int) -> int:
-    try:
-        return int(own.get(name, default))
-    except ValueError:
-        raise Forged(f"{name} {own[name][:200]!r}") from None
+def _number(own: dict[str, bytes], name: str, least: int, most: int) -> int:
+    """`least` where it is absent. Raises Forged for what is out of range."""
+    if name not in own:
+        return least
+    if (number := _whole(own[name], least, most)) is None:
+        raise Forged(f"{name} {own[name][:200]!r}")
+    return number
+
+
+def _whole(text: bytes, least: int, most: int) -> int | None:
+    """None for what is no number in that range."""
+    if not _WHOLE.fullmatch(text):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None
+
+
+def _topic(text: bytes) -> str:
+    """Empty for what cannot be a topic's name."""
+    name = text.decode(errors="replace")
+    return name if _TOPIC.fullmatch(name) else ""

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kworker.core.failure import Failure
 from kworker.core.headers import (
     ATTEMPT,
     DUE,
@@ -20,7 +21,7 @@ from kworker.core.headers import (
     Source,
     carried,
 )
-from kworker.core.message import HeaderList, RawMessage
+from kworker.core.message import NO_HEADERS, HeaderList, RawMessage, headers_of
 from kworker.core.outcome import Output
 
 NEAR_MS = 100
@@ -33,22 +34,27 @@ _FORGED = f"{Forged.__module__}.{Forged.__qualname__}"
 class Waiting:
     """A record in a delay topic, and when its hop there ends (ms since 1970).
 
-    `envelope` is None for one whose headers kworker did not write; `forged` says why.
+    `envelope` is None for one that cannot wait, because kworker did not write its headers or
+    nobody can read them; `failure` says why.
     """
 
-    __slots__ = ("envelope", "forged", "leaves_ms", "raw", "size")
+    __slots__ = ("envelope", "failure", "headers", "leaves_ms", "raw", "size")
 
     def __init__(self, raw: RawMessage, delay_ms: int, now_ms: int) -> None:
         self.raw = raw
         self.envelope: Envelope | None = None
-        self.forged = ""
+        self.failure = Failure("undecodable")
         self.leaves_ms = 0  # at once
-        headers = raw.headers() or []
-        self.size = len(raw) + len(raw.key() or b"") + _size(headers)
+        [headers], unreadable = headers_of([raw])
+        self.headers = headers or []
+        self.size = len(raw) + len(raw.key() or b"") + _size(self.headers)
+        if unreadable:
+            self.failure = Failure.unreadable(unreadable[0], NO_HEADERS)
+            return
         try:
-            self.envelope = Envelope.open(headers)
+            self.envelope = Envelope.open(self.headers)
         except Forged as error:
-            self.forged = str(error)
+            self.failure = Failure("undecodable", exception=_FORGED, message=str(error))
         else:
             written_ms = raw.timestamp()[1]
             self.leaves_ms = leaves_ms(written_ms, delay_ms, self.envelope.due_ms, now_ms)
@@ -104,10 +110,10 @@ class Routes:
         """The record as it is written there: key and value as they are. KeyError if not there."""
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:
-            number, headers = raw.partition(), _undecodable(raw, waiting.forged, now_ms)
+            number, headers = raw.partition(), _dead(waiting, now_ms)
         else:
             number = envelope.source.partition
-            headers = _forwarded(envelope, raw, again=target != self.requeue)
+            headers = _forwarded(envelope, waiting.headers, again=target != self.requeue)
         partition = number % self.partitions[target]
         return Output(target, raw.key(), raw.value(), headers, partition=partition)
 
@@ -117,7 +123,7 @@ class Routes:
         return there[next_delay(remaining_ms, there)] if there else here
 
 
-def _forwarded(envelope: Envelope, raw: RawMessage, *, again: bool) -> HeaderList:
+def _forwarded(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderList:
     """What goes on with the record: each of kworker's own headers once."""
     headers = list(envelope.carried)
     headers.append((SOURCE, str(envelope.source).encode()))
@@ -126,23 +132,24 @@ def _forwarded(envelope: Envelope, raw: RawMessage, *, again: bool) -> HeaderLis
         headers.append((REDRIVEN, b"%d" % envelope.redriven))
     if again:
         headers.append((DUE, b"%d" % envelope.due_ms))
-    errors = [header for header in raw.headers() or () if header[0] == ERROR]
+    errors = [header for header in came if header[0] == ERROR]
     return headers + errors[-1:]
 
 
-def _undecodable(raw: RawMessage, why: str, now_ms: int) -> HeaderList:
-    """A dead letter's headers, for a record that kworker did not write."""
+def _dead(waiting: Waiting, now_ms: int) -> HeaderList:
+    """A dead letter's headers, for a record that cannot wait."""
+    raw, failure = waiting.raw, waiting.failure
     at = Source(raw.topic(), raw.partition(), raw.offset(), raw.timestamp()[1])
     return [
-        *carried(raw.headers() or ()),
+        *carried(waiting.headers),
         (SOURCE, str(at).encode()),
         (ATTEMPT, b"1"),
         (FAILED_AT, b"%d" % now_ms),
-        (REASON, b"undecodable"),
-        (EXCEPTION, _FORGED.encode()),
-        (MESSAGE, why.encode()),
+        (REASON, failure.kind.encode()),
+        (EXCEPTION, failure.exception.encode()),
+        (MESSAGE, failure.message.encode()),
         (FOREIGN_TOPIC, at.topic.encode()),
-        (FOREIGN_EXCEPTION, _FORGED.encode()),
+        (FOREIGN_EXCEPTION, failure.exception.encode()),
     ]
 
 

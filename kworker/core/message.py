@@ -3,6 +3,8 @@
 import json
 import math
 import time
+from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any, Protocol
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -72,6 +74,37 @@ class Fields:
 
     def __len__(self) -> int:
         return len(self._value or b"")
+
+
+NO_HEADERS = "its headers cannot be read and are not copied"
+"""What a dead letter says of a record that the client cannot tell the headers of."""
+_HEADERS = methodcaller("headers")
+
+
+def headers_of(
+    raws: Sequence[RawMessage],
+) -> tuple[list[HeaderList | None], dict[int, Exception]]:
+    """The headers of each record, and by index what the client raised instead of some.
+
+    Each record is asked once: the client, asked again for headers that it cannot decode,
+    returns a list that ends the process of whoever looks at it.
+    """
+    headers: list[HeaderList | None] = []
+    raised: dict[int, Exception] = {}
+    asking = map(_HEADERS, raws)
+    while len(headers) < len(raws):
+        try:
+            headers.extend(asking)
+        except Exception as error:  # noqa: BLE001 - becomes the dead letter of that record
+            raised[len(headers)] = error
+            headers.append(None)
+    return headers, raised
+
+
+def without_headers(raw: RawMessage) -> RawMessage:
+    """Stands in for a record whose headers nobody may ask for again."""
+    position, stamp = (raw.topic(), raw.partition(), raw.offset()), raw.timestamp()[1]
+    return Fields(position, stamp, raw.key(), raw.value(), ())
 
 
 class Message:

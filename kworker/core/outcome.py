@@ -32,6 +32,10 @@ class Retry(Exception):
     ValueError for an `after` that is none.
     """
 
+    # What holds for a subclass whose __init__ does not call this one.
+    after: str | None = None
+    after_s: float | None = None
+
     def __init__(self, reason: str = "", after: str | None = None) -> None:
         super().__init__(reason)
         self.after = after
@@ -44,6 +48,10 @@ class Snooze(Exception):
     ValueError for an `after` that is none.
     """
 
+    # What holds for a subclass whose __init__ does not call this one.
+    after: str = "1s"
+    after_s: float = 1.0
+
     def __init__(self, after: str, reason: str = "") -> None:
         super().__init__(reason)
         self.after = after
@@ -52,6 +60,8 @@ class Snooze(Exception):
 
 class Unavailable(Exception):
     """Raised by a handler: the dependency `name` is down, which is nobody's fault."""
+
+    name: str = "a dependency"  # for a subclass whose __init__ does not call this one
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

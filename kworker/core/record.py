@@ -4,14 +4,14 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from operator import ne
 
-from kworker.core.headers import Envelope, Source
+from kworker.core.headers import OFFSET_BITS, Envelope, Source
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
 from kworker.core.offset_map import Committed, Run, encode
 from kworker.core.outcome import RECORD_OVERHEAD, Outcome
 
-PLACE_BITS = 48  # of an offset, in a word that names the partition, too
-_KNOWN_MAX = (1 << 15) - 1  # more than the scoreboard has room to name
+PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
+NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
 
 
@@ -91,7 +91,7 @@ class Partition:
         self.epoch = epoch
         self.known = known  # its index in the scoreboard's text
         # What makes, with an offset added, one word of both.
-        self.place = min(known, _KNOWN_MAX) << PLACE_BITS
+        self.place = min(known, NAMELESS) << PLACE_BITS
         self.ledger = Ledger(position, done)
         self.origin = origin
         self._told = ""  # the last metadata
@@ -185,7 +185,7 @@ class Record:
         """It was taken from the requeue topic; `known` is its source's index in the scoreboard."""
         source = envelope.source
         self.envelope = envelope
-        self.place = (min(known, _KNOWN_MAX) << PLACE_BITS) + source.offset
+        self.place = (min(known, NAMELESS) << PLACE_BITS) + source.offset
         self.attempt = envelope.attempt
         key, value = self.raw.key(), self.raw.value()
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))

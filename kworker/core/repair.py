@@ -58,7 +58,7 @@ class Requeue(NamedTuple):
             *names.carried(headers),
             (names.SOURCE, str(source).encode()),
             (names.ATTEMPT, b"1"),
-            (names.REDRIVEN, b"%d" % (envelope.redriven + 1)),
+            (names.REDRIVEN, b"%d" % min(envelope.redriven + 1, names.COUNT_MAX)),
         ]
         return Output(self.topic, key, value, own, partition=source.partition % self.partitions)
 

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kworker.core.failure import Failure
+from kworker.core.outcome import Snooze
 
-FINAL = frozenset({"undecodable", "unpublishable", "crashed", "timeout", "expired", "operator"})
+FINAL = frozenset(
+    {"undecodable", "unreadable", "unpublishable", "crashed", "timeout", "expired", "operator"}
+)
 """Kinds of failure after which no run can help; each is its own reason in the dead letter."""
 STANDSTILL_S = 5.0  # between the probes of what is unavailable
 
@@ -48,7 +51,7 @@ class RetryPolicy:
         if failure.kind == "reject" or self.never.intersection(failure.lineage):
             return Die("rejected")
         if failure.kind == "snooze":
-            return self.again(failure.after or 0.0, attempt)
+            return self.again(Snooze.after_s if failure.after is None else failure.after, attempt)
         if self.last(attempt):
             return Die("exhausted")
         after_s = self.delays_s[attempt - 1] if failure.after is None else failure.after

@@ -8,7 +8,7 @@ import structlog
 
 from kworker.clients.kafka import At, Refused
 from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of, same_topic
-from kworker.core.record import Partition
+from kworker.core.record import NAMELESS, Partition
 from kworker.worker.committer import Committer
 
 _LOG = structlog.get_logger()
@@ -16,6 +16,7 @@ _ASK_S = 5.0
 _ASK_AGAIN_S = 0.5
 _LOOK_AGAIN_S = 0.005
 _GHOST_S = 60.0
+_GUESTS_MAX = 1_000
 _GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
 
 
@@ -75,6 +76,7 @@ class Assignment:
         self.known: list[At] = []
         self.announce: Callable[[], None] = lambda: None  # `known` has grown, or it waits
         self._indexes: dict[At, int] = {}
+        self._guests = 0  # of those, by records that came again
         self.fresh: set[Partition] = set()
         self.rebalances = 0
         self.joined = False
@@ -258,6 +260,16 @@ class Assignment:
             # Before any handler has a record of it: it may be that handler's last.
             self.announce()
         return index
+
+    def index_of_guest(self, at: At) -> int:
+        """The same of a source whose record comes again here; NAMELESS once there are too many.
+
+        A forged record may name any, and the list has to have room for what is assigned.
+        """
+        if at in self._indexes or at in self.partitions:
+            return self.index(at)
+        self._guests += 1
+        return self.index(at) if self._guests <= _GUESTS_MAX else NAMELESS
 
 
 def _names(partitions: list[At]) -> list[str]:

@@ -159,7 +159,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
     try:
         handlers = handler.load(config)
     except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
-        parent.tell(Unfit(f"{type(error).__name__}: {error}"))
+        parent.tell(Unfit(str(Failure.of(error))))
         return ExitCode.FAILURE
     parent.tell(Ready())
     pool = make_pool(config, slot, handlers, make_results(config, facts))
@@ -168,7 +168,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
     try:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; everything is done
-        _LOG.warning("the handler's close() raised", error=f"{type(error).__name__}: {error}")
+        _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
     return ExitCode.OK
 
 

@@ -240,12 +240,11 @@ class DelayLoop:
         self.dead += len(run.forged)
         self.transactions += 1
         for waiting in run.forged:
-            raw = waiting.raw
+            raw, failure = waiting.raw, waiting.failure
             _LOG.error(
-                "dead letter: kworker did not write this record's headers",
+                f"dead letter: {failure.kind}; a record in a delay topic without kworker's headers",
                 record=f"{raw.topic()}/{raw.partition()}/{raw.offset()}",
-                reason="undecodable",
-                error=waiting.forged,
+                error=failure.message,
             )
 
     # -- asking -----------------------------------------------------------------------

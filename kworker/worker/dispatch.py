@@ -319,8 +319,8 @@ class Dispatch:
         finished = []
         for record in [*odd, *doomed]:
             match record.outcome:
-                case Failed():
-                    if self._judge(record):
+                case Failed(error):
+                    if self._judged(record, error):
                         finished.append(record)
                 case NotAttempted():
                     record.outcome = None
@@ -329,11 +329,18 @@ class Dispatch:
                     finished.append(record)
         return finished
 
-    def _judge(self, record: Record) -> bool:
-        """Whether the record ends with this failure."""
-        assert isinstance(record.outcome, Failed)
-        error, now = record.outcome.error, self._clock()
+    def _judged(self, record: Record, error: BaseException) -> bool:
+        """Whether the record ends with this failure, or with what that made kworker raise."""
         self.failed += 1
+        try:
+            return self._judge(record, error)
+        except BaseException as raised:  # noqa: BLE001 - an exception of the user's may raise anything
+            failure = Failure.unreadable(raised, "how its handler failed cannot be read")
+            return self._judge(record, Described(failure.with_stack(raised)))
+
+    def _judge(self, record: Record, error: BaseException) -> bool:
+        """Whether the record ends with this failure."""
+        now = self._clock()
         record.outcome = None
         if self._refusals.any and (by := self._refusals.by(record.source)):
             error = Described(_rejected(by))

@@ -58,21 +58,23 @@ class Handlers:
 
     def of(self, topic: str) -> Call:
         """By source topic. KeyError for one without a handler, which the configuration excludes."""
-        return self._of(topic).call
-
-    def batching_of(self, topic: str) -> Batching | None:
-        """None for a handler of one record at a time. KeyError as `of`."""
-        return self._of(topic).batching
-
-    def dead_of(self, topic: str) -> Dead | None:
-        """What is told before a dead letter of this source topic, if anything. KeyError as `of`."""
-        return self._of(topic).dead
-
-    def _of(self, topic: str) -> Handler:
         handler = self._routes.get(topic, self._default)
         if handler is None:
             raise KeyError(topic)
-        return handler
+        return handler.call
+
+    def batching_of(self, topic: str) -> Batching | None:
+        """None for a handler of one record at a time, and for a topic without a handler."""
+        handler = self._routes.get(topic, self._default)
+        return handler.batching if handler else None
+
+    def dead_of(self, topic: str) -> Dead | None:
+        """What is told before a dead letter of this source topic, if anything.
+
+        A stranger's record in the requeue topic has no handler where each source has its own.
+        """
+        handler = self._routes.get(topic, self._default)
+        return handler.dead if handler else None
 
     def close(self) -> None:
         """At the end of a drain; what it raises is the caller's to log."""

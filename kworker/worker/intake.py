@@ -1,7 +1,7 @@
 """Intake: what the client returns, into ledger and lanes; and what its events mean."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
@@ -13,7 +13,13 @@ from kworker.core.failure import Described, Failure, Kind
 from kworker.core.flow import Flow
 from kworker.core.headers import Envelope, Forged
 from kworker.core.lanes import Lanes
-from kworker.core.message import RawMessage
+from kworker.core.message import (
+    NO_HEADERS,
+    HeaderList,
+    RawMessage,
+    headers_of,
+    without_headers,
+)
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record, edges
 from kworker.worker.assignment import Assigning, Assignment
@@ -154,12 +160,17 @@ class Intake:
     def _add(self, partition: Partition, raws: list[RawMessage], offsets: list[int]) -> None:
         partition.ledger.mark(offsets[0], raws[0].timestamp()[1])
         keys = [raw.key() for raw in raws]
-        sizes = _sizes(raws, keys)
+        headers, unreadable = headers_of(raws)
+        if unreadable:
+            raws = [without_headers(raw) if i in unreadable else raw for i, raw in enumerate(raws)]
+        sizes = _sizes(raws, keys, headers)
         lanes = self._lanes.lanes_of(keys)
         taken = repeat(self._takes)
         records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, taken))
         self._flow.enter(partition, sizes)
         self.consumed += len(records)
+        if unreadable:
+            records = self._readable(records, unreadable)
         if partition.topic == self._policy.requeue:
             self._join_sources(records)
             return
@@ -168,6 +179,12 @@ class Intake:
         self._lanes.add(partition, records)
         if late := self._lanes.held_back(records):
             self._flow.hold(late)
+
+    def _readable(self, records: list[Record], raised: Mapping[int, Exception]) -> list[Record]:
+        """The records but for those that made the client raise; they are dead letters."""
+        for i, error in raised.items():
+            self._doom([_dead(records[i], Failure.unreadable(error, NO_HEADERS))])
+        return [record for i, record in enumerate(records) if i not in raised]
 
     def _join_sources(self, records: list[Record]) -> None:
         """Records that come again run in the lanes of their sources."""
@@ -180,8 +197,12 @@ class Intake:
             except Forged as forged:
                 self._doom([_failed(record, "undecodable", f"headers are not kworker's: {forged}")])
                 continue
+            except Exception as error:  # noqa: BLE001 - becomes the dead letter of that record
+                failure = Failure.unreadable(error, "kworker's headers cannot be read")
+                self._doom([_dead(record, failure.with_stack(error))])
+                continue
             at = (source.topic, source.partition)
-            record.comes_again(envelope, self._assignment.index(at))
+            record.comes_again(envelope, self._assignment.index_of_guest(at))
             self._lanes.add_again(record)
             if self._lanes.held_back((record,)):
                 self._flow.hold((record,))
@@ -237,17 +258,22 @@ class Intake:
 
 
 def _failed(record: Record, kind: Kind, message: str) -> Record:
+    return _dead(record, Failure(kind, message=message))
+
+
+def _dead(record: Record, failure: Failure) -> Record:
     """It has no lane: nothing waits for it, and it waits for nothing."""
     record.lane = None
-    record.outcome = Failed(Described(Failure(kind, message=message)))
+    record.outcome = Failed(Described(failure))
     return record
 
 
-def _sizes(raws: list[RawMessage], keys: list[bytes | None]) -> list[int]:
+def _sizes(
+    raws: list[RawMessage], keys: list[bytes | None], headers: list[HeaderList | None]
+) -> list[int]:
     """What each costs in memory, about."""
     both = zip(raws, keys, strict=True)
     sizes = [_OBJECT_BYTES + len(raw) + (len(key) if key else 0) for raw, key in both]
-    headers = [raw.headers() for raw in raws]
     if any(headers):
         sizes = [size + _size(own or ()) for size, own in zip(sizes, headers, strict=True)]
     return sizes

@@ -15,6 +15,7 @@ from kworker.clients.properties import (
 )
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
+from kworker.core.failure import Failure
 from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
 from kworker.supervisor.scoreboard import Scoreboard, hands_of
@@ -219,15 +220,14 @@ def _load(config: Config) -> Handlers:
     except ConfigError:
         raise
     except Exception as error:  # a class's __init__ may raise anything
-        what = f"{type(error).__name__}: {error}"
-        raise KworkerError(f"the handler cannot be made: {what}") from error
+        raise KworkerError(f"the handler cannot be made: {Failure.of(error)}") from error
 
 
 def _close(handlers: Handlers) -> None:
     try:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; the replay is done
-        _LOG.warning("the handler's close() raised", error=f"{type(error).__name__}: {error}")
+        _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
 
 
 def _reading(config: Config) -> Properties:

@@ -99,7 +99,7 @@ def serialise(value: Any) -> bytes:
     """Bytes and text as they are, all else as JSON. Raises Unpublishable."""
     match value:
         case bytes():
-            return value
+            return bytes(value)  # of a kind that every process knows
         case str():
             return _encoded(value)
         case BaseModel():
@@ -123,7 +123,7 @@ def _json(value: Any) -> bytes:
 
 def _encoded(text: str) -> bytes:
     try:
-        return text.encode()
+        return str.encode(text)
     except UnicodeEncodeError as error:
         raise Unpublishable(str(error)) from None
 
@@ -133,7 +133,7 @@ def _bytes(what: str, value: Any) -> bytes:
         return _encoded(value)
     if not isinstance(value, bytes):
         raise Unpublishable(f"{what} is {type(value).__name__}, expected bytes or str")
-    return value
+    return bytes(value)
 
 
 def _users(headers: Any) -> HeaderList:
@@ -144,6 +144,8 @@ def _users(headers: Any) -> HeaderList:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise Unpublishable(f"a header is {pair!r}, expected a name and a value")
         name, value = pair
+        if b"\0" in _encoded(name):
+            raise Unpublishable(f"header {name!r} holds a NUL, where Kafka's client would cut it")
         own.append((name, None if value is None else _bytes(f"header {name!r}", value)))
     if forged := [name for name, _ in own if name.lower().startswith("kworker-")]:
         raise Unpublishable(f"header {forged[0]!r} is kworker's own")

@@ -13,17 +13,6 @@ from kworker.core.outcome import Outcome
 
 FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more to tell
 _LENGTH_BYTES = 4
-# What reading one raises for bytes that are none; a handler may have written to our pipe.
-_NO_PICKLE = (
-    pickle.UnpicklingError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +95,5 @@ class Frames:
 def _loaded(data: bytearray) -> Any:
     try:
         return pickle.loads(data)
-    except _NO_PICKLE as error:
-        raise Garbled(f"{type(error).__name__}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a handler may have written to our pipe, or made this
+        raise Garbled(str(Failure.of(error))) from None

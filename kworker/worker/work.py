@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from kworker.core.failure import Failure
 from kworker.core.message import Message
 from kworker.core.outcome import Outcome
 from kworker.core.record import Record
@@ -123,5 +124,5 @@ def _warn(message: Message, error: BaseException) -> None:
     _LOG.warning(
         "the handler's dead() raised; the dead letter is written all the same",
         record=f"{message.topic}/{message.partition}/{message.offset}",
-        error=f"{type(error).__name__}: {error}",
+        error=str(Failure.of(error)),
     )

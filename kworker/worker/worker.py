@@ -18,6 +18,7 @@ from kworker.clients.kafka import KafkaConsumer, Listener
 from kworker.clients.properties import admin_properties, consumer_properties
 from kworker.clients.watch import KafkaWatch
 from kworker.config import Config
+from kworker.core.failure import Failure
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
 from kworker.supervisor.proc import rss_bytes
@@ -123,7 +124,7 @@ class Worker:
             except ConfigError:
                 raise
             except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
-                reason = f"the handler cannot be made: {type(error).__name__}: {error}"
+                reason = f"the handler cannot be made: {Failure.of(error)}"
             _LOG.warning(f"{reason}; again in {wait_s:g} s")
             self._say((reason,))
             if self._pause(wait_s):
@@ -188,7 +189,7 @@ class Worker:
         try:
             handlers.close()
         except Exception as error:  # noqa: BLE001 - the user's code; the drain is done
-            _LOG.warning("the handler's close() raised", error=f"{type(error).__name__}: {error}")
+            _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
         return ExitCode.OK
 
     # -- poll thread ------------------------------------------------------------------

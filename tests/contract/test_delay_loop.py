@@ -23,6 +23,7 @@ from tests.contract.delay_bench import (
     values,
     wait,
 )
+from tests.records import unheard
 
 SECOND, TEN, MINUTE = "orders.retry.1s", "orders.retry.10s", "orders.retry.1m"
 HOUR_MS = 3_600_000
@@ -366,6 +367,22 @@ def test_forged_records_are_told_and_counted(
     said = capsys.readouterr().out
     assert "dead letter" in said
     assert f"{SECOND}/0/0" in said
+
+
+def test_headers_that_cannot_be_read_are_one_records_matter_in_a_delay_topic(
+    bench: DelayBench, kafka: MemoryKafka, clocks: Clocks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P5: the delay process ended of it, and of nothing else again."""
+    unheard(kafka, SECOND, 0, key=b"\xff", value=b"1")
+    wait(kafka, clocks, SECOND, 2)
+    bench.run(1_500)
+    assert texts(kafka) == ["2"]
+    [dead] = kafka.records(DEAD)
+    told = dict(dead.headers() or ())
+    assert (dead.key(), dead.value(), told["kworker-reason"]) == (b"\xff", b"1", b"unreadable")
+    assert (told["kworker-message"] or b"").startswith(b"its headers cannot be read and are not")
+    assert bench.loop.dead == 1
+    assert "dead letter: unreadable" in capsys.readouterr().out
 
 
 def test_at_the_end_of_an_emptied_partition_nothing_is_left_to_tools(

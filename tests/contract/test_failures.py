@@ -1,8 +1,11 @@
 """What becomes of records that fail: the poller, its triage and its letters over the twin."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +22,13 @@ from kworker.core.telling import TellDead
 from kworker.supervisor.journal import Journal
 from kworker.supervisor.refusals import Refusals
 from kworker.worker.claim_book import Answers
+from kworker.worker.handler import Handler, Handlers
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.ward import Ward
 from tests.contract.bench import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
 from tests.contract.delayed import Delays
 from tests.process.driver import read_config
+from tests.records import unheard
 
 STAMP = 1_700_000_000_000
 FINAL = RetryPolicy(())
@@ -256,6 +261,17 @@ def test_an_old_record_expires_once_and_not_when_it_comes_again(kafka: MemoryKaf
         ((names.SOURCE, b"foo"),),
         ((names.SOURCE, b"foo/0/0/0"), (names.ATTEMPT, b"many")),
         ((names.SOURCE, b"orders.results/0/0/0"),),
+        ((names.SOURCE, b"foo/0/%d/0" % 2**63),),
+        ((names.SOURCE, b"foo/0/%d/0" % 2**48),),
+        ((names.SOURCE, b"foo/%d/0/0" % 2**31),),
+        ((names.SOURCE, b"foo/0/0/%d" % 2**63),),
+        ((names.SOURCE, b"foo/0/1_0/0"),),
+        ((names.SOURCE, b"foo/0/ 1/0"),),
+        ((names.SOURCE, "foo/0/\u0661/0".encode()),),
+        ((names.SOURCE, b"foo/0/0/0"), (names.ATTEMPT, b"0")),
+        ((names.SOURCE, b"foo/0/0/0"), (names.ATTEMPT, b"%d" % 2**64)),
+        ((names.SOURCE, b"foo/0/0/0"), (names.REDRIVEN, b"-1")),
+        ((names.SOURCE, b"foo/0/0/0"), (names.DUE, b"%d" % 2**53)),
     ],
 )
 def test_forged_headers_cannot_stop_a_partition(kafka: MemoryKafka, headers: Headers) -> None:
@@ -268,6 +284,185 @@ def test_forged_headers_cannot_stop_a_partition(kafka: MemoryKafka, headers: Hea
     assert told(dead)[names.REASON] == b"undecodable"
     assert told(dead)[names.SOURCE] == b"orders.requeue/0/0/%d" % STAMP
     assert kafka.committed(GROUP)[(REQUEUE, 0)] == 1
+
+
+@pytest.mark.parametrize("topic", ["foo", REQUEUE])
+def test_headers_that_cannot_be_read_are_one_records_matter(kafka: MemoryKafka, topic: str) -> None:
+    """P5: a header name that is not UTF-8 ended the poll thread, again and again."""
+    kafka.append("foo", 0, value=b"before", key=b"before")
+    for word in (b"\xffone", b"\xfftwo"):
+        unheard(kafka, topic, 0, key=word, value=word)
+    bench = bench_of(kafka, b"after")
+    bench.turn(2)
+    assert sorted(bench.in_hand()) == [b"after", b"before"]  # type: ignore[type-var]
+    letters = kafka.records(DEAD)
+    assert {(dead.key(), dead.value()) for dead in letters} == {
+        (b"\xffone", b"\xffone"),
+        (b"\xfftwo", b"\xfftwo"),
+    }
+    for dead in letters:
+        assert told(dead)[names.REASON] == b"unreadable"
+        assert told(dead)[names.EXCEPTION] == b"UnicodeDecodeError"
+        message = told(dead)[names.MESSAGE] or b""
+        assert message.startswith(b"its headers cannot be read and are not copied ('utf-8' codec")
+        assert str(told(dead)[names.SOURCE], "utf-8").startswith(f"{topic}/0/")
+    bench.end(b"before", b"after")
+    bench.turn(2)
+    assert all(kafka.committed(GROUP)[topic, 0] == kafka.log((topic, 0)).high for topic in {topic})
+    assert bench.poller.idle
+
+
+def test_a_handler_is_told_of_a_record_without_its_headers(kafka: MemoryKafka) -> None:
+    """The message that `dead` gets must not ask for them either."""
+    unheard(kafka, "foo", key=b"k", value=b"v")
+    bench = bench_of(kafka, tells_dead=True)
+    [record] = bench.pool.held
+    assert isinstance(record.outcome, TellDead)
+    assert record.raw.headers() is None
+
+
+def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
+    """Where each source topic has a handler of its own, the requeue topic has none."""
+    handlers = Handlers(None, {"foo": Handler("h", lambda _: None, False)})
+    kafka.append(REQUEUE, 0, value=b"stray", key=b"k")
+    unheard(kafka, REQUEUE, 0, value=b"unheard")
+    bench = bench_of(kafka)
+    bench.poller.dispatch._tells_dead = lambda topic: handlers.dead_of(topic) is not None
+    bench.turn(3)
+    letters = {dead.value(): told(dead)[names.REASON] for dead in kafka.records(DEAD)}
+    assert letters == {b"stray": b"undecodable", b"unheard": b"unreadable"}
+    assert handlers.batching_of(REQUEUE) is None
+
+
+class Bare(Retry):
+    """As a library's author may write it, who does not know of `super().__init__()`."""
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+
+
+class BareSnooze(Snooze):
+    def __init__(self) -> None: ...
+
+
+class BareReject(Reject):
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class BareUnavailable(Unavailable):
+    def __init__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "topic", "attempt"),
+    [
+        (Bare(3), retry_topic(1.0), b"2"),
+        (BareSnooze(), retry_topic(1.0), b"1"),
+        (BareReject(4), DEAD, b"1"),
+    ],
+)
+def test_a_subclass_without_its_parents_init_is_what_it_is(
+    kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
+) -> None:
+    """With the defaults; an AttributeError on the poll thread ended the worker."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", error)
+    bench.turn(2)
+    [raw] = kafka.records(topic)
+    assert told(raw)[names.ATTEMPT] == attempt
+
+
+def test_a_bare_unavailable_stops_its_route(kafka: MemoryKafka) -> None:
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", BareUnavailable())
+    bench.turn(2)
+    assert bench.poller.dispatch.reasons[0].startswith("a dependency is unavailable: ")
+
+
+class Loud(Exception):
+    def __str__(self) -> str:
+        return "x" * 3_000_000
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Odd(Exception):
+    """Nothing of it can be compared, hashed or shown."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+    @property
+    def __class__(self) -> Any:
+        raise ZeroDivisionError
+
+
+class Elsewhen(Retry):
+    """With an `after` of which no time can be made."""
+
+    def __init__(self, after: Any) -> None:
+        self.after_s = after
+
+
+class Nameless(Unavailable):
+    def __init__(self, name: Any) -> None:
+        self.name = name
+
+
+def in_a_circle() -> Exception:
+    one, other = ValueError("one"), ValueError("\udcff")
+    one.__cause__, other.__cause__ = other, one
+    return one
+
+
+AFTERS = [math.nan, math.inf, -math.inf, -1, 10**400, "30s", b"", [], True]
+HOSTILE: dict[str, Callable[[], BaseException]] = {
+    "loud": Loud,
+    "mute": Mute,
+    "odd": Odd,
+    "a circle": in_a_circle,
+    "half of a pair": lambda: ValueError("half of a pair: \ud800"),
+    "no module": type("Stray", (Exception,), {"__module__": None}),
+    **{f"after {after!r:.20}": partial(Elsewhen, after) for after in AFTERS},
+}
+
+
+@pytest.mark.parametrize("hold", [False, True])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_exception_of_a_handler_ends_the_poll_thread(
+    kafka: MemoryKafka, kind: str, hold: bool
+) -> None:
+    """P5: it waits in a topic or in memory, or is a dead letter; never is it lost."""
+    bench = bench_of(kafka, b"alpha", b"beta", **({"retry": HOLD} if hold else {}))
+    fail(bench, b"alpha", HOSTILE[kind]())
+    bench.end(b"beta")
+    bench.turn(3)
+    topics = (DEAD, retry_topic(1.0), retry_topic(10.0))
+    own = [raw for topic in topics for raw in kafka.records(topic)]
+    again = [record for record in bench.pool.held if record.raw.value() == b"alpha"]
+    assert len(own) + len(again) + bench.poller.flow.held == 1
+    for raw in own:
+        due = int(told(raw).get(names.DUE) or b"0")
+        assert Envelope.open(raw.headers() or ()).due_ms == due
+
+
+@pytest.mark.parametrize("name", [[], "\ud800", "x" * 1_000_000, None, Mute()])
+def test_any_name_of_what_is_unavailable_can_be_told(kafka: MemoryKafka, name: object) -> None:
+    """A list cannot be looked up, and a megabyte has no room in the status."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", Nameless(name))
+    bench.turn(2)
+    [reason] = bench.poller.dispatch.reasons
+    assert len(reason.encode()) < 1_000
 
 
 # -- hold -----------------------------------------------------------------------------

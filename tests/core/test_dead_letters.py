@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.dead_letters import UNREADABLE, DeadLetter, Place, Selection, grouped, spans
+from kworker.core.dead_letters import FOREIGN, DeadLetter, Place, Selection, grouped, spans
 from kworker.core.message import Fields, HeaderList
 from tests.harness.dead import NOW, dead_headers
+from tests.records import Unheard
 
 PRODUCED = [
     ("plain", b"1"),
@@ -42,6 +43,13 @@ def test_it_says_what_the_workers_wrote_and_has_the_producers_own_headers():
     assert found.failed_at == NOW
 
 
+def test_one_whose_headers_cannot_be_read_is_foreign():
+    """kworker writes none such; and nobody may ask for them again."""
+    found = DeadLetter.of(Unheard(("orders.dead", 0, 1), b"k", b"v"))
+    assert (found.reason, found.headers, found.key, found.value) == (FOREIGN, [], b"k", b"v")
+    assert found.message.startswith("its headers cannot be read ('utf-8' codec")
+
+
 HEADERS = st.lists(
     st.tuples(
         st.sampled_from(["a", "kworker-x", "kworker-in-y", "kworker-source", "kworker-reason"])
@@ -66,7 +74,7 @@ def test_a_record_with_any_headers_can_be_listed(headers):
     found = letter(headers=headers)
     assert found in Selection()
     if found.envelope is None:
-        assert (found.reason, found.source, found.failed_at) == (UNREADABLE, None, 123)
+        assert (found.reason, found.source, found.failed_at) == (FOREIGN, None, 123)
         assert found.headers == headers
 
 

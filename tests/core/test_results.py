@@ -86,6 +86,16 @@ def test_a_list_is_several_results_each_but_the_first_with_its_index() -> None:
     ]
 
 
+class Bytes(bytes):
+    """Of a kind that a worker need not know, to whom a cell sends it."""
+
+
+def test_bytes_of_any_kind_are_written_as_bytes() -> None:
+    output = one(Result(Bytes(b"v"), key=Bytes(b"k"), headers={"a": Bytes(b"h")}))
+    written = (output.key, output.value, output.headers[-1][1])
+    assert [type(each) for each in written] == [bytes, bytes, bytes]
+
+
 def test_a_tombstone_has_a_key_and_no_value() -> None:
     output = one(Result(None, key="gone"))
     assert (output.key, output.value) == (b"gone", None)
@@ -177,6 +187,8 @@ class Odd:
         Result({"value": {1, 2}}),
         Result({}, key="\ud800"),
         Result({}, headers={"a": "\ud800"}),
+        Result({}, headers={"\ud800": "a"}),  # the client ends the process of who writes it
+        Result({}, headers={"a\0b": "a"}),  # and cuts this
         Result({}, table="\ud800"),
         Order(id=1, note=Odd()),
         Order(id=1, note="\ud800"),

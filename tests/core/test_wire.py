@@ -45,7 +45,27 @@ def test_too_much_is_refused_before_it_is_written_and_where_it_is_read(
         Frames().add(data[:4])
 
 
-@pytest.mark.parametrize("data", [b"nonsense", b"", pickle.dumps(RUN)[:-5], b"cno.such\nthing\n."])
+class Bursting:
+    """What a handler may have put into our pipe."""
+
+    def __reduce__(self) -> tuple[object, tuple[()]]:
+        return burst, ()
+
+
+def burst() -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense",
+        b"",
+        pickle.dumps(RUN)[:-5],
+        b"cno.such\nthing\n.",
+        pickle.dumps(Bursting()),
+    ],
+)
 def test_what_is_no_word_is_told_as_such(data: bytes):
     with pytest.raises(Garbled):
         Frames().add(len(data).to_bytes(4, "little") + data)

@@ -118,7 +118,12 @@ def test_the_handler_is_told_of_a_dead_letter_and_is_not_run(run: Run) -> None:
     assert told == [(7, error)]
 
 
-@pytest.mark.parametrize("raised", [RuntimeError("its own"), SystemExit(1)])
+class Unshown(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("its own"), SystemExit(1), Unshown()])
 def test_what_dead_raises_is_a_warning_and_changes_nothing(run: Run, raised: BaseException) -> None:
     """The dead letter is what must not be lost."""
 

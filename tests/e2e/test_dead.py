@@ -268,7 +268,7 @@ def test_a_record_that_kworker_did_not_write_is_told_left_and_may_be_discarded(d
     desk.write(1)
     desk.writer.write_raw([("kworker-source", b"nonsense")])
     desk.writer.flush()
-    assert {group["reason"] for group in desk.does("list")["groups"]} == {"exhausted", "unreadable"}
+    assert {group["reason"] for group in desk.does("list")["groups"]} == {"exhausted", "foreign"}
     assert "hex" not in desk.types("show", "0:1")
     desk.types("redrive")
     assert desk.code == 1
