@@ -87,7 +87,9 @@ def headers_of(
     """The headers of each record, and by index what the client raised instead of some.
 
     Each record is asked once: the client, asked again for headers that it cannot decode,
-    returns a list that ends the process of whoever looks at it.
+    returns a list that ends the process of whoever looks at it. And not by a call in Python's
+    own code: there it returns such a list the first time already, once the interpreter has
+    specialised the call, and what it raised appears at the next best line (measured on 3.11).
     """
     headers: list[HeaderList | None] = []
     raised: dict[int, Exception] = {}

@@ -158,7 +158,8 @@ class Intake:
         self._flow.crowd(partition, offset)
 
     def _add(self, partition: Partition, raws: list[RawMessage], offsets: list[int]) -> None:
-        partition.ledger.mark(offsets[0], raws[0].timestamp()[1])
+        if (stamp := raws[0].timestamp()[1]) >= 0:  # else it has none, whatever it says
+            partition.ledger.mark(offsets[0], stamp)
         keys = [raw.key() for raw in raws]
         headers, unreadable = headers_of(raws)
         if unreadable:

@@ -2,32 +2,19 @@
 client only. That nothing is lost is never shown with it."""
 
 import ctypes
-from pathlib import Path
 
-import confluent_kafka
+from tests.library import library
 
 PRODUCE, INIT_PRODUCER, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 22, 24, 25, 26, 28
 _PRODUCER = 0
 _TEXT_BYTES = 512
 
 
-def _library() -> ctypes.CDLL:
-    """The very one that the wheel has loaded."""
-    folder = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
-    [path] = folder.glob("librdkafka*.so*")
-    library = ctypes.CDLL(str(path))
-    pointers = ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new")
-    for name in pointers:
-        getattr(library, name).restype = ctypes.c_void_p
-    library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
-    return library
-
-
 class MockCluster:
     """One broker that knows transactions, and lives in a thread of this process."""
 
     def __init__(self) -> None:
-        self._library = _library()
+        self._library = library()
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         conf = ctypes.c_void_p(self._library.rd_kafka_conf_new())
         # It has no brokers to find, and says so.
