@@ -24,6 +24,8 @@ TRACE = "traceparent"  # the one user header that results copy
 FOREIGN_TOPIC = "kafka_dlt-original-topic"
 FOREIGN_EXCEPTION = "kafka_dlt-exception-fqcn"
 
+NO_ROOM_FOR_HEADERS = "; its own headers have no room in the dead-letter topic and are not copied"
+"""What a dead letter's message ends with that cannot have all of its record."""
 _OWN = "kworker-"
 _CARRIED = "kworker-in-"  # the user's own header of a reserved name, while kworker has the record
 COUNT_MAX = 1_000_000
@@ -110,6 +112,12 @@ class Envelope:
             _number(own, DUE, 0, DUE_MS_MAX),
             carried,
         )
+
+
+def no_room(source: Source) -> str:
+    """The same of a stranger's record that has no room at all, and is where it is for ever."""
+    place = "/".join(map(str, source.place))
+    return f"; it has no room in the dead-letter topic and stays at {place}"
 
 
 def carried(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:

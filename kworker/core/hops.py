@@ -13,6 +13,7 @@ from kworker.core.headers import (
     FOREIGN_EXCEPTION,
     FOREIGN_TOPIC,
     MESSAGE,
+    NO_ROOM_FOR_HEADERS,
     REASON,
     REDRIVEN,
     SOURCE,
@@ -20,6 +21,7 @@ from kworker.core.headers import (
     Forged,
     Source,
     carried,
+    no_room,
 )
 from kworker.core.message import NO_HEADERS, HeaderList, RawMessage, headers_of
 from kworker.core.outcome import Output
@@ -87,13 +89,14 @@ class Routes:
     """Where records go from a delay topic, as far as the topics are known.
 
     `delays` are those that records may be sent to, in ms by topic; `partitions` are
-    those of the topics that exist.
+    those of the topics that exist; `dead_bytes_max` is what a dead letter may have, if known.
     """
 
     requeue: str
     dead: str
     delays: Mapping[str, int]
     partitions: Mapping[str, int] = field(default_factory=dict)
+    dead_bytes_max: int | None = None
 
     def of(self, partitions: Mapping[str, int]) -> "Routes":
         """The same over the topics as they are now."""
@@ -110,12 +113,26 @@ class Routes:
         """The record as it is written there: key and value as they are. KeyError if not there."""
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:
-            number, headers = raw.partition(), _dead(waiting, now_ms)
-        else:
-            number = envelope.source.partition
-            headers = _forwarded(envelope, waiting.headers, again=target != self.requeue)
-        partition = number % self.partitions[target]
+            return self._letter(waiting, now_ms)
+        headers = _forwarded(envelope, waiting.headers, again=target != self.requeue)
+        partition = envelope.source.partition % self.partitions[target]
         return Output(target, raw.key(), raw.value(), headers, partition=partition)
+
+    def _letter(self, waiting: Waiting, now_ms: int) -> Output:
+        """A dead letter, with as much of the record as has room: else it would wait for ever."""
+        raw, own = waiting.raw, carried(waiting.headers)
+        at = Source(raw.topic(), raw.partition(), raw.offset(), raw.timestamp()[1])
+        partition = raw.partition() % self.partitions[self.dead]
+
+        def letter(key: bytes | None, value: bytes | None, own: HeaderList, more: str) -> Output:
+            headers = [*own, *_told(waiting.failure, at, more, now_ms)]
+            return Output(self.dead, key, value, headers, partition=partition)
+
+        whole = letter(raw.key(), raw.value(), own, "")
+        if self.dead_bytes_max is None or whole.size <= self.dead_bytes_max:
+            return whole
+        bare = letter(raw.key(), raw.value(), [], NO_ROOM_FOR_HEADERS)
+        return bare if bare.size <= self.dead_bytes_max else letter(None, None, [], no_room(at))
 
     def _hop(self, remaining_ms: int, here: str) -> str:
         """The way round leads through the same topic, if no other is left."""
@@ -136,18 +153,15 @@ def _forwarded(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderLi
     return headers + errors[-1:]
 
 
-def _dead(waiting: Waiting, now_ms: int) -> HeaderList:
-    """A dead letter's headers, for a record that cannot wait."""
-    raw, failure = waiting.raw, waiting.failure
-    at = Source(raw.topic(), raw.partition(), raw.offset(), raw.timestamp()[1])
+def _told(failure: Failure, at: Source, more: str, now_ms: int) -> HeaderList:
+    """kworker's headers of a dead letter, for a record that cannot wait."""
     return [
-        *carried(waiting.headers),
         (SOURCE, str(at).encode()),
         (ATTEMPT, b"1"),
         (FAILED_AT, b"%d" % now_ms),
         (REASON, failure.kind.encode()),
         (EXCEPTION, failure.exception.encode()),
-        (MESSAGE, failure.message.encode()),
+        (MESSAGE, (failure.message + more).encode()),
         (FOREIGN_TOPIC, at.topic.encode()),
         (FOREIGN_EXCEPTION, failure.exception.encode()),
     ]

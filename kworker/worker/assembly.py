@@ -179,7 +179,7 @@ def make_triage(config: Config, facts: TopicFacts, replay: str) -> Triage:
     breaker = BreakerPolicy.of(config.dead_letter.breaker)
     return Triage(
         RetryPolicy(tuple(retry.delays), frozenset(retry.never), retry.mode == "hold"),
-        Letters(config.retry_topic, config.dead_letter.topic, facts, replay),
+        Letters(config.retry_topic, config.dead_letter.topic, facts, replay, config.requeue_topic),
         Breaker(breaker) if breaker else None,
         config.route,
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -35,6 +35,8 @@ class Watch(Protocol):
     def ends(self) -> dict[At, int] | None: ...
     def ask_partitions(self, topics: Iterable[str]) -> None: ...
     def partitions(self) -> dict[str, int] | None: ...
+    def ask_facts(self, topics: Iterable[str]) -> None: ...
+    def facts(self) -> tuple[dict[str, int], dict[str, int]] | None: ...
 
 
 @dataclass(slots=True)
@@ -254,11 +256,18 @@ class DelayLoop:
             self._ends = ends
         if (partitions := self._watch.partitions()) is not None:
             self._hear(partitions)
+        if (facts := self._watch.facts()) is not None:
+            self._hear_of_dead(facts[0].get(self._routes.dead))
         if now >= self._ask_at:
             self._ask_at = now + ASK_S
             self._watch.ask_ends(self.heads.heads)
             routes, here = self._routes, {topic for topic, _ in self.heads.heads}
+            self._watch.ask_facts([routes.dead])
             self._watch.ask_partitions({routes.requeue, routes.dead, *routes.delays, *here})
+
+    def _hear_of_dead(self, bytes_max: int | None) -> None:
+        if bytes_max is not None:
+            self._routes = replace(self._routes, dead_bytes_max=bytes_max)
 
     def _hear(self, partitions: Mapping[str, int]) -> None:
         """When nobody answers, what was known is still the best guess."""

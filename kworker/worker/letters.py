@@ -23,12 +23,17 @@ class Letters:
         dead_topic: str,
         facts: TopicFacts,
         replay: str = "",
+        requeue: str = "",
     ) -> None:
-        """`replay` is the id of the replay that this is for: its dead letters bear it."""
+        """`replay` is the id of the replay that this is for: its dead letters bear it.
+
+        What is not of a source is a stranger's record in the topic `requeue`.
+        """
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic
         self._facts = facts
         self._replay = replay
+        self._requeue = requeue
 
     def waiting(
         self, record: Record, failure: Failure, delay_s: float, attempt: int, due_ms: int
@@ -53,14 +58,20 @@ class Letters:
     def dead(
         self, record: Record, failure: Failure, reason: str, attempt: int, now_ms: int
     ) -> Output:
-        """The dead letter: key, value and headers byte for byte, and why."""
-        source = record.source
-        message, stack = failure.message.encode(), failure.stack.encode()
-        key, value, topic = record.raw.key(), record.raw.value(), self._dead_topic
+        """The dead letter: key, value and headers byte for byte, and why.
 
-        def headers(message: bytes, stack: bytes) -> HeaderList:
-            return [
-                *_carried(record),
+        Where that has no room, the stack trace is cut, then the message, then the headers are
+        left out. A stranger's record that has no room even so stays where it is.
+        """
+        source, carried_on = record.source, _carried(record)
+        message, stack = failure.message.encode(), failure.stack.encode()
+        key, value = record.raw.key(), record.raw.value()
+
+        def letter(
+            key: bytes | None, value: bytes | None, own: HeaderList, message: bytes, stack: bytes
+        ) -> Output:
+            headers = [
+                *own,
                 (names.SOURCE, str(source).encode()),
                 (names.ATTEMPT, b"%d" % attempt),
                 (names.FAILED_AT, b"%d" % now_ms),
@@ -73,14 +84,28 @@ class Letters:
                 (names.FOREIGN_TOPIC, source.topic.encode()),
                 (names.FOREIGN_EXCEPTION, failure.exception.encode()),
             ]
+            return Output(self._dead_topic, key, value, headers)
 
-        over = size_of(headers(message, stack), key, value) - self._facts.limit(topic)
-        if over > 0:
-            # The outermost frames go first, then the message: the record itself stays whole.
-            cut = min(over, len(stack))
-            stack = _whole(stack[cut:])
-            message = _whole(message[: max(0, len(message) - (over - cut))])
-        return Output(topic, key, value, headers(message, stack))
+        limit = self._facts.limit(self._dead_topic)
+        whole = letter(key, value, carried_on, message, stack)
+        if (over := whole.size - limit) <= 0:
+            return whole
+        # The outermost frames go first, then the message: the record itself stays whole.
+        cut = min(over, len(stack))
+        less = _whole(message[: max(0, len(message) - (over - cut))])
+        told = letter(key, value, carried_on, less, _whole(stack[cut:]))
+        if told.size <= limit:
+            return told
+        bare = letter(key, value, [], message + names.NO_ROOM_FOR_HEADERS.encode(), b"")
+        if bare.size <= limit:
+            return bare
+        if record.envelope is None and source.topic == self._requeue:
+            return letter(None, None, [], message + names.no_room(source).encode(), b"")
+        return told  # its topic takes less than it should, and waits for a person
+
+    def fits(self, letter: Output) -> bool:
+        """Whether its topic takes it."""
+        return letter.size <= self._facts.limit(letter.topic)
 
 
 def _carried(record: Record) -> HeaderList:

@@ -3,14 +3,14 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import structlog
 
 from kworker.core.breaker import Breaker
 from kworker.core.failure import Failure
-from kworker.core.outcome import Burying, Retrying
+from kworker.core.outcome import Burying, Output, Retrying
 from kworker.core.record import Partition, Record
 from kworker.core.retry import STANDSTILL_S, Again, Die, RetryPolicy
 from kworker.core.standstill import Route
@@ -95,13 +95,17 @@ class Triage:
 
     def _again(
         self, record: Record, failure: Failure, again: Again, now: float
-    ) -> Retrying | float:
-        self._log.again(record, failure, f"runs again in {again.after_s:g} s", now)
+    ) -> Retrying | Burying | float:
+        what_next = f"runs again in {again.after_s:g} s"
         if again.delay_s is None:
+            self._log.again(record, failure, what_next, now)
             record.attempt = again.attempt
             return now + again.after_s
         due_ms = int((self._wall() + again.after_s) * 1000)
         letter = self._letters.waiting(record, failure, again.delay_s, again.attempt, due_ms)
+        if not self._letters.fits(letter):
+            return self._die(record, _too_large(letter, failure), "unpublishable", now)
+        self._log.again(record, failure, what_next, now)
         return Retrying([letter])
 
     def _die(self, record: Record, failure: Failure, reason: str, now: float) -> Burying | float:
@@ -183,3 +187,11 @@ class Triage:
         topic = record.partition.topic if record.envelope is None else record.source.topic
         handler = self._route_of(topic)
         return self._routes.get(handler) or self._routes.setdefault(handler, Route())
+
+
+def _too_large(letter: Output, failure: Failure) -> Failure:
+    """A failure after which the record has no room in its delay topic, with all its headers."""
+    text = (
+        f"{failure.message}; its retry has up to {letter.size} bytes, too many for {letter.topic}"
+    )
+    return replace(failure, kind="unpublishable", message=text)

@@ -237,7 +237,7 @@ class Bench:
             flow=flow,
             triage=Triage(
                 retry or RetryPolicy(DELAYS_S),
-                Letters(retry_topic, DEAD, _facts(kafka), REPLAY if course else ""),
+                Letters(retry_topic, DEAD, _facts(kafka), REPLAY if course else "", REQUEUE),
                 Breaker(breaker) if breaker else None,
                 lambda topic: topic,
                 self.clock,

@@ -39,6 +39,16 @@ class Watching:
         self._kafka = kafka
         self._asked: list[str] = []
         self._ends: list[At] = []
+        self._facts: list[str] = []
+
+    def ask_facts(self, topics: Iterable[str]) -> None:
+        self._facts = list(topics)
+
+    def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
+        asked, self._facts = self._facts, []
+        there = {name: topic for name in asked if (topic := self._kafka.topic(name))}
+        limits = {name: topic.max_message_bytes for name, topic in there.items()}
+        return (limits, {name: len(topic.logs) for name, topic in there.items()}) if asked else None
 
     def ask_ends(self, partitions: Iterable[At]) -> None:
         self._ends = list(partitions)

@@ -8,6 +8,7 @@ import pytest
 from kworker.clients.kafka import Refused
 from kworker.clients.memory import MemoryKafka
 from kworker.core.delays import HoldPolicy
+from kworker.core.message import Headers
 from kworker.core.offset_map import Committed
 from kworker.worker.intake import Fenced
 from tests.contract.delay_bench import (
@@ -265,11 +266,12 @@ def test_a_record_that_is_refused_keeps_only_its_own_partition_waiting(
     kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """It fails every transaction that it is in, so it is tried alone."""
-    kafka.create("orders.dead.small", 1, max_message_bytes=500)
+    topic = kafka.topic(REQUEUE)
+    assert topic
+    topic.max_message_bytes = 700  # as an operator may have it
     bench = DelayBench(kafka, clocks)
-    bench.loop._routes = type(bench.loop._routes)(REQUEUE, "orders.dead.small", DELAYS_MS)
     bench.turns(2)
-    kafka.append(SECOND, 0, value=b"x" * 1_000)  # forged, and too large for a dead letter there
+    kafka.append(SECOND, 0, value=b"x" * 1_000, headers=headers(0, clocks.wall_ms))
     wait(kafka, clocks, SECOND, 1)  # behind it
     wait(kafka, clocks, SECOND, *range(2, 20), partition=1)
     bench.run(5_000)
@@ -280,6 +282,38 @@ def test_a_record_that_is_refused_keeps_only_its_own_partition_waiting(
     bench.consumer.unsubscribe()
     bench.turns()
     assert bench.loop.reasons == []  # it is another's now
+
+
+@pytest.mark.parametrize(
+    ("size", "own", "value", "says"),
+    [
+        (1_000, (("a", b"x" * 200),), b"x" * 1_000, "no kworker-source"),
+        (1_000, (("a", b"x" * 1_000),), b"x" * 1_000, "headers have no room in the dead-letter"),
+        (1_900, (), None, f"no room in the dead-letter topic and stays at {SECOND}/0/0"),
+    ],
+)
+def test_a_strangers_dead_letter_has_what_there_is_room_for(
+    kafka: MemoryKafka,
+    clocks: Clocks,
+    size: int,
+    own: Headers,
+    value: bytes | None,
+    says: str,
+) -> None:
+    """P5: else no transaction with it is taken, and its partition stands still for ever."""
+    topic = kafka.topic(DEAD)
+    assert topic
+    topic.max_message_bytes = 2_000
+    bench = DelayBench(kafka, clocks)
+    bench.turns(2)
+    kafka.append(SECOND, 0, value=b"x" * size, headers=own)
+    wait(kafka, clocks, SECOND, 1)  # behind it
+    bench.run(3_000)
+    assert texts(kafka) == ["1"]
+    [dead] = kafka.records(DEAD)
+    assert dead.value() == value
+    assert says in (dict(dead.headers() or ())["kworker-message"] or b"").decode()
+    assert bench.loop.reasons == []
 
 
 def test_a_retired_delay_is_emptied_and_not_filled_again(clocks: Clocks) -> None:

@@ -465,6 +465,45 @@ def test_any_name_of_what_is_unavailable_can_be_told(kafka: MemoryKafka, name: o
     assert len(reason.encode()) < 1_000
 
 
+# -- what has no room -----------------------------------------------------------------
+
+
+def test_headers_that_grow_may_cost_a_retry_and_never_the_record(kafka: MemoryKafka) -> None:
+    """Each of the reserved names is three bytes longer in kworker's topics: 300 kB here."""
+    own = (("kworker-", b""),) * 100_000
+    kafka.append("foo", 0, value=b"alpha", key=b"alpha", headers=own)
+    bench = bench_of(kafka, b"beta")
+    fail(bench, b"alpha")
+    fail(bench, b"beta")
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert (dead.value(), told(dead)[names.REASON]) == (b"alpha", b"unpublishable")
+    assert dead.headers()[0][0] == names.SOURCE  # type: ignore[index]
+    message = (told(dead)[names.MESSAGE] or b"").decode()
+    assert message.startswith("no; its retry has up to ")
+    assert message.endswith(names.NO_ROOM_FOR_HEADERS)
+    assert [raw.value() for raw in kafka.records(retry_topic(1.0))] == [b"beta"]
+    assert committed(kafka) == 2
+
+
+@pytest.mark.parametrize("topic", ["foo", REQUEUE])
+def test_a_strangers_record_without_room_stays_where_it_is(kafka: MemoryKafka, topic: str) -> None:
+    """P5; but of a source nothing is left out: its dead-letter topic waits for a person."""
+    value = b"x" * (1_048_588 - 200)
+    kafka.append(topic, 0, value=value)
+    bench = bench_of(kafka, retry=FINAL)
+    if topic == "foo":
+        fail(bench, value)
+    bench.turn(4)
+    if topic == "foo":
+        assert (kafka.records(DEAD), committed(kafka)) == ([], 0)
+        return
+    [dead] = kafka.records(DEAD)
+    assert (dead.value(), told(dead)[names.REASON]) == (None, b"undecodable")
+    assert (told(dead)[names.MESSAGE] or b"").decode().endswith(f"stays at {REQUEUE}/0/0")
+    assert kafka.committed(GROUP)[REQUEUE, 0] == 1
+
+
 # -- hold -----------------------------------------------------------------------------
 
 

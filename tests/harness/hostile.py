@@ -10,6 +10,9 @@ from tests.harness.raw_writer import RawRecord
 
 FORGED_FROM = 10**9
 """From this offset on a source position is forged, and each is so once."""
+SOURCE_BYTES_MAX = 1_048_588  # the broker's default
+OWN_BYTES_MAX = SOURCE_BYTES_MAX + 65_536  # of the service's own topics
+_FRAME_BYTES = 300  # of a record alone in its batch, and of a mark
 DAY_MS, MINUTE_MS = 86_400_000, 60_000
 Header = tuple[bytes, bytes | None]
 SOURCE, ATTEMPT, DUE = b"kworker-source", b"kworker-attempt", b"kworker-due"
@@ -115,7 +118,9 @@ class Hostile:
         record = RawRecord(
             self._topics.source, self._partition(), key, value, self._headers(), self._stamp()
         )
-        if rolled.random() < 0.3 and value is not None and len(value) < 100:
+        if rolled.random() < 0.001:
+            record = record._replace(value=self._as_large_as(SOURCE_BYTES_MAX, record))
+        elif rolled.random() < 0.3 and value is not None and len(value) < 100:
             # As many different ends as there are handlers.
             record = record._replace(value=value + b"%d" % rolled.randrange(1_000))
         return Sent(record, b"")
@@ -160,8 +165,16 @@ class Hostile:
 
     def _marked(self, topic: str, headers: list[Header]) -> tuple[RawRecord, bytes]:
         mark = b"<%d>" % self._made
-        value = (self._value() or b"") + mark
-        return RawRecord(topic, self._partition(), self._key(), value, headers), mark
+        record = RawRecord(topic, self._partition(), self._key(), self._value(), headers)
+        large = self._random.random() < 0.004 and topic != self._topics.results
+        value = self._as_large_as(OWN_BYTES_MAX, record) if large else record.value or b""
+        return record._replace(value=value + mark), mark
+
+    def _as_large_as(self, most: int, record: RawRecord) -> bytes:
+        """A value with which the record has just room in its topic, or almost."""
+        headers = sum(8 + len(name) + len(value or b"") for name, value in record.headers)
+        room = most - _FRAME_BYTES - headers - len(record.key or b"")
+        return self._random.randbytes(room - self._random.choice((0, 100, 1_000, 10_000)))
 
     def _partition(self) -> int:
         return self._random.randrange(self._topics.partitions)
@@ -200,6 +213,8 @@ class Hostile:
             return []
         if rolled < 0.41:
             return [(b"h%d" % (n % 100), b"%d" % n) for n in range(1_000)]
+        if rolled < 0.4105:
+            return [(b"kworker-", None)] * self._random.choice((10_000, 30_000))
         headers = [
             (self._random.choice(NAMES), self._small()) for _ in range(self._random.randint(1, 6))
         ]

@@ -105,6 +105,7 @@ class Found(NamedTuple):
 
     sent: Sequence[Sent]
     records: Mapping[Place, Raw]  # of the source topics
+    strangers: Mapping[Place, bytes]  # by where they are: their marks
     ends: Sequence[End]
     stayed: Counter[bytes]  # strangers among results and dead letters, by their marks
     reasons: Counter[str]
@@ -199,6 +200,11 @@ def _found(
         for topic in (topics.source, calm)
         for raw in kafka.messages(bootstrap, topic)
     }
+    strangers = {
+        Place(topic, raw.partition(), raw.offset()): mark_of(raw.value())
+        for topic in (topics.requeue, *topics.delays)
+        for raw in kafka.messages(bootstrap, topic)
+    }
     staying = {each.mark for each in sent if each.stays}
     ends: list[End] = []
     stayed: Counter[bytes] = Counter()
@@ -210,7 +216,7 @@ def _found(
             else:
                 ends.append(_end(raw))
     reasons = Counter(end.reason or "result" for end in ends)
-    return Found(sent, records, ends, stayed, reasons, restarts, exit_code, verbs)
+    return Found(sent, records, strangers, ends, stayed, reasons, restarts, exit_code, verbs)
 
 
 def mark_of(value: bytes | None) -> bytes:
@@ -256,7 +262,7 @@ def judge(found: Found) -> dict[str, Any]:
         if end.place in found.records:
             tell("changed", _changed(found.records[end.place], end))
             continue
-        each = _whose(end, strangers)
+        each = strangers.get(found.strangers.get(end.place, mark_of(end.value)))
         if each is None:
             tell("unknown", end)
             continue
@@ -273,16 +279,14 @@ def judge(found: Found) -> dict[str, Any]:
     return wrong
 
 
-def _whose(end: End, strangers: Mapping[bytes, Sent]) -> Sent | None:
-    return strangers.get(mark_of(end.value))
-
-
 def _misread(each: Sent, end: End) -> Any:
     """A stranger that was believed though it should not, or the reverse; or that was changed."""
     believed = end.place.offset >= FORGED_FROM
     named = "/".join(map(str, end.place))
     right = each.forged.startswith(f"{named}/") if each.forged else not believed
     same = end.value == each.record.value and (end.key or None) == (each.record.key or None)
+    if end.value is None:  # a record as large as its topic takes, and its headers beside
+        same = _message(end).endswith(f" and stays at {named}")
     return None if right and same else (each, end)
 
 
@@ -297,7 +301,13 @@ def _changed(raw: Raw, end: End) -> Any:
         same = end.value == raw.value() or json.loads(end.value or b"") == {"null": True}
         return None if same else (raw.value(), end)
     same = end.value == raw.value() and _users(end.headers) == (headers or [])
+    if _message(end).endswith("headers have no room in the dead-letter topic and are not copied"):
+        same = end.value == raw.value() and _users(end.headers) == []
     return None if same else (raw.value(), headers, end)
+
+
+def _message(end: End) -> str:
+    return (dict(end.headers).get("kworker-message") or b"").decode()
 
 
 def _users(headers: HeaderList) -> HeaderList:
