@@ -25,6 +25,7 @@ from kworker.config_rules import WORKER_BYTES, memory_ceiling
 from kworker.core.idempotency import names_function
 from kworker.distribution import how_to_install
 from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
+from kworker.group_note import GroupNote, lost
 from kworker.jars import find_java
 from kworker.topics import (
     BYTES_MAX,
@@ -223,7 +224,7 @@ def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
         f"{are} missing: {', '.join(missing)}",
         f"create with: kworker topics create --config {config.file}"
         + _source_advice(config, missing),
-        ExitCode.UNREACHABLE if _note(config).exists() else ExitCode.CONFIG,
+        ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
     )
 
 
@@ -232,7 +233,7 @@ def _no_match(config: Config) -> Finding:
         "source.topics",
         f"no topic matches {config.source.pattern}",
         "create the source topics, or correct it",
-        ExitCode.UNREACHABLE if _note(config).exists() else ExitCode.CONFIG,
+        ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
     )
 
 
@@ -353,32 +354,42 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
     """At the group's first start, commits where it begins, before the first record is taken.
 
     So what `source.start` means is settled once, and no later loss of positions can silently
-    skip or repeat a topic: a group that is noted in `state_dir` and has none is an error.
+    skip or repeat a topic: a group that is noted in `state_dir` and has none is an error, and
+    so is a partition.
     """
+    note = GroupNote(config.state_dir)
     try:
         admin = _admin(config, GROUP_TIMEOUT_S)
         topics = admin.topics(source_topics(config, admin.topic_names()))
         partitions = [(name, n) for name, info in topics.items() for n in range(info.partitions)]
-        if not admin.group_offsets(config.name, partitions):
-            if _note(config).exists():
-                return [_lost_offsets(config)]
+        held = set(admin.group_offsets(config.name, partitions))
+        ids = admin.identities(topics)
+        if gone := lost(note.had(), [at for at in partitions if at not in held], ids):
+            return [_lost_offsets(config, gone if held else [])]
+        if not held:
+            if note.exists:
+                return [_lost_offsets(config, [])]
             if config.source.start == "fail":
                 return [_must_not_choose(config)]
             positions = admin.list_offsets(partitions, config.source.start)
             admin.set_group_offsets(config.name, positions)
-        _write_note(config, admin)
+            held = set(positions)
+        note.write(config.name, admin.cluster_id(), held, ids)
     except KworkerError as error:
         return [_unanswered(error)]
     return []
 
 
-def _lost_offsets(config: Config) -> Finding:
+def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
+    """Of some partitions, or of all."""
+    where = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
+    each = "; for each of them, with --topic and --partition" if gone else ""
     return Finding(
         "source.start",
-        f"the group {config.name} ran before and has no positions now: they expired, somebody"
-        " deleted them, or its source topics were deleted and made again",
-        "choose where to go on with kworker offsets reset, or, to begin as at a first start,"
-        f" remove {_note(config)}",
+        f"the group {config.name} ran before and has no positions{where} now: they expired,"
+        " somebody deleted them, or its source topics were deleted and made again",
+        f"choose where to go on with kworker offsets reset{each}, or, to begin as at a first start,"
+        f" remove {GroupNote(config.state_dir).path}",
         ExitCode.UNREACHABLE,
     )
 
@@ -389,18 +400,3 @@ def _must_not_choose(config: Config) -> Finding:
         f'the group {config.name} has no positions yet, and start = "fail"',
         "set earliest or latest, or give the group its positions",
     )
-
-
-def _note(config: Config) -> Path:
-    """Says that the group has run."""
-    return config.state_dir / "group.json"
-
-
-def _write_note(config: Config, admin: "Admin") -> None:
-    note = _note(config)
-    if note.exists():
-        return
-    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = note.with_suffix(".part")
-    draft.write_text(json.dumps({"group": config.name, "cluster": admin.cluster_id()}))
-    draft.replace(note)

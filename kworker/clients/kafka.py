@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_INVALID,
     Consumer,
     KafkaError,
     KafkaException,
@@ -23,6 +24,9 @@ from kworker.core.outcome import Output
 At = tuple[str, int]
 """A topic and a partition."""
 
+LOST = int(OFFSET_INVALID)
+"""Instead of a position: what the group holds, and where that is nothing, a GAP."""
+
 _LOG = logging.getLogger("librdkafka")
 
 
@@ -30,7 +34,7 @@ class Trouble(Enum):
     """What an event that is not a record means for the worker."""
 
     END = auto()  # the end of a partition, at the event's offset
-    GAP = auto()  # the position is outside of what the partition holds
+    GAP = auto()  # the position is outside of what the partition holds, or there is none
     FENCED = auto()  # another process has taken this identity
     MISSING = auto()  # topic or partition unknown, or not allowed
     PASSING = auto()  # the client recovers by itself
@@ -197,7 +201,7 @@ class KafkaConsumer:
         return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
-        """Takes up partitions at positions (None: the beginning), paused.
+        """Takes up partitions at positions (None: the beginning; or LOST), paused.
 
         That is, nothing of them is returned before they are resumed; but the client fetches
         already, for one that is paused and resumed here is not fetched for a second.

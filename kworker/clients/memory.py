@@ -105,7 +105,7 @@ class MemoryConsumer:
         return {at: self._group.committed.get(at) for at in partitions}
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
-        """Takes up partitions at positions (None: the beginning), paused."""
+        """Takes up partitions at positions (None: the beginning; or LOST), paused."""
         self._fetches = {
             at: _Fetch(self._kafka.log(at).low if position is None else position)
             for at, position in positions.items()

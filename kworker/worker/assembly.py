@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kworker.clients.kafka import At, KafkaProducer
@@ -80,7 +80,7 @@ class Role:
 
     `reader` makes the consumer of a listener; who does not `identify` topics keeps no offset
     maps; `replay` is the id that what is written bears; only a supervised process has the
-    suspects `apart`.
+    suspects `apart`, and partitions where the group `had` a position.
     """
 
     slot: int
@@ -89,6 +89,7 @@ class Role:
     intake: IntakePolicy
     replay: str = ""
     apart: bool = True
+    had: Mapping[At, str] = field(default_factory=dict)
 
 
 def make_results(config: Config, facts: TopicFacts, replay: str = "") -> Results:
@@ -138,6 +139,7 @@ def make_poller(
         flow=flow,
         intake=role.intake,
         revoke_timeout_s=workers.revoke_timeout,
+        had=role.had,
     )
 
 

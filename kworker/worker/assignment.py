@@ -6,9 +6,10 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import LOST, At, Refused
 from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of, same_topic
 from kworker.core.record import NAMELESS, Partition
+from kworker.group_note import lost
 from kworker.worker.committer import Committer
 
 _LOG = structlog.get_logger()
@@ -63,12 +64,17 @@ class Assignment:
         finish: Callable[[list[Partition]], None],
         drop: Callable[[Partition], None],
         calm: Callable[[], bool],
+        had: Mapping[At, str],
     ) -> None:
-        """Who asks nobody to `identify` topics goes by positions alone."""
+        """Who asks nobody to `identify` topics goes by positions alone.
+
+        Where the group `had` a position, by the topic's id, it must have one.
+        """
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
         self._calm = calm  # whether nothing of ours hides the positions
+        self._had = dict(had)
         self.maps_ignored = 0
         self._nameless: set[str] = set()  # topics of which that was said
         self._known: dict[str, Identity] = {}  # as of the last assignment of each
@@ -97,9 +103,11 @@ class Assignment:
         identities = self._identities({topic for topic, _ in partitions}, deadline)
         origins = {at: origin_of(identities[at[0]], at) for at in held if at[0] in identities}
         held |= self._begun_anew(held, identities, origins)
+        gone = lost(self._had, [at for at, each in held.items() if each is None], identities)
         for at, each in held.items():
             self._begin(at, each, origins.get(at))
-        self._consumer.assign({at: each and each.position for at, each in held.items()})
+        begin = {at: each and each.position for at, each in held.items()}
+        self._consumer.assign({**begin, **dict.fromkeys(gone, LOST)})
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
 
@@ -203,6 +211,9 @@ class Assignment:
                 partition.open = False
                 self.fresh.discard(partition)
                 self._drop(partition)
+            if self._committer.told(at) is not None:
+                known = self._known.get(at[0])
+                self._had[at] = known.topic_id if known else ""
             self._committer.forget(at)
         self.changed = True
 

@@ -61,12 +61,14 @@ class Heads:
 
     def assigned(self, partitions: list[At]) -> None:
         """Reads positions back and begins there; the group waits meanwhile."""
+        # A partition that stopped, and is not given anew, stands still as before.
+        stopped = {_name(at) for at in self.heads.keys() - set(partitions)}
+        self.reasons = {name: text for name, text in self.reasons.items() if name in stopped}
         positions = self._positions(partitions) if partitions else {}
         for at, position in positions.items():
             self.heads[at] = Head(self._delay_ms(at[0]), position)
         self.consumer.assign(positions)
         self.joined = self._fresh = True
-        self.reasons = {}
         _LOG.info("assigned", partitions=_names(partitions))
 
     def revoked(self, partitions: list[At]) -> None:
@@ -164,7 +166,7 @@ class Heads:
         """The partition stops, by itself: the client fetches nothing more of it."""
         if not (head := self.heads.get(at)):
             return  # its owner is told
-        name = f"{at[0]}/{at[1]}"
+        name = _name(at)
         try:
             low, high = self.consumer.watermarks(at, _ASK_S)
             holds = f"the partition now holds {low} to {high}"
@@ -175,5 +177,9 @@ class Heads:
         _LOG.error(text)
 
 
+def _name(at: At) -> str:
+    return f"{at[0]}/{at[1]}"
+
+
 def _names(partitions: Iterable[At]) -> list[str]:
-    return [f"{topic}/{number}" for topic, number in sorted(partitions)]
+    return [_name(at) for at in sorted(partitions)]

@@ -1,7 +1,7 @@
 """Intake: what the client returns, into ledger and lanes; and what its events mean."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
@@ -27,6 +27,7 @@ from kworker.worker.assignment import Assigning, Assignment
 _LOG = structlog.get_logger()
 
 _ASK_S = 5.0
+_NO_POSITION = "the group had a position there and has none now;"
 _OBJECT_BYTES = 400  # what a record costs beside its payload
 _HEADER_BYTES = 100  # and a header
 
@@ -98,18 +99,24 @@ class Intake:
             self._deliver(batch)
         return len(batch)
 
-    def rebalanced(self) -> None:
-        """Reasons that the new assignment has answered are forgotten."""
-        back = {f"source {topic}" for topic, _ in self._assignment.partitions}
+    def rebalanced(self, fresh: Collection[Partition]) -> None:
+        """Reasons that the new assignment has answered are forgotten.
+
+        A partition that stopped, and was not given anew, stands still as before.
+        """
+        begun = {(partition.topic, partition.number) for partition in fresh}
+        owned = self._assignment.partitions.keys()
+        back = {f"source {topic}" for topic, _ in owned}
+        stopped = {_gap_at(at) for at in owned - begun}
         self.reasons = {
             name: text
             for name, text in self.reasons.items()
-            if not name.startswith("gap ") and name not in back
+            if name in stopped or not (name.startswith("gap ") or name in back)
         }
 
     def stopped(self, at: At) -> bool:
         """Whether a partition waits for a person, who decides where to go on."""
-        return f"gap {at[0]}/{at[1]}" in self.reasons
+        return _gap_at(at) in self.reasons
 
     def _deliver(self, batch: list[RawMessage]) -> None:
         """Into ledger and lanes, what is of one partition together.
@@ -253,9 +260,16 @@ class Intake:
             holds = f"the partition now holds {low} to {high}"
         except Refused as refused:
             holds = f"what the partition holds is not known ({refused})"
-        text = f"{name} stopped: its next record would be {partition.ledger.end}, but {holds}"
-        self.reasons[f"gap {name}"] = f"{text}; `kworker offsets reset` decides where to go on"
+        end = partition.ledger.end
+        would = f"its next record would be {end}, but" if end is not None else _NO_POSITION
+        text = f"{name} stopped: {would} {holds}"
+        self.reasons[_gap_at(at)] = f"{text}; `kworker offsets reset` decides where to go on"
         _LOG.error(text)
+
+
+def _gap_at(at: At) -> str:
+    """The name of the reason for which a partition stands still."""
+    return f"gap {at[0]}/{at[1]}"
 
 
 def _failed(record: Record, kind: Kind, message: str) -> Record:

@@ -66,11 +66,12 @@ class Poller:
         dispatch: Dispatch,
         intake: IntakePolicy,
         revoke_timeout_s: float,
+        had: Mapping[At, str],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.dispatch = dispatch
-        self.assignment = Assignment(identify, self._finish, self._drop, self._calm)
+        self.assignment = Assignment(identify, self._finish, self._drop, self._calm, had)
         self._consumer = consumer(self.assignment)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
@@ -223,9 +224,9 @@ class Poller:
         self.flow.paused = paused | assignment.fresh
         if assignment.fresh:
             self.dispatch.returned(assignment.partitions.values())
+        self._intake.rebalanced(assignment.fresh)
         assignment.fresh.clear()
         assignment.changed = False
-        self._intake.rebalanced()
         self.dispatch.rebalanced()
         if self.flow.stopped:
             self.dispatch.shed(list(assignment.partitions.values()))

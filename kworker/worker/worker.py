@@ -21,6 +21,7 @@ from kworker.config import Config
 from kworker.core.failure import Failure
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
+from kworker.group_note import GroupNote
 from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
@@ -216,7 +217,8 @@ class Worker:
             made.append(KafkaConsumer(consumer_properties(config, slot=slot.number), listener))
             return made[0]
 
-        role = Role(slot.number, reader, watch.identities, make_intake(config))
+        had = GroupNote(config.state_dir).had()
+        role = Role(slot.number, reader, watch.identities, make_intake(config), had=had)
         poller = make_poller(config, role, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
         pool.start()

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kworker.clients.kafka import At, Trouble, trouble_of
+from kworker.clients.kafka import LOST, At, Trouble, trouble_of
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed
 from tests.contract.clusters import Cluster
@@ -29,8 +29,10 @@ class Member:
         *,
         group: str = "",
         reads: bool = True,
+        insists: bool = False,
         **properties: Any,
     ) -> None:
+        """One that `insists` on a position begins nowhere without."""
         self.owned: list[At] = []
         self.told: list[tuple[str, Any]] = []  # what the listener heard, in order
         self.records: list[RawMessage] = []
@@ -39,6 +41,7 @@ class Member:
         self.commit_on_revoke: dict[At, Committed] = {}
         self._wait_s = cluster.wait_s
         self._reads = reads
+        self._insists = insists
         self._resume: list[At] = []
         self.consumer = cluster.consumer(self, group or new_group(), **properties)
         self.consumer.subscribe(topics)
@@ -48,7 +51,8 @@ class Member:
     def assigned(self, partitions: list[At]) -> None:
         self.told.append(("assigned", sorted(partitions)))
         held = self.consumer.positions(partitions, 10.0) if partitions else {}
-        self.consumer.assign({at: each and each.position for at, each in held.items()})
+        none = LOST if self._insists else None
+        self.consumer.assign({at: each.position if each else none for at, each in held.items()})
         self.owned = sorted({*self.owned, *partitions})
         self._resume += list(partitions) if self._reads else []
 

@@ -97,6 +97,7 @@ class Settler:
             flow=flow,
             dispatch=dispatch,
             intake=IntakePolicy(),
+            had={},
             revoke_timeout_s=REVOKE_TIMEOUT_S,
         )
         self.consumer = made[0]

@@ -442,6 +442,25 @@ def test_a_position_that_the_partition_lost_stops_it_and_is_told_once(kafka: Clu
     assert second.consumer.watermarks((topic, 0), 10) == (2, 3)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_partition_whose_position_is_lost_stops_and_is_told_once(
+    kafka: Cluster, protocol: str
+) -> None:
+    """To begin anywhere would repeat or skip; the others go on."""
+    topic, group = kafka.create(2), new_group()
+    for partition in (0, 1):
+        fill(kafka, topic, b"alpha", b"bravo", partition=partition)
+    first = Member(kafka, [topic], group=group, group_protocol=protocol)
+    until(lambda: len(first.owned) == 2, first)
+    first.consumer.commit_now({(topic, 1): Committed(1)})
+    first.consumer.close()
+    second = Member(kafka, [topic], group=group, insists=True, group_protocol=protocol)
+    until(lambda: second.troubles and second.records, second)
+    for_a_while(second)
+    assert second.troubles == [(Trouble.GAP, topic)]
+    assert [(r.partition(), r.value()) for r in second.records] == [(1, b"bravo")]
+
+
 def test_without_a_position_reading_begins_at_what_is_left(kafka: Cluster) -> None:
     topic = kafka.create()
     fill(kafka, topic, b"alpha", b"bravo", b"charlie")

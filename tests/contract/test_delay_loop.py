@@ -448,6 +448,9 @@ def test_what_was_deleted_before_it_was_read_stops_its_partition_and_names_the_g
     [reason] = successor.loop.reasons
     assert f"{SECOND}/0 stopped: its next record would be 1" in reason
     assert "4 to 6" in reason
+    successor.heads.revoked([(SECOND, 1)])  # as in a cooperative rebalance: the other stays
+    successor.heads.assigned([(SECOND, 1)])
+    assert successor.loop.reasons == [reason]
 
 
 def test_a_twin_of_its_identity_ends_it(bench: DelayBench, kafka: MemoryKafka) -> None:

@@ -601,6 +601,51 @@ def test_a_partition_at_a_gap_stops_and_says_so_and_the_others_go_on() -> None:
     assert "3 to 4" in reason
 
 
+LOST = "foo/0 stopped: the group had a position there and has none now; the partition now holds"
+
+
+def test_a_position_that_vanishes_while_it_runs_stops_its_partition(kafka: MemoryKafka) -> None:
+    """At the next rebalance: to begin at the beginning would do all of it again, unsaid."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(*WORDS)
+    bench.turn(2)
+    assert position(kafka) == 3
+    del kafka.group(GROUP).committed["foo", 0]
+    bench.consumer.expire()
+    bench.turn(4)
+    assert bench.in_hand() == []
+    [reason] = bench.poller.reasons
+    assert reason.startswith(f"{LOST} 0 to 3; `kworker offsets reset` decides where to go on")
+    assert ("foo", 0) not in kafka.group(GROUP).committed
+
+
+@pytest.mark.parametrize("topic_id", ["", "1", "former"])
+def test_a_position_that_was_noted_and_is_gone_stops_its_partition(
+    kafka: MemoryKafka, topic_id: str
+) -> None:
+    """Deleted or expired while nothing ran; but a topic that was made again never had one."""
+    [identity] = kafka.identities(["foo"], 1.0).values()
+    same = identity.topic_id if topic_id == "1" else topic_id
+    bench = Bench(kafka, ["foo"], had={("foo", 0): same})
+    bench.turn(3)
+    stands = topic_id != "former"
+    assert bench.in_hand() == ([] if stands else list(WORDS))
+    assert [reason.startswith(LOST) for reason in bench.poller.reasons] == [True] * stands
+
+
+def test_a_partition_that_stands_still_is_told_of_after_others_came_and_went() -> None:
+    """A cooperative rebalance gives it nothing anew, so nobody would tell again."""
+    kafka = two_partitions()
+    bench = Bench(kafka, ["foo"], had={("foo", 0): ""})
+    bench.turn(3)
+    [before] = bench.poller.reasons
+    bench.poller.assignment.revoked([("foo", 1)])
+    bench.poller.assignment.assigned([("foo", 1)])
+    bench.turn(2)
+    assert bench.poller.reasons == [before]
+
+
 def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_such(
     kafka: MemoryKafka,
 ) -> None:

@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from redis import Redis
 
 from kworker import config_file, preflight
 from kworker.config import Config, Idempotency
 from kworker.errors import ExitCode
+from kworker.group_note import GroupNote
 from tests.e2e.conftest import Kworker, Meanwhile
-from tests.harness.kafka import delete_topic
+from tests.harness.kafka import commit, delete_topic, led
 from tests.harness.redis import own_redis
+from tests.waiting import eventually
 
 Configured = Callable[..., Path]
 
@@ -398,6 +400,42 @@ def test_a_group_that_ran_and_lost_its_positions_waits_for_a_decision(
     assert "ran before and has no positions now" in found.problem
     assert "kworker offsets reset" in found.next_step
     assert offsets(bootstrap, config.name) == {}
+
+
+def test_a_partition_that_lost_its_position_waits_for_a_decision(
+    service: Callable[..., Config], bootstrap: str
+) -> None:
+    """It would begin at its beginning, and do all of it again, while the others go on."""
+    config = service()
+    assert preflight.before_start(config) == []
+    [source] = config.source.topics
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_consumer_groups([config.name])[config.name].result(30)
+    commit(bootstrap, config.name, [TopicPartition(source, 0, 3)])
+    [found] = preflight.before_start(config)
+    assert found.exit_code is ExitCode.UNREACHABLE
+    assert f"ran before and has no positions of {source}/1 now" in found.problem
+    assert "kworker offsets reset; for each of them, with --topic and --part" in found.next_step
+    assert offsets(bootstrap, config.name) == {0: 3}
+    commit(bootstrap, config.name, [TopicPartition(source, 1, 0)])
+    assert preflight.before_start(config) == []
+
+
+def test_a_partition_that_never_had_a_position_is_new(
+    service: Callable[..., Config], bootstrap: str
+) -> None:
+    """It begins at the earliest, and is noted once it has one; so is a topic made again."""
+    config = service()
+    assert preflight.ensure_start_offsets(config) == []
+    [source] = config.source.topics
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(source, 3)])[source].result(30)
+    eventually(lambda: led(admin, source) == 3, what="the third")
+    assert preflight.ensure_start_offsets(config) == []
+    assert GroupNote(config.state_dir).had().keys() == {(source, 0), (source, 1)}
+    commit(bootstrap, config.name, [TopicPartition(source, 2, 0)])
+    assert preflight.ensure_start_offsets(config) == []
+    assert GroupNote(config.state_dir).had().keys() == {(source, n) for n in range(3)}
 
 
 def test_a_topic_that_goes_missing_later_is_waited_for(

@@ -1,0 +1,65 @@
+"""What `state_dir` remembers of the group: that it ran, and where it had positions."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kworker.core.offset_map import Identity
+
+At = tuple[str, int]
+
+
+class GroupNote:
+    """Written at each start, when positions are there; read by the workers.
+
+    By it a position that was lost is told from one that there never was. A topic that was
+    made again had none: its id is another.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / "group.json"
+
+    @property
+    def exists(self) -> bool:
+        """The group ran before."""
+        return self.path.exists()
+
+    def had(self) -> dict[At, str]:
+        """The source partitions where the group had a position, with the id of their topic."""
+        try:
+            topics = json.loads(self.path.read_text()).get("sources", {})
+        except (FileNotFoundError, ValueError):
+            return {}
+        return {
+            (name, int(number)): str(topic["id"])
+            for name, topic in topics.items()
+            for number in topic["partitions"]
+        }
+
+    def write(
+        self, group: str, cluster: str, held: Iterable[At], ids: Mapping[str, Identity]
+    ) -> None:
+        """Adds where it has positions now; what is noted of other topics stays."""
+        noted = {at: id_ for at, id_ in self.had().items() if _is_same(id_, ids.get(at[0]))}
+        named = {name: id_ for (name, _), id_ in noted.items()}
+        named |= {name: identity.topic_id for name, identity in ids.items()}
+        known = sorted({*noted, *held})
+        topics: dict[str, dict[str, Any]] = {}
+        for name, number in known:
+            topic = topics.setdefault(name, {"id": named.get(name, ""), "partitions": []})
+            topic["partitions"].append(number)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self.path.with_suffix(".part")
+        draft.write_text(json.dumps({"group": group, "cluster": cluster, "sources": topics}))
+        draft.replace(self.path)
+
+
+def lost(had: Mapping[At, str], missing: Collection[At], ids: Mapping[str, Identity]) -> list[At]:
+    """Of partitions without a position, those that had one, of the topic that is there now."""
+    return sorted(at for at in missing if at in had and _is_same(had[at], ids.get(at[0])))
+
+
+def _is_same(topic_id: str, identity: Identity | None) -> bool:
+    """Where nobody knows, a person decides."""
+    return not topic_id or identity is None or identity.topic_id == topic_id

@@ -1,0 +1,56 @@
+"""What is remembered of a group's positions, and which of them are lost."""
+
+from pathlib import Path
+
+import pytest
+
+from kworker.core.offset_map import Identity
+from kworker.group_note import GroupNote, lost
+
+ONE, TWO = Identity("cluster", "one"), Identity("cluster", "two")
+A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> GroupNote:
+    return GroupNote(tmp_path / "state")
+
+
+def test_what_was_noted_stays_while_its_topic_is_the_same(note: GroupNote) -> None:
+    """A topic may be left out of `source.topics` for months, and its positions expire."""
+    assert not note.exists
+    assert note.had() == {}
+    note.write("orders", "cluster", [A0, B0], {"a": ONE, "b": TWO})
+    note.write("orders", "cluster", [A1], {"a": ONE})
+    assert note.exists
+    assert note.had() == {A0: "one", A1: "one", B0: "two"}
+    note.write("orders", "cluster", [A1], {"a": TWO})  # made again
+    assert note.had() == {A1: "two", B0: "two"}
+    note.write("orders", "cluster", [A0], {})  # nobody tells
+    assert note.had() == {A0: "two", A1: "two", B0: "two"}
+
+
+@pytest.mark.parametrize("text", ['{"group": "orders", "cluster": "c"}', "", "{"])
+def test_a_note_of_before_or_a_damaged_one_tells_nothing_of_positions(
+    note: GroupNote, text: str
+) -> None:
+    note.path.parent.mkdir()
+    note.path.write_text(text)
+    assert (note.exists, note.had()) == (True, {})
+
+
+@pytest.mark.parametrize(
+    ("had", "ids", "gone"),
+    [
+        ({A0: "one"}, {"a": ONE}, [A0]),
+        ({A0: "one"}, {"a": TWO}, []),
+        ({A0: "one"}, {}, [A0]),
+        ({A0: ""}, {"a": ONE}, [A0]),
+        ({B0: "one"}, {"a": ONE, "b": ONE}, []),
+    ],
+)
+def test_lost_is_what_was_there_of_the_topic_that_is_there_now(
+    had: dict[tuple[str, int], str], ids: dict[str, Identity], gone: list[tuple[str, int]]
+) -> None:
+    """Where nobody knows which topic it is, a person decides."""
+    assert lost(had, [A0, A1], ids) == gone
