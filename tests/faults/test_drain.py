@@ -1,7 +1,6 @@
 """SIGTERM with handlers at work: what has begun ends, within the time, and nothing else begins."""
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
-DRAIN_S = 10
 EXIT_DRAIN_TIMED_OUT = 75
 SECOND = """
 import time
@@ -47,7 +45,7 @@ def test_64_busy_handlers_and_a_backlog_drain_without_loss_or_repeat(
     """The next start begins exactly behind what the last one began."""
     source = topic("proof", partitions=4)
     settings = {
-        "workers": {"processes": 2, "threads": 32, "drain_timeout": f"{DRAIN_S}s"},
+        "workers": {"processes": 2, "threads": 32, "drain_timeout": "10s"},
         "delivery": {"results": results},
     }
     writer = Writer(bootstrap, tmp_path / "produced")
@@ -57,9 +55,7 @@ def test_64_busy_handlers_and_a_backlog_drain_without_loss_or_repeat(
     ) as drained:
         drained.serve()
         eventually(lambda: at_work(drained) == 64, timeout_s=60, what="64 handlers are at work")
-        began = time.monotonic()
-        assert drained.stop() == 0
-        assert time.monotonic() - began < DRAIN_S
+        assert drained.stop() == 0  # within the time, or it would be 75
         drained.is_gone()
         runs = invocations(drained.ledger)
         assert [run for run in runs if not run.ended] == [], "cut off"
