@@ -6,10 +6,12 @@ from pathlib import Path
 
 from tests.faults.test_delay_process import PARTITIONS, Reader, Retries, settings
 from tests.harness.service import service
+from tests.waiting import repeated
 
 Topic = Callable[..., str]
 
 WITHIN_MS = 500
+TRIES = 3  # the machine may be busy in one of them; who is late by himself is late in each
 
 
 def test_99_of_100_are_forwarded_within_half_a_second_when_5_000_come_due_at_once(
@@ -20,15 +22,19 @@ def test_99_of_100_are_forwarded_within_half_a_second_when_5_000_come_due_at_onc
     with service(tmp_path / "service", bootstrap, [source], settings=settings()) as struck:
         struck.serve()
         reader, retries = Reader(struck), Retries(struck)
-        for _ in range(10):
-            for delay in ("4s", "2s", "1s"):
-                retries.write(delay, 167)
-            retries.finish()
-        reader.until(len(retries.due_ms))
+
+        def late_ms(_: int) -> int:
+            """The 99th of 100, of a try."""
+            first = len(retries.due_ms)
+            for _ in range(10):
+                for delay in ("4s", "2s", "1s"):
+                    retries.write(delay, 167)
+                retries.finish()
+            reader.until(len(retries.due_ms))
+            late = [at - retries.due_ms[n] for n, at in reader.seen_ms.items() if n >= first]
+            assert min(late) >= 0
+            return round(statistics.quantiles(late, n=100)[98])
+
+        repeated(late_ms, lambda late: late <= WITHIN_MS, tries=TRIES, what="in time")
         reader.close()
-        late_ms = [seen - retries.due_ms[number] for number, seen in reader.seen_ms.items()]
-        spread = statistics.quantiles(late_ms, n=100)
-        assert min(late_ms) >= 0
-        assert spread[98] <= WITHIN_MS, (spread[49], spread[89], spread[98], max(late_ms))
-        print("late, ms:", round(spread[49]), round(spread[98]), max(late_ms))
         assert struck.stop() == 0

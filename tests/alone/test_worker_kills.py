@@ -14,14 +14,14 @@ from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
-KILLS = 25
-VALID = 20  # of them, at least: one may come when all that had begun is committed already
+KILLS = 20  # that hit something: one may come when all that had begun has ended
+TRIES = 2 * KILLS
 IN_A_ROW = 3  # the last ones, of one slot
 RECORDS = 100_000
 PORTION, MORE = 3_000, 400  # before each kill, and whenever too little is in hand for it
 BUSY = 50  # records in flight as last told, of which some are still so when the kill comes
 WORKERS = 4
-SERVED_S = 2.0
+SERVED_S = 2.0  # or as long as a start of the service took, where machines are busy
 SERIES_S = 10.0  # deaths of a slot that are closer together are answered with a back-off
 SERIES_FREE = 2  # the first of a series are not
 
@@ -50,13 +50,18 @@ def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_h
     with service(
         tmp_path / "service", bootstrap, [source], handlers=SLOWISH, settings=settings
     ) as struck:
+        began = time.monotonic()
         struck.serve()
+        start_s = time.monotonic() - began
         stream = numbered(10 * RECORDS, keys=800)  # more than any run takes
-        for turn in range(KILLS):
-            slot = _victim(struck.faults.faults, turn)
+        hits = 0
+        while hits < KILLS:
+            kills = struck.faults.faults
+            assert len(kills) < TRIES, f"of {TRIES} kills {hits} hit something"
+            slot = _victim(kills, hits)
             writer.begin(source, islice(stream, PORTION))
             eventually(partial(_at_work, struck, slot, writer, source, stream), every_s=0.01)
-            struck.kill_worker(slot)
+            hits += struck.cut_off(struck.kill_worker(slot).pid) > 0
             writer.finish()
         writer.write(source, islice(stream, max(0, RECORDS - len(writer.acked))))
         struck.caught_up()
@@ -64,17 +69,16 @@ def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_h
         struck.is_gone()
     found = gather(struck, writer.acked, results)
     assert len(found.produced) >= RECORDS
-    assert len({fault.pid for fault in found.faults}) == KILLS
-    assert len(_hit_nothing(found)) <= KILLS - VALID, "an invalid run"
+    assert len({fault.pid for fault in found.faults}) == len(found.faults)
     assert found.contradictions() == {}
-    assert _served_too_late(found) == []
+    assert _served_too_late(found, max(SERVED_S, start_s)) == []
 
 
-def _victim(faults: Sequence[Fault], turn: int) -> int:
+def _victim(faults: Sequence[Fault], hits: int) -> int:
     """Slots in turn, each again when its last but one death is out of the series; then one."""
-    if turn > KILLS - IN_A_ROW:
+    if hits > KILLS - IN_A_ROW:
         return faults[-1].slot
-    slot = turn % WORKERS
+    slot = len(faults) % WORKERS
     deaths = [fault.to_ns / 1e9 for fault in faults if fault.slot == slot]
     if len(deaths) >= SERIES_FREE:
         eventually(lambda: time.time() - deaths[-SERIES_FREE] > SERIES_S, what="a new series")
@@ -97,18 +101,14 @@ def _at_work(struck: Service, slot: int, writer: Writer, topic: str, stream: Ite
     return bool(row["in_flight"] >= BUSY)
 
 
-def _hit_nothing(found: Evidence) -> list[Fault]:
-    """Kills after which nothing of the killed process was done again: those prove nothing."""
-    hit = {before.pid for before, _ in found.repeated}
-    hit |= {run.pid for run in found.runs if run.end_ns is None}
-    return [fault for fault in found.faults if fault.pid not in hit]
+def _served_too_late(found: Evidence, within_s: float) -> list[tuple[Fault, float]]:
+    """Kills after which a partition with a backlog stood still for longer than it may.
 
-
-def _served_too_late(found: Evidence) -> list[tuple[Fault, float]]:
-    """Kills after which a partition with a backlog stood still for longer than it may."""
+    That is much less than the session's time-out, after which the others would have it.
+    """
     gaps = [(fault, _gap_s(found, fault)) for fault in found.faults]
-    print("seconds until served:", [round(gap, 2) for _, gap in gaps])
-    return [(fault, gap) for fault, gap in gaps if gap > SERVED_S + _backoff_s(found, fault)]
+    print(f"seconds until served, of {within_s:.1f}:", [round(gap, 2) for _, gap in gaps])
+    return [(fault, gap) for fault, gap in gaps if gap > within_s + _backoff_s(found, fault)]
 
 
 def _gap_s(found: Evidence, fault: Fault) -> float:

@@ -92,11 +92,16 @@ def append(path: Path, line: str) -> None:
 
 def invocations(folder: Path) -> list[Invocation]:
     """Every run of a handler so far, by the time it began."""
-    found = [run for path in folder.glob("*.handler") for run in _of_process(path)]
+    found = [run for path in folder.glob("*.handler") for run in _of_file(path)]
     return sorted(found, key=lambda run: run.start_ns)
 
 
-def _of_process(path: Path) -> Iterator[Invocation]:
+def of_process(folder: Path, pid: int) -> list[Invocation]:
+    """The runs of one process so far."""
+    return [run for path in folder.glob(f"{pid}-*.handler") for run in _of_file(path)]
+
+
+def _of_file(path: Path) -> Iterator[Invocation]:
     """A process runs a record once at a time, so an end belongs to the last beginning."""
     pid = int(path.name.split("-")[0])
     open_runs: dict[tuple[str, str, str], Invocation] = {}

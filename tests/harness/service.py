@@ -22,7 +22,7 @@ from kworker.supervisor.client import Client
 from kworker.supervisor.instance import StateFolder
 from kworker.topics import SETTINGS, plan
 from tests.harness import kafka, recorded
-from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns
+from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns, of_process
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -241,6 +241,10 @@ class Service:
         eventually(
             lambda: lines(self.ledger) >= count, timeout_s=timeout_s, what=f"{count} ledger lines"
         )
+
+    def cut_off(self, pid: int) -> int:
+        """How many handlers of a killed process had begun and not ended: what its kill hit."""
+        return sum(run.end_ns is None for run in of_process(self.ledger, pid))
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
         """Waits, and if in vain tells how it was in the end."""
