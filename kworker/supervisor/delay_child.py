@@ -11,6 +11,7 @@ from kworker import log
 from kworker.config import Config
 from kworker.core.ending import of_a_stuck_one
 from kworker.core.restart import StartAgain
+from kworker.errors import ExitCode
 from kworker.supervisor.child import ended, fork
 from kworker.supervisor.fleet import Body
 from kworker.supervisor.instance import StateFolder
@@ -28,7 +29,8 @@ class DelayChild:
     """Keeps the delay process running. Owned by the supervisor.
 
     Its deaths cost a back-off and a red reason, and nothing else: what waits, waits in
-    Kafka, and is overdue meanwhile.
+    Kafka, and is overdue meanwhile. But where another process has its identity, the service
+    came second, and ends.
     """
 
     def __init__(
@@ -88,19 +90,26 @@ class DelayChild:
         """It, if it has a process."""
         return [self._member] if self._member.alive else []
 
-    def died(self, pid: int, code: int, now: float) -> None:
-        """A child was reaped, ours or another's."""
+    def died(self, pid: int, code: int, now: float) -> ExitCode | None:
+        """A child was reaped: None, or the code with which the whole service must end."""
         member = self._member
         if pid != member.pid:
-            return
+            return None
         self._told = self._text()
         death = member.dies(code, now)
         if self._ending:
             _log.info(f"the delay process ended ({ended(code)})")
         elif death.asked is Asked.DRAIN:
             member.start_afresh(now)
+        elif code == ExitCode.ALREADY_RUNNING:
+            _log.error(
+                "the delay process was fenced by a twin of its identity: the service ends;"
+                " give each its own `instance`"
+            )
+            return ExitCode.ALREADY_RUNNING
         else:
             self._mourn(death, now)
+        return None
 
     def reasons(self, now: float) -> list[str]:
         """Why the service is red because of it."""

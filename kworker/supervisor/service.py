@@ -113,11 +113,10 @@ class Service:
 
     def died(self, pid: int, code: int, now: float) -> None:
         """A child was reaped; it belongs to one of us, or is a stranger's orphan."""
-        verdict = self.fleet.died(pid, code, now)
+        verdict = self.fleet.died(pid, code, now) or self._delay.died(pid, code, now)
         self._opening.died(pid, code)
         self._renewals.died(pid, code)
         self._spark.died(pid, code, now)
-        self._delay.died(pid, code, now)
         if verdict is not None:
             self.drain(now, verdict)
 

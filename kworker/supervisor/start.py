@@ -1,5 +1,7 @@
 """Puts a service together: the real worker body, the real preflight, the file it was read from."""
 
+import time
+from functools import partial
 from pathlib import Path
 
 from kworker import config_file, log
@@ -17,9 +19,10 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
     from kworker.worker import delay, worker
 
     log.configure(config.log)
+    began = time.monotonic()
     parts = Parts(
-        body=worker.run,
-        delay=delay.run,
+        body=partial(worker.run, began=began),
+        delay=partial(delay.run, began=began),
         preflight=_preflight,
         reread=lambda: config_file.load(named),
     )

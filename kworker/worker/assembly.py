@@ -1,5 +1,6 @@
 """Which parts a worker is made of, as its configuration asks."""
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from kworker.worker.claimant import Claimant
 from kworker.worker.claiming import Claiming, ClaimPolicy
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
+from kworker.worker.doubt import FencePolicy, Fences
 from kworker.worker.exactly_once import ExactlyOnce
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import IntakePolicy
@@ -80,7 +82,8 @@ class Role:
 
     `reader` makes the consumer of a listener; who does not `identify` topics keeps no offset
     maps; `replay` is the id that what is written bears; only a supervised process has the
-    suspects `apart`, and partitions where the group `had` a position.
+    suspects `apart`, and partitions where the group `had` a position. `began` is when the
+    service did, monotonic.
     """
 
     slot: int
@@ -90,6 +93,7 @@ class Role:
     replay: str = ""
     apart: bool = True
     had: Mapping[At, str] = field(default_factory=dict)
+    began: float = -math.inf
 
 
 def make_results(config: Config, facts: TopicFacts, replay: str = "") -> Results:
@@ -133,7 +137,7 @@ def make_poller(
         identify=role.identify,
         committer=lambda client: Committer(client, commits),
         backlog=backlog,
-        settling=make_settling(config, role.slot, facts, backlog),
+        settling=make_settling(config, role, facts, backlog),
         dispatch=dispatch,
         lanes=lanes,
         flow=flow,
@@ -144,11 +148,11 @@ def make_poller(
 
 
 def make_settling(
-    config: Config, slot: int, facts: TopicFacts, backlog: Backlog
+    config: Config, role: Role, facts: TopicFacts, backlog: Backlog
 ) -> Callable[[Consumer, Committer, Mapping[At, Partition]], Settling]:
     """How the guarantee asks outcomes to become durable."""
     # One record over a topic's limit would fail the whole batch that it is in.
-    properties = worker_producer_properties(config, slot=slot)
+    properties = worker_producer_properties(config, slot=role.slot)
     properties["message.max.bytes"] = facts.largest
     properties["batch.size"] = min(int(properties.get("batch.size", _BATCH_BYTES)), facts.smallest)
 
@@ -161,15 +165,16 @@ def make_settling(
     def exactly_once(
         client: Consumer, committer: Committer, owned: Mapping[At, Partition]
     ) -> Settling:
-        name = transactional_id(config, slot)
-        policy = TransactionPolicy(limit_s=int(properties["transaction.timeout.ms"]) / 1000)
+        name = transactional_id(config, role.slot)
+        limit_s = int(properties["transaction.timeout.ms"]) / 1000
         return ExactlyOnce(
             lambda: KafkaTransactor(properties, name, _TRANSACTION_S),
             client,
             committer,
             owned,
             backlog,
-            policy,
+            TransactionPolicy(),
+            Fences(name, FencePolicy(limit_s), role.began),
         )
 
     return exactly_once if config.delivery.guarantee == "exactly-once" else at_least_once

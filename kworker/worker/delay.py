@@ -30,6 +30,7 @@ from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import delay_ms, delay_pattern
 from kworker.worker.delay_heads import Heads
 from kworker.worker.delay_loop import DelayLoop
+from kworker.worker.doubt import FencedByTwin, FencePolicy, Fences
 from kworker.worker.forwarder import Forwarder
 from kworker.worker.intake import Fenced
 from kworker.worker.leaving import leave
@@ -42,21 +43,23 @@ _TELL_EVERY_S = 0.1
 _REASONS_MAX = 8
 
 
-def run(config: Config, slot: Slot, lifeline_fd: int) -> int:
+def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
     """The life of the delay process after the fork; returns its exit code.
 
-    `lifeline_fd` reads end-of-file when the supervisor is gone: then this ends too.
+    `lifeline_fd` reads end-of-file when the supervisor is gone: then this ends too. `began`
+    is when that did, monotonic.
     """
-    return DelayProcess(config, slot, lifeline_fd).run()
+    return DelayProcess(config, slot, lifeline_fd, began).run()
 
 
 class DelayProcess:
     """One thread: it has nothing in hand that matters, so between two turns it may end."""
 
-    def __init__(self, config: Config, slot: Slot, lifeline_fd: int) -> None:
+    def __init__(self, config: Config, slot: Slot, lifeline_fd: int, began: float) -> None:
         self._config = config
         self._slot = slot
         self._lifeline_fd = lifeline_fd
+        self._began = began
         self._loop: DelayLoop | None = None
         self._told_to_end = False
         self._tell_at = 0.0
@@ -65,9 +68,13 @@ class DelayProcess:
         self._install_signals()
         try:
             self._serve()
-        except Fenced as fenced:
+        except FencedByTwin as fenced:
             _LOG.error("fenced: another process has this identity", error=str(fenced))
             return ExitCode.ALREADY_RUNNING
+        except Fenced as fenced:
+            # Perhaps by a late request of its own lost session, so the service goes on.
+            _LOG.error("fenced in its group; the delay process starts again", error=str(fenced))
+            return ExitCode.FAILURE
         except Exception:  # noqa: BLE001 - the top of a process
             _LOG.exception("the delay process ends; what waits, waits for its next start")
             return ExitCode.FAILURE
@@ -98,7 +105,7 @@ class DelayProcess:
 
     def _serve(self) -> None:
         config = self._config
-        consumer, loop, forwarder = _made(config, self._still_waits)
+        consumer, loop, forwarder = _made(config, self._still_waits, self._began)
         self._loop = loop
         self._slot.words[Field.PHASE] = Phase.JOINING
         consumer.subscribe([delay_pattern(config)])
@@ -132,7 +139,7 @@ class DelayProcess:
 
 
 def _made(
-    config: Config, goes_on: Callable[[], bool]
+    config: Config, goes_on: Callable[[], bool], began: float
 ) -> tuple[KafkaConsumer, DelayLoop, Forwarder]:
     producer = delay_producer_properties(config)
     name = transactional_id(config, "delay")
@@ -147,7 +154,8 @@ def _made(
     delays = {config.retry_topic(delay): round(delay * 1000) for delay in config.retry.delays}
     routes = Routes(config.requeue_topic, config.dead_letter.topic, delays)
     watch = KafkaWatch(admin_properties(config))
-    return made[0], DelayLoop(heads, forwarder, watch, routes), forwarder
+    fences = Fences(name, FencePolicy(int(producer["transaction.timeout.ms"]) / 1000), began)
+    return made[0], DelayLoop(heads, forwarder, watch, routes, fences), forwarder
 
 
 def _rows(config: Config, loop: DelayLoop) -> tuple[tuple[str, int, int | None], ...]:

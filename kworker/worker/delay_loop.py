@@ -13,6 +13,7 @@ from kworker.core.hops import Routes, Waiting
 from kworker.core.outcome import Output
 from kworker.core.restart import Backoff
 from kworker.worker.delay_heads import Heads
+from kworker.worker.doubt import Fences
 from kworker.worker.forwarder import Forwarder
 
 _LOG = structlog.get_logger()
@@ -74,6 +75,7 @@ class DelayLoop:
         forwarder: Forwarder,
         watch: Watch,
         routes: Routes,
+        fences: Fences,
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -87,8 +89,11 @@ class DelayLoop:
         self._wall_ms = wall_ms
         self._refusals = Refusals(REST_S)
         self._again = Backoff(AGAIN_S, REST_S, calm_s=10.0)
-        # Whoever has our identity, too, is not answered in kind: that would be ping-pong.
+        self._fences = fences
+        # Who takes our id again and again is answered ever more slowly, for what waits here
+        # can wait: of two services with one id, the one that came second has ended by then.
         self._fenced = Backoff(REST_S, 30.0, calm_s=60.0)
+        self._taken = False  # our id, by another process, which shall not have it from a zombie
         self._troubles: dict[str, str] = {}
         self._ends: Mapping[At, int] = {}
         self._doubt = True  # what was forwarded is not known, or nobody can forward
@@ -155,24 +160,39 @@ class DelayLoop:
 
     def _settled(self, now: float) -> bool:
         """Whether it is known what was forwarded; else asks, now and then."""
-        if self._doubt and now >= self._try_at:
+        if self._doubt and now >= self._try_at and not (self._taken and not self._is_member()):
             try:
                 self._forwarder.open()
                 self.heads.read_back()
             except Refused as refused:
                 self._hold(refused)
             else:
-                self._doubt = False
+                self._doubt = self._taken = False
                 self._opened_at = self._clock()
                 self._troubles.pop("producer", None)
         return not self._doubt
 
     def _hold(self, refused: Refused) -> None:
+        """Raises FencedByTwin."""
         now = self._clock()
-        backoff = self._again if refused.passing else self._fenced
-        self._try_at = now + backoff.failed(now - self._opened_at)
-        self._doubt = True
-        self._troubles["producer"] = f"cannot forward ({refused}); what is due waits"
+        foreign = self._fences.mind(refused, None, now)
+        backoff = self._again if foreign is None else self._fenced
+        rest_s = backoff.failed(now - self._opened_at)
+        self._try_at = now + rest_s
+        self._doubt, self._taken = True, foreign is not None
+        why = str(refused)
+        if foreign is not None:
+            why = f"another process took the transactional id {self._fences.name}"
+            _LOG.warning(f"{why}: it is taken back in {rest_s:g} s, what is due waits")
+        self._troubles["producer"] = f"cannot forward ({why}); what is due waits"
+
+    def _is_member(self) -> bool:
+        """Whether the group still knows us: else who took the id may own our partitions, too."""
+        try:
+            self.heads.consumer.standing()
+        except Refused:
+            return False
+        return True
 
     def _forward(self, now: float) -> None:
         now_ms = self._wall_ms()

@@ -1,5 +1,6 @@
 """When nobody knows what became of a transaction: what to ask, and what the answer means."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,11 +8,10 @@ from kworker.clients.kafka import At, Refused
 from kworker.core.offset_map import Committed
 from kworker.core.record import Record
 from kworker.worker.intake import Fenced
-from kworker.worker.transacting import TransactionPolicy
 
 
 class FencedByTwin(Fenced):
-    """Another process has taken this worker's transactional id."""
+    """Another process has this one's transactional id, and does not let go of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +33,80 @@ class Doubt:
         return settled, [record for record in self.records if _at(record) not in there]
 
 
+@dataclass(frozen=True, slots=True)
+class FencePolicy:
+    """How often a transactional id is taken back from another process before this one ends."""
+
+    limit_s: float  # transaction.timeout.ms: the coordinator fences one that is open for longer
+    excuse_s: float = 60.0  # after a doubt, a fence may be of our own past
+    within_s: float = 60.0  # so far back fences count
+    most: int = 10  # a stranger's init_transactions is one fence, a second copy's fight is many
+    # Two that fence each other are fenced in turn, so the one with less patience ends. It
+    # grows with age, for the one that was there first keeps its place.
+    newborn_most: int = 2
+    grown_s: float = 60.0
+    rest_s: float = 1.0  # until the id is taken back
+
+    def patience(self, age_s: float) -> int:
+        """The number of fences that end a service of that age."""
+        grown = min(1.0, age_s / self.grown_s)
+        return self.newborn_most + int(grown * (self.most - self.newborn_most))
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A fence by another process: the `nth` of the `most` that end this one."""
+
+    nth: int
+    most: int
+    rest_s: float
+
+
 class Fences:
-    """Whether who fences us is our own past, or a twin."""
+    """Tells a fence by our own past from one by another process, and counts those.
 
-    def __init__(self, policy: TransactionPolicy) -> None:
+    Owned by the thread that transacts. `began` is when the service did, not this process of
+    it: a worker that starts again is no newcomer.
+    """
+
+    def __init__(self, name: str, policy: FencePolicy, began: float) -> None:
+        self.name = name  # the transactional id
         self._policy = policy
+        self._began = began
         self._excused_until = float("-inf")
+        self._foreign: deque[float] = deque()  # when, within `within_s`
 
-    def mind(self, refused: Refused, begun_at: float | None, now: float) -> None:
-        """Hears of each doubt, and when its transaction began. Raises FencedByTwin.
+    def mind(self, refused: Refused, begun_at: float | None, now: float) -> Foreign | None:
+        """Hears of each doubt, and when its transaction began; None if no other process did it.
 
         Our own past may fence: with a transaction that was open for too long, or with what is
-        still under way after a doubt that passes.
+        still under way after a doubt that passes. Raises FencedByTwin for one fence too many.
         """
+        policy = self._policy
         if refused.passing:
-            self._excused_until = now + self._policy.excuse_s
-            return
-        expired = begun_at is not None and now - begun_at >= self._policy.limit_s
-        if not expired and now >= self._excused_until:
-            raise FencedByTwin(f"its transactional id is used by another process: {refused}")
-        self._excused_until = float("-inf")
+            self._excused_until = now + policy.excuse_s
+            return None
+        expired = begun_at is not None and now - begun_at >= policy.limit_s
+        excused, self._excused_until = now < self._excused_until, float("-inf")
+        return None if expired or excused else self._count(now)
+
+    def _count(self, now: float) -> Foreign:
+        policy, foreign = self._policy, self._foreign
+        foreign.append(now)
+        while now - foreign[0] > policy.within_s:
+            foreign.popleft()
+        # By its age when the fight began: nobody gains patience by fighting.
+        most = policy.patience(foreign[0] - self._began)
+        if len(foreign) >= most:
+            age_s = now - self._began
+            young = age_s < policy.within_s
+            when = f"in the first {age_s:.0f} s" if young else f"within {policy.within_s:g} s"
+            raise FencedByTwin(
+                f"another process took the transactional id {self.name} {len(foreign)} times"
+                f" {when}: end that process, or give each copy of the service its own"
+                " `instance`, then start again"
+            )
+        return Foreign(len(foreign), most, policy.rest_s)
 
 
 def _at(record: Record) -> At:

@@ -15,7 +15,7 @@ from kworker.core.restart import Backoff
 from kworker.worker.aside import aside
 from kworker.worker.backlog import Backlog, Batch, Filled
 from kworker.worker.committer import Committer
-from kworker.worker.doubt import Doubt, Fences
+from kworker.worker.doubt import Doubt, Fences, Foreign
 from kworker.worker.transacting import Member, TransactionPolicy, Transactor
 
 _LOG = structlog.get_logger()
@@ -55,6 +55,7 @@ class ExactlyOnce:
         partitions: Mapping[At, Partition],
         backlog: Backlog,
         policy: TransactionPolicy,
+        fences: Fences,
         begin: Begin = aside,
     ) -> None:
         self._make = make
@@ -82,7 +83,8 @@ class ExactlyOnce:
         self._dropped: list[Record] = []
         self._again = Backoff(*policy.again_s, calm_s=10.0)
         self._not_before = 0.0
-        self._fences = Fences(policy)
+        self._fences = fences
+        self._taken = False  # our id, by another process, which shall not have it from a zombie
         self._ending = False
         self._trouble = ""
         self._silence = ""
@@ -291,18 +293,32 @@ class ExactlyOnce:
 
     def _doubt(self, refused: Refused, now: float) -> None:
         """Another producer, and then what the group has. Raises FencedByTwin."""
-        self._fences.mind(refused, self._begun_at, now)
-        _LOG.warning("a transaction is in doubt; positions are read back", error=str(refused))
+        foreign = self._fences.mind(refused, self._begun_at, now)
+        if foreign is None:
+            _LOG.warning("a transaction is in doubt; positions are read back", error=str(refused))
         doubt, self._sent = Doubt(self._batch.take(), self._sent), {}
         self._in_doubt = doubt if doubt.asked else None
         self._over()
-        self._discard(refused, now)
+        self._discard(refused, foreign, now)
 
-    def _discard(self, why: Refused, now: float) -> None:
+    def _discard(self, why: Refused, foreign: Foreign | None, now: float) -> None:
         self._transactor.close()
         self._transactor = self._make()
         self._opened = False
         self._rest(why, now)
+        if foreign is not None:
+            self._taken_by_another(foreign, now)
+
+    def _taken_by_another(self, foreign: Foreign, now: float) -> None:
+        name = self._fences.name
+        self._taken = True
+        self._trouble = f"transactions: another process took the id {name}; it is taken back"
+        self._not_before = now + foreign.rest_s
+        _LOG.warning(
+            f"another process took the transactional id {name}: what was open is aborted and"
+            f" written again; the id is taken back in {foreign.rest_s:g} s",
+            fence=f"{foreign.nth} of {foreign.most}",
+        )
 
     def _rest(self, why: Refused, now: float) -> None:
         self._step = Step.AWAY
@@ -310,7 +326,7 @@ class ExactlyOnce:
         self._not_before = now + self._again.failed(now - self._opened_at)
 
     def _come_back(self, now: float) -> None:
-        if now < self._not_before:
+        if now < self._not_before or (self._taken and not self._is_member()):
             return
         if not self._opened:
             self._begin_aside(Step.OPENING, self._transactor.open, now)
@@ -319,8 +335,16 @@ class ExactlyOnce:
         member, asked, limit_s = self._member, self._in_doubt.asked, self._policy.read_s
         self._begin_aside(Step.READING, lambda: member.positions(asked, limit_s), now)
 
+    def _is_member(self) -> bool:
+        """Whether the group still knows us: else who took the id may own our partitions, too."""
+        try:
+            self._member.standing()
+        except Refused:
+            return False
+        return True
+
     def _came_back(self, now: float) -> None:
-        self._opened, self._opened_at = True, now
+        self._opened, self._opened_at, self._taken = True, now, False
         if self._in_doubt is not None:
             self._step = Step.AWAY  # until it is known what the last one did
         else:
@@ -376,7 +400,7 @@ class ExactlyOnce:
             case Step.OPENING if refused.passing:
                 self._rest(refused, now)
             case Step.OPENING:
-                self._discard(refused, now)
+                self._discard(refused, self._fences.mind(refused, None, now), now)
             case Step.ENDING if isinstance(refused, Abortable):
                 self._abort(now, why=str(refused))
             case _:

@@ -38,7 +38,6 @@ class Member(Protocol):
 class TransactionPolicy:
     """What is waited for, and how long."""
 
-    limit_s: float  # transaction.timeout.ms: whoever has one open for longer is fenced
     serve_every_s: float = 1.0  # callbacks, at least: what is not heard piles up in the client
     hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited
     name_every_s: float = 0.05  # where there are no offset maps: it costs more than it moves
@@ -48,4 +47,3 @@ class TransactionPolicy:
     rest_s: float = 0.2  # after a transaction that was aborted, and it is not known by whom
     again_s: tuple[float, float] = (0.05, 1.0)  # until another producer: first, longest
     read_s: float = 5.0
-    excuse_s: float = 60.0  # after a doubt, a fence may be of our own past

@@ -50,21 +50,23 @@ _ABORT_S = 2.0  # for a transaction that is still open then
 _MARKS_S = 2.0  # at least, for what Redis is still to be told
 
 
-def run(config: Config, slot: Slot, lifeline_fd: int) -> int:
+def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
     """The life of a worker after the fork; returns its exit code.
 
-    `lifeline_fd` reads end-of-file when the supervisor is gone: then this drains too.
+    `lifeline_fd` reads end-of-file when the supervisor is gone: then this drains too. `began`
+    is when that did, monotonic.
     """
-    return Worker(config, slot, lifeline_fd).run()
+    return Worker(config, slot, lifeline_fd, began).run()
 
 
 class Worker:
     """The main thread: signals, phases, start and end of the others."""
 
-    def __init__(self, config: Config, slot: Slot, lifeline_fd: int) -> None:
+    def __init__(self, config: Config, slot: Slot, lifeline_fd: int, began: float) -> None:
         self._config = config
         self._slot = slot
         self._lifeline_fd = lifeline_fd
+        self._began = began
         self._signals: list[int] = []
         self._phase = Phase.BOOTING
         self._leaving = False  # give the static place in the group back
@@ -217,8 +219,8 @@ class Worker:
             made.append(KafkaConsumer(consumer_properties(config, slot=slot.number), listener))
             return made[0]
 
-        had = GroupNote(config.state_dir).had()
-        role = Role(slot.number, reader, watch.identities, make_intake(config), had=had)
+        intake, had = make_intake(config), GroupNote(config.state_dir).had()
+        role = Role(slot.number, reader, watch.identities, intake, had=had, began=self._began)
         poller = make_poller(config, role, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
         pool.start()

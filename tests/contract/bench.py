@@ -1,5 +1,6 @@
 """A whole worker but for its threads: the real poller on the twin, a pool that the test steps."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.claimant import Claimant
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch, Pool
+from kworker.worker.doubt import FencePolicy, Fences
 from kworker.worker.ended import Ended
 from kworker.worker.exactly_once import Begin, ExactlyOnce
 from kworker.worker.intake import IntakePolicy
@@ -206,6 +208,7 @@ class Bench:
         crowded_records: int = 250,
         pool: Pool | None = None,
         ward: Ward | None = None,
+        began: float = -math.inf,
     ) -> None:
         """`transactional` is the id of one that settles exactly once; `pool` runs by itself.
 
@@ -259,8 +262,9 @@ class Bench:
             def make() -> Any:
                 return transactor(MemoryTransactor(kafka, {}, transactional, 10.0))
 
-            policy = TransactionPolicy(LIMIT_S, again_s=(0.0, 0.0), rest_s=0.0)
-            return ExactlyOnce(make, client, committer, owned, backlog, policy, begin)
+            policy = TransactionPolicy(again_s=(0.0, 0.0), rest_s=0.0)
+            fences = Fences(transactional, FencePolicy(LIMIT_S, rest_s=0.0), began)
+            return ExactlyOnce(make, client, committer, owned, backlog, policy, fences, begin)
 
         self.poller = Poller(
             consumer=consumer,

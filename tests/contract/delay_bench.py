@@ -1,5 +1,6 @@
 """A delay process but for its process: the real loop on the twin, and clocks that the test sets."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from kworker.core.hops import Routes
 from kworker.core.message import Fields, Headers
 from kworker.worker.delay_heads import Heads
 from kworker.worker.delay_loop import DelayLoop
+from kworker.worker.doubt import FencePolicy, Fences
 from kworker.worker.forwarder import Forwarder
 
 PATTERN = r"^orders[.]retry[.][1-9][0-9]*(ms|s|m|h)$"
@@ -102,6 +104,7 @@ class DelayBench:
         hold: HoldPolicy | None = None,
         delays: Mapping[str, int] = DELAYS_MS,
         waits: Callable[[], bool] = lambda: True,
+        began: float = -math.inf,
     ) -> None:
         self.kafka = kafka
         self.clocks = clocks
@@ -121,6 +124,7 @@ class DelayBench:
             self.forwarder,
             Watching(kafka),
             Routes(REQUEUE, DEAD, delays),
+            Fences(name, FencePolicy(limit_s=30.0), began),
             lambda: clocks.now_s,
             lambda: clocks.wall_ms,
         )

@@ -1,6 +1,7 @@
 """A worker that settles exactly once, over either Kafka: the poller is real, and handlers end
 when they are told to."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from kworker.supervisor.refusals import Refusals
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
+from kworker.worker.doubt import FencePolicy, Fences
 from kworker.worker.exactly_once import ExactlyOnce
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
@@ -29,6 +31,7 @@ from tests.contract.clusters import Cluster
 
 HANDS = 100
 REVOKE_TIMEOUT_S = 2.0
+FENCES = FencePolicy(LIMIT_S, most=4, rest_s=0.05)
 
 
 class WallClock(Clock):
@@ -39,7 +42,10 @@ class WallClock(Clock):
 
 
 class Settler:
-    """One member of a group. `wrap` may stand before each transactor that it uses."""
+    """One member of a group. `wrap` may stand before each transactor that it uses.
+
+    Of two with one `name`, a `young` one has only just begun.
+    """
 
     def __init__(
         self,
@@ -50,6 +56,8 @@ class Settler:
         name: str,
         interval_s: float = 0.1,
         wrap: Callable[[Any], Any] = lambda transactor: transactor,
+        fences: FencePolicy = FENCES,
+        young: bool = False,
         **properties: Any,
     ) -> None:
         clock = WallClock()
@@ -82,8 +90,9 @@ class Settler:
             def make() -> Any:
                 return wrap(cluster.transactor(name))
 
-            policy = TransactionPolicy(LIMIT_S)
-            return ExactlyOnce(make, client, committer, owned, backlog, policy)
+            fencing = Fences(name, fences, clock() if young else -math.inf)
+            policy = TransactionPolicy()
+            return ExactlyOnce(make, client, committer, owned, backlog, policy, fencing)
 
         self.poller = Poller(
             consumer=consumer,

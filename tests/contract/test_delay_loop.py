@@ -7,6 +7,7 @@ import pytest
 
 from kworker.clients.kafka import Refused
 from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.delays import HoldPolicy
 from kworker.core.message import Headers
 from kworker.core.offset_map import Committed
@@ -460,6 +461,59 @@ def test_a_twin_of_its_identity_ends_it(bench: DelayBench, kafka: MemoryKafka) -
     Member(kafka, properties, bench.heads).subscribe([PATTERN])
     with pytest.raises(Fenced):
         bench.turns()
+
+
+def by_a_stranger(kafka: MemoryKafka) -> MemoryTransactor:
+    """Somebody else's init_transactions."""
+    stranger = MemoryTransactor(kafka, {}, "delay", 1.0)
+    stranger.open()
+    return stranger
+
+
+def test_an_id_that_a_stranger_takes_is_taken_back(
+    bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
+) -> None:
+    """As often as it takes it, but ever more slowly: what waits here can wait a little longer."""
+    bench.turns()
+    for number in range(12):
+        wait(kafka, clocks, SECOND, number)
+        by_a_stranger(kafka)
+        bench.run(1_200)
+        assert any("took the transactional id delay" in reason for reason in bench.loop.reasons)
+        bench.run(31_000)
+        assert texts(kafka) == [str(each) for each in range(number + 1)]
+        assert bench.loop.reasons == []
+
+
+def test_a_newcomer_with_the_id_of_another_ends(kafka: MemoryKafka, clocks: Clocks) -> None:
+    """Of two copies of a service with dynamic workers, only this tells them of each other."""
+    young = DelayBench(kafka, clocks, began=clocks.now_s)
+    young.turns()
+    wait(kafka, clocks, SECOND, 1)
+    by_a_stranger(kafka)
+    young.run(4_000)
+    assert texts(kafka) == ["1"]
+    wait(kafka, clocks, SECOND, 2)
+    by_a_stranger(kafka)
+    with pytest.raises(Fenced, match="times in the first"):
+        young.run(4_000)
+
+
+def test_an_id_is_not_taken_back_by_one_that_is_no_member(
+    bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
+) -> None:
+    """P9: who took it may own its partitions, too."""
+    bench.turns()
+    wait(kafka, clocks, SECOND, 1)
+    stranger = by_a_stranger(kafka)
+    bench.run(1_100)
+    bench.consumer.expire()
+    held, bench.heads.take = bench.heads.take, lambda *_: 0  # type: ignore[method-assign]
+    bench.run(40_000)
+    assert kafka.installed("delay") is stranger
+    bench.heads.take = held  # type: ignore[method-assign]
+    bench.run(2_000)
+    assert texts(kafka) == ["1"]
 
 
 def test_every_record_goes_once_whatever_happens_meanwhile(

@@ -132,17 +132,79 @@ def test_after_a_doubt_what_the_group_has_decides(
     assert held.position == 3
 
 
-def test_one_whose_name_another_takes_ends(kafka: Cluster, source: str) -> None:
-    """Two would fence each other for ever."""
+def by_a_stranger(kafka: Cluster, name: str) -> None:
+    """Somebody else's init_transactions, and no more."""
+    opened(kafka, name).close()
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("open_", [False, True], ids=["between", "within"])
+def test_an_id_that_a_stranger_takes_is_taken_back(
+    kafka: Cluster, source: str, kind: str, open_: bool
+) -> None:
+    """Fault 38: what the fence aborted is written again, and is there once."""
+    results, name = kafka.create(), new_id()
+    static = {"group_instance_id": name} if kind == "static" else {}
+    one = settler(kafka, source, name=name, interval_s=1.5 if open_ else 0.1, **static)
+    with_all_in_hand(one)
+    if open_:
+        one.end(b"alpha", topic=results)
+        for_a_while(one)
+    by_a_stranger(kafka, name)
+    one.end(*[word for word in one.in_hand() if word], topic=results)
+    settled(one)
+    assert visible(kafka, results) == [*WORDS]
+    held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
+    assert held.position == 3
+    assert one.poller.reasons == []
+
+
+def test_an_id_that_is_taken_again_and_again_ends_its_worker(kafka: Cluster, source: str) -> None:
+    """Only a fight that lasts: by then somebody has to hear of it. Nothing is there twice."""
     results, name = kafka.create(), new_id()
     one = settler(kafka, source, name=name)
     with_all_in_hand(one)
-    twin = opened(kafka, name)
-    one.end(*WORDS, topic=results)
-    with pytest.raises(FencedByTwin):
+    for word in WORDS:
+        by_a_stranger(kafka, name)
+        one.end(word, topic=results)
+        settled(one)
+    kafka.write(source, value=b"delta")
+    until(one.in_hand, one)
+    by_a_stranger(kafka, name)
+    one.end(b"delta", topic=results)
+    with pytest.raises(FencedByTwin, match=f"{name} 4 times within 60 s: end that process"):
         until(lambda: False, one)
-    assert visible(kafka, results) == []
-    twin.close()
+    assert visible(kafka, results) == [*WORDS]
+
+
+def test_of_two_with_one_id_the_one_that_was_there_first_goes_on(kafka: Cluster) -> None:
+    """A second copy among dynamic members: only their transactions know of each other."""
+    results, name, numbers = kafka.create(), new_id(), itertools.count()
+    ours, theirs = kafka.create(), kafka.create()
+    first = settler(kafka, ours, name=name)
+    second = settler(kafka, theirs, name=name, young=True)
+    written: list[bytes] = []
+
+    def contend(source: str, one: Settler) -> bytes:
+        value = b"%d of %s" % (next(numbers), source.encode())
+        kafka.write(source, value=value)
+        until(one.in_hand, first, second)
+        one.end(value, topic=results)
+        until(lambda: one.poller.settled, first, second)
+        return value
+
+    def contend_on() -> None:
+        while True:
+            written.append(contend(ours, first))
+            contend(theirs, second)
+
+    with pytest.raises(FencedByTwin, match="times in the first"):
+        contend_on()
+    first.end(*[value for value in first.in_hand() if value], topic=results)
+    settled(first)
+    seen = visible(kafka, results)
+    assert {*written} <= {*seen}
+    assert len(seen) == len({*seen})
 
 
 MEMBERS: list[dict[str, str]] = [
@@ -235,24 +297,46 @@ def test_a_transaction_that_outlived_its_time_is_our_own_fence() -> None:
 
 
 def test_a_fence_after_a_doubt_is_excused_once() -> None:
-    """A request of ours may still have been under way; but two of a name must not go on."""
+    """A request of ours may still have been under way; what comes after it is another's doing."""
     kafka = two_partitions(records=4)
     planned = [("commit", "after")]
     bench = Bench(
-        kafka, ["foo"], transactional="w-0", transactor=lambda made: Faulty(made, planned)
+        kafka,
+        ["foo"],
+        transactional="w-0",
+        transactor=lambda made: Faulty(made, planned),
+        began=Clock().now,
     )
     bench.turn(3)
     bench.end_with_result(b"0-0")
     bench.turn(6)
     assert planned == []
-    opened(Twin(kafka), "w-0")
-    bench.end_with_result(b"0-1")
-    bench.turn(8)
-    assert len(kafka.records(RESULTS)) == 2
-    opened(Twin(kafka), "w-0")
-    bench.end_with_result(b"0-2")
+    for number, value in enumerate([b"0-1", b"0-2"], 2):
+        by_a_stranger(Twin(kafka), "w-0")
+        bench.end_with_result(value)
+        bench.turn(8)
+        assert len(kafka.records(RESULTS)) == number
+    by_a_stranger(Twin(kafka), "w-0")
+    bench.end_with_result(b"0-3")
     with pytest.raises(FencedByTwin):
         bench.turn(8)
+
+
+def test_an_id_is_not_taken_back_by_one_that_is_no_member() -> None:
+    """P9: who took it may own its partitions, too."""
+    kafka = two_partitions(records=1)
+    bench = Bench(kafka, ["foo"], transactional="w-0")
+    bench.turn(3)
+    stranger = opened(Twin(kafka), "w-0")
+    bench.end_with_result(b"0-0")
+    bench.consumer.expire()
+    bench.poller.settling.turn(bench.clock.now)
+    for _ in range(4):
+        bench.clock.now += 1.0
+        bench.poller.settling.turn(bench.clock.now)
+    assert kafka.installed("w-0") is stranger
+    bench.turn(8)
+    assert kafka.installed("w-0") is not stranger
 
 
 def test_a_revoke_does_not_wait_for_a_broker_that_is_silent() -> None:

@@ -131,8 +131,8 @@ def test_of_two_services_with_one_identity_one_ends_and_says_why(
 ) -> None:
     """Fault 23: each would fence the other for ever. What the one had in hand, the other does.
 
-    It is the first that ends, unless that was in doubt of late: then it takes a fence for its
-    own past, once, and the second ends. Who is fenced learns of it when it writes.
+    It is the second that ends, unless it came so soon that both have as little patience. Who
+    is fenced learns of it when it writes.
     """
     source = topic("exactly", partitions=2)
     options: dict[str, Any] = {
@@ -159,7 +159,7 @@ def test_of_two_services_with_one_identity_one_ends_and_says_why(
 
             loser, winner = eventually(contended, timeout_s=60, every_s=0.5, what="one ends")
             assert loser.exit_code() == 73
-            assert "its transactional id is used by another process" in loser.said()
+            assert "another process took the transactional id" in loser.said()
             winner.caught_up()
             assert winner.stop() == 0
     found = gather(one, writer.acked, results, exactly_once=True)

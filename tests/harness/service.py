@@ -26,7 +26,7 @@ from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns, of_proc
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-c", "from kworker.cli.main import main; main()")
+COMMAND = "from kworker.cli.main import main; main()"
 COMMAND_TIMEOUT_S = 120.0
 SERVING_TIMEOUT_S = 90.0
 GONE_TIMEOUT_S = 60.0
@@ -45,7 +45,11 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 
 class Service:
-    """A folder with `kworker.toml` and `handlers.py`, and the supervisors that run in it."""
+    """A folder with `kworker.toml` and `handlers.py`, and the supervisors that run in it.
+
+    `prelude` is Python that each of its commands runs first: what stands in for another machine,
+    or for more time than a test has.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class Service:
         name: str = "",
         instance: str = "here",
         ledger: Path | None = None,
+        prelude: str = "",
     ) -> None:
         self.folder = folder
         self.bootstrap = bootstrap
@@ -68,6 +73,7 @@ class Service:
         self.ledger = ledger or folder / "ledger"
         self.faults = FaultLedger(folder / "faults")
         self.process: subprocess.Popen[bytes] | None = None
+        self._command = (sys.executable, "-c", f"{prelude}\n{COMMAND}")
         self._client = Client(self.name, StateFolder(folder / "state"))
         self.ledger.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
@@ -107,7 +113,7 @@ class Service:
     def command(self, *verb: str) -> subprocess.CompletedProcess[str]:
         """Runs `kworker …` with this configuration, to its end."""
         return subprocess.run(
-            [*COMMAND, *verb, "--config", str(self.config)],
+            [*self._command, *verb, "--config", str(self.config)],
             cwd=self.folder,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
@@ -131,7 +137,7 @@ class Service:
         """A new supervisor; returns at once. `enter` is called in it before it begins."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, "start", "--config", str(self.config)],
+                [*self._command, "start", "--config", str(self.config)],
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,

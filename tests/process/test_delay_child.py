@@ -50,6 +50,15 @@ def test_killed_it_starts_again_at_once_and_the_workers_do_not_notice(service: S
     assert len(service.births(of="delay-births")) == 2
 
 
+def test_fenced_by_one_that_was_there_first_it_ends_the_service_with_73(service: Service):
+    """With dynamic workers, only the delay processes of two copies tell of each other."""
+    service.write(behaviour={"delay": {"die_at_boot": 73}})
+    service.start()
+    assert service.exit_code() == 73
+    service.says("the delay process was fenced by a twin of its identity: the service ends")
+    assert len(service.births(of="delay-births")) == 1
+
+
 def test_however_often_it_dies_the_service_goes_on(service: Service):
     """A worker's slot would be given up; but nothing that waits is lost by waiting longer."""
     service.write(

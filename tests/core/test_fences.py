@@ -1,0 +1,108 @@
+"""Fences by our own past and by others: what each means for whoever has the transactional id."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kworker.clients.kafka import Refused
+from kworker.worker.doubt import FencedByTwin, FencePolicy, Fences
+
+POLICY = FencePolicy(limit_s=30.0)
+NAME = "orders-here-0"
+FENCED, DOUBT = Refused("fenced", passing=False), Refused("timed out", passing=True)
+BEGAN = 1000.0
+OLD = BEGAN + POLICY.grown_s
+
+
+def fences(policy: FencePolicy = POLICY) -> Fences:
+    return Fences(NAME, policy, BEGAN)
+
+
+def survived(fences: Fences, first: float, every_s: float, most: int = 100) -> int:
+    """How many fences it takes before it gives up."""
+    for number in range(most):
+        try:
+            fences.mind(FENCED, None, first + number * every_s)
+        except FencedByTwin:
+            return number
+    return most
+
+
+def test_one_fence_by_a_stranger_is_answered_and_counted() -> None:
+    foreign = fences().mind(FENCED, OLD - 1, OLD)
+    assert foreign is not None
+    assert (foreign.nth, foreign.most) == (1, 10)
+
+
+def test_a_service_that_is_young_gives_up_sooner() -> None:
+    """The other was there first."""
+    assert survived(fences(), BEGAN + 5, every_s=1.0) == 1
+    assert survived(fences(), OLD, every_s=1.0) == 9
+
+
+@given(st.floats(10.5, 1e6), st.floats(0.0, 40.0), st.floats(0.1, 3.0))
+def test_of_two_that_fence_each_other_the_older_goes_on(
+    older_s: float, after_s: float, rest_s: float
+) -> None:
+    """However fast they are; and the one that was there first is the first that is fenced."""
+    first, second = fences(), Fences(NAME, POLICY, BEGAN + older_s)
+    assert loser(first, second, BEGAN + older_s + after_s, rest_s) is second
+
+
+def loser(first: Fences, second: Fences, now: float, rest_s: float) -> Fences | None:
+    """The one that ends; None if neither does."""
+    for each in 50 * (first, second):
+        try:
+            each.mind(FENCED, None, now)
+        except FencedByTwin:
+            return each
+        now += rest_s
+    return None
+
+
+def test_fences_now_and_then_never_end_a_service() -> None:
+    """A script that runs every quarter of a minute is a nuisance, and no fight."""
+    assert survived(fences(), OLD, every_s=15.0) == 100
+
+
+def test_the_last_words_name_the_id_and_what_to_do() -> None:
+    tired = fences(replace(POLICY, most=1))
+    with pytest.raises(FencedByTwin) as old:
+        tired.mind(FENCED, None, OLD)
+    assert str(old.value) == (
+        "another process took the transactional id orders-here-0 1 times within 60 s: end that"
+        " process, or give each copy of the service its own `instance`, then start again"
+    )
+    young = fences()
+    young.mind(FENCED, None, BEGAN)
+    with pytest.raises(FencedByTwin, match="orders-here-0 2 times in the first 1 s: end that"):
+        young.mind(FENCED, None, BEGAN + 1)
+
+
+def test_our_own_past_is_no_stranger() -> None:
+    """A transaction that was open for too long; and what a doubt left under way, once."""
+    own = fences()
+    assert own.mind(FENCED, OLD, OLD + POLICY.limit_s) is None
+    assert own.mind(DOUBT, OLD, OLD + 40) is None
+    assert own.mind(FENCED, OLD + 41, OLD + 42) is None
+    assert own.mind(FENCED, OLD + 43, OLD + 44) is not None
+    assert own.mind(DOUBT, None, OLD + 50) is None
+    assert own.mind(FENCED, None, OLD + 50 + POLICY.excuse_s) is not None
+
+
+@given(st.lists(st.floats(0.0, 20.0), max_size=60))
+def test_it_gives_up_at_so_many_within_the_time_and_never_before(gaps: list[float]) -> None:
+    counted, now, times = fences(), OLD, []
+    for gap in gaps:
+        now += gap
+        times.append(now)
+        within = [each for each in times if now - each <= POLICY.within_s]
+        if len(within) >= POLICY.most:
+            with pytest.raises(FencedByTwin):
+                counted.mind(FENCED, None, now)
+            return
+        foreign = counted.mind(FENCED, None, now)
+        assert foreign is not None
+        assert foreign.nth == len(within)

@@ -1,0 +1,91 @@
+"""Others with our transactional ids: what they fence is written again, and is there once."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from kworker import config_file
+from kworker.clients.properties import transactional_id
+from tests.harness.kafka import Writer, numbered, read_all
+from tests.harness.service import Service, service
+from tests.waiting import eventually
+
+Topic = Callable[..., str]
+
+FEW, FENCES = 300, 4
+# A service that began long ago; a test is not.
+OLD = """
+from functools import partial
+from kworker.worker import assembly, delay
+for module in (assembly, delay):
+    module.FencePolicy = partial(module.FencePolicy, grown_s=1e-3)
+"""
+# One in ten is delayed once, so the delay process has its transactions, too.
+SOME_AGAIN = """
+import time
+from kworker import Retry
+
+def handle(message):
+    time.sleep(0.003)
+    if message.offset % 10 == 0 and message.attempt == 1:
+        raise Retry("once")
+    return message.value
+"""
+TAKEN = "took the transactional id"
+
+
+def fenced(bootstrap: str, name: str) -> None:
+    """By a stranger's init_transactions."""
+    Producer({"bootstrap.servers": bootstrap, "transactional.id": name}).init_transactions(30)
+
+
+def test_a_stranger_who_takes_our_ids_costs_time_and_nothing_else(
+    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+) -> None:
+    """Fault 38. Each id of a service is taken again and again, while it writes."""
+    source = topic("fenced", partitions=4)
+    settings: dict[str, Any] = {
+        "workers": {"processes": 2, "threads": 8},
+        "delivery": {"results": results, "guarantee": "exactly-once"},
+        "retry": {"delays": ["200ms"]},
+    }
+    writer = Writer(bootstrap, tmp_path / "produced")
+    with service(
+        tmp_path / "service",
+        bootstrap,
+        [source],
+        handlers=SOME_AGAIN,
+        settings=settings,
+        prelude=OLD,
+    ) as struck:
+        struck.serve()
+        config = config_file.load(struck.config)
+        ids = [transactional_id(config, 0), transactional_id(config, 1)]
+        ids.append(transactional_id(config, "delay"))
+        for number in range(1, FENCES + 1):
+            for each in ids:
+                fenced(bootstrap, each)
+            writer.write(source, numbered(FEW, keys=100, first=(number - 1) * FEW))
+            eventually(partial(_have_heard, struck, ids, number), what="all have heard of it")
+            eventually(partial(_are_written, bootstrap, results, number * FEW), every_s=0.2)
+        struck.caught_up()
+        struck.until(lambda: struck.state() == "running", "it is well again")
+        assert struck.stop() == 0
+    counts = Counter(read.value for read in read_all(bootstrap, results))
+    assert set(counts.values()) == {1}
+    assert len(counts) == FENCES * FEW
+    print(f"{FENCES} fences of each of {len(ids)} ids, {len(counts)} results, each once")
+
+
+def _have_heard(struck: Service, ids: list[str], times: int) -> bool:
+    """Whether it has said so often of each that it was taken."""
+    said = [line for line in struck.said().splitlines() if TAKEN in line]
+    return all(sum(f"id {each}:" in line for line in said) >= times for each in ids)
+
+
+def _are_written(bootstrap: str, results: str, count: int) -> bool:
+    return len(read_all(bootstrap, results)) >= count
