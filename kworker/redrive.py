@@ -41,6 +41,7 @@ class Signature:
     dead_topic: str
     how: How
     by: str  # user@host
+    transactional_id: str  # of all such commands of the service
 
 
 class Resolver:
@@ -95,9 +96,10 @@ class Resolver:
         again = "the same command again goes on, and does nothing twice"
         if error.passing:
             return Unreachable(f"Kafka did not take it ({error}): {again}")
-        topic = self._signature.dead_topic
+        signature = self._signature
         return AlreadyRunning(
-            f"another command has taken over the dead letters of {topic}: when that has ended,"
+            f"another command has taken over the dead letters of {signature.dead_topic}, or a"
+            f" stranger the transactional id {signature.transactional_id}: when that has ended,"
             f" {again}"
         )
 

@@ -102,14 +102,13 @@ def resolver(found: Access, how: How, to: Requeue | Elsewhere | None) -> Resolve
         "message.max.bytes": max(limits),
         "batch.size": batch,
     }
+    name = f"{config.name}.redrive"
     try:
-        transactor = KafkaTransactor(
-            {**properties, **own}, f"{config.name}.redrive", timeout_s=TIMEOUT_S
-        )
+        transactor = KafkaTransactor({**properties, **own}, name, timeout_s=TIMEOUT_S)
     except Refused as error:
         raise ConfigError(f"kafka: {error}") from None
     state, dead = config.dead_state_topic, config.dead_letter.topic
-    return Resolver(transactor, Signature(state, dead, how, whoami()))
+    return Resolver(transactor, Signature(state, dead, how, whoami(), name))
 
 
 def whoami() -> str:

@@ -164,6 +164,9 @@ def test_what_cannot_be_read_is_nobodys_word_that_something_was_done(value):
 # Doing it, on the twin.
 
 
+SIGNED = Signature(STATE, DEAD, "redriven", "ann@host", "orders.redrive")
+
+
 class Desk:
     """A broker with dead letters' topics, and commands that come one after another."""
 
@@ -174,7 +177,7 @@ class Desk:
 
     def resolver(self) -> Resolver:
         transactor = MemoryTransactor(self.kafka, {}, "orders.redrive", 1.0)
-        made = Resolver(transactor, Signature(STATE, DEAD, "redriven", "ann@host"))
+        made = Resolver(transactor, SIGNED)
         made.open()
         return made
 
@@ -248,5 +251,7 @@ def test_a_refusal_that_waiting_cannot_help_is_a_takeover():
         def open(self) -> None:
             raise Refused("fenced", passing=False)
 
-    with pytest.raises(AlreadyRunning):
-        Resolver(Fenced(), Signature(STATE, DEAD, "redriven", "ann@host")).open()
+    with pytest.raises(
+        AlreadyRunning, match=r"or a stranger the transactional id orders\.redrive:"
+    ):
+        Resolver(Fenced(), SIGNED).open()
