@@ -7,6 +7,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Protocol, cast
 
+import orjson
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_INVALID,
@@ -17,6 +18,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from kworker.core.membership import Absence
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
@@ -74,6 +76,13 @@ _TROUBLES = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Trouble.MISSING,
 }
 
+_STATISTICS_MS = 1000  # by which a client tells of its place in the group
+_COMMIT_S = 5.0
+_LOOK_S = 2.0  # for what is known at once, or hidden
+_LOOK_EACH_S = 1.0
+_HIDDEN_MOST = 3  # partitions that are named
+# Of a client beside a member, which asks and never joins.
+_MEMBERS_ONLY = frozenset({"group.instance.id", "group.remote.assignor", "group.protocol"})
 _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
 
 
@@ -104,12 +113,18 @@ class KafkaConsumer:
         self._gone: set[At] = set()  # given up in the present call
         self._early: list[RawMessage] = []  # came with the assignment: until that is resumed
         self._life = 0  # what an earlier client still has to say is not heard
+        self._unheard: list[frozenset[tuple[str, int, int]]] = []  # commits whose answers are not
         self._consumer = self._made()
 
     def _made(self) -> Consumer:
+        self._absence: Absence | None = Absence.JOINING
+        told = {
+            "on_commit": partial(self._on_commit, self._life),
+            "stats_cb": partial(self._on_statistics, self._life),
+            "statistics.interval.ms": _STATISTICS_MS,
+        }
         try:
-            on_commit = partial(self._on_commit, self._life)
-            return Consumer({**self._properties, "on_commit": on_commit}, logger=_LOG)
+            return Consumer({**self._properties, **told}, logger=_LOG)
         except KafkaException as error:
             raise Refused(str(error.args[0]), passing=False) from None
 
@@ -117,6 +132,7 @@ class KafkaConsumer:
         """Another client, with the same subscription, for one that is fenced for good."""
         self._life += 1
         self._held, self._paused, self._early = {}, set(), []
+        self._unheard = []
         threading.Thread(target=self._consumer.close, name="close", daemon=True).start()
         self._consumer = self._made()
         self.subscribe(self._topics)
@@ -138,6 +154,14 @@ class KafkaConsumer:
     def joined(self) -> bool:
         """Whether the group knows it. After `unsubscribe`, one that it knows no more may close."""
         return bool(self._consumer.memberid())
+
+    @property
+    def absence(self) -> Absence | None:
+        """Why it is no member of its group, as of a second ago; None while it is one.
+
+        Unlike `joined`, also while a rejoin hangs, or the coordinator is away.
+        """
+        return self._absence
 
     def take(self, most: int, timeout_s: float) -> list[RawMessage]:
         """Records and events, at once if there are any; serves every callback."""
@@ -200,6 +224,31 @@ class KafkaConsumer:
             raise Refused(str(failed[0].error), passing=True)
         return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
+    def hidden(self, partitions: Iterable[At]) -> list[At]:
+        """Of partitions whose positions are not told, some that an open transaction hides.
+
+        Waits for some seconds. Raises Refused when the group's coordinator does not answer.
+        """
+        asked = list(partitions)
+        own = {k: v for k, v in self._properties.items() if k not in _MEMBERS_ONLY}
+        # Who does not insist on what is stable is answered at once.
+        beside = Consumer({**own, "isolation.level": "read_uncommitted"}, logger=_LOG)
+        try:
+            beside.committed([TopicPartition(*at) for at in asked], timeout=_LOOK_S)
+        except KafkaException as error:
+            raise Refused(str(error.args[0]), passing=True) from None
+        finally:
+            beside.close()
+        found: list[At] = []
+        for at in asked:
+            try:
+                self.positions([at], _LOOK_EACH_S)
+            except Refused:
+                found.append(at)
+            if len(found) == _HIDDEN_MOST:
+                break
+        return found
+
     def assign(self, positions: Mapping[At, int | None]) -> None:
         """Takes up partitions at positions (None: the beginning; or LOST), paused.
 
@@ -252,13 +301,17 @@ class KafkaConsumer:
             raise Refused(str(error.args[0]), passing=True) from None
 
     def commit_now(self, positions: Mapping[At, Committed]) -> None:
-        """The same, waiting for the answer: only where the group itself waits for us."""
-        try:
-            answer = self._consumer.commit(offsets=offsets_of(positions), asynchronous=False)
-        except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=True) from None
-        if error_text := _first_error(answer):
-            raise Refused(error_text, passing=True)
+        """The same, waiting for the answer: only where the group itself waits for us.
+
+        The library would wait for three time-outs of its socket, three minutes, when the
+        coordinator is silent. What is asked behind the commit, on its connection, is answered
+        behind it and can be given up.
+        """
+        self._unheard.append(_places(offsets_of(positions)))
+        self.commit(positions)
+        held = self.positions(positions, _COMMIT_S)
+        if any(held[at] != each for at, each in positions.items()):
+            raise Refused("the group does not hold what was committed", passing=True)
 
     def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:
         """The first offset that a partition holds and the one after its last. Raises Refused."""
@@ -286,10 +339,17 @@ class KafkaConsumer:
     def _on_commit(self, life: int, error: Any, partitions: Any) -> None:
         if life != self._life:
             return
+        if (places := _places(partitions or ())) in self._unheard:
+            self._unheard.remove(places)
+            return
         try:
             self._listener.committed(_first_error(partitions) if error is None else str(error))
         except Exception as raised:  # noqa: BLE001 - raised again by `take`
             self._raised = raised
+
+    def _on_statistics(self, life: int, text: str) -> None:
+        if life == self._life:
+            self._absence = _absence_in(text, newer=self._incremental)
 
     def _guarded(self, tell: Callable[[list[At]], None]) -> Callable[[object, Any], None]:
         life = self._life
@@ -386,8 +446,34 @@ def committed_in(answer: TopicPartition) -> Committed | None:
     return Committed(answer.offset, answer.metadata or "") if answer.offset >= 0 else None
 
 
+def _absence_in(statistics: str, *, newer: bool) -> Absence | None:
+    """Why a client is no member of its group, by its statistics; `newer` is its protocol."""
+    # The group's part alone: the rest is long where there are many partitions.
+    begin = statistics.rindex('"cgrp":') + len('"cgrp":')
+    group = orjson.loads(statistics[begin : statistics.index("}", begin) + 1])
+    if group["state"] != "up":
+        return Absence.COORDINATOR
+    if group["join_state"] == "init":
+        return None if newer and _is_answered(statistics) else Absence.JOINING
+    return None if group["join_state"] == "steady" else Absence.REBALANCE
+
+
+def _is_answered(statistics: str) -> bool:
+    """Whether the coordinator has answered a heartbeat of the newer protocol.
+
+    With it, a member that is given nothing never leaves its first state; and heartbeats are
+    the one kind of request that is not counted by name.
+    """
+    told = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
+    return told is not None and bool(told["rx"] > sum(told["req"].values()))
+
+
 def _at(raw: RawMessage) -> At:
     return raw.topic(), raw.partition()
+
+
+def _places(offsets: Iterable[TopicPartition]) -> frozenset[tuple[str, int, int]]:
+    return frozenset((tp.topic, tp.partition, tp.offset) for tp in offsets)
 
 
 def _is_trouble(raw: RawMessage) -> bool:

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 from kworker.clients.kafka import At, Listener, QueueFull, Refused
 from kworker.clients.memory_broker import MemoryKafka, Topic
 from kworker.clients.memory_group import Member, Standing
+from kworker.core.membership import Absence
 from kworker.core.message import Fields, RawMessage
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
@@ -83,12 +84,31 @@ class MemoryConsumer:
         """Whether the group knows it."""
         return self._member is not None
 
+    @property
+    def absence(self) -> Absence | None:
+        """Why it is no member of its group; None while it is one."""
+        member, kafka = self._member, self._kafka
+        if not (kafka.up and kafka.coordinated):
+            return Absence.COORDINATOR
+        if member is None or member.expelled or not self._topics:
+            return Absence.JOINING
+        return None if member.answered and self._group.steady else Absence.REBALANCE
+
+    def renew(self) -> None:
+        """Another client, with the same subscription."""
+        self._fetches, self._owned, self._sent = {}, [], []
+        if self._kafka.up and self._kafka.coordinated:
+            if not self._static:
+                self._leave()
+            self._join()
+
     def take(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
         """Records and events, if there are any; serves every callback."""
         if not self._kafka.up:
             return []
-        self._hear()
-        self._follow()
+        if self._kafka.coordinated:
+            self._hear()
+            self._follow()
         self._look_for_topics()
         events, self._events = self._events[:most], self._events[most:]
         return events + self._fetch(most - len(events))
@@ -99,10 +119,16 @@ class MemoryConsumer:
         timeout_s: float,  # noqa: ARG002
     ) -> dict[At, Committed | None]:
         """What the group holds of each, None where it holds nothing. Raises Refused."""
-        self._reach()
-        if self._group.pending:
+        asked = list(partitions)
+        if self.hidden(asked):
             raise Refused("a transaction holds positions of the group", passing=True)
-        return {at: self._group.committed.get(at) for at in partitions}
+        return {at: self._group.committed.get(at) for at in asked}
+
+    def hidden(self, partitions: Iterable[At]) -> list[At]:
+        """Those whose positions an open transaction hides. Raises Refused."""
+        self._reach_coordinator()
+        pending = set[At]().union(*self._group.pending.values())
+        return [at for at in partitions if at in pending]
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
         """Takes up partitions at positions (None: the beginning; or LOST), paused."""
@@ -135,7 +161,7 @@ class MemoryConsumer:
 
     def commit_now(self, positions: Mapping[At, Committed]) -> None:
         """The same with the answer at once. Raises Refused."""
-        self._reach()
+        self._reach_coordinator()
         self._deliver_commits()
         if (error := self._group.commit(self._member, positions)) is not None:
             raise Refused(str(error), passing=True)
@@ -168,6 +194,11 @@ class MemoryConsumer:
         if not self._kafka.up:
             raise Refused("broker unreachable", passing=True)
 
+    def _reach_coordinator(self) -> None:
+        self._reach()
+        if not self._kafka.coordinated:
+            raise Refused("no coordinator", passing=True)
+
     def _join(self) -> None:
         name = self._static or self._kafka.new_name()
         self._member = self._group.join(name, self._topics)
@@ -183,7 +214,7 @@ class MemoryConsumer:
             self._listener.revoked(owned)
 
     def _deliver_commits(self) -> None:
-        while self._kafka.up and self._sent:
+        while self._kafka.up and self._kafka.coordinated and self._sent:
             self._answers.append(self._group.commit(self._member, self._sent.pop(0)))
 
     def _hear(self) -> None:

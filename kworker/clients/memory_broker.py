@@ -45,7 +45,7 @@ class MemoryKafka:
     """A broker: topics, groups, and what was committed when.
 
     `up` set to False is a broker that nobody can reach; `writable`, one that answers
-    everybody but producers.
+    everybody but producers; `coordinated`, one that answers nothing about groups.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -56,6 +56,7 @@ class MemoryKafka:
         self._transactors: dict[str, object] = {}
         self.up = True
         self.writable = True
+        self.coordinated = True
 
     def create(
         self, topic: str, partitions: int = 1, *, max_message_bytes: int = _MAX_MESSAGE_BYTES

@@ -100,6 +100,11 @@ class Group:
             for member in self._members.values():
                 member.rejoined, member.answered = False, True
 
+    @property
+    def steady(self) -> bool:
+        """Whether every member has come back to the present generation."""
+        return not self._rebalancing
+
     def waits_for(self, member: Member) -> bool:
         return self._rebalancing and not member.rejoined
 

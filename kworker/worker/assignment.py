@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from math import inf
 from typing import Protocol
 
 import structlog
@@ -10,23 +11,20 @@ from kworker.clients.kafka import LOST, At, Refused
 from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of, same_topic
 from kworker.core.record import NAMELESS, Partition
 from kworker.group_note import lost
+from kworker.worker.awaited import ASK_S, Asking, Awaited
 from kworker.worker.committer import Committer
 
 _LOG = structlog.get_logger()
-_ASK_S = 5.0
 _ASK_AGAIN_S = 0.5
 _LOOK_AGAIN_S = 0.005
 _GHOST_S = 60.0
 _GUESTS_MAX = 1_000
-_GIVE_UP_S = 40.0  # well before the supervisor would take us for stuck
+_NAMELESS_S = 40.0  # for topic ids, without which it goes on
 
 
-class Assigning(Protocol):
+class Assigning(Asking, Protocol):
     """What the assignment needs of `KafkaConsumer` or its twin."""
 
-    def positions(
-        self, partitions: Iterable[At], timeout_s: float
-    ) -> dict[At, Committed | None]: ...
     def assign(self, positions: Mapping[At, int | None]) -> None: ...
     def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
     def unassign(self, partitions: Iterable[At]) -> None: ...
@@ -37,14 +35,6 @@ Identify = Callable[[Collection[str], float], Mapping[str, Identity]]
 
 Raises Refused when the same may work later.
 """
-
-
-def unknown_positions(refused: Refused) -> str:
-    """Why an assignment waits."""
-    return (
-        f"committed positions unknown ({refused}): no broker answers, or a transaction that was"
-        " left open hides them; asks again"
-    )
 
 
 class Assignment:
@@ -80,14 +70,17 @@ class Assignment:
         self._known: dict[str, Identity] = {}  # as of the last assignment of each
         self.partitions: dict[At, Partition] = {}
         self.known: list[At] = []
-        self.announce: Callable[[], None] = lambda: None  # `known` has grown, or it waits
+        self.announce: Callable[[], None] = lambda: None  # `known` has grown
+        # What waits inside a callback calls it again and again: it tells the supervisor that
+        # this thread lives, and for how many seconds more it may wait: inf until a drain begins.
+        self.beat: Callable[[], float] = lambda: inf
+        self._awaited = Awaited(self._goes_on)
         self._indexes: dict[At, int] = {}
         self._guests = 0  # of those, by records that came again
         self.fresh: set[Partition] = set()
         self.rebalances = 0
         self.joined = False
         self.changed = False
-        self.waits_for: str | None = None  # inside of a turn
         self._lost_at = float("-inf")
 
     def bind(self, consumer: Assigning, committer: Committer) -> None:
@@ -98,9 +91,8 @@ class Assignment:
     def assigned(self, partitions: list[At]) -> None:
         """Reads back what the group holds and begins paused: nothing comes in this call."""
         self.rebalances += 1
-        deadline = time.monotonic() + _GIVE_UP_S
-        held = self._held(partitions, deadline) if partitions else {}
-        identities = self._identities({topic for topic, _ in partitions}, deadline)
+        held = self._held(partitions) if partitions else {}
+        identities = self._identities({topic for topic, _ in held})
         origins = {at: origin_of(identities[at[0]], at) for at in held if at[0] in identities}
         held |= self._begun_anew(held, identities, origins)
         gone = lost(self._had, [at for at, each in held.items() if each is None], identities)
@@ -145,6 +137,7 @@ class Assignment:
             each = held[at]
             same = same_topic(each, origin) if each else None
             if same is False or (same is None and at[0] in others):
+                self.beat()
                 anew[at] = self._beginning(at, each)
         return anew
 
@@ -156,7 +149,7 @@ class Assignment:
             position=held and held.position,
         )
         try:
-            return Committed(self._consumer.watermarks(at, _ASK_S)[0])
+            return Committed(self._consumer.watermarks(at, ASK_S)[0])
         except Refused:
             return None
 
@@ -217,35 +210,35 @@ class Assignment:
             self._committer.forget(at)
         self.changed = True
 
-    def _held(self, partitions: list[At], deadline: float) -> dict[At, Committed | None]:
-        """Asks until answered: without positions there is nothing to begin with."""
-        while True:
-            self._wait_for_calm()
-            try:
-                held = self._consumer.positions(partitions, _ASK_S)
-            except Refused as refused:
-                if time.monotonic() >= deadline:
-                    raise
-                _LOG.warning("committed positions unknown; asking again", error=str(refused))
-                self.waits_for = unknown_positions(refused)
-                self.announce()
-                time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
-            else:
-                self.waits_for = None
-                return held
+    @property
+    def waits_for(self) -> str | None:
+        """What an assignment inside the present turn cannot do without."""
+        return self._awaited.reason
 
-    def _identities(self, topics: Collection[str], deadline: float) -> Mapping[str, Identity]:
+    def _goes_on(self) -> bool:
+        return self.beat() == inf
+
+    def _held(self, partitions: list[At]) -> dict[At, Committed | None]:
+        """Nothing, when a drain begins before that is known: then nothing begins any more."""
+        held = self._awaited.positions(self._consumer, partitions, self._wait_for_calm)
+        if held is None:
+            _LOG.info("draining, so what was assigned is not begun", partitions=_names(partitions))
+            return {}
+        return held
+
+    def _identities(self, topics: Collection[str]) -> Mapping[str, Identity]:
         """At each assignment, for a topic may have been made again. Positions do without."""
         found: Mapping[str, Identity] = {}
         if self._identify is None:
             return found
+        deadline = time.monotonic() + _NAMELESS_S
         while topics:
             try:
-                found = self._identify(topics, _ASK_S)
+                found = self._identify(topics, ASK_S)
                 break
             except Refused as refused:
                 _LOG.warning("topic ids unknown; asking again", error=str(refused))
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not self._goes_on():
                 break
             time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
         if nameless := sorted({*topics} - found.keys() - self._nameless):
@@ -259,8 +252,9 @@ class Assignment:
 
     def _wait_for_calm(self) -> None:
         """An open transaction of a dead predecessor ends when its successor is ready."""
-        until = time.monotonic() + _ASK_S
+        until = time.monotonic() + ASK_S
         while not self._calm() and time.monotonic() < until:
+            self.beat()
             time.sleep(_LOOK_AGAIN_S)
 
     def index(self, at: At) -> int:

@@ -153,6 +153,8 @@ class Backlog:
         """They were under way, and are another's to publish."""
         self.pending -= len(records)
         self._bytes -= sum([record.size for record in records])
+        if not self.pending:
+            self._troubles.clear()  # nothing waits for those topics any more
 
     def settled(self, records: list[Record]) -> None:
         """They are in Kafka."""

@@ -132,7 +132,7 @@ class DelayProcess:
         words[Field.RED] = bool(reasons)
         self._slot.write_text(Text(tuple(loop.heads.heads), reasons, delays=delays))
         words[Field.POLLED] = 1
-        if loop.heads.joined:
+        if loop.heads.joined or loop.membership.member:
             words[Field.PHASE] = Phase.RUNNING
         waiting = sum(count for _, count, _ in delays)
         setproctitle.setproctitle(f"kworker: delay [{self._config.name}] {waiting} waiting")
@@ -143,7 +143,7 @@ def _made(
 ) -> tuple[KafkaConsumer, DelayLoop, Forwarder]:
     producer = delay_producer_properties(config)
     name = transactional_id(config, "delay")
-    forwarder = Forwarder(lambda: KafkaTransactor(producer, name, _TRANSACTION_S))
+    forwarder = Forwarder(lambda: KafkaTransactor(producer, name, _TRANSACTION_S), goes_on)
     made: list[KafkaConsumer] = []
 
     def consumer(heads: Heads) -> KafkaConsumer:

@@ -1,6 +1,5 @@
 """What the group has given the delay process: delay partitions, and what is held of each."""
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
@@ -9,18 +8,19 @@ import structlog
 from kworker.clients.kafka import At, Refused, Trouble, trouble_of
 from kworker.core.delays import Head, HoldPolicy
 from kworker.core.hops import SKEW_MS
+from kworker.core.membership import Absence
 from kworker.core.message import RawMessage
-from kworker.worker.assignment import unknown_positions
+from kworker.worker.awaited import ASK_S, Asking, Awaited
 from kworker.worker.intake import Fenced, Taking
 
 _LOG = structlog.get_logger()
-_ASK_S = 5.0
-_ASK_AGAIN_S = 0.5
 
 
-class Consumer(Taking, Protocol):
+class Consumer(Taking, Asking, Protocol):
     """What the heads need of `KafkaConsumer` or its twin."""
 
+    @property
+    def absence(self) -> Absence | None: ...
     def standing(self) -> object: ...
 
 
@@ -41,18 +41,18 @@ class Heads:
     ) -> None:
         """`settle` ends any doubt about transactions of ours, or raises Refused.
 
-        `waits` is asked between two tries: False when it is time to end.
+        `waits` is asked by whatever waits: it beats, and is False when it is time to end.
         """
         self.consumer = consumer(self)
         self.heads: dict[At, Head] = {}
         self.reasons: dict[str, str] = {}
-        self.waits_for: str | None = None  # inside of a turn
         self.joined = False
         self.gone: set[At] = set()  # since the last look
         self._delay_ms = delay_ms
         self._policy = policy
         self._settle = settle
-        self._waits = waits
+        self.goes_on = waits
+        self._awaited = Awaited(waits)
         self._paused: frozenset[At] = frozenset()
         self._fresh = False
         self._seen_ms = 0  # on the clock, when it was last looked at
@@ -84,6 +84,12 @@ class Heads:
     def committed(self, error: str | None) -> None:
         """Never asked for: transactions commit."""
 
+    def rejoin(self) -> None:
+        """Another member in place of this one, which has nobody left to answer."""
+        self.gone.update(self.heads)
+        self.heads.clear()
+        self.consumer.renew()
+
     def _give_up(self, partitions: Collection[At]) -> None:
         for at in partitions:
             self.heads.pop(at, None)
@@ -91,21 +97,15 @@ class Heads:
         self.consumer.unassign(partitions)
 
     def _positions(self, partitions: Iterable[At]) -> dict[At, int | None]:
-        """Asks until answered: without positions there is nothing to begin with."""
-        asked = list(partitions)
-        while self._waits():
-            try:
-                # First: an open transaction of ours would hide the positions.
-                self._settle()
-                held = self.consumer.positions(asked, _ASK_S)
-            except Refused as refused:
-                _LOG.warning("committed positions unknown; asking again", error=str(refused))
-                self.waits_for = unknown_positions(refused)
-                time.sleep(_ASK_AGAIN_S)
-            else:
-                self.waits_for = None
-                return {at: each and each.position for at, each in held.items()}
-        return {}
+        """None, when it is time to end before they are known."""
+        # First: an open transaction of ours would hide the positions.
+        held = self._awaited.positions(self.consumer, list(partitions), self._settle)
+        return {at: each and each.position for at, each in (held or {}).items()}
+
+    @property
+    def waits_for(self) -> str | None:
+        """What an assignment inside the present turn cannot do without."""
+        return self._awaited.reason
 
     # -- what the loop does -----------------------------------------------------------
 
@@ -122,6 +122,7 @@ class Heads:
                 self._event(raw)
             elif head := self.heads.get((raw.topic(), raw.partition())):
                 head.take(raw, now_ms)
+                self.reasons.pop(raw.topic(), None)  # it can be read after all
         return len(batch)
 
     def adjust(self, now_ms: int) -> None:
@@ -137,13 +138,19 @@ class Heads:
             self.consumer.resume(resume)
         self._paused, self._fresh = wanted, False
 
-    def read_back(self) -> None:
-        """What the group has was forwarded, whatever we know of it. Raises Refused."""
+    def read_back(self) -> list[At]:
+        """What the group has was forwarded, whatever we know of it: where it did more than that.
+
+        Raises Refused.
+        """
+        moved: list[At] = []
         if not self.heads:
-            return
-        for at, held in self.consumer.positions(self.heads, _ASK_S).items():
+            return moved
+        for at, held in self.consumer.positions(self.heads, ASK_S).items():
             if held is not None:
+                moved += [at] if held.position != self.heads[at].committed else []
                 self.heads[at].reached(held.position)
+        return moved
 
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())
@@ -151,6 +158,7 @@ class Heads:
             case Trouble.END:
                 if head := self.heads.get(at):
                     head.ledger.reach(event.offset())
+                    self.reasons.pop(at[0], None)
             case Trouble.GAP:
                 self._gap(at)
             case Trouble.FENCED:
@@ -167,8 +175,9 @@ class Heads:
         if not (head := self.heads.get(at)):
             return  # its owner is told
         name = _name(at)
+        self.goes_on()
         try:
-            low, high = self.consumer.watermarks(at, _ASK_S)
+            low, high = self.consumer.watermarks(at, ASK_S)
             holds = f"the partition now holds {low} to {high}"
         except Refused as refused:
             holds = f"what the partition holds is not known ({refused})"

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Protocol
 
 import structlog
@@ -10,6 +11,7 @@ import structlog
 from kworker.clients.kafka import At, Refused
 from kworker.core.delays import Head, Refusals
 from kworker.core.hops import Routes, Waiting
+from kworker.core.membership import Membership, MembershipPolicy
 from kworker.core.outcome import Output
 from kworker.core.restart import Backoff
 from kworker.worker.delay_heads import Heads
@@ -96,6 +98,8 @@ class DelayLoop:
         self._taken = False  # our id, by another process, which shall not have it from a zombie
         self._troubles: dict[str, str] = {}
         self._ends: Mapping[At, int] = {}
+        self.membership = Membership(MembershipPolicy(), clock())
+        self._answering_since = inf  # the brokers
         self._doubt = True  # what was forwarded is not known, or nobody can forward
         self._opened_at = 0.0
         self._try_at = self._forward_at = self._tidy_at = self._ask_at = 0.0
@@ -108,14 +112,17 @@ class DelayLoop:
         self.heads.adjust(self._wall_ms())
         self._ask(self._clock())
         self._forwarder.serve()
+        self._mind_membership(self._clock())
 
     @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
         if self.heads.waits_for is not None:  # all else is as it was before that
             return [self.heads.waits_for]
+        absent = self.membership.reason(self._clock(), self._answering_since)
         return [
             *self._troubles.values(),
+            *([absent] if absent else []),
             *self._refusals.reasons,
             *self.heads.reasons.values(),
         ]
@@ -163,7 +170,10 @@ class DelayLoop:
         if self._doubt and now >= self._try_at and not (self._taken and not self._is_member()):
             try:
                 self._forwarder.open()
-                self.heads.read_back()
+                self.heads.goes_on()  # as alive: each of these calls may take its time
+                # What was in doubt and went all the same was not refused.
+                self._refusals.accepted(self.heads.read_back())
+                self.heads.goes_on()
             except Refused as refused:
                 self._hold(refused)
             else:
@@ -293,6 +303,14 @@ class DelayLoop:
         """When nobody answers, what was known is still the best guess."""
         if partitions:
             self._troubles.pop("kafka", None)
+            self._answering_since = min(self._answering_since, self._clock())
             self._routes = self._routes.of(partitions)
         else:
             self._troubles["kafka"] = "no broker answers; what is due waits"
+            self._answering_since = inf
+
+    def _mind_membership(self, now: float) -> None:
+        self.membership.hear(self.heads.consumer.absence, now)
+        if self.membership.renew(now, self._answering_since):
+            _LOG.warning("not a member of the group for too long; another client joins it")
+            self.heads.rejoin()

@@ -196,6 +196,8 @@ class ExactlyOnce:
     def _begin(self, now: float) -> bool:
         """Whether a transaction with something in it has begun."""
         if not (self._backlog.ready(now) or (self._due and self._news())):
+            if self._due and not self._backlog.pending:
+                self._trouble = ""  # what it was about is gone, with its partition
             self._due = False
             return False
         try:

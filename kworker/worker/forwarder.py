@@ -31,8 +31,12 @@ class Forwarder:
     whenever `open` had something to do: they alone tell what was forwarded.
     """
 
-    def __init__(self, make: Callable[[], Transactor]) -> None:
+    def __init__(
+        self, make: Callable[[], Transactor], beat: Callable[[], object] = lambda: None
+    ) -> None:
+        """`beat` says that this thread lives, between two calls that may each take their time."""
         self._make = make
+        self._beat = beat
         self._transactor: Transactor | None = None
         self._opened = False
 
@@ -64,8 +68,10 @@ class Forwarder:
             self._transactor.begin()
             for output in outputs:
                 self._transactor.produce(output)
+            self._beat()
             held = {at: Committed(position) for at, position in positions.items()}
             self._transactor.send_positions(held, standing)
+            self._beat()
             self._transactor.commit()
         except Refused as refused:
             _LOG.warning("forwarding in doubt; the positions are read back", error=str(refused))

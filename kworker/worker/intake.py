@@ -141,6 +141,7 @@ class Intake:
         partition = self._present(at)
         if partition is None:
             return
+        self._read_again(at[0])
         offsets = [raw.offset() for raw in raws]
         if partition.origin is not None and (fit := partition.ledger.fitting(offsets)) < len(raws):
             self._give_back(partition, offsets[fit])
@@ -156,6 +157,11 @@ class Intake:
             offsets = [offset for offset in offsets if offset not in done]
         if raws:
             self._add(partition, raws, offsets)
+
+    def _read_again(self, topic: str) -> None:
+        """It was read after all: there again, or allowed without a rebalance."""
+        if self.reasons:
+            self.reasons.pop(f"source {topic}", None)
 
     def _give_back(self, partition: Partition, offset: int) -> None:
         """What has no room in its map comes again, when it has."""
@@ -239,6 +245,7 @@ class Intake:
                 partition = self._present(at)
                 if partition is not None:
                     partition.ledger.reach(event.offset())
+                    self._read_again(at[0])
             case Trouble.GAP:
                 self._gap(at)
             case Trouble.FENCED:
@@ -254,6 +261,7 @@ class Intake:
         partition = self._assignment.partitions.get(at)
         if partition is None:
             return  # its owner is told
+        self._assignment.beat()
         partition.reaches = 0  # it waits for a person, and nobody waits for it
         try:
             low, high = self._consumer.watermarks(at, _ASK_S)

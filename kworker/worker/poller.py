@@ -11,6 +11,7 @@ import structlog
 from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
+from kworker.core.membership import Absence, Membership, MembershipPolicy
 from kworker.core.outcome import Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
 from kworker.worker.assignment import Assignment, Identify
@@ -33,6 +34,8 @@ FLOW_EVERY_S = 0.02
 class Consumer(Taking, Committing, Protocol):
     """What the poller needs of `KafkaConsumer` or its twin."""
 
+    @property
+    def absence(self) -> Absence | None: ...
     def standing(self) -> object: ...
 
 
@@ -90,6 +93,7 @@ class Poller:
         self._outcomes = 0  # since the last settling
         self._letters = 0  # retries and dead letters on their way to Kafka
         self._answering_since = math.inf  # the brokers
+        self.membership = Membership(MembershipPolicy(), clock())
         self._flow_at = 0.0
         self._took = 0
         self._take_at = 0.0
@@ -103,6 +107,7 @@ class Poller:
         self._work(self._waiting_s())
         self._publish(self._clock())
         self._adjust_flow(self._clock())
+        self._mind_membership(self._clock())
 
     def rejoin(self, why: str) -> None:
         """Another member in place of this one: what it had is done again."""
@@ -132,9 +137,11 @@ class Poller:
             return [self.assignment.waits_for]
         troubles = [*self.backlog.troubles, *self.settling.troubles]
         waiting = [f"{trouble}; what is not acknowledged waits" for trouble in troubles]
+        absent = self.membership.reason(self._clock(), self._answering_since)
         return [
             *self._intake.reasons.values(),
             *self._troubles.values(),
+            *([absent] if absent else []),
             *waiting,
             *self.dispatch.reasons,
             *map(_crowded, self.flow.crowded(self._clock())),
@@ -158,6 +165,7 @@ class Poller:
     def end(self, deadline: float) -> None:
         """Publishes no more: what is open is ended, or aborted."""
         while not self.settling.end() and self._clock() < deadline:
+            self.assignment.beat()
             self._publish(self._clock())
             time.sleep(BUSY_S)
 
@@ -167,7 +175,11 @@ class Poller:
             partition = self.assignment.partitions.get(at)
             if partition and not self._intake.stopped(at):
                 partition.reaches = end
-        if ends:
+        self.hear_of_brokers(answer=bool(ends))
+
+    def hear_of_brokers(self, *, answer: bool) -> None:
+        """Whether they answered when they were asked last."""
+        if answer:
             self._troubles.pop("kafka", None)
             now = self._clock()
             self._answering_since = min(self._answering_since, now)
@@ -186,6 +198,17 @@ class Poller:
             _LOG.warning("source topics were deleted and made again; joins anew", topics=again)
             self._finish(list(self.assignment.partitions.values()))
             self.rejoin("a topic was deleted and made again")
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group has answered, be it that there is no partition for it."""
+        return self.assignment.joined or self.membership.member
+
+    def _mind_membership(self, now: float) -> None:
+        self.membership.hear(self._consumer.absence, now)
+        if not self.flow.stopped and self.membership.renew(now, self._answering_since):
+            _LOG.warning("not a member of the group for too long; another client joins it")
+            self.rejoin("not a member of the group for too long")
 
     # -- taking -----------------------------------------------------------------------
 
@@ -306,6 +329,8 @@ class Poller:
         self._tell_trouble()
 
     def _tell_trouble(self) -> None:
+        if self.committer.trouble is not None and self.settled:
+            self.committer.trouble = None  # what it was about is gone, with its partition
         if (trouble := self.committer.trouble) is None:
             self._troubles.pop("commit", None)
         else:
@@ -335,15 +360,23 @@ class Poller:
         deadline = self._clock() + self._revoke_timeout_s
         before = self.dispatch.shedding
         self.dispatch.shed([*before, *(p for p in going if p not in before)])
-        while any(p.in_flight for p in going) and self._clock() < deadline:
+        while any(p.in_flight for p in going) and self._waits(deadline):
             self._work(BUSY_S)
             self._publish(self._clock())
-        while not self.settling.done_with(going) and self._clock() < deadline:
+        while not self.settling.done_with(going) and self._waits(deadline):
             self.settling.close(self._clock())
             self._publish(self._clock())
             self._work(BUSY_S)
         self.settling.give_up(going)
-        self.dispatch.shed(before)
+        left = list(self.assignment.partitions.values())
+        self.dispatch.shed(left if self.flow.stopped else before)
+
+    def _waits(self, deadline: float) -> bool:
+        """Whether a loop inside a callback may go on; a drain that began meanwhile begins here."""
+        left_s = self.assignment.beat()
+        if left_s < math.inf and not self.flow.stopped:
+            self.stop_taking()
+        return self._clock() < deadline and left_s > 0
 
     def _drop(self, partition: Partition) -> None:
         """It has gone: what is left of it counts no more."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kworker.clients.kafka import At, Listener, Trouble, trouble_of
+from kworker.core.membership import Absence
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed, Settled
 from kworker.worker.committer import Committing
@@ -168,6 +169,15 @@ class StretchConsumer:
         """Where the stretches begin."""
         starts = self._course.starts
         return {at: Committed(starts[at]) for at in partitions}
+
+    def hidden(self, partitions: Iterable[At]) -> list[At]:  # noqa: ARG002 - whatever they are
+        """None: nobody is asked where they begin."""
+        return []
+
+    @property
+    def absence(self) -> Absence | None:
+        """None: it needs no place in a group."""
+        return None
 
     def assign(self, positions: Mapping[At, int | None]) -> None:
         self._client.assign(positions)

@@ -33,13 +33,19 @@ class Telling:
 
     def turn(self) -> None:
         """Called each turn of the poller; most of the work only now and then."""
+        if self.beat():
+            self._ask(time.monotonic())
+
+    def beat(self) -> bool:
+        """The same without asking the brokers, for what waits inside a turn; whether it told."""
         now_ns = time.monotonic_ns()
         self._slot.words[Field.HEARTBEAT_NS] = now_ns
         now = now_ns / 1e9
-        if now >= self._tell_at:
-            self._tell_at = now + _TELL_EVERY_S
-            self.tell()
-            self._ask(now)
+        if now < self._tell_at:
+            return False
+        self._tell_at = now + _TELL_EVERY_S
+        self.tell()
+        return True
 
     def tell(self) -> None:
         """Everything, now."""
@@ -101,6 +107,8 @@ class Telling:
             self._ends = ends
             self._poller.hear_of_ends(ends)
         if (ids := self._watch.ids()) is not None:
+            if not self._poller.assignment.partitions:
+                self._poller.hear_of_brokers(answer=bool(ids))
             self._poller.hear_of_topics(ids)
         if (facts := self._watch.facts()) is not None:
             self._facts.learn(*facts)
@@ -108,7 +116,8 @@ class Telling:
             self._lag_at = now + _LAG_EVERY_S
             partitions = self._poller.assignment.partitions
             self._watch.ask_ends(partitions)
-            self._watch.ask_ids({topic for topic, _ in partitions})
+            # Without partitions, of what it would write: that brokers answer is what counts.
+            self._watch.ask_ids({topic for topic, _ in partitions} or self._facts.topics)
         if now >= self._facts_at:
             self._facts_at = now + _FACTS_EVERY_S
             self._watch.ask_facts(self._facts.topics)

@@ -9,6 +9,8 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
+from math import inf
 from typing import Any
 
 import setproctitle
@@ -223,6 +225,7 @@ class Worker:
         role = Role(slot.number, reader, watch.identities, intake, had=had, began=self._began)
         poller = make_poller(config, role, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
+        poller.assignment.beat = partial(self._beat, telling)
         pool.start()
         poller.dispatch.start()
         slot.words[Field.BASELINE_BYTES] = rss_bytes(os.getpid())
@@ -256,6 +259,18 @@ class Worker:
         self._slot.words[Field.RED] = bool(reasons)
         self._slot.write_text(Text(reasons=reasons))
 
+    def _beat(self, telling: Telling) -> float:
+        """Called by what waits inside a turn; for how many seconds more it may."""
+        telling.beat()
+        if self._phase < Phase.DRAINING:
+            return inf
+        return self._drain_by - self._kept_s - time.monotonic()
+
+    @property
+    def _kept_s(self) -> float:
+        """Handlers get most of a drain's time, Kafka the rest."""
+        return min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
+
     def _serve(self, poller: Poller, telling: Telling) -> None:
         while self._phase.taking:
             try:
@@ -271,15 +286,14 @@ class Worker:
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0
                 poller.accept_dead()
-            if self._phase is Phase.JOINING and poller.assignment.joined:
+            if self._phase is Phase.JOINING and poller.joined:
                 telling.tell()  # who reads "running" reads the partitions, too
                 self._enter(Phase.RUNNING)
 
     def _drain(self, poller: Poller, telling: Telling) -> None:
-        """What has begun ends and is committed; handlers get most of the time, Kafka the rest."""
-        kept_s = min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
+        """What has begun ends and is committed."""
         poller.stop_taking()
-        while not poller.idle and time.monotonic() < self._drain_by - kept_s:
+        while not poller.idle and time.monotonic() < self._drain_by - self._kept_s:
             poller.turn()
             telling.turn()
         poller.dispatch.abandon_suspects()

@@ -203,7 +203,7 @@ def test_while_an_assignment_waits_for_positions_it_says_so(
     kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """P7. It waits inside of a turn, for as long as it takes."""
-    kafka.group("orders.delay").pending["another-delay"] = {}
+    kafka.group("orders.delay").pending["another-delay"] = {(SECOND, 0): Committed(1)}
     told: list[str] = []
 
     def meanwhile() -> bool:
@@ -214,10 +214,53 @@ def test_while_an_assignment_waits_for_positions_it_says_so(
 
     bench = DelayBench(kafka, clocks, waits=meanwhile)
     bench.turns()
-    [reason] = told
-    assert reason.startswith("committed positions unknown (a transaction holds positions of")
+    [reason] = set(told)
+    assert reason.startswith(f"the committed position of {SECOND}/0 is hidden by a transaction")
     assert bench.heads.heads.keys() >= {(SECOND, 0), (SECOND, 1)}
     assert bench.loop.reasons == []
+
+
+def test_told_to_end_while_positions_are_hidden_it_begins_nothing(
+    kafka: MemoryKafka, clocks: Clocks
+) -> None:
+    kafka.group("orders.delay").pending["another-delay"] = {(SECOND, 0): Committed(1)}
+    bench = DelayBench(kafka, clocks, waits=lambda: False)
+    bench.turns()
+    assert bench.heads.heads == {}
+
+
+def test_a_commit_in_doubt_that_went_leaves_no_reason_behind(
+    bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
+) -> None:
+    """It stayed red until the next record of that partition, for minutes or for days."""
+    wait(kafka, clocks, SECOND, 1)
+    bench.fail_next_commit(though_committed=True)
+    bench.run(4_000)
+    assert bench.doubt is None
+    assert texts(kafka) == ["1"]
+    assert bench.loop.reasons == []
+
+
+def test_without_a_place_in_its_group_it_says_so_and_joins_anew(
+    bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
+) -> None:
+    """Due records wait, and nothing else tells why."""
+    kafka.coordinated = False
+    bench.run(20_000, 250)
+    assert any(why.startswith("not a member of the group") for why in bench.loop.reasons)
+    kafka.coordinated = True
+    bench.run(500)
+    absent = DelayBench(kafka, clocks, name="another-host")
+    wait(kafka, clocks, SECOND, 1)
+    bench.run(500)
+    kafka.group("orders.delay").rebalance()  # for which the other one does not come back
+    before = bench.consumer._member
+    bench.run(70_000, 250)
+    assert bench.consumer._member is not before
+    absent.die()
+    bench.run(3_000)
+    assert bench.loop.reasons == []
+    assert texts(kafka) == ["1"]
 
 
 def test_a_zombie_forwards_nothing(bench: DelayBench, kafka: MemoryKafka, clocks: Clocks) -> None:

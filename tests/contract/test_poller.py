@@ -1,5 +1,7 @@
 """The real poller on the twin, stepped by hand: what is taken, done, committed and done again."""
 
+from math import inf
+
 import pytest
 from confluent_kafka import KafkaError
 
@@ -57,18 +59,32 @@ def test_while_its_positions_are_hidden_it_says_so(kafka: MemoryKafka) -> None:
     """P7. The turn in which it waits for them may last longer than anybody's patience."""
     bench = Bench(kafka, ["foo"])
     pending = kafka.group(GROUP).pending
-    pending["another-0"] = {}
+    pending["another-0"] = {("foo", 0): Committed(1)}
     told: list[str] = []
 
-    def meanwhile() -> None:
-        told.extend(bench.poller.reasons)
-        pending.clear()
+    def meanwhile() -> float:
+        if bench.poller.assignment.waits_for:
+            told.extend(bench.poller.reasons)
+            pending.clear()
+        return inf
 
-    bench.poller.assignment.announce = meanwhile
+    bench.poller.assignment.beat = meanwhile
     bench.turn(2)
-    [reason] = told
-    assert reason.startswith("committed positions unknown (a transaction holds positions of")
+    [reason] = set(told)
+    assert reason.startswith("the committed position of foo/0 is hidden by a transaction")
     assert bench.in_hand() == list(WORDS)
+    assert bench.poller.reasons == []
+
+
+def test_a_drain_gives_up_an_assignment_that_waits_for_its_positions(kafka: MemoryKafka) -> None:
+    """With nothing in hand there is nothing to wait for; and nothing of it begins any more."""
+    bench = Bench(kafka, ["foo"])
+    kafka.group(GROUP).pending["another-0"] = {("foo", 0): Committed(1)}
+    bench.poller.assignment.beat = lambda: 30.0
+    bench.turn()
+    bench.poller.stop_taking()
+    bench.turn(3)
+    assert (bench.owned, bench.in_hand(), bench.poller.idle) == ([], [], True)
     assert bench.poller.reasons == []
 
 

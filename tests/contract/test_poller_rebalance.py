@@ -1,6 +1,8 @@
 """The real poller on the twin when its partitions go and come."""
 
 from collections.abc import Callable
+from itertools import pairwise
+from math import inf
 
 import pytest
 
@@ -201,3 +203,92 @@ def test_a_paused_partition_flows_again_after_a_rebalance() -> None:
         take_turns(one, two, count=2)
     assert len(done) == 20
     assert kafka.committed(GROUP) == {("foo", 0): 10, ("foo", 1): 10}
+
+
+def test_a_revoke_that_waits_beats_all_the_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a long `revoke_timeout` and a slow handler the supervisor would end it as stuck."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    monkeypatch.setattr(one.poller, "_revoke_timeout_s", 90.0)
+    one.turn(2)
+    beats = [clock.now]
+
+    def beat() -> float:
+        beats.append(clock.now)
+        return inf
+
+    one.poller.assignment.beat = beat
+    one.consumer.close()
+    assert clock.now - beats[0] >= 90
+    assert max(after - before for before, after in pairwise(beats)) < 1
+
+
+def test_a_drain_that_begins_in_a_revoke_has_its_own_deadline() -> None:
+    """And nothing begins any more, in the partitions that stay either."""
+    kafka, clock = two_partitions(records=2), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, hands=1)
+    one.turn(2)
+    until = clock.now + 1.0
+    one.poller.assignment.beat = lambda: until - clock.now
+    one.poller.assignment.revoked([("foo", 0)])
+    assert clock.now - until < 0.1
+    one.end(*[value for value in one.in_hand() if value])
+    one.turn(3)
+    assert one.poller.idle
+    assert len(one.pool.runs) == 1
+
+
+def test_a_worker_that_the_group_does_not_answer_says_so_and_joins_anew() -> None:
+    """The client itself would wait for minutes for the answer to a join that was lost."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    absent = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    kafka.group(GROUP).rebalance()  # for which the other one does not come back
+    one.poller.hear_of_brokers(answer=True)
+    one.turn(50)
+    assert one.poller.reasons == []
+    one.turn(20)
+    [reason] = one.poller.reasons
+    assert reason.startswith("not a member of the group for 1")
+    assert "the group's rebalance does not end" in reason
+    lives = set(kafka.group(GROUP)._members)
+    one.turn(200)
+    assert lives != set(kafka.group(GROUP)._members), "the same member waits"
+    absent.die()
+    one.turn(3)
+    assert one.poller.reasons == []
+    assert sorted(one.in_hand()) == [b"0-0", b"1-0"]
+
+
+def test_a_coordinator_that_is_away_is_told_and_nothing_is_given_up() -> None:
+    """Brokers answer, so nothing else would say that nothing is committed."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.poller.hear_of_brokers(answer=True)
+    kafka.coordinated = False
+    one.turn(400)
+    assert ["coordinator does not answer" in reason for reason in one.poller.reasons] == [True]
+    kafka.coordinated = True
+    one.end(b"0-0", b"1-0")
+    one.turn(2)
+    assert one.poller.reasons == []
+    assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
+    assert len(one.pool.runs) == 2
+
+
+def test_a_commit_that_failed_is_no_trouble_once_its_partition_is_gone() -> None:
+    """It would stay red until something else is committed, perhaps for days."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock)
+    one.turn(2)
+    one.end(b"0-0")
+    one.die()
+    one.consumer._hear = lambda: None  # type: ignore[method-assign]
+    one.poller.committer.answered("UNKNOWN_MEMBER_ID")
+    one.poller._publish(clock.now)
+    assert one.poller.reasons == ["commit: UNKNOWN_MEMBER_ID; what is not acknowledged waits"]
+    one.turn(1)
+    assert one.poller.reasons == []

@@ -1,0 +1,76 @@
+"""A process's place in its group: since when it has none, when to say so, when to join anew."""
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+
+class Absence(Enum):
+    """Why a client is no member of its group."""
+
+    JOINING = "it has not joined yet"
+    REBALANCE = "the group's rebalance does not end"
+    COORDINATOR = "the group's coordinator does not answer"
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipPolicy:
+    """Seconds without a place in the group."""
+
+    red_s: float = 15.0  # longer than most rebalances: then the status says so
+    renew_s: float = 60.0  # while brokers answer: then another client joins,
+    renew_most_s: float = 600.0  # and again after twice as long, up to this
+
+
+class Membership:
+    """Since when this process is no member of its group.
+
+    Owned by the thread that polls. Times are monotonic seconds. A client waits for the answer
+    to a lost join for five minutes, so another one takes its place; but not often, because
+    each makes the whole group rebalance. A coordinator that is away is found again by the
+    client itself, and what it holds may still be its own.
+    """
+
+    def __init__(self, policy: MembershipPolicy, now: float) -> None:
+        self._policy = policy
+        self._absence: Absence | None = Absence.JOINING
+        self._since = now
+        self._patience_s = policy.renew_s
+        self._renewed_at = now
+
+    @property
+    def member(self) -> bool:
+        return self._absence is None
+
+    def hear(self, absence: Absence | None, now: float) -> None:
+        """Why it is no member now, as its client tells; None: it is one."""
+        if absence is None:
+            self._patience_s = self._policy.renew_s
+        elif self._absence is None:
+            self._since = self._renewed_at = now
+        self._absence = absence
+
+    def reason(self, now: float, answering_since: float) -> str | None:
+        """What is wrong, in a line; nothing while no broker answers, which others say."""
+        absent_s = now - self._since
+        if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:
+            return None
+        if self._absence is Absence.COORDINATOR:
+            then = "it is looked for"
+        else:
+            then = f"joins anew in {max(0.0, self._renew_at(answering_since) - now):.0f} s"
+        return (
+            f"not a member of the group for {absent_s:.0f} s, though brokers answer:"
+            f" {self._absence.value}; what is done meanwhile cannot be committed; {then}"
+        )
+
+    def renew(self, now: float, answering_since: float) -> bool:
+        """Whether it is time for another client; the next time comes after twice as long."""
+        if self._absence in (None, Absence.COORDINATOR) or now < self._renew_at(answering_since):
+            return False
+        self._renewed_at = now
+        self._patience_s = min(self._policy.renew_most_s, 2 * self._patience_s)
+        return True
+
+    def _renew_at(self, answering_since: float) -> float:
+        return max(self._renewed_at, answering_since) + self._patience_s

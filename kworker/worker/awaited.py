@@ -1,0 +1,86 @@
+"""Committed positions, asked for inside the client's callback until they are known."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Committed
+
+_LOG = structlog.get_logger()
+ASK_S = 5.0  # the longest that any call inside a callback takes
+_ASK_AGAIN_S = 0.5
+_LOOK_S = 0.02
+
+
+class Asking(Protocol):
+    """What is needed of `KafkaConsumer` or its twin."""
+
+    def positions(
+        self, partitions: Iterable[At], timeout_s: float
+    ) -> dict[At, Committed | None]: ...
+    def hidden(self, partitions: Iterable[At]) -> list[At]: ...
+
+
+class Awaited:
+    """Waits for the committed positions of an assignment, without which nothing can begin.
+
+    Owned by the thread that polls, in whose callback the group waits anyway. A transaction
+    that was left open hides positions, and no time-out of Kafka's ends one that hangs.
+    """
+
+    def __init__(self, goes_on: Callable[[], bool]) -> None:
+        """`goes_on` beats and tells `reason`; it is False when it is time to end."""
+        self.reason: str | None = None
+        self._goes_on = goes_on
+
+    def positions(
+        self, client: Asking, partitions: list[At], ready: Callable[[], None]
+    ) -> dict[At, Committed | None] | None:
+        """What the group holds of each; None when it was time to end before that was known.
+
+        `ready` ends what hides positions and is our own, or raises Refused.
+        """
+        while True:
+            try:
+                ready()
+                held = client.positions(partitions, ASK_S)
+            except Refused as refused:
+                self._say(_why(client, partitions, refused))
+                if not self._rest():
+                    held = None
+                    break
+            else:
+                break
+        self.reason = None
+        return held
+
+    def _say(self, reason: str) -> None:
+        if reason != self.reason:
+            _LOG.warning(reason)
+        self.reason = reason
+
+    def _rest(self) -> bool:
+        until = time.monotonic() + _ASK_AGAIN_S
+        while goes_on := self._goes_on():
+            if time.monotonic() >= until:
+                break
+            time.sleep(_LOOK_S)
+        return goes_on
+
+
+def _why(client: Asking, partitions: list[At], refused: Refused) -> str:
+    try:
+        hidden = client.hidden(partitions)
+    except Refused as silent:
+        return f"committed positions unknown: the group's coordinator does not answer ({silent})"
+    if not hidden:
+        return f"committed positions unknown ({refused}); asks again"
+    names = ", ".join(f"{topic}/{number}" for topic, number in sorted(hidden))
+    return (
+        f"the committed position of {names} is hidden by a transaction that has not ended, though"
+        " the brokers answer; waits for its end: kworker transactions list says if it hangs, and"
+        " kworker transactions abort ends it then"
+    )

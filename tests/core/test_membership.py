@@ -1,0 +1,57 @@
+"""When a process without a place in its group says so, and when another client joins for it."""
+
+from math import inf
+
+import pytest
+
+from kworker.core.membership import Absence, Membership, MembershipPolicy
+
+POLICY = MembershipPolicy(red_s=15, renew_s=60, renew_most_s=200)
+
+
+@pytest.fixture
+def membership() -> Membership:
+    """A member until now, which is second 50."""
+    made = Membership(POLICY, 0.0)
+    made.hear(None, 50.0)
+    return made
+
+
+def test_a_rebalance_of_usual_length_is_no_reason(membership: Membership) -> None:
+    membership.hear(Absence.REBALANCE, 100.0)
+    assert membership.reason(114.0, 0.0) is None
+    reason = membership.reason(117.0, 0.0)
+    assert reason
+    assert reason.startswith("not a member of the group for 17 s, though brokers answer: the group")
+    assert reason.endswith("; joins anew in 43 s")
+
+
+def test_while_no_broker_answers_that_is_the_reason_and_no_other(membership: Membership) -> None:
+    membership.hear(Absence.COORDINATOR, 100.0)
+    assert membership.reason(200.0, inf) is None
+    assert not membership.renew(200.0, inf)
+
+
+def test_it_joins_anew_ever_less_often_until_it_is_a_member(membership: Membership) -> None:
+    """Each time the whole group rebalances."""
+    membership.hear(Absence.REBALANCE, 100.0)
+    renewed = [now for now in range(100, 800) if membership.renew(now, 0.0)]
+    assert renewed == [160, 280, 480, 680]
+    membership.hear(None, 800.0)
+    membership.hear(Absence.REBALANCE, 810.0)
+    assert [now for now in range(810, 900) if membership.renew(now, 0.0)] == [870]
+
+
+def test_brokers_must_have_answered_all_that_time(membership: Membership) -> None:
+    """Back from an outage, the client joins by itself."""
+    membership.hear(Absence.JOINING, 100.0)
+    assert [now for now in range(100, 300) if membership.renew(now, 200.0)] == [260]
+
+
+def test_a_coordinator_that_is_away_is_no_reason_to_join_anew(membership: Membership) -> None:
+    """What the member holds may still be its own."""
+    membership.hear(Absence.COORDINATOR, 100.0)
+    assert not any(membership.renew(now, 0.0) for now in range(100, 1000))
+    reason = membership.reason(130.0, 0.0)
+    assert reason
+    assert reason.endswith("it is looked for")
