@@ -87,7 +87,9 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def _totals(document: dict[str, Any]) -> str:
     counters = ", ".join(f"{name} {count:,}" for name, count in document["counters"].items())
     lag = document["lag"]
-    behind = f"lag {lag['records']:,}, unfinished {lag['unfinished']:,}, age {lag['age_s']:.1f}s"
+    known = lag["records"] is not None
+    counted = f"{lag['records']:,}, unfinished {lag['unfinished']:,}" if known else "unknown"
+    behind = f"lag {counted}, age {lag['age_s']:.1f}s"
     return f"{counters}\n{behind}"
 
 

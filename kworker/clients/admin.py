@@ -175,6 +175,17 @@ class Admin:
         found = self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
         return sorted(f"{each.client_id} ({each.host.lstrip('/')})" for each in found.members)
 
+    def group_owners(self, group: str) -> dict[At, str]:
+        """Of each partition that a member has, its name: of its place, if it is static."""
+        limit = {"request_timeout": self._timeout_s}
+        ask = self._client.describe_consumer_groups
+        found = self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
+        return {
+            (tp.topic, tp.partition): each.group_instance_id or each.client_id
+            for each in found.members
+            for tp in each.assignment.topic_partitions
+        }
+
     def list_offsets(
         self,
         partitions: Iterable[At],

@@ -174,6 +174,11 @@ def admin_properties(config: Config) -> Properties:
     return {"client.id": f"{config.name}-{config.instance}-admin", **config.kafka.common}
 
 
+def own_member(config: Config, name: str) -> bool:
+    """Whether a member of the group is a worker of this instance, by its name."""
+    return name.startswith(_client_id(config, "delay").removesuffix("delay"))
+
+
 def _client_id(config: Config, slot: Slot) -> str:
     return f"{config.name}-{config.instance}-{slot}"
 

@@ -122,6 +122,10 @@ class DelayChild:
         wait_s = member.start_at - now
         return [f"delay process exited ({member.why_dead}); next start in {wait_s:.0f} s"]
 
+    def told(self) -> Text:
+        """What it tells while it lives."""
+        return self._text() if self._member.alive else Text()
+
     def rows(self) -> list[dict[str, Any]]:
         """`delays` of `status --json`; while it is away, as it told last."""
         return [

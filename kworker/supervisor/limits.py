@@ -29,6 +29,7 @@ class Limits:
     sample_every_s: float = 1.0  # of the counters, for rates
     rate_over_s: float = 5.0
     memory_every_s: float = 5.0
+    unowned_s: float = 20.0  # a partition that no worker has for longer is told
     spark_stop_s: float = 15.0  # between SIGTERM and SIGKILL
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     wear: WearPolicy = field(default_factory=WearPolicy)

@@ -85,6 +85,10 @@ class Text:
     known: tuple[tuple[str, int], ...] = ()
     # Of the delay process: each delay, how many records wait, and when the first is due (ms).
     delays: tuple[tuple[str, int, int | None], ...] = ()
+    # And of the whole group, by topic: how far it is behind in each partition (None: not
+    # known), and the numbers of those that other instances have.
+    behind: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+    others: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class Hand:
@@ -189,9 +193,10 @@ class Slot:
             data = bytes(self._text[at + 8 : at + 8 + length])
             if self.words[Field.TEXT_SEQ] - seq < 2:
                 break
-        partitions, reasons, known, delays = json.loads(data)
+        partitions, reasons, known, delays, behind, others = json.loads(data)
         rows = tuple((name, waiting, due_ms) for name, waiting, due_ms in delays)
-        return Text(_pairs(partitions), tuple(reasons), _pairs(known), rows)
+        lag = _numbers(behind[0]) if behind else None
+        return Text(_pairs(partitions), tuple(reasons), _pairs(known), rows, lag, _numbers(others))
 
     def held(self) -> list[Held]:
         """The records in the hands of this worker's handlers, dead or alive."""
@@ -257,6 +262,8 @@ def _encoded(text: Text) -> bytes:
         [_short(reason) for reason in text.reasons],
         text.known,
         text.delays,
+        [] if text.behind is None else [text.behind],  # all of it, or it is not known
+        text.others,
     ]
     data = json.dumps(parts).encode()
     if len(data) <= _ROOM:
@@ -287,6 +294,11 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
 def _fitting(sizes: Sequence[int], room: int) -> int:
     """How many of these rows, from the first on, have room."""
     return bisect_right(list(accumulate(sizes)), room)
+
+
+def _numbers(rows: list[tuple[str, list[int]]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """By topic."""
+    return tuple((topic, tuple(numbers)) for topic, numbers in rows)
 
 
 def _pairs(rows: list[list[object]]) -> tuple[tuple[str, int], ...]:

@@ -22,6 +22,7 @@ from kworker.supervisor.control import Connection
 from kworker.supervisor.delay_child import DelayChild
 from kworker.supervisor.fleet import Body, Fleet
 from kworker.supervisor.followers import Followers
+from kworker.supervisor.group_lag import GroupLag
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Member
@@ -86,6 +87,7 @@ class Service:
         self._verdict = ExitCode.OK
         self._watch = Watch(self.fleet, limits)
         self._delay = DelayChild(config, parts.delay, folder, limits, self.fleet.lifeline)
+        self._lag = GroupLag(self.fleet, limits)
         self._spark = SparkJob(config, parts.spark_command, folder, limits)
         self._opening = Opening(config, folder, parts.preflight, limits, selector, now)
         self._renewals = Renewals(
@@ -217,6 +219,7 @@ class Service:
             "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
             **status.fleet_part(self.fleet, now),
+            "lag": self._lag.part(self._delay.told()),
             "delays": self._delay.rows(),
             "delay": self._delay.status(now),
             "spark": self._spark.status(),
@@ -247,6 +250,7 @@ class Service:
         self._renewals.turn(now, lambda: self._progress(now))
         self.fleet.turn(now)
         self._delay.turn(now)
+        self._lag.turn(self._delay.told, now)
         self._spark.turn(now)
         if not self._joined and self.fleet.joined:
             self._joined = True
@@ -314,6 +318,7 @@ class Service:
         return [
             *self._opening.reasons,
             *status.fleet_reasons(self.fleet, now),
+            *(self._lag.reasons(self._delay.told(), now) if self._joined else []),
             *self._delay.reasons(now),
             *self._spark.reasons,
         ]

@@ -26,17 +26,11 @@ _COUNTERS = (
 def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:
     """The part of the document that the scoreboard tells."""
     counters = fleet.counters()
-    oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.members), default=0)
     return {
         "workers": [_row(member, now) for member in fleet.members],
         "held": fleet.sum(Field.HELD),
         "suspects": fleet.sum(Field.SUSPECTS),
         "counters": {name: counters[name] for name in _COUNTERS},
-        "lag": {
-            "records": fleet.sum(Field.LAG_RECORDS),
-            "unfinished": fleet.sum(Field.UNFINISHED),
-            "age_s": oldest_ms / 1000,
-        },
     }
 
 

@@ -32,6 +32,7 @@ from kworker.worker.delay_heads import Heads
 from kworker.worker.delay_loop import DelayLoop
 from kworker.worker.doubt import FencedByTwin, FencePolicy, Fences
 from kworker.worker.forwarder import Forwarder
+from kworker.worker.group_lag import make_group_lag
 from kworker.worker.intake import Fenced
 from kworker.worker.leaving import leave
 
@@ -63,6 +64,7 @@ class DelayProcess:
         self._loop: DelayLoop | None = None
         self._told_to_end = False
         self._tell_at = 0.0
+        self._lag = make_group_lag(config)
 
     def run(self) -> int:
         self._install_signals()
@@ -99,6 +101,7 @@ class DelayProcess:
 
     def _still_waits(self) -> bool:
         """Between two tries of what a turn cannot do without."""
+        self._lag.turn(time.monotonic())
         if self._loop is not None and self._loop.reasons:
             self._tell(self._loop)
         return self._goes_on()
@@ -111,6 +114,7 @@ class DelayProcess:
         consumer.subscribe([delay_pattern(config)])
         while self._goes_on():
             loop.turn()
+            self._lag.turn(time.monotonic())
             self._tell(loop)
         self._slot.words[Field.PHASE] = Phase.LEAVING
         static = config.workers.membership == "static"
@@ -130,7 +134,8 @@ class DelayProcess:
         delays = _rows(self._config, loop)
         reasons = tuple(loop.reasons)[:_REASONS_MAX]
         words[Field.RED] = bool(reasons)
-        self._slot.write_text(Text(tuple(loop.heads.heads), reasons, delays=delays))
+        text = Text(tuple(loop.heads.heads), reasons, delays=delays)
+        self._slot.write_text(self._lag.text(text))
         words[Field.POLLED] = 1
         if loop.heads.joined or loop.membership.member:
             words[Field.PHASE] = Phase.RUNNING

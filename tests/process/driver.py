@@ -210,7 +210,11 @@ class FakeDelay(FakeWorker):
     def _join(self) -> None:
         super()._join()
         rows = tuple((name, count, due) for name, count, due in self.behaviour.get("rows", ()))
-        self.slot.write_text(Text(reasons=self.slot.read_text().reasons, delays=rows))
+        lag = self.behaviour.get("behind")  # by topic, a number for each partition
+        behind = None if lag is None else tuple((topic, tuple(n)) for topic, n in lag.items())
+        others = tuple((t, tuple(n)) for t, n in self.behaviour.get("others", {}).items())
+        reasons = self.slot.read_text().reasons
+        self.slot.write_text(Text(reasons=reasons, delays=rows, behind=behind, others=others))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -147,3 +147,15 @@ def test_a_dump_has_its_stacks_too(service: Service):
     service.delay_runs()
     service.client.ask("dump")
     service.says("in fake_delay")
+
+
+def test_lag_counts_every_partition_and_one_that_nobody_has_is_red(service: Service):
+    """Workers 0 and 1 have those of their numbers, and know better how far they are in them."""
+    told = {"behind": {"orders": [1, 2, 40, 7]}, "others": {"orders": [3]}}
+    service.write(behaviour={"delay": told}, limits={"unowned_s": 0.5})
+    service.serve()
+    service.delay_runs()
+    [reason] = eventually(lambda: service.status()["reasons"])
+    assert reason.startswith("no worker has orders/2, for ")
+    assert "40 records wait" in reason
+    assert service.status()["lag"]["records"] == 47

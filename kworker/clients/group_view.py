@@ -1,0 +1,67 @@
+"""Where a consumer group stands in every partition, and whose each is, as the brokers tell."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from kworker.clients.admin import SILENT, Admin, Refused, reason_of
+from kworker.clients.kafka import At, committed_in
+
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group at one moment.
+
+    `behind` counts the offsets between its position and the end, in every partition of its
+    topics; `owners` are the names of the members that have partitions.
+    """
+
+    behind: Mapping[At, int]
+    owners: Mapping[At, str]
+
+
+class GroupWatcher:
+    """Asks about one group, without being in it. Used by one thread at a time.
+
+    Every call blocks for some seconds at most. Raises `Unreachable`, or `Refused`.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], group: str) -> None:
+        self._admin = Admin(properties, timeout_s=_TIMEOUT_S)
+        self._group = group
+        # Never a member. It takes positions as they are told, so that no open transaction
+        # hides them: what is being committed is a matter of seconds, and what hangs, of days.
+        own = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "group.protocol": "classic",
+            "isolation.level": "read_uncommitted",
+        }
+        self._beside = Consumer({**properties, **own}, logger=SILENT)
+
+    def topic_names(self) -> list[str]:
+        return self._admin.topic_names()
+
+    def look(self, topics: Collection[str]) -> GroupView:
+        """As it is now; without the topics that do not exist."""
+        found = self._admin.topics(topics)
+        partitions = [(name, n) for name in found for n in range(found[name].partitions)]
+        ends = self._admin.list_offsets(partitions, "latest", committed=True)
+        held = self._positions(partitions)
+        without = [at for at in partitions if at not in held]
+        begins = {**self._admin.list_offsets(without, "earliest"), **held}
+        behind = {at: max(0, ends[at] - begins[at]) for at in partitions}
+        return GroupView(behind, self._admin.group_owners(self._group))
+
+    def _positions(self, partitions: Collection[At]) -> dict[At, int]:
+        asked = [TopicPartition(*at) for at in partitions]
+        try:
+            answer = self._beside.committed(asked, timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise Refused(reason_of(error)) from None
+        held = {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
+        return {at: each.position for at, each in held.items() if each is not None}

@@ -1,0 +1,89 @@
+"""The lag of the whole group, asked by the one process of an instance that is not one of many."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+
+import structlog
+
+from kworker.clients.admin import Refused
+from kworker.clients.group_view import GroupView, GroupWatcher
+from kworker.clients.kafka import At
+from kworker.clients.properties import admin_properties, own_member
+from kworker.config import Config
+from kworker.errors import Unreachable
+from kworker.supervisor.scoreboard import Text
+from kworker.topics import source_topics
+from kworker.worker.aside import aside
+
+_LOG = structlog.get_logger()
+_ASK_EVERY_S = 2.0
+_OLD_S = 10.0  # after which what was told is no longer known
+
+Rows = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class GroupLag:
+    """How far the workers' group is behind in each partition, and which have no owner.
+
+    Owned by the delay process's thread, which never waits here: the questions run aside. A
+    worker knows its own partitions better; this counts those that nobody has, too, and
+    those of other hosts.
+    """
+
+    def __init__(self, look: Callable[[], GroupView], ours: Callable[[str], bool]) -> None:
+        """`look` may block, and raises Unreachable and Refused. `ours` are this instance's."""
+        self._look = look
+        self._ours = ours
+        self._asked: Future[GroupView] | None = None
+        self._ask_at = 0.0
+        self._known_at = 0.0
+        self._view: GroupView | None = None
+
+    def turn(self, now: float) -> None:
+        """Asks when it is time, and hears the answer."""
+        if self._asked is None:
+            if now >= self._ask_at:
+                self._ask_at = now + _ASK_EVERY_S
+                self._asked = aside(self._look)
+        elif self._asked.done():
+            asked, self._asked = self._asked, None
+            try:
+                self._view, self._known_at = asked.result(), now
+            except (Unreachable, Refused) as error:
+                self._view = None
+                _LOG.debug("the group's lag is not known; asks again", error=str(error))
+        if self._view is not None and now - self._known_at > _OLD_S:
+            self._view = None
+
+    def text(self, text: Text) -> Text:
+        """The same with what is known: nothing when the brokers did not tell."""
+        view = self._view
+        if view is None:
+            return text
+        # Whose owner is one of ours by name may be nobody's: it may have died.
+        others = sorted(at for at, owner in view.owners.items() if not self._ours(owner))
+        return replace(
+            text,
+            behind=_by_topic((at, count) for at, count in sorted(view.behind.items())),
+            others=_by_topic((at, at[1]) for at in others),
+        )
+
+
+def make_group_lag(config: Config) -> GroupLag:
+    """Of a service's own group, in its source topics and requeue."""
+    watcher = GroupWatcher(admin_properties(config), config.name)
+
+    def look() -> GroupView:
+        existing = watcher.topic_names() if config.source.pattern else []
+        return watcher.look([*source_topics(config, existing), config.requeue_topic])
+
+    return GroupLag(look, lambda name: own_member(config, name))
+
+
+def _by_topic(numbered: Iterable[tuple[At, int]]) -> Rows:
+    """Short, for there may be thousands of partitions."""
+    topics: dict[str, list[int]] = {}
+    for (topic, _), number in numbered:
+        topics.setdefault(topic, []).append(number)
+    return tuple((topic, tuple(numbers)) for topic, numbers in topics.items())

@@ -1,0 +1,36 @@
+"""Partitions that no worker has: told when they have been nobody's for longer than a rebalance."""
+
+import pytest
+
+from kworker.core.ownership import Ownership
+
+BEHIND = {("orders", n): 10 * n for n in range(9)}
+
+
+@pytest.fixture
+def ownership() -> Ownership:
+    return Ownership(20.0)
+
+
+def test_a_rebalance_is_shorter_and_no_reason(ownership: Ownership) -> None:
+    ownership.hear([("orders", 1)], 100.0)
+    assert ownership.reason(BEHIND, 119.0) is None
+    ownership.hear([], 119.5)
+    ownership.hear([("orders", 1)], 120.0)
+    assert ownership.reason(BEHIND, 139.0) is None
+
+
+def test_what_nobody_has_is_named_with_the_records_that_wait(ownership: Ownership) -> None:
+    ownership.hear([("orders", 1), ("orders", 3)], 100.0)
+    ownership.hear([("orders", 1), ("orders", 2), ("orders", 3)], 110.0)
+    assert ownership.reason(BEHIND, 125.0) == (
+        "no worker has orders/1, orders/3, for 25 s: 40 records wait; the group gives them out"
+        " when the session of the member that had them is over"
+    )
+
+
+def test_of_many_some_are_named(ownership: Ownership) -> None:
+    ownership.hear(BEHIND, 100.0)
+    reason = ownership.reason(BEHIND, 120.0)
+    assert reason
+    assert "orders/4 and 4 more, for 20 s: 360 records wait" in reason
