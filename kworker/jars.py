@@ -37,6 +37,8 @@ class Coordinate(NamedTuple):
 KAFKA = Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1")
 # Kafka's own distribution adds the binding of SLF4J to Log4j; its Maven artefact does not.
 KAFKA_LOGGING = Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
+# Without what it depends on, most of which is Connect's: the broker's own archives will do.
+KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", "4.3.1")
 SPARK_KAFKA = Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0")
 DELTA = Coordinate("io.delta", "delta-spark_2.13", "4.0.0")
 ICEBERG = Coordinate("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.11.0")
@@ -82,8 +84,12 @@ def _java_version(java: Path) -> int:
     return int(found[1])
 
 
-def fetch(coordinate: Coordinate, *, progress: Callable[[str], None]) -> list[Path]:
+def fetch(
+    coordinate: Coordinate, *, progress: Callable[[str], None], alone: bool = False
+) -> list[Path]:
     """The archives of `coordinate` and of all it depends on, from the cache or the network.
+
+    With `alone`, its own archive only.
 
     Blocks while it downloads; a finished set costs no network and no Java. Safe to call from
     several processes at once. Raises `Unreachable` with Ivy's own words, `ConfigError` for
@@ -95,7 +101,7 @@ def fetch(coordinate: Coordinate, *, progress: Callable[[str], None]) -> list[Pa
         return finished
     folder.mkdir(parents=True, exist_ok=True)
     with _only_one(cache_folder() / "lock", progress):
-        return _finished(folder) or _download(coordinate, folder, progress)
+        return _finished(folder) or _download(coordinate, folder, progress, alone=alone)
 
 
 def cache_folder() -> Path:
@@ -138,9 +144,12 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _download(coordinate: Coordinate, folder: Path, progress: Callable[[str], None]) -> list[Path]:
+def _download(
+    coordinate: Coordinate, folder: Path, progress: Callable[[str], None], *, alone: bool
+) -> list[Path]:
     progress(f"fetching {coordinate}, once, into {folder}")
-    _run_ivy(_ivy_command(coordinate, folder), coordinate, progress)
+    command = _ivy_command(coordinate, folder) + (["-notransitive"] if alone else [])
+    _run_ivy(command, coordinate, progress)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.jar"))}
     if not sizes:
         raise Unreachable(f"{coordinate} has no archive: check its spelling")

@@ -6,6 +6,7 @@ Those that ask Kafka import its client, so the supervisor runs them in a child t
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from kworker.clients.properties import (
     Properties,
     admin_properties,
     consumer_properties,
+    speaks_new_protocol,
     worker_producer_properties,
 )
 from kworker.config import Config, format_size
@@ -31,6 +33,7 @@ from kworker.topics import (
     BYTES_MAX,
     SETTINGS,
     TopicInfo,
+    delay_pattern,
     differences,
     own_topics,
     plan,
@@ -289,6 +292,68 @@ def _uneven(
     ]
 
 
+def positions(config: Config) -> list[Finding]:
+    """Whether the groups' positions are told, and how long a killed member keeps its partitions."""
+    try:
+        admin = _admin(config)
+        existing = admin.topic_names()
+    except KworkerError:
+        return []  # which is what `online` is about
+    try:
+        pattern = re.compile(delay_pattern(config))
+        groups = {
+            config.name: [*source_topics(config, existing), config.requeue_topic],
+            f"{config.name}.delay": [name for name in existing if pattern.match(name)],
+        }
+        found = [
+            _hidden(group, hidden)
+            for group, topics in groups.items()
+            if (hidden := admin.hidden_positions(group, _partitions(admin, topics)))
+        ]
+        return [*found, *_long_sessions(config, admin)]
+    except KworkerError as error:
+        return [_unanswered(error)]
+
+
+def _partitions(admin: "Admin", topics: Sequence[str]) -> list[tuple[str, int]]:
+    known = admin.topics(topics)
+    return [(name, number) for name in known for number in range(known[name].partitions)]
+
+
+def _hidden(group: str, hidden: Sequence[tuple[str, int]]) -> Finding:
+    names = ", ".join(f"{topic}/{number}" for topic, number in hidden)
+    return Finding(
+        group,
+        f"the committed position of {names} is hidden by a transaction that has not ended, though"
+        " the brokers answer",
+        "wait for its end; kworker transactions list says if it hangs, and"
+        " kworker transactions abort ends it then",
+        ExitCode.UNREACHABLE,
+    )
+
+
+_SESSION = "group.consumer.session.timeout.ms"
+_SESSION_MS = 15_000  # a killed worker should not be missed for much longer than ten seconds
+
+
+def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
+    """With the newer protocol the broker decides."""
+    if not speaks_new_protocol(config):
+        return
+    session_ms = int(admin.broker_setting(_SESSION) or 0)
+    if session_ms > _SESSION_MS:
+        yield Finding(
+            "kafka.consumer.group.protocol",
+            f"{_SESSION} of the brokers is {session_ms}: for so long nobody has the partitions of"
+            " a worker that was killed",
+            f"set {_SESSION} to 10000 on the brokers, or, where kafka-configs is at hand, for this"
+            " group alone: kafka-configs --alter --entity-type groups --entity-name"
+            f" {config.name} --add-config consumer.session.timeout.ms=10000 (not below"
+            " group.consumer.min.session.timeout.ms of the brokers)",
+            ExitCode.OK,
+        )
+
+
 def redis(config: Config) -> list[Finding]:
     """Whether Redis answers, where it is configured, and keeps what it is given."""
     if config.idempotency is None:
@@ -362,6 +427,8 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
         admin = _admin(config, GROUP_TIMEOUT_S)
         topics = admin.topics(source_topics(config, admin.topic_names()))
         partitions = [(name, n) for name, info in topics.items() for n in range(info.partitions)]
+        if hidden := admin.hidden_positions(config.name, partitions):
+            return [_hidden(config.name, hidden)]
         held = set(admin.group_offsets(config.name, partitions))
         ids = admin.identities(topics)
         if gone := lost(note.had(), [at for at in partitions if at not in held], ids):

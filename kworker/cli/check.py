@@ -40,6 +40,7 @@ _OFFLINE: dict[str, Run] = {
 }
 _ONLINE: dict[str, Run] = {
     "brokers answer, topics are there": preflight.online,
+    "committed positions are told": preflight.positions,
     "Redis answers": preflight.redis,
 }
 

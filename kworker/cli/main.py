@@ -21,6 +21,7 @@ from kworker.cli import (
     spark,
     systemd,
     topics,
+    transactions,
 )
 from kworker.cli.options import PREPARE_PANEL
 from kworker.errors import ExitCode, KworkerError
@@ -80,7 +81,7 @@ for name, group in (
     ("systemd", systemd),
 ):
     app.add_typer(group.app, name=name, rich_help_panel=PREPARE_PANEL)
-for name, group in (("dead", dead), ("offsets", offsets)):
+for name, group in (("dead", dead), ("offsets", offsets), ("transactions", transactions)):
     app.add_typer(group.app, name=name, rich_help_panel="Repair")
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from confluent_kafka import (
@@ -37,6 +38,9 @@ At = tuple[str, int]
 """A topic and a partition."""
 
 RETRY_S = 0.2
+_HIDDEN_S = 2.0  # in which positions are told, or hidden
+_HIDDEN_EACH_S = 1.0
+_HIDDEN_MOST = 3  # partitions that are named
 
 # What people need of it stands in the errors raised; librdkafka's own lines go nowhere.
 SILENT = logging.getLogger("kworker.librdkafka.admin")
@@ -134,6 +138,34 @@ class Admin:
         held = {(tp.topic, tp.partition): committed_in(tp) for tp in found}
         return {at: each for at, each in held.items() if each is not None}
 
+    def hidden_positions(self, group: str, partitions: Iterable[At]) -> list[At]:
+        """Some of those whose positions a transaction hides that has not ended.
+
+        Quick when there are none. `Unreachable` when the group's coordinator does not answer.
+        """
+        asked = [TopicPartition(*at) for at in partitions]
+        if not asked:
+            return []
+        with self._beside(group) as member, self._beside(group, stable=False) as plain:
+            if _is_told(member, asked, _HIDDEN_S):
+                return []
+            # Who does not insist on what is stable is answered at once.
+            self._coordinated(lambda: plain.committed(asked, timeout=self._timeout_s))
+            hidden = (tp for tp in asked if not _is_told(member, [tp], _HIDDEN_EACH_S))
+            return [(tp.topic, tp.partition) for tp in islice(hidden, _HIDDEN_MOST)]
+
+    def broker_setting(self, name: str) -> str | None:
+        """Of one of the brokers; None where it has no such."""
+        broker = str(next(iter(self._metadata().brokers)))
+        asked = ConfigResource(ResourceType.BROKER, broker)
+        [future] = self._client.describe_configs([asked], request_timeout=self._timeout_s).values()
+        entry = self._result(future).get(name)
+        return None if entry is None else str(entry.value)
+
+    def brokers(self) -> list[int]:
+        """Their numbers."""
+        return sorted(self._metadata().brokers)
+
     def set_group_offsets(self, group: str, positions: Mapping[At, int]) -> None:
         """Commits positions for a group without members; `Refused` when it has some."""
         offsets = [TopicPartition(*at, position) for at, position in positions.items()]
@@ -155,13 +187,18 @@ class Admin:
         self._coordinated(ask)
 
     @contextmanager
-    def _beside(self, group: str) -> Iterator[Consumer]:
+    def _beside(self, group: str, *, stable: bool = True) -> Iterator[Consumer]:
         """A consumer that speaks of the group without joining it.
 
         The administrator's own calls would do, but the library's (2.16) crashes the process
         when the coordinator is not there yet, as for the first group of a new cluster.
         """
-        own = {"group.id": group, "enable.auto.commit": False, "group.protocol": "classic"}
+        own = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "group.protocol": "classic",
+            "isolation.level": "read_committed" if stable else "read_uncommitted",
+        }
         consumer = Consumer({**self._properties, **own}, logger=SILENT)
         try:
             yield consumer
@@ -313,6 +350,14 @@ _NO_COORDINATOR = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
+
+
+def _is_told(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) -> bool:
+    """Whether the committed positions are: they are not while a transaction may change them."""
+    try:
+        return not any(tp.error for tp in consumer.committed(asked, timeout=timeout_s))
+    except KafkaException:
+        return False
 
 
 def _code(error: KafkaException) -> int:

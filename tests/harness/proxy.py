@@ -17,6 +17,11 @@ class Api(IntEnum):
 
     PRODUCE = 0
     OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    SYNC_GROUP = 14
     ADD_PARTITIONS = 24
     ADD_OFFSETS = 25
     END_TXN = 26
@@ -98,6 +103,7 @@ class Proxy:
         self._broker = broker
         self._listener = socket.create_server(("127.0.0.1", port))
         self._rules: list[Held] = []
+        self._lost: set[tuple[int, str]] = set()
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self.answered: list[Request] = []
@@ -109,6 +115,15 @@ class Proxy:
         with self._lock:
             self._rules.append(held)
         return held
+
+    def lose(self, client: str, *apis: Api) -> None:
+        """From now on such requests of a client reach nobody; what follows them does."""
+        with self._lock:
+            self._lost |= {(api, client) for api in apis}
+
+    def loses(self, request: Request) -> bool:
+        with self._lock:
+            return (request.api, request.client) in self._lost
 
     def count(self, api: Api, client: str) -> int:
         """How many such requests of a client were answered."""
@@ -124,8 +139,9 @@ class Proxy:
         )
 
     def let_all_go(self) -> None:
-        """Holds nothing back, from now on."""
+        """Holds nothing back and loses nothing, from now on."""
         with self._lock:
+            self._lost = set()
             rules, self._rules = self._rules, []
         for held in rules:
             held.let_go()
@@ -180,6 +196,8 @@ class _Link:
         with self._client, suppress(OSError):
             while frame := _frame(self._client):
                 request = _request(frame)
+                if self._proxy.loses(request):
+                    continue
                 held = self._proxy.held_by(request)
                 self._under_way[request.correlation] = (request, held)
                 if held:

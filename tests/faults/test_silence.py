@@ -1,0 +1,119 @@
+"""Brokers answer, and the group does not: nothing may look well that is not."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kworker.clients.kafka import KafkaConsumer
+from kworker.core.membership import Absence
+from tests.contract.clusters import CONSUMER
+from tests.contract.member import Member, new_group, until
+from tests.faults.conftest import Proxied
+from tests.harness.kafka import Writer, create_topic, numbered
+from tests.harness.proxy import Api
+from tests.harness.service import Service, service
+
+GROUPS = (
+    Api.FIND_COORDINATOR,
+    Api.JOIN_GROUP,
+    Api.SYNC_GROUP,
+    Api.HEARTBEAT,
+    Api.OFFSET_COMMIT,
+    Api.OFFSET_FETCH,
+)
+RED_S = 30
+GIVEN_UP_MS = 4000
+# Records are taken for as long as the test lets them.
+SLOW = """
+import time
+from tests.harness.recorded import recorded
+
+@recorded
+def handle(message):
+    time.sleep(0.01)
+    return message.value
+"""
+
+
+def test_a_coordinator_that_is_silent_is_red_and_its_lag_unknown(
+    tmp_path: Path, proxied: Proxied
+) -> None:
+    """Fault 41. The leaders of all partitions go on answering."""
+    source = create_topic(proxied.bootstrap, f"silent-{tmp_path.name}", 2)
+    settings: dict[str, Any] = {
+        "kafka": {"bootstrap.servers": proxied.through, "socket.timeout.ms": GIVEN_UP_MS},
+        "workers": {"processes": 1, "threads": 2},
+    }
+    with service(tmp_path / "service", proxied.bootstrap, [source], settings=settings) as silent:
+        silent.serve()
+        pids = silent.worker_pids()
+        silent.until(lambda: silent.status()["lag"]["records"] == 0, "its lag is known")
+        for client in ("0", "admin"):
+            proxied.proxy.lose(f"{silent.name}-here-{client}", *GROUPS)
+        silent.until(lambda: says(silent, "not a member of the group for"), "red", RED_S)
+        silent.until(lambda: silent.status()["lag"]["records"] is None, "its lag is not known")
+        proxied.proxy.let_all_go()
+        Writer(proxied.bootstrap, tmp_path / "produced").write(source, numbered(20, keys=20))
+        silent.is_running()
+        silent.caught_up()
+        assert silent.worker_pids() == pids
+        assert silent.stop() == 0
+        silent.is_gone()
+
+
+def test_a_join_that_was_lost_is_made_good_by_another_client(proxied: Proxied) -> None:
+    """The one that waits would wait for five minutes."""
+    source, group = create_topic(proxied.bootstrap, new_group(), 1), new_group()
+    client = f"lost-{group}"
+    member = Member(Through(proxied, client), [source], group=group)
+    proxied.proxy.lose(client, Api.JOIN_GROUP)
+    until(lambda: member.consumer.absence is Absence.REBALANCE, member, what="it waits")
+    proxied.proxy.let_all_go()
+    member.consumer.renew()
+    until(lambda: member.owned and member.consumer.absence is None, member, what="it has joined")
+    member.consumer.close()
+
+
+class Through:
+    """A cluster whose consumers meet the proxy."""
+
+    wait_s = 0.05
+
+    def __init__(self, proxied: Proxied, client: str) -> None:
+        self._common = {**CONSUMER, "bootstrap.servers": proxied.through, "client.id": client}
+
+    def consumer(self, listener: Any, group: str) -> KafkaConsumer:
+        return KafkaConsumer({**self._common, "group.id": group}, listener)
+
+
+def test_what_a_killed_member_of_the_newer_protocol_had_is_counted_and_told(
+    tmp_path: Path, bootstrap: str, topic: Callable[..., str]
+) -> None:
+    """The group gives it out when the session is over, after 45 s as brokers have it."""
+    source = topic("killed", partitions=4)
+    settings: dict[str, Any] = {
+        "kafka.consumer": {"group.protocol": "consumer"},
+        "workers": {"processes": 2, "threads": 2, "membership": "dynamic"},
+    }
+    writer = Writer(bootstrap, tmp_path / "produced")
+    with service(tmp_path / "service", bootstrap, [source], settings=settings) as killed:
+        killed.serve()
+        checked = killed.command("check", "--online")
+        assert "group.consumer.session.timeout.ms of the brokers is 45000" in checked.stdout
+        [*_, (slot, row)] = killed.workers().items()
+        theirs = [(t, n) for t, n in row["partitions"] if t == source]
+        assert theirs
+        killed.kill_worker(slot)
+        written = writer.write(source, numbered(40, keys=40))
+        waiting = sum(1 for record in written if record.at in theirs)
+        killed.until(lambda: killed.status()["lag"]["records"] == waiting, "lag", RED_S)
+        killed.until(lambda: says(killed, f"no worker has {source}/"), "it is told", RED_S)
+        os.kill(killed.pid, signal.SIGQUIT)
+        killed.exit_code()
+        killed.is_gone()
+
+
+def says(running: Service, words: str) -> bool:
+    return any(words in reason for reason in running.status().get("reasons", []))
