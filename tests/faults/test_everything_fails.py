@@ -249,14 +249,17 @@ def of_customers() -> Iterator[New]:
 def test_one_customer_for_ever_unavailable_stops_nobody_else(
     running: dict[str, "Future[Run]"],
 ) -> None:
-    """Not even those whose records are in one batch with theirs."""
+    """Not even those whose records are in one batch with theirs.
+
+    At first nobody can know that it is one customer's matter: then all wait for a probe, and
+    perhaps for a second one. If all were stopped each time, they would wait with every batch.
+    """
     run = running["one_customer"].result()
     theirs = {each.position for each in run.produced if each.identity.startswith("customer-7 ")}
     assert len(theirs) == OF_EACH
     assert (run.missing, run.letters) == (theirs, [])
     assert {each.attempt for each in run.runs} == {1}
     others = [each for each in run.runs if each.position not in theirs]
-    took_s = (max(r.end_ns or 0 for r in others) - min(r.start_ns for r in others)) / 1e9
-    print("the others took", took_s)
-    # At first nobody can know that it is one customer's matter.
-    assert took_s < 2 * TRY_EVERY_S + EARLY_S
+    pauses_s = [(after.start_ns - before.start_ns) / 1e9 for before, after in pairwise(others)]
+    print("the others paused for up to", max(pauses_s))
+    assert sum(pause_s >= TRY_EVERY_S - CLOCKS_S for pause_s in pauses_s) <= 2

@@ -47,7 +47,7 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
         waiting.serve()
         waiting.handled(200)
         pids = waiting.worker_pids()
-        assert sum(row["in_hand"] for row in waiting.workers().values()), "an invalid run"
+        eventually(lambda: _in_hand(waiting), what="handlers are at work")
         stopped_ns = now_ns()
         sandbox.stop_broker(1)
         _stays_away(waiting, pids)
@@ -69,6 +69,10 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
     # A result that was refused may have been written: it is at least once.
     contradictions.pop("results too many", None)
     assert contradictions == {}
+
+
+def _in_hand(running: Service) -> int:
+    return sum(row["in_hand"] for row in running.workers().values())
 
 
 def _stays_away(waiting: Service, pids: dict[int, int]) -> None:
