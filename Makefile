@@ -25,7 +25,9 @@ demo: java install ## 20,000 orders, some of them bad, through Kafka, workers an
 	@$(BIN)/python examples/orders/demo.py $(ARGS)
 
 test: java install ## the tests, on real Kafka, Redis and Spark
-	@$(if $(ARGS),$(PYTEST) $(ARGS),$(BESIDE) --ignore $(ALONE) --ignore $(PROOFS) && $(PYTEST) $(ALONE))
+	@$(if $(ARGS),$(PYTEST) $(ARGS),status=0; \
+	  $(BESIDE) --ignore $(ALONE) --ignore $(PROOFS) || status=$$?; \
+	  $(PYTEST) $(ALONE) || status=$$?; exit $$status)
 
 prove: java install ## the long proofs that nothing is lost or seen twice, under faults (PROOF_… makes them longer)
 	@$(BESIDE) $(PROOFS)

@@ -19,6 +19,7 @@ from tests.harness.kafka import led
 from tests.tables import Reader
 from tests.waiting import eventually
 
+TESTS = Path(__file__).parent
 PORTS_TOGETHER = 10
 SHARES = 4
 # For every JVM: none lives long enough to gain by optimising and verifying what it costs.
@@ -33,6 +34,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("untimed")
 
+# The longest first, and last what takes no time: so no process is left alone with a long one.
+ORDER = ("e2e/test_spark_job.py", "faults", "e2e", "process", "contract")
+
 _GUARD = pytest.StashKey[shared.Guard]()
 
 
@@ -45,6 +49,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if guard := config.stash.get(_GUARD, None):
         guard.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files keep together, and their tests in order."""
+
+    def turn(item: pytest.Item) -> int:
+        places = (n for n, name in enumerate(ORDER) if item.path.is_relative_to(TESTS / name))
+        return next(places, len(ORDER))
+
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from tests.e2e.conftest import Meanwhile
 from tests.harness import kafka, recorded
 from tests.harness.kafka import Read
 from tests.harness.ledgers import Invocation, invocations
@@ -21,6 +23,7 @@ from tests.harness.service import COMMAND, ROOT, Service, service
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
+Ran = subprocess.CompletedProcess[str]
 
 MINUTE_MS = 60_000
 BEGIN_MS = int(time.time() * 1000) // MINUTE_MS * MINUTE_MS - 300 * MINUTE_MS
@@ -63,6 +66,16 @@ def write(bootstrap: str, source: str, *minutes: int, partition: int = 0) -> Non
         stamp, value = BEGIN_MS + minute * MINUTE_MS, f"{partition}-{minute}"
         producer.produce(source, value, f"key-{minute % 7}", partition, timestamp=stamp)
     assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unanswered(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], meanwhile: Meanwhile
+) -> "Future[Ran]":
+    """A replay without brokers, begun before the first test: it takes a quarter of a minute."""
+    folder = tmp_path_factory.mktemp("unanswered") / "service"
+    never = Service(folder, f"127.0.0.1:{free_port()}", ["past"])
+    return meanwhile(never.command, "replay", "--all")
 
 
 @pytest.fixture
@@ -365,9 +378,8 @@ def test_a_range_that_is_none_is_told(tmp_path: Path, options: tuple[str, ...], 
     assert words in line
 
 
-def test_brokers_that_do_not_answer_are_told(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    never = Service(tmp_path / "service", f"127.0.0.1:{free_port()}", ["past"])
-    done = never.command("replay", "--all")
+def test_brokers_that_do_not_answer_are_told(unanswered: "Future[Ran]") -> None:
+    done = unanswered.result()
     assert done.returncode == 69
     [line] = done.stderr.splitlines()
     assert "no broker of" in line
