@@ -256,7 +256,8 @@ class Bench:
 
         def settling(client: Any, committer: Committer, owned: Mapping[At, Partition]) -> Settling:
             if not transactional:
-                publisher = Publisher(lambda: MemoryProducer(kafka, {}), backlog)
+                properties = {"message.max.bytes": _facts(kafka).largest}
+                publisher = Publisher(lambda: MemoryProducer(kafka, properties), backlog)
                 return AtLeastOnce(publisher, committer, owned, backlog)
 
             def make() -> Any:

@@ -1,11 +1,8 @@
 """What becomes of records that fail: the poller, its triage and its letters over the twin."""
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,6 +24,15 @@ from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.ward import Ward
 from tests.contract.bench import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
 from tests.contract.delayed import Delays
+from tests.hostile_errors import (
+    HOSTILE,
+    Bare,
+    BareReject,
+    BareSnooze,
+    BareUnavailable,
+    Mute,
+    Nameless,
+)
 from tests.process.driver import read_config
 from tests.records import unheard
 
@@ -334,26 +340,6 @@ def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
     assert handlers.batching_of(REQUEUE) is None
 
 
-class Bare(Retry):
-    """As a library's author may write it, who does not know of `super().__init__()`."""
-
-    def __init__(self, seconds: int) -> None:
-        self.seconds = seconds
-
-
-class BareSnooze(Snooze):
-    def __init__(self) -> None: ...
-
-
-class BareReject(Reject):
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-
-class BareUnavailable(Unavailable):
-    def __init__(self) -> None: ...
-
-
 @pytest.mark.parametrize(
     ("error", "topic", "attempt"),
     [
@@ -378,62 +364,6 @@ def test_a_bare_unavailable_stops_its_route(kafka: MemoryKafka) -> None:
     fail(bench, b"alpha", BareUnavailable())
     bench.turn(2)
     assert bench.poller.dispatch.reasons[0].startswith("a dependency is unavailable: ")
-
-
-class Loud(Exception):
-    def __str__(self) -> str:
-        return "x" * 3_000_000
-
-
-class Mute(Exception):
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-
-class Odd(Exception):
-    """Nothing of it can be compared, hashed or shown."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        raise ZeroDivisionError
-
-    def __repr__(self) -> str:
-        raise ZeroDivisionError
-
-    @property
-    def __class__(self) -> Any:
-        raise ZeroDivisionError
-
-
-class Elsewhen(Retry):
-    """With an `after` of which no time can be made."""
-
-    def __init__(self, after: Any) -> None:
-        self.after_s = after
-
-
-class Nameless(Unavailable):
-    def __init__(self, name: Any) -> None:
-        self.name = name
-
-
-def in_a_circle() -> Exception:
-    one, other = ValueError("one"), ValueError("\udcff")
-    one.__cause__, other.__cause__ = other, one
-    return one
-
-
-AFTERS = [math.nan, math.inf, -math.inf, -1, 10**400, "30s", b"", [], True]
-HOSTILE: dict[str, Callable[[], BaseException]] = {
-    "loud": Loud,
-    "mute": Mute,
-    "odd": Odd,
-    "a circle": in_a_circle,
-    "half of a pair": lambda: ValueError("half of a pair: \ud800"),
-    "no module": type("Stray", (Exception,), {"__module__": None}),
-    **{f"after {after!r:.20}": partial(Elsewhen, after) for after in AFTERS},
-}
 
 
 @pytest.mark.parametrize("hold", [False, True])
