@@ -1,34 +1,24 @@
 """Records for tests that need no Kafka."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kworker.clients.memory import MemoryKafka
-from kworker.core.message import Fields, HeaderList, Headers
+from kworker.core.message import Fields, Headers
 from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record
 
 
-class Unheard(Fields):
-    """A record that the client cannot tell the headers of; asked again, it would end the process.
+class Unreadable(tuple[tuple[str, bytes | None], ...]):
+    """Headers that the client cannot tell; asked again for them, it would end the process.
 
-    As the library behaves with a header name that is not UTF-8 (measured).
+    As the library behaves with a name that is not UTF-8 (measured).
     """
 
-    __slots__ = ("_asked",)
+    asked = False
 
-    def __init__(
-        self,
-        position: tuple[str, int, int],
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int = 1_700_000_000_123,
-    ) -> None:
-        super().__init__(position, timestamp, key, value, ())
-        self._asked = False
-
-    def headers(self) -> HeaderList | None:
-        assert not self._asked, "asked again"
-        self._asked = True
+    def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+        assert not self.asked, "asked again"
+        self.asked = True
         error = UnicodeDecodeError("utf-8", b"caf\xe9", 3, 4, "unexpected end of data")
         raise SystemError("headers() returned a result with an exception set") from error
 
@@ -41,11 +31,8 @@ def unheard(
     key: bytes | None = None,
     value: bytes | None = None,
 ) -> None:
-    """Writes such a record."""
-    offset = kafka.append(topic, partition)
-    records = kafka.log((topic, partition)).records
-    stamp = records[-1].timestamp()[1]
-    records[-1] = Unheard((topic, partition, offset), key, value, stamp)
+    """Writes a record with such headers."""
+    kafka.append(topic, partition, key=key, value=value, headers=Unreadable())
 
 
 def a_partition(

@@ -4,7 +4,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from operator import methodcaller
 from typing import Any, Protocol
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -78,13 +77,12 @@ class Fields:
 
 NO_HEADERS = "its headers cannot be read and are not copied"
 """What a dead letter says of a record that the client cannot tell the headers of."""
-_HEADERS = methodcaller("headers")
 
 
 def headers_of(
     raws: Sequence[RawMessage],
 ) -> tuple[list[HeaderList | None], dict[int, Exception]]:
-    """The headers of each record, and by index what the client raised instead of some.
+    """The headers of records of one client, and by index what it raised instead of some.
 
     Each record is asked once: the client, asked again for headers that it cannot decode,
     returns a list that ends the process of whoever looks at it. And not by a call in Python's
@@ -93,7 +91,7 @@ def headers_of(
     """
     headers: list[HeaderList | None] = []
     raised: dict[int, Exception] = {}
-    asking = map(_HEADERS, raws)
+    asking = map(type(raws[0]).headers, raws)
     while len(headers) < len(raws):
         try:
             headers.extend(asking)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kworker.core.dead_letters import FOREIGN, DeadLetter, Place, Selection, grouped, spans
 from kworker.core.message import Fields, HeaderList
 from tests.harness.dead import NOW, dead_headers
-from tests.records import Unheard
+from tests.records import Unreadable
 
 PRODUCED = [
     ("plain", b"1"),
@@ -45,7 +45,7 @@ def test_it_says_what_the_workers_wrote_and_has_the_producers_own_headers():
 
 def test_one_whose_headers_cannot_be_read_is_foreign():
     """kworker writes none such; and nobody may ask for them again."""
-    found = DeadLetter.of(Unheard(("orders.dead", 0, 1), b"k", b"v"))
+    found = DeadLetter.of(Fields(("orders.dead", 0, 1), 123, b"k", b"v", Unreadable()))
     assert (found.reason, found.headers, found.key, found.value) == (FOREIGN, [], b"k", b"v")
     assert found.message.startswith("its headers cannot be read ('utf-8' codec")
 
