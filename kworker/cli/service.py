@@ -65,9 +65,9 @@ def stop(
     client = Client(loaded.name, _folder(loaded))
     supervisor = client.supervisor()
     end_at = time.monotonic() + _seconds(timeout) if timeout else None
-    code: int | None = None
+    end: dict[str, Any] | None = None
     try:
-        code = _shown(client.follow("stop", now=now), end_at)
+        end = _shown(client.follow("stop", now=now), end_at)
     except Mute as mute:
         typer.echo(f"kworker: {mute}: told by signal", err=True)
         supervisor.signal(signal.SIGQUIT if now else signal.SIGTERM)
@@ -77,7 +77,7 @@ def stop(
             f"{loaded.name} (pid {supervisor.pid}) is still draining after {timeout};"
             " `kworker stop --now` ends it at once"
         )
-    _tell_end(loaded.name, code)
+    _tell_end(loaded.name, end or {})
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -157,8 +157,7 @@ def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
 def _roll(loaded: Config, verb: str) -> None:
     from kworker.supervisor.client import Client
 
-    code = _shown(Client(loaded.name, _folder(loaded)).follow(verb), None)
-    if code is None:
+    if _shown(Client(loaded.name, _folder(loaded)).follow(verb), None) is None:
         raise KworkerError(f"{loaded.name} ended during the {verb}")
     typer.echo(f"{loaded.name}: {verb} done")
 
@@ -175,13 +174,13 @@ def _folder(loaded: Config) -> Any:
     return StateFolder(loaded.state_dir)
 
 
-def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> int | None:
-    """Shows progress until its last line: the exit code in that, or None when there was none."""
+def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> dict[str, Any] | None:
+    """Shows progress until its last line: that, or None when there was none."""
     shown = ""
     for line in lines:
         if line.get("done"):
             _show_over(shown, "")
-            return int(line["exit_code"])
+            return line
         text = _progress(line)
         if text != shown:
             _show_over(shown, text)
@@ -206,9 +205,15 @@ def _show_over(before: str, text: str) -> None:
         typer.echo(text, err=True)
 
 
-def _tell_end(name: str, code: int | None) -> None:
+def _tell_end(name: str, end: dict[str, Any]) -> None:
+    code = end.get("exit_code")
     if code == ExitCode.DRAIN_TIMED_OUT:
-        raise DrainTimedOut(f"{name} is stopped; what could not finish in time is redelivered")
+        left = end.get("left")
+        told, verb = (f"{left:,} records that", "are") if left else ("what", "is")
+        raise DrainTimedOut(
+            f"{name} is stopped; {told} could not finish, or be committed, in time"
+            f" {verb} redelivered"
+        )
     if code == ExitCode.CONFIG:
         raise ConfigError(f"{name} is stopped; its log says what is wrong")
     typer.echo(f"{name} is stopped")

@@ -69,6 +69,7 @@ class Partition:
         "place",
         "prefix",
         "reaches",
+        "settled",
         "topic",
     )
 
@@ -103,6 +104,7 @@ class Partition:
         self.in_flight_bytes = 0
         self.held = 0  # records of keys that are held
         self.held_bytes = 0
+        self.settled = 0  # records, ever
         self.home = Home(topic, number)  # or that of an earlier epoch: see `Lanes.open`
 
     def committed(self) -> Committed | None:

@@ -40,6 +40,7 @@ class Fleet:
         self.totals: Counter[str] = Counter()  # of those that are gone
         self.draining = False
         self.unfinished = False  # something in hand had to be left to be delivered again
+        self.left = 0  # records, as far as those that left them knew
         self._folder = folder
         self._journal = Journal(folder.suspects)
         self._body = body
@@ -233,7 +234,9 @@ class Fleet:
         left = death.code == ExitCode.DRAIN_TIMED_OUT or (
             death.polled and death.code != 0 and death.asked is not Asked.QUIT
         )
-        self.unfinished = self.unfinished or (left and self.draining)
+        if left and self.draining:
+            self.unfinished = True
+            self.left += death.in_hand
         tell = _log.warning if left else _log.info
         rest = ": what was in hand is delivered again" if left else ""
         tell(f"worker {member.number} ended ({ended(death.code)}){rest}", in_hand=death.in_hand)

@@ -205,7 +205,10 @@ class Service:
 
     def finish(self) -> None:
         """Tells those who saw the drain through how it ended."""
-        self._followers.finish({"done": True, "exit_code": int(self.exit_code)})
+        end: dict[str, Any] = {"done": True, "exit_code": int(self.exit_code)}
+        if self.fleet.left:
+            end["left"] = self.fleet.left
+        self._followers.finish(end)
 
     def status(self, now: float) -> dict[str, Any]:
         """The document of `status --json`."""

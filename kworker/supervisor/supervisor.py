@@ -61,7 +61,7 @@ class Supervisor:
         code = self._service.exit_code
         self._service.finish()
         self._control.close()
-        _log.info("supervisor ends", exit_code=int(code))
+        _log.info("supervisor ends", exit_code=int(code), left=self._service.fleet.left)
         if self._service.problems:
             raise ConfigError(self._service.problems)
         return code

@@ -9,7 +9,10 @@ from kworker.clients.kafka import At, Refused
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
 
-_NOTHING: Mapping[Partition, Collection[int]] = {}
+Settling = Mapping[Partition, Collection[int]]
+"""Offsets of records, by partition, that will be settled once what is sent is taken."""
+
+_NOTHING: Settling = {}
 
 
 class Committing(Protocol):
@@ -41,6 +44,8 @@ class Committer:
         self._consumer = consumer
         self._policy = policy
         self._told: dict[At, Committed] = {}
+        self._counts: dict[At, tuple[Committed, int]] = {}  # sent last, and records settled in it
+        self._told_counts: dict[At, int] = {}  # records settled in what the group took
         self._sent: dict[At, Committed] | None = None
         self._sent_at = 0.0
         self._last = 0.0
@@ -80,9 +85,11 @@ class Committer:
             self._told.pop(at, None)
         else:
             self._told[at] = held
+            self._took(at, held)
 
     def forget(self, at: At) -> None:
-        self._told.pop(at, None)
+        for held in (self._told, self._counts, self._told_counts):
+            held.pop(at, None)
 
     def told(self, at: At) -> Committed | None:
         return self._told.get(at)
@@ -90,7 +97,7 @@ class Committer:
     def news(
         self,
         partitions: Iterable[Partition],
-        settling: Mapping[Partition, Collection[int]] = _NOTHING,
+        settling: Settling = _NOTHING,
     ) -> dict[At, Committed]:
         """Of open partitions, what the group does not have yet, once these are settled, too."""
         news: dict[At, Committed] = {}
@@ -104,6 +111,32 @@ class Committer:
             if held is not None and (told is None or _is_more(held, told, partition)):
                 news[at] = held
         return news
+
+    def sending(
+        self,
+        sent: Mapping[At, Committed],
+        partitions: Iterable[Partition],
+        settling: Settling = _NOTHING,
+    ) -> None:
+        """Counts the records that are settled once the group takes what is sent."""
+        for partition in partitions:
+            at = (partition.topic, partition.number)
+            if at in sent:
+                settled = partition.settled + len(settling.get(partition, ()))
+                self._counts[at] = sent[at], settled
+
+    def _took(self, at: At, held: Committed) -> None:
+        if (counted := self._counts.get(at)) and counted[0] == held:
+            self._told_counts[at] = counted[1]
+
+    def uncommitted(self, partitions: Collection[Partition]) -> int:
+        """Settled records of which the group could know, and does not."""
+        behind = self.news(partitions).keys() | (self._sent or {}).keys()
+        return sum(
+            partition.settled - self._told_counts.get(at, 0)
+            for partition in partitions
+            if (at := (partition.topic, partition.number)) in behind
+        )
 
     def commit(self, partitions: Collection[Partition], now: float) -> None:
         """Sends what is new, unless an answer is awaited; now and then the rest, too.
@@ -126,6 +159,7 @@ class Committer:
                 self.trouble = str(refused)
             return
         self._sent, self._sent_at = sent, now
+        self.sending(sent, partitions)
         renew_at = now + self._policy.renew_s
         self._renew_at = renew_at if renews else min(self._renew_at, renew_at)
 
@@ -133,10 +167,11 @@ class Committer:
         ours = ((p.topic, p.number) for p in partitions if p.open)
         return {at: self._told[at] for at in ours if at in self._told}
 
-    def commit_now(self, partitions: Iterable[Partition]) -> None:
+    def commit_now(self, partitions: Collection[Partition]) -> None:
         """Before a partition is given up: waits for the answer, and does not fail."""
         if not (news := self.news(partitions)):
             return
+        self.sending(news, partitions)
         try:
             self._consumer.commit_now(news)
         except Refused as refused:
@@ -162,6 +197,7 @@ class Committer:
             told = self._told.get(at)
             if told is None or held.position >= told.position:
                 self._told[at] = held
+                self._took(at, held)
 
 
 def _is_more(held: Committed, told: Committed, partition: Partition) -> bool:

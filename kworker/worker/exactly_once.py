@@ -236,6 +236,7 @@ class ExactlyOnce:
         except Refused as refused:
             self._abort(now, why=str(refused))  # the client will tell of the loss
             return
+        self._committer.sending(positions, self._partitions.values(), self._settling())
         transactor, self._sent = self._transactor, positions
 
         def end() -> None:
@@ -246,9 +247,11 @@ class ExactlyOnce:
 
     def _news(self) -> dict[At, Committed]:
         """Of what is owned, once the batch is settled, too."""
+        return self._committer.news(self._partitions.values(), self._settling())
+
+    def _settling(self) -> Mapping[Partition, Collection[int]]:
         batch = by_partition(self._batch.records)
-        offsets = {partition: {record.offset for record in own} for partition, own in batch}
-        return self._committer.news(self._partitions.values(), offsets)
+        return {partition: {record.offset for record in own} for partition, own in batch}
 
     def _ended(self) -> list[Record]:
         settled = self._batch.take()

@@ -157,6 +157,12 @@ class Poller:
         """Nothing to publish, nothing to commit: only handlers may be at work."""
         return not self.backlog.pending and self.settling.quiet(self.assignment.partitions.values())
 
+    @property
+    def unfinished(self) -> int:
+        """Records that have begun, and of which the group does not know yet how they ended."""
+        uncommitted = self.committer.uncommitted(self.assignment.partitions.values())
+        return self.flow.records + self.backlog.pending + uncommitted
+
     def stop_taking(self) -> None:
         """From now on what is in hand ends, and nothing new begins."""
         self.flow.stopped = True
@@ -304,6 +310,7 @@ class Poller:
     def _settle_ledgers(self, records: list[Record]) -> None:
         """All that they led to is durable."""
         for partition, own in by_partition(records):
+            partition.settled += len(own)
             partition.ledger.settle([record.offset for record in own])
 
     def accept_dead(self) -> None:

@@ -189,7 +189,12 @@ class Worker:
         if self._failure is not None:
             return ExitCode.FAILURE
         if self._unfinished:
-            _LOG.warning("drain timed out; the rest is delivered again", left=self._unfinished)
+            # Whoever reaps this process reads it as what was left.
+            self._slot.words[Field.IN_HAND] = self._unfinished
+            _LOG.warning(
+                "drain timed out; what did not end, or is not committed, is delivered again",
+                left=self._unfinished,
+            )
             return ExitCode.DRAIN_TIMED_OUT
         try:
             handlers.close()
@@ -297,12 +302,11 @@ class Worker:
             poller.turn()
             telling.turn()
         poller.dispatch.abandon_suspects()
-        self._unfinished = poller.flow.records
         while not poller.settled and time.monotonic() < self._drain_by:
             poller.turn()
             telling.turn()
         poller.end(self._drain_by + _ABORT_S)
-        self._unfinished += poller.backlog.pending
+        self._unfinished = poller.unfinished
         telling.tell()
 
     def _leave(self, consumer: KafkaConsumer, telling: Telling) -> None:

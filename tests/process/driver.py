@@ -199,7 +199,7 @@ class FakeWorker:
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
             select.select([], [], [], 0.1)
             steps -= 1
-        self.slot.words[Field.IN_HAND] = 0
+        self.slot.words[Field.IN_HAND] = self.behaviour.get("leaves", 0)
         self.slot.words[Field.PHASE] = Phase.GONE
         return int(self.behaviour.get("drain_exit", 0))
 

@@ -80,9 +80,12 @@ def test_a_stop_that_takes_too_long_says_what_to_do_and_now_does_it(service: Ser
 
 
 def test_a_drain_that_timed_out_is_75_for_stop_too(service: Service):
-    service.write(behaviour={"0": {"drain_exit": 75}})
+    service.write(behaviour={"0": {"drain_exit": 75, "leaves": 3}})
     service.serve()
-    assert kworker(service.folder, "stop").returncode == 75
+    stopped = kworker(service.folder, "stop")
+    assert stopped.returncode == 75
+    assert "3 records that could not finish, or be committed, in time are" in stopped.stderr
+    service.says('"left":3')
 
 
 def test_stop_works_without_a_socket(service: Service):
