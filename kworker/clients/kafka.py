@@ -3,9 +3,9 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import orjson
 from confluent_kafka import (
@@ -54,6 +54,31 @@ class QueueFull(Exception):
     """The producer's buffer is full: poll, and try again."""
 
 
+class Oversized(Refused):
+    """A record is larger than its producer takes, and alone at fault."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, passing=False)
+
+
+class Fault(IntEnum):
+    """Whose fault it is that a record was not written; of several reports, the highest counts."""
+
+    NOBODY = 0  # it was given up
+    NEIGHBOUR = 1  # another one of its batch
+    TOPIC = 2  # the same may work later
+    RECORD = 3  # its own, or that of one with the same report: the same for ever
+
+
+class Refusal(NamedTuple):
+    """Why Kafka did not take a record; `sized`: it, or its batch, is too large."""
+
+    fault: Fault
+    topic: str
+    text: str
+    sized: bool = False
+
+
 class Listener(Protocol):
     """Told of the group's decisions, on the thread that polls, inside `take`."""
 
@@ -83,6 +108,17 @@ _LOOK_EACH_S = 1.0
 _HIDDEN_MOST = 3  # partitions that are named
 # Of a client beside a member, which asks and never joins.
 _MEMBERS_ONLY = frozenset({"group.instance.id", "group.remote.assignor", "group.protocol"})
+# Of a batch with one invalid record, every record is reported as invalid; of one with several,
+# only those. A wrong clock is told as such only of a batch of one record.
+_SIZES = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+_FAULTS = {
+    KafkaError._PURGE_QUEUE: Fault.NOBODY,
+    KafkaError._PURGE_INFLIGHT: Fault.NOBODY,
+    KafkaError._INVALID_DIFFERENT_RECORD: Fault.NEIGHBOUR,
+    KafkaError.INVALID_RECORD: Fault.RECORD,
+    **dict.fromkeys(_SIZES, Fault.RECORD),
+}
+
 _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
 
 
@@ -92,6 +128,26 @@ def trouble_of(event: RawMessage) -> Trouble:
     if error.fatal():
         return Trouble.FENCED
     return _TROUBLES.get(error.code(), Trouble.PASSING)
+
+
+def refusal_of(reports: Iterable[tuple[Any, Any]]) -> Refusal:
+    """What delivery reports, errors and records, say of the outputs of one record."""
+    return max(
+        Refusal(
+            _FAULTS.get(error.code(), Fault.TOPIC),
+            message.topic(),
+            error.str(),
+            error.code() in _SIZES,
+        )
+        for error, message in reports
+    )
+
+
+def refused_at_once(error: KafkaError) -> Refused:
+    """What a producer raises that does not take a record."""
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return Oversized(error.str())
+    return Refused(str(error), passing=True)
 
 
 class KafkaConsumer:
@@ -390,7 +446,7 @@ class KafkaProducer:
         try:
             hand_over(self._produce, output, refused)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=True) from None
+            raise refused_at_once(error.args[0]) from None
 
     def poll(self) -> None:
         """Serves callbacks, without waiting."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At, Listener, QueueFull, Refused
-from kworker.clients.memory_broker import MemoryKafka, Topic
+from kworker.clients.kafka import At, Listener, Oversized, QueueFull, Refused
+from kworker.clients.memory_broker import MemoryKafka, Topic, size_of
 from kworker.clients.memory_group import Member, Standing
 from kworker.core.membership import Absence
 from kworker.core.message import Fields, RawMessage
@@ -23,9 +23,8 @@ Reporting = Callable[[object, object], None]
 
 __all__ = ["MemoryConsumer", "MemoryKafka", "MemoryProducer"]
 
-_CLIENT_MAX_BYTES = 1_000_000  # the client's own
+CLIENT_MAX_BYTES = 1_000_000  # the client's own
 _QUEUE_RECORDS = 100_000
-_RECORD_BYTES = 70  # what a record costs beside its payload
 
 
 class Event(Fields):
@@ -302,7 +301,7 @@ class MemoryProducer:
     def __init__(self, kafka: MemoryKafka, properties: Mapping[str, Any]) -> None:
         self._kafka = kafka
         self._most = int(properties.get("queue.buffering.max.messages", _QUEUE_RECORDS))
-        self._most_bytes = int(properties.get("message.max.bytes", _CLIENT_MAX_BYTES))
+        self._most_bytes = int(properties.get("message.max.bytes", CLIENT_MAX_BYTES))
         self._queue: list[tuple[Output, Reporting]] = []
         self._unknown: set[str] = set()  # topics that the broker has said do not exist
         self._spread = count()
@@ -329,7 +328,7 @@ class MemoryProducer:
         if output.topic in self._unknown and self._kafka.topic(output.topic) is None:
             raise Refused(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), passing=True)
         if size_of(output) > self._most_bytes:
-            raise Refused(str(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)), passing=True)
+            raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queue.append((output, refused))
 
     def poll(self) -> None:
@@ -353,27 +352,29 @@ class MemoryProducer:
     def purge(self) -> None:
         """Gives up what is queued; its reports come at once."""
         queue, self._queue = self._queue, []
-        _report(queue, KafkaError._PURGE_QUEUE)
+        report(queue, KafkaError._PURGE_QUEUE)
 
     def _write(self, at: At, batch: list[tuple[Output, Reporting]]) -> None:
-        """All of a batch or nothing: one record that is too large fails its neighbours."""
+        """All of a batch or nothing: one record that is refused fails its neighbours."""
         topic = self._kafka.topic(at[0])
         if topic is None:
             self._unknown.add(at[0])
-            _report(batch, KafkaError._UNKNOWN_TOPIC)
+            report(batch, KafkaError._UNKNOWN_TOPIC)
         elif at[1] >= len(topic.logs):
-            _report(batch, KafkaError._UNKNOWN_PARTITION)
-        elif any(size_of(output) > topic.max_message_bytes for output, _ in batch):
-            _report(batch, KafkaError.MSG_SIZE_TOO_LARGE)
+            report(batch, KafkaError._UNKNOWN_PARTITION)
+        elif codes := topic.refusals([output for output, _ in batch]):
+            report(batch, codes)
         else:
             for output, _ in batch:
                 headers = tuple(output.headers)
                 self._kafka.append(*at, value=output.value, key=output.key, headers=headers)
 
 
-def _report(batch: list[tuple[Output, Reporting]], code: int) -> None:
-    for _, refused in batch:
-        refused(KafkaError(code), None)
+def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> None:
+    """Tells of each output of a batch why it is not written."""
+    every = [codes] * len(batch) if isinstance(codes, int) else codes
+    for (output, refused), code in zip(batch, every, strict=True):
+        refused(KafkaError(code), Fields((output.topic, -1, -1), -1, None, None, ()))
 
 
 def partition_of(output: Output, topic: Topic, spread: Iterator[int]) -> int:
@@ -382,12 +383,6 @@ def partition_of(output: Output, topic: Topic, spread: Iterator[int]) -> int:
         return output.partition
     chosen = next(spread) if output.key is None else murmur2(output.key) & 0x7FFFFFFF
     return chosen % len(topic.logs)
-
-
-def size_of(output: Output) -> int:
-    """The bytes that the broker would measure, about."""
-    headers = sum(len(name.encode()) + len(value or b"") for name, value in output.headers)
-    return len(output.key or b"") + len(output.value or b"") + headers + _RECORD_BYTES
 
 
 def murmur2(data: bytes) -> int:

@@ -6,11 +6,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection
 from itertools import count
 
+from confluent_kafka import KafkaError
+
 from kworker.clients.kafka import At, Refused
 from kworker.clients.memory_group import Commit, Group
 from kworker.core.message import Fields, Headers
 from kworker.core.offset_map import Identity
+from kworker.core.outcome import Output
 
+_RECORD_BYTES = 70  # what a record costs beside its payload
 _MAX_MESSAGE_BYTES = 1_048_588  # the broker's default for a topic
 
 
@@ -35,10 +39,23 @@ class Log:
 
 
 class Topic:
+    """Its settings may be changed at any time, as an operator would."""
+
     def __init__(self, name: str, partitions: int, max_message_bytes: int) -> None:
         self.id = name  # of this one alone: if it is made again, it has another
         self.max_message_bytes = max_message_bytes
+        self.compacted = False
         self.logs = [Log() for _ in range(partitions)]
+
+    def refusals(self, batch: Collection[Output]) -> list[int]:
+        """Why none of a batch is written, a code for each; nothing if it is."""
+        if any(size_of(output) > self.max_message_bytes for output in batch):
+            return [KafkaError.MSG_SIZE_TOO_LARGE] * len(batch)
+        invalid = [self.compacted and output.key is None for output in batch]
+        if sum(invalid) > 1:  # of a single one nobody tells which it is
+            other = KafkaError._INVALID_DIFFERENT_RECORD
+            return [KafkaError.INVALID_RECORD if wrong else other for wrong in invalid]
+        return [KafkaError.INVALID_RECORD] * len(batch) if any(invalid) else []
 
 
 class MemoryKafka:
@@ -163,6 +180,12 @@ class MemoryKafka:
         """Those of the topics that exist, names and regular expressions alike."""
         names = [name for name in sorted(self._topics) if _matches(name, topics)]
         return [(name, i) for name in names for i in range(len(self._topics[name].logs))]
+
+
+def size_of(output: Output) -> int:
+    """The bytes that the broker would measure, about."""
+    headers = sum(len(name.encode()) + len(value or b"") for name, value in output.headers)
+    return len(output.key or b"") + len(output.value or b"") + headers + _RECORD_BYTES
 
 
 def _matches(name: str, topics: list[str]) -> bool:

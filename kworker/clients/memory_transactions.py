@@ -6,9 +6,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At, QueueFull, Refused
-from kworker.clients.memory import Reporting, partition_of, size_of
-from kworker.clients.memory_broker import MemoryKafka
+from kworker.clients.kafka import At, Oversized, QueueFull, Refused
+from kworker.clients.memory import CLIENT_MAX_BYTES, Reporting, partition_of, report
+from kworker.clients.memory_broker import MemoryKafka, size_of
 from kworker.clients.memory_group import Standing, fits
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.offset_map import Committed
@@ -35,9 +35,9 @@ class MemoryTransactor:
         self._id = transactional_id
         self._open = False
         self._most = int(properties.get("queue.buffering.max.messages", _QUEUE_RECORDS))
+        self._most_bytes = int(properties.get("message.max.bytes", CLIENT_MAX_BYTES))
         self._outputs: list[Output] = []
         self._queued: list[tuple[Output, Reporting]] = []
-        self._failed = False  # one that was queued
         self._broken = ""  # only `abort` helps
         self._positions: list[tuple[Standing, Mapping[At, Committed]]] = []
         self._spread = count()
@@ -61,25 +61,31 @@ class MemoryTransactor:
     def queue(self, output: Output, refused: Reporting) -> None:
         """Adds a record. `refused(error, message)` is called from `poll` if it fails.
 
-        Raises QueueFull; Broken.
+        Raises QueueFull; Broken; Oversized.
         """
         if self._broken or self._kafka.installed(self._id) is not self:
             raise Broken(self.trouble())
         if len(self._queued) >= self._most:
             raise QueueFull
+        if size_of(output) > self._most_bytes:
+            raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queued.append((output, refused))
 
     def poll(self) -> None:
         """Adds what is queued, unless the broker is away, and reports what was refused."""
         if not (self._kafka.up and self._kafka.writable):
             return
+        batches: dict[str, list[tuple[Output, Reporting]]] = {}
         queued, self._queued = self._queued, []
         for output, refused in queued:
-            if (code := self._refusal(output)) is None:
-                self._outputs.append(output)
+            batches.setdefault(output.topic, []).append((output, refused))
+        for batch in batches.values():
+            outputs = [output for output, _ in batch]
+            if codes := self._refusals(outputs):
+                self._broken = f"{KafkaError(codes[0]).str()}: current transaction must be aborted"
+                report(batch, codes)
             else:
-                self._failed = True
-                refused(KafkaError(code), None)
+                self._outputs += outputs
 
     @property
     def unfinished(self) -> int:
@@ -121,8 +127,7 @@ class MemoryTransactor:
     def abort(self) -> None:
         """As if the transaction had never been. Raises Refused."""
         self._check()
-        for _, refused in self._queued:
-            refused(KafkaError(KafkaError._PURGE_QUEUE), None)
+        report(self._queued, KafkaError._PURGE_QUEUE)
         self._end()
 
     def close(self) -> None:
@@ -140,22 +145,20 @@ class MemoryTransactor:
             raise Refused(str(KafkaError(KafkaError._STATE)), passing=True)
 
     def _check_outputs(self) -> None:
-        if self._broken or self._failed:
-            raise Refused(self._broken or "records failed delivery", passing=True)
+        if self._broken:
+            raise Refused(self._broken, passing=True)
         for output in self._outputs:
-            if (code := self._refusal(output)) is not None:
+            for code in self._refusals([output]):
                 raise Refused(str(KafkaError(code)), passing=True)
 
-    def _refusal(self, output: Output) -> int | None:
-        """Why the broker does not take a record."""
-        topic = self._kafka.topic(output.topic)
+    def _refusals(self, batch: list[Output]) -> list[int]:
+        """Why the broker takes nothing of a batch for one topic, a code for each."""
+        topic = self._kafka.topic(batch[0].topic)
         if topic is None:
-            return int(KafkaError._UNKNOWN_TOPIC)
-        if output.partition >= len(topic.logs):
-            return int(KafkaError._UNKNOWN_PARTITION)
-        if size_of(output) > topic.max_message_bytes:
-            return int(KafkaError.MSG_SIZE_TOO_LARGE)
-        return None
+            return [KafkaError._UNKNOWN_TOPIC] * len(batch)
+        if any(output.partition >= len(topic.logs) for output in batch):
+            return [KafkaError._UNKNOWN_PARTITION] * len(batch)
+        return topic.refusals(batch)
 
     def _write(self, output: Output) -> At:
         topic = self._kafka.topic(output.topic)
@@ -169,4 +172,4 @@ class MemoryTransactor:
         for standing, _ in self._positions:
             standing.group.pending.pop(self._id, None)
         self._outputs, self._queued, self._positions = [], [], []
-        self._failed, self._broken, self._open = False, "", False
+        self._broken, self._open = "", False

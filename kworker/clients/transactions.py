@@ -10,7 +10,14 @@ from typing import Any
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kworker.clients.kafka import At, QueueFull, Refused, hand_over, offsets_of
+from kworker.clients.kafka import (
+    At,
+    QueueFull,
+    Refused,
+    hand_over,
+    offsets_of,
+    refused_at_once,
+)
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
@@ -133,7 +140,7 @@ class KafkaTransactor:
         except KafkaException as error:
             if error.args[0].code() in _OVER:
                 raise Broken(str(error.args[0])) from None
-            raise Refused(str(error.args[0]), passing=True) from None
+            raise refused_at_once(error.args[0]) from None
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Serves callbacks."""

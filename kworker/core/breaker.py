@@ -43,6 +43,16 @@ class Breaker:
             return
         self._add(False, records)
 
+    def took_back(self) -> None:
+        """One that ended well did not: what it led to was refused."""
+        self._successes = max(0, self._successes - 1)
+        for i in reversed(range(len(self._runs))):
+            dead, count = self._runs[i]
+            if not dead:
+                self._runs[i] = (False, count - 1)
+                self._count()
+                return
+
     def died(self, now: float) -> bool:
         """One would be a dead letter: False, it shall be held; True, it is counted as one."""
         if self.open:

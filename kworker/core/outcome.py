@@ -73,7 +73,18 @@ class Reject(Exception):
 
 
 class Unpublishable(Exception):
-    """A result that cannot be written: not serialisable, too large, or to an unknown topic."""
+    """A result that cannot be written: not serialisable, too large, or to an unknown topic.
+
+    `outputs` are all that the run led to, if they may be written after all.
+    """
+
+    def __init__(self, reason: str, outputs: "list[Output] | None" = None) -> None:
+        super().__init__(reason)
+        self.outputs = outputs
+
+
+class TooLarge(Unpublishable):
+    """A result over its topic's limit, as that was known."""
 
 
 class Output:

@@ -134,8 +134,8 @@ class Partition:
         return self.in_flight == 0 and self.reaches > (self.ledger.end or 0)
 
 
-SPENT: RawMessage = Fields(("", -1, -1), 0, None, None, ())
-"""Stands in for the client's record once there is an outcome."""
+Reports = tuple[tuple[object, object], ...]
+"""Delivery reports of outputs that failed: what the client says, and the output."""
 
 
 class Record:
@@ -156,7 +156,7 @@ class Record:
         "partition",
         "place",
         "raw",
-        "refusal",
+        "refusals",
         "size",
         "taken",
     )
@@ -181,7 +181,7 @@ class Record:
         self.taken = taken  # the number of the take that brought it: what is older goes first
         self.attempt = 1
         self.outcome: Outcome = None
-        self.refusal: object = None  # why Kafka did not take one of its outputs
+        self.refusals: Reports = ()  # of its outputs, by Kafka
 
     def comes_again(self, envelope: Envelope, known: int) -> None:
         """It was taken from the requeue topic; `known` is its source's index in the scoreboard."""
@@ -197,7 +197,7 @@ class Record:
         again.home.replace(again, self)
         self.partition, self.home, self.lane = again.partition, again.home, again.lane
         self.size, self.taken = again.size, again.taken
-        self.refusal = None  # of an output that is written anew
+        self.refusals = ()  # of outputs that are written anew
 
     @property
     def source(self) -> Source:
@@ -207,12 +207,12 @@ class Record:
         partition = self.partition
         return Source(partition.topic, partition.number, self.offset, self.raw.timestamp()[1])
 
-    def __call__(self, error: object, _message: object) -> None:
+    def __call__(self, error: object, message: object) -> None:
         """The delivery report of an output that failed.
 
         The record is its own callback: a bound method for each would be one object more.
         """
-        self.refusal = error
+        self.refusals = (*self.refusals, (error, message))
 
 
 def by_partition(records: Sequence[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:

@@ -45,13 +45,13 @@ from kworker.worker.publisher import Publisher
 from kworker.worker.results import Results
 from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.shared_suspects import SharedSuspects
+from kworker.worker.sized_properties import SizedProperties
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.transacting import TransactionPolicy
 from kworker.worker.triage import Triage
 from kworker.worker.ward import Ward
 from kworker.worker.work import async_work, work
 
-_BATCH_BYTES = 1_000_000  # the library's own default
 _TRANSACTION_S = 10.0  # for each step of one
 
 
@@ -112,7 +112,7 @@ def make_poller(
     """The poller of a worker, or of a replay."""
     workers, delivery, retry = config.workers, config.delivery, config.retry
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = Backlog(BacklogPolicy(workers.in_flight_bytes, 2 * delivery.commit_records))
+    backlog = Backlog(BacklogPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), facts)
     lanes = Lanes(workers.ordering)
     flow = Flow(
         FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
@@ -151,15 +151,15 @@ def make_settling(
     config: Config, role: Role, facts: TopicFacts, backlog: Backlog
 ) -> Callable[[Consumer, Committer, Mapping[At, Partition]], Settling]:
     """How the guarantee asks outcomes to become durable."""
-    # One record over a topic's limit would fail the whole batch that it is in.
     properties = worker_producer_properties(config, slot=role.slot)
-    properties["message.max.bytes"] = facts.largest
-    properties["batch.size"] = min(int(properties.get("batch.size", _BATCH_BYTES)), facts.smallest)
+    sized = SizedProperties(properties, facts)
 
     def at_least_once(
         _client: Consumer, committer: Committer, owned: Mapping[At, Partition]
     ) -> Settling:
-        publisher = Publisher(lambda: KafkaProducer(properties), backlog)
+        publisher = Publisher(
+            lambda: KafkaProducer(sized.properties()), backlog, outdated=sized.outdated
+        )
         return AtLeastOnce(publisher, committer, owned, backlog)
 
     def exactly_once(
@@ -168,13 +168,14 @@ def make_settling(
         name = transactional_id(config, role.slot)
         limit_s = int(properties["transaction.timeout.ms"]) / 1000
         return ExactlyOnce(
-            lambda: KafkaTransactor(properties, name, _TRANSACTION_S),
+            lambda: KafkaTransactor(sized.properties(), name, _TRANSACTION_S),
             client,
             committer,
             owned,
             backlog,
             TransactionPolicy(),
             Fences(name, FencePolicy(limit_s), role.began),
+            outdated=sized.outdated,
         )
 
     return exactly_once if config.delivery.guarantee == "exactly-once" else at_least_once

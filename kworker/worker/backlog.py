@@ -5,10 +5,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import chain
+from math import inf
+from typing import NamedTuple
 
-from kworker.clients.kafka import QueueFull, Refused
+from kworker.clients.kafka import Fault, Oversized, QueueFull, Refusal, Refused, refusal_of
 from kworker.core.outcome import Output
-from kworker.core.record import SPENT, Partition, Record
+from kworker.core.record import Partition, Record
+from kworker.worker.sieve import Sieve
+from kworker.worker.topic_facts import TopicFacts
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
@@ -24,17 +28,31 @@ class BacklogPolicy:
     bytes_max: int
     records_max: int
     retry_s: float = 1.0
+    retry_letter_s: float = 10.0  # a dead letter that its topic refused for good
+
+
+class Condemned(NamedTuple):
+    """A record with an output that its topic never takes; `again`: it was held for that."""
+
+    record: Record
+    topic: str
+    why: str
+    again: bool = False
 
 
 class Backlog:
     """The outputs of finished records, until they are in Kafka.
 
     Owned by the poll thread. A topic that refused one is left alone for a while, and what
-    is for it waits, in order; other topics' go on.
+    is for it waits, in order; other topics' go on. Of records that were refused as invalid or
+    too large, those at fault are looked for and `condemned`, and the others go on. It is the
+    topic's fault if it took such records before, and took none since one was condemned.
     """
 
-    def __init__(self, policy: BacklogPolicy) -> None:
+    def __init__(self, policy: BacklogPolicy, facts: TopicFacts | None = None) -> None:
+        """Without `facts` a record is too large only when its topic has said so."""
         self.policy = policy
+        self.condemned: list[Condemned] = []  # still pending; for `let_go`, or for `hold`
         self.waiting: deque[Record] = deque()
         self.pending = 0  # records handed over and not settled
         self._refused: deque[Record] = deque()  # for topics that are left alone
@@ -42,6 +60,26 @@ class Backlog:
         self.shunned: dict[str, float] = {}  # those topics, until when
         self._troubles: dict[str, str] = {}
         self._bytes = 0
+        self._facts = facts or TopicFacts([])
+        self._measured = self._facts.version
+        self._sieves: dict[str, Sieve] = {}  # by topic; one of them has a portion under way
+        self._portion: frozenset[Record] = frozenset()
+        self._took: set[tuple[str, bool]] = set()  # topics; whether the key was null
+        self._accused: set[str] = set()  # topics that took nothing since one was condemned
+        self._held: list[Condemned] = []
+        self._large: list[Record] = []  # wait for the brokers to tell the limits
+        self._large_since = 0  # the answers by then
+        self._tried_again: frozenset[Record] = frozenset()  # of those
+        self._try_held_at = inf
+
+    def add_large(self, records: list[Record]) -> None:
+        """Records with outputs over a topic's limit: if that holds, they are condemned."""
+        self.add(records)
+        for record in records:
+            self.waiting.remove(record)
+        self._large += records
+        self._large_since = self._facts.answers
+        self._facts.doubted = True
 
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are lists of outputs."""
@@ -51,10 +89,9 @@ class Backlog:
             size = _OBJECT_BYTES * len(outputs)
             for output in outputs:
                 size += output.size
-            # What it was is not needed any more; what it became is what it weighs.
-            record.raw = SPENT
-            record.size = size
-            total += size
+            # What it was is kept, for what it became may be refused.
+            record.size += size
+            total += record.size
         self.waiting.extend(records)
         self.pending += len(records)
         self._bytes += total
@@ -68,6 +105,11 @@ class Backlog:
     def troubles(self) -> list[str]:
         """What topics refuse, a line each."""
         return [f"{topic}: {trouble}" for topic, trouble in self._troubles.items()]
+
+    @property
+    def held(self) -> list[Condemned]:
+        """Letters that their topic refused for good: they wait, and hold up no other."""
+        return self._held
 
     def shun(self, topic: str, why: str, now: float) -> None:
         """The topic is left alone for a while."""
@@ -85,9 +127,12 @@ class Backlog:
         """
         topics = list(dict.fromkeys(o.topic for record in records for o in _outputs(record)))
         if len(topics) == 1:
-            self.shun(topics[0], why, now)
+            sifted = self._shunned_by(topics[0], why, now)
+            self._remove(sifted)
+            self._refused.extendleft(reversed([r for r in sifted if r not in records]))
         for topic in topics[1:]:
-            self.shunned[topic] = now + self.policy.retry_s
+            if topic not in self._sieves:
+                self.shunned[topic] = now + self.policy.retry_s
 
     def name(self, under_way: Iterable[Record]) -> None:
         """Of partitions without an offset map, only what their position passes may be written.
@@ -111,58 +156,220 @@ class Backlog:
     def ready(self, now: float) -> bool:
         """Whether something waits that may be written now."""
         self.look(now)
-        outputs: Iterable[list[Output]] = map(_outputs, self.waiting)
-        return any(not self._shuns(each) for each in outputs)
+        return not all(map(self.shuns, self.waiting))
 
-    def _shuns(self, outputs: list[Output]) -> bool:
-        return any(output.topic in self.shunned for output in outputs)
+    def shuns(self, record: Record) -> bool:
+        """Whether it is for a topic that is left alone, and not just being sifted."""
+        if record in self._portion:
+            return False
+        return any(output.topic in self.shunned for output in _outputs(record))
 
     def look(self, now: float) -> None:
         """What a topic refused goes first, when it has been left alone for long enough."""
+        if self._large and self._large_since != self._facts.answers:
+            self.waiting.extend(self._large)
+            self._large = []
+            self._measure(now)
+        elif self._measured != self._facts.version:
+            self._measure(now)
+        if now >= self._try_held_at:
+            self._try_held_at = inf
+            self._tried_again = frozenset(letter.record for letter in self._held)
+            self.waiting.extendleft(self._tried_again)
+            self._held = []
+        if self._sieves and not any(sieve.portion for sieve in self._sieves.values()):
+            self._sift(now)
         if due := {topic for topic, until in self.shunned.items() if now >= until}:
             for topic in due:
                 del self.shunned[topic]
             self.waiting.extendleft(reversed(self._refused))
             self._refused.clear()
 
-    def refused(self, records: list[Record], now: float) -> None:
-        """Reports came that Kafka did not take these, which were under way."""
+    # -- what Kafka refused -----------------------------------------------------------
+
+    def returned(self, records: list[Record], now: float) -> None:
+        """They were under way, in this order, and are not in Kafka: reports may say why."""
+        again: list[Record] = []
+        later: list[Record] = []
+        guilty: dict[str, dict[Record, Refusal]] = {}
         for record in records:
-            # Which of several it was, the report does not tell; they come together again.
-            self.shun(_outputs(record)[0].topic, str(record.refusal), now)
-            record.refusal = None
-        self._refused.extendleft(reversed(records))
+            if not record.refusals:
+                again.append(record)
+                continue
+            refusal = refusal_of(record.refusals)
+            record.refusals = ()
+            if refusal.fault is Fault.TOPIC:
+                # Which of several it was is not looked for; they come together again.
+                later += self._shunned_by(refusal.topic, refusal.text, now)
+                later.append(record)
+                continue
+            if refusal.fault is Fault.RECORD:
+                guilty.setdefault(refusal.topic, {})[record] = refusal
+            again.append(record)
+        for topic, refusals in guilty.items():
+            self._refused_by(topic, refusals, again, now)
+        gone = {*later, *(condemned.record for condemned in self.condemned)}
+        gone.update(chain.from_iterable(self._sieves.values()))
+        self.waiting = deque(r for r in chain(again, self.waiting) if r not in gone)
+        # Once each: it was found by its sieve, too.
+        self._refused.extendleft(reversed(dict.fromkeys(later)))
+
+    def _shunned_by(self, topic: str, why: str, now: float) -> list[Record]:
+        """It is the topic's fault: what was sifted of it waits as well."""
+        sieve = self._sieves.pop(topic, None)
+        self.shun(topic, why, now)
+        return [] if sieve is None else [*sieve.portion, *sieve]
+
+    def _refused_by(
+        self, topic: str, refusals: dict[Record, Refusal], again: list[Record], now: float
+    ) -> None:
+        if any(refusal.sized for refusal in refusals.values()):
+            self._facts.doubted = True
+        if topic not in self._sieves:
+            self._sieves[topic] = Sieve(r for r in again if _is_for(r, topic))
+            self.shunned[topic] = inf
+        sieve = self._sieves[topic]
+        if strangers := [record for record in refusals if record not in sieve.portion]:
+            sieve.add(strangers)
+        if (alone := sieve.refused(refusals)) is not None:
+            self._judge(alone, sieve, topic, refusals[alone], now)
+
+    def _judge(
+        self, record: Record, sieve: Sieve, topic: str, refusal: Refusal, now: float
+    ) -> None:
+        """It was refused alone."""
+        null = any(output.key is None for output in _outputs(record) if output.topic == topic)
+        usual = (topic, null) in self._took and not refusal.sized
+        if usual and topic in self._accused and not sieve.took:
+            sieve.doubt(record, now + self.policy.retry_s)
+            self._troubles[topic] = f"{refusal.text}, though it took such records before"
+            return
+        if usual:
+            self._accused.add(topic)
+        self._condemn(record, topic, refusal.text)
+
+    def _condemn(self, record: Record, topic: str, why: str) -> None:
+        self.condemned.append(Condemned(record, topic, why, record in self._tried_again))
+
+    def _sift(self, now: float) -> None:
+        """The next portion of what a topic refused."""
+        for topic, sieve in list(self._sieves.items()):
+            if sieve.over:
+                del self._sieves[topic]
+                self.shunned[topic] = now
+                continue
+            if sieve.wants_stranger:
+                self._send_stranger(topic, sieve)
+            if portion := sieve.begin(now):
+                self.waiting.extendleft(reversed(portion))
+                self._portion = frozenset(portion)
+                return
+
+    def _send_stranger(self, topic: str, sieve: Sieve) -> None:
+        stranger = next((r for r in self._refused if _is_for(r, topic)), None)
+        if stranger is not None:
+            self._refused.remove(stranger)
+            sieve.add([stranger])
+
+    def _measure(self, now: float) -> None:
+        """Limits are others now: what is over them need not be tried."""
+        self._measured = self._facts.version
+        aside = chain(self._refused, self._unnamed, *self._sieves.values())
+        for record in [*self.waiting, *aside]:
+            over = next((o for o in _outputs(record) if not self._facts.takes(o)), None)
+            if over is not None:
+                most = self._facts.limit(over.topic)
+                why = f"it has up to {over.size} bytes, and {most} are the limit"
+                self._condemn(record, over.topic, why)
+        self._remove({condemned.record for condemned in self.condemned})
+        if self._held:
+            self._try_held_at = now
+
+    def first_refused(self, topic: str, refused: Refused, now: float) -> None:
+        """The client knows already that the first that waits cannot be written."""
+        record = self.waiting.popleft()
+        if isinstance(refused, Oversized):
+            self._remove({record})
+            self._condemn(record, topic, str(refused))
+        elif sifted := self._shunned_by(topic, str(refused), now):
+            self._remove(sifted)
+            self._refused.extendleft(reversed(sifted))
+        else:
+            self._refused.append(record)
+
+    def release(self, record: Record) -> None:
+        """It was condemned, or withdrawn, and is not written: something else is made of it."""
+        self.let_go([record])
+        record.size -= _weight(_outputs(record))
+
+    def write(self, record: Record) -> None:
+        """It was condemned, and its outputs are others now."""
+        self.waiting.appendleft(record)
+
+    def hold(self, letters: list[Condemned], now: float) -> None:
+        """Of these condemned nothing else can be made: they wait, and are tried now and then."""
+        self._held += letters
+        self._try_held_at = now + self.policy.retry_letter_s
+
+    def withdraw(self, wanted: Callable[[Record], bool]) -> list[Record]:
+        """Of what is left alone for now, or sifted: it is not to be written."""
+        aside = chain(self._refused, *self._sieves.values())
+        found = [record for record in aside if wanted(record)]
+        self._remove(set(found))
+        return found
+
+    def _remove(self, records: Collection[Record]) -> None:
+        """From wherever they wait; they are still pending."""
+        if records:
+            self.waiting = _without(self.waiting, records)
+            self._refused = _without(self._refused, records)
+            self._unnamed = _without(self._unnamed, records)
+            for sieve in self._sieves.values():
+                sieve.forget(records)
 
     def put_back(self, records: list[Record]) -> None:
         """They were under way, and come again, before all others."""
         for record in records:
-            record.refusal = None
+            record.refusals = ()
         self.waiting.extendleft(reversed(records))
+
+    # -- what waits no more -----------------------------------------------------------
 
     def drop(self, partition: Partition) -> list[Record]:
         """What waits of a partition is another's to publish: those records."""
-        every = (*self.waiting, *self._refused, *self._unnamed)
+        aside = chain(self._refused, self._unnamed, *self._sieves.values())
+        held = (letter.record for letter in self._held)
+        every = chain(self.waiting, aside, held, self._large)
         if going := [record for record in every if record.partition is partition]:
-            self.waiting = _without(self.waiting, partition)
-            self._refused = _without(self._refused, partition)
-            self._unnamed = _without(self._unnamed, partition)
+            self._remove(set(going))
+            self._large = [record for record in self._large if record.partition is not partition]
+            self._held = [each for each in self._held if each.record.partition is not partition]
             self.let_go(going)
         return going
 
     def let_go(self, records: list[Record]) -> None:
-        """They were under way, and are another's to publish."""
+        """They were under way, and are another's to publish; or they were condemned."""
         self.pending -= len(records)
         self._bytes -= sum([record.size for record in records])
         if not self.pending:
             self._troubles.clear()  # nothing waits for those topics any more
+        for sieve in self._sieves.values():
+            sieve.forget(set(records))
 
     def settled(self, records: list[Record]) -> None:
         """They are in Kafka."""
         self.let_go(records)
-        if self._troubles:
-            for record in records:
-                for output in _outputs(record):
-                    self._troubles.pop(output.topic, None)
+        if not records:
+            return
+        # One of many will do: it tells what the topic takes.
+        last = _outputs(records[-1])[-1]
+        self._took.add((last.topic, last.key is None))
+        if self._troubles or self._accused or self._sieves:
+            for topic in {output.topic for record in records for output in _outputs(record)}:
+                self._troubles.pop(topic, None)
+                self._accused.discard(topic)
+                if sieve := self._sieves.get(topic):
+                    sieve.took = True
 
 
 class Filled(Enum):
@@ -170,7 +377,7 @@ class Filled(Enum):
 
     ALL = auto()  # that waits, or that may be taken in one turn
     QUEUE = auto()  # the producer's is full
-    REFUSED = auto()  # a topic refused one: the same call for what came after it
+    REFUSED = auto()  # the client refused one: what comes after it has to wait for the next
 
 
 class Batch:
@@ -186,14 +393,14 @@ class Batch:
 
     def fill(self, produce: Produce, now: float) -> Filled:
         """Produces what waits."""
-        backlog, filled = self._backlog, Filled.ALL
+        backlog = self._backlog
         if self._begun is None:  # else nothing may get ahead of it
             backlog.look(now)
         waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
             outputs: list[Output] = record.outcome  # type: ignore[assignment]
-            if shunned and any(output.topic in shunned for output in outputs):
+            if shunned and backlog.shuns(record):
                 backlog.put_aside()
                 continue
             # One that was put aside meanwhile begins anew.
@@ -206,15 +413,14 @@ class Batch:
                 self._begun, self._sent = record, sent
                 return Filled.QUEUE
             except Refused as refused:
-                backlog.shun(outputs[sent].topic, str(refused), now)
-                backlog.put_aside()
+                backlog.first_refused(outputs[sent].topic, refused, now)
                 self.spoiled |= sent > 0
-                filled = Filled.REFUSED
-                continue
+                self._begun = None
+                return Filled.REFUSED
             batch.append(waiting.popleft())
             self.produced += sent
         self._begun = None
-        return filled
+        return Filled.ALL
 
     @property
     def torn(self) -> bool:
@@ -229,7 +435,7 @@ class Batch:
     def take(self) -> list[Record]:
         """All of it, whatever became of it; the batch is empty."""
         if self._begun is not None:
-            self._begun.refusal = None
+            self._begun.refusals = ()
             self._begun = None
         records, self.records, self.spoiled = self.records, [], False
         return records
@@ -237,9 +443,10 @@ class Batch:
     def finish(self, now: float) -> list[Record]:
         """All reports are there: what Kafka did not refuse is settled. The batch is empty."""
         records, self.records = self.records, []
-        settled = [record for record in records if record.refusal is None]
+        settled = [record for record in records if not record.refusals]
         self._backlog.settled(settled)
-        self._backlog.refused([record for record in records if record.refusal is not None], now)
+        if len(settled) < len(records):
+            self._backlog.returned([record for record in records if record.refusals], now)
         return settled
 
     def give_up(self) -> None:
@@ -247,8 +454,16 @@ class Batch:
         self._backlog.put_back(self.take())
 
 
-def _without(records: Iterable[Record], partition: Partition) -> deque[Record]:
-    return deque(record for record in records if record.partition is not partition)
+def _without(records: Iterable[Record], going: Collection[Record]) -> deque[Record]:
+    return deque(record for record in records if record not in going)
+
+
+def _weight(outputs: list[Output]) -> int:
+    return sum([_OBJECT_BYTES + output.size for output in outputs])
+
+
+def _is_for(record: Record, topic: str) -> bool:
+    return any(output.topic == topic for output in _outputs(record))
 
 
 def _outputs(record: Record) -> list[Output]:

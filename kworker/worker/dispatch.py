@@ -9,7 +9,7 @@ from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
 from kworker.core.failure import Described, Failure
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
-from kworker.core.outcome import SKIPPED, Burying, Failed
+from kworker.core.outcome import SKIPPED, Burying, Failed, TooLarge, Unpublishable
 from kworker.core.outliving import Outliving
 from kworker.core.record import Partition, Record
 from kworker.core.stillness import Stillness
@@ -74,6 +74,7 @@ class Dispatch:
         self._to_tell: deque[Record] = deque()  # their handlers hear that they die
         self._shedding: Collection[Partition] = ()  # nothing of these begins
         self._stillness = Stillness()
+        self.large: list[Record] = []  # ended with more than a topic took; to be measured again
         self.failed = 0  # runs, ever
 
     def start(self) -> None:
@@ -169,6 +170,28 @@ class Dispatch:
         """Records that failed before they came to a lane: their outcome is Failed."""
         self._doomed += records
 
+    def refused(self, record: Record, why: str) -> None:
+        """A topic takes never what it led to: it is in flight again, and dies of that."""
+        self._triage.refused(record)
+        record.lane = None  # which has gone on
+        self._flow.enter(record.partition, (record.size,))
+        outputs = record.outcome if type(record.outcome) is list else None
+        record.outcome = Failed(Unpublishable(why, outputs))
+        self._doomed.append(record)
+
+    def shorten(self, record: Record) -> bool:
+        """Whether its letter could be cut to what its topic takes now."""
+        return self._triage.shorten(record)
+
+    @property
+    def refusing(self) -> bool:
+        """Whether a person wants any record dead."""
+        return self._refusals.any
+
+    def is_rejected(self, record: Record) -> bool:
+        """Whether a person wants this record dead, and it can be."""
+        return type(record.outcome) is not Burying and bool(self._refusals.by(record.source))
+
     def accept_dead(self) -> list[Record]:
         """What the breaker holds ends as dead letters: those records."""
         accepted = self._triage.accept(self._clock())
@@ -251,7 +274,9 @@ class Dispatch:
     def _wake(self, now: float) -> None:
         woken = self._lanes.wake(now) if self._lanes.parked else []
         if wakes := self._triage.wakes(now, len(self._out)):
-            woken += self._lanes.recall(wakes)
+            # What its topic refused is not run again, but written.
+            self._taken_up += self._lanes.pull(r for r in wakes if r.outcome is not None)
+            woken += self._lanes.recall(r for r in wakes if r.outcome is None)
         if self._refusals.look(now):
             rejected = [r for r in self._lanes.all_parked() if self._refusals.by(r.source)]
             woken += self._lanes.recall(rejected)
@@ -319,6 +344,10 @@ class Dispatch:
         finished = []
         for record in [*odd, *doomed]:
             match record.outcome:
+                case Failed(error) if type(error) is TooLarge and error.outputs:
+                    record.outcome = error.outputs
+                    self._triage.succeeded([record])
+                    self.large += self._finish([record])
                 case Failed(error):
                     if self._judged(record, error):
                         finished.append(record)
@@ -346,6 +375,8 @@ class Dispatch:
             error = Described(_rejected(by))
         match self._triage.judge(record, error, now):
             case float(due):
+                if type(error) is Unpublishable or type(error) is TooLarge:
+                    record.outcome = error.outputs
                 self._wait(record, due)
                 return False
             case Burying() as letter if self._tells(record, error):

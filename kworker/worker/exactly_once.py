@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import At, Fault, Refused, refusal_of
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition, Record, by_partition
@@ -57,8 +57,11 @@ class ExactlyOnce:
         policy: TransactionPolicy,
         fences: Fences,
         begin: Begin = aside,
+        outdated: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`outdated`: what was made is not as `make` would make it now."""
         self._make = make
+        self._outdated = outdated
         self._member = member
         self._committer = committer
         self._partitions = partitions  # those that are owned now
@@ -76,8 +79,7 @@ class ExactlyOnce:
         self._begun_at: float | None = None
         self._due = False  # what is produced shall be settled
         self._spoiled = False  # what is produced must not become visible
-        self._refused: list[Record] = []  # by Kafka, in the transaction that is being aborted
-        self._broken = ""  # why it is, if nothing was refused
+        self._broken = ""  # why the transaction is being aborted, if nothing was refused
         self._sent: Mapping[At, Committed] = {}  # with the present transaction, or the last
         self._in_doubt: Doubt | None = None
         self._dropped: list[Record] = []
@@ -165,6 +167,11 @@ class ExactlyOnce:
 
     def _fill(self, now: float) -> None:
         """Begins one if need be, produces what waits, and closes it when it is due."""
+        if self._outdated() and not self._batch.torn:
+            if self._step is Step.READY:
+                self._renew(now)
+                return
+            self._due = True
         if not (self._named_what_waits(now) or self._batch.torn):
             return
         if self._step is Step.READY and not self._begin(now):
@@ -215,7 +222,7 @@ class ExactlyOnce:
         self._hear_at = now + self._policy.hear_every_s
         self._transactor.poll()
         if not self._transactor.unfinished:
-            if any(record.refusal is not None for record in self._batch.records):
+            if any(record.refusals for record in self._batch.records):
                 self._abort(now)
             else:
                 self._end(now)
@@ -266,7 +273,6 @@ class ExactlyOnce:
 
         `why` is nobody's fault; `broken` is a topic's, and nobody tells whose.
         """
-        self._refused = [r for r in self._batch.records if r.refusal is not None]
         self._broken = broken
         if why or broken:
             self._trouble = f"transactions: {why or broken}"
@@ -274,12 +280,10 @@ class ExactlyOnce:
         self._begin_aside(Step.ABORTING, self._transactor.abort, now)
 
     def _aborted(self, now: float) -> None:
-        refused = set(self._refused)
         back = self._still_ours(self._batch.take())
-        if self._broken and back and not refused:
+        if self._broken and back and not any(map(_is_refused, back)):
             self._backlog.shun_but_one(back, self._broken, now)
-        self._backlog.refused([record for record in back if record in refused], now)
-        self._backlog.put_back([record for record in back if record not in refused])
+        self._backlog.returned(back, now)
         self._over()
 
     def _still_ours(self, records: list[Record]) -> list[Record]:
@@ -307,12 +311,17 @@ class ExactlyOnce:
         self._discard(refused, foreign, now)
 
     def _discard(self, why: Refused, foreign: Foreign | None, now: float) -> None:
-        self._transactor.close()
-        self._transactor = self._make()
-        self._opened = False
+        self._renew(now)
         self._rest(why, now)
         if foreign is not None:
             self._taken_by_another(foreign, now)
+
+    def _renew(self, now: float) -> None:
+        """Another producer, to be opened at once."""
+        self._transactor.close()
+        self._transactor = self._make()
+        self._opened = False
+        self._step, self._not_before = Step.AWAY, now
 
     def _taken_by_another(self, foreign: Foreign, now: float) -> None:
         name = self._fences.name
@@ -414,6 +423,11 @@ class ExactlyOnce:
     def _mind_silence(self, now: float) -> None:
         if now - self._since > self._policy.patience_s:
             self._silence = f"transactions: no answer for {now - self._since:.0f} s"
+
+
+def _is_refused(record: Record) -> bool:
+    """Whether Kafka refused an output of its, and did not just give it up with the others."""
+    return bool(record.refusals) and refusal_of(record.refusals).fault is not Fault.NOBODY
 
 
 def _named(record: Record, positions: Mapping[At, Committed]) -> bool:

@@ -6,12 +6,13 @@ from kworker.core import headers as names
 from kworker.core.failure import Failure
 from kworker.core.headers import carried
 from kworker.core.message import HeaderList
-from kworker.core.outcome import Output, size_of
+from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.worker.results import replay_header
 from kworker.worker.topic_facts import TopicFacts
 
 _ERROR_MAX = 1_000  # characters: it is for people, who read the dead letter for more
+_TOLD = frozenset({names.STACKTRACE, names.MESSAGE})
 
 
 class Letters:
@@ -48,12 +49,10 @@ class Letters:
             *_redriven(record),
         ]
         told: HeaderList = [(names.ERROR, str(failure)[:_ERROR_MAX].encode())]
-        headers = [*_carried(record), *own]
+        headers = [*_carried(record), *own, *told]
         key, value = record.raw.key(), record.raw.value()
-        if size_of(headers + told, key, value) <= self._facts.limit(topic):
-            headers += told
         partition = self._facts.partition(topic, source.partition)
-        return Output(topic, key, value, headers, partition=partition)
+        return self.cut(Output(topic, key, value, headers, partition=partition))
 
     def dead(
         self, record: Record, failure: Failure, reason: str, attempt: int, now_ms: int
@@ -63,7 +62,7 @@ class Letters:
         Where that has no room, the stack trace is cut, then the message, then the headers are
         left out. A stranger's record that has no room even so stays where it is.
         """
-        source, carried_on = record.source, _carried(record)
+        source = record.source
         message, stack = failure.message.encode(), failure.stack.encode()
         key, value = record.raw.key(), record.raw.value()
 
@@ -86,26 +85,37 @@ class Letters:
             ]
             return Output(self._dead_topic, key, value, headers)
 
-        limit = self._facts.limit(self._dead_topic)
-        whole = letter(key, value, carried_on, message, stack)
-        if (over := whole.size - limit) <= 0:
-            return whole
-        # The outermost frames go first, then the message: the record itself stays whole.
-        cut = min(over, len(stack))
-        less = _whole(message[: max(0, len(message) - (over - cut))])
-        told = letter(key, value, carried_on, less, _whole(stack[cut:]))
-        if told.size <= limit:
+        told = self.cut(letter(key, value, _carried(record), message, stack))
+        if self.fits(told):
             return told
         bare = letter(key, value, [], message + names.NO_ROOM_FOR_HEADERS.encode(), b"")
-        if bare.size <= limit:
+        if self.fits(bare):
             return bare
         if record.envelope is None and source.topic == self._requeue:
             return letter(None, None, [], message + names.no_room(source).encode(), b"")
         return told  # its topic takes less than it should, and waits for a person
 
     def fits(self, letter: Output) -> bool:
-        """Whether its topic takes it."""
-        return letter.size <= self._facts.limit(letter.topic)
+        """Whether its topic takes one so large, as far as is known."""
+        return self._facts.takes(letter)
+
+    def cut(self, letter: Output) -> Output:
+        """The letter within its topic's limit, as that is known now, or as near as may be.
+
+        The outermost frames go first, then the message: the record itself stays whole.
+        """
+        over = letter.size - self._facts.limit(letter.topic)
+        if over <= 0:
+            return letter
+        told = {name: content or b"" for name, content in letter.headers if name in _TOLD}
+        stack, message = told.get(names.STACKTRACE, b""), told.get(names.MESSAGE, b"")
+        cut = min(over, len(stack))
+        shorter = {
+            names.STACKTRACE: _whole(stack[cut:]),
+            names.MESSAGE: _whole(message[: max(0, len(message) - (over - cut))]),
+        }
+        headers = [(n, shorter.get(n, c)) for n, c in letter.headers if n != names.ERROR]
+        return Output(letter.topic, letter.key, letter.value, headers, partition=letter.partition)
 
 
 def _carried(record: Record) -> HeaderList:

@@ -12,10 +12,10 @@ from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.membership import Absence, Membership, MembershipPolicy
-from kworker.core.outcome import Retrying, Skipped
+from kworker.core.outcome import Burying, Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
 from kworker.worker.assignment import Assignment, Identify
-from kworker.worker.backlog import Backlog
+from kworker.worker.backlog import Backlog, Condemned
 from kworker.worker.committer import Committer, Committing
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import Intake, IntakePolicy, Taking
@@ -29,6 +29,7 @@ TAKE_EVERY_S = 0.02
 IDLE_S = 0.1  # nothing in hand: wait in the client
 BUSY_S = 0.002  # handlers at work: wait for one of them, and look after new records meanwhile
 FLOW_EVERY_S = 0.02
+_HELD_SHOWN = 3  # dead letters that their topic refuses
 
 
 class Consumer(Taking, Committing, Protocol):
@@ -144,6 +145,7 @@ class Poller:
             *([absent] if absent else []),
             *waiting,
             *self.dispatch.reasons,
+            *_held(self.backlog.held),
             *map(_crowded, self.flow.crowded(self._clock())),
         ]
 
@@ -274,6 +276,10 @@ class Poller:
             wait_s = 0.0
         if ended := self.dispatch.turn(wait_s):
             self._settle(ended)
+        if self.dispatch.large:
+            large, self.dispatch.large = self.dispatch.large, []
+            self._outcomes += len(large)
+            self.backlog.add_large(large)
 
     def _settle(self, ended: list[Record]) -> None:
         self._outcomes += len(ended)
@@ -325,15 +331,53 @@ class Poller:
         if dropped := self.settling.dropped():
             self._letters -= sum([type(record.outcome) is not list for record in dropped])
             self.dispatch.outlived(dropped)
+        if self.backlog.condemned:
+            self._condemn(now)
         due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
             self.committer.mark(now)
             self._outcomes = 0
             self.settling.close(now)
             self.dispatch.tidy()
+            if self.dispatch.refusing:
+                self._withdraw_rejected()
         if due or settled:
             self.settling.commit(now)
         self._tell_trouble()
+
+    def _condemn(self, now: float) -> None:
+        """What topics refused for good becomes a dead letter; a dead letter can only wait.
+
+        A letter that cannot be cut waits, too, until the topic's limit is known for sure.
+        """
+        condemned, self.backlog.condemned = self.backlog.condemned, []
+        held = []
+        for each in condemned:
+            record = each.record
+            letter = type(record.outcome) is not list
+            if not record.partition.open:
+                self._letters -= letter
+                self.backlog.release(record)
+                self.dispatch.outlived([record])
+            elif letter and self.dispatch.shorten(record):
+                self.backlog.write(record)
+            elif type(record.outcome) is Burying or (letter and not each.again):
+                held.append(each)
+            else:
+                what = "its retry" if letter else "a result"
+                self._refuse(record, f"{each.topic} does not take {what}: {each.why}")
+        if held:
+            self.backlog.hold(held, now)
+
+    def _withdraw_rejected(self) -> None:
+        """What waits for a topic to take it need not, where a person has decided."""
+        for record in self.backlog.withdraw(self.dispatch.is_rejected):
+            self._refuse(record, "rejected")
+
+    def _refuse(self, record: Record, why: str) -> None:
+        self._letters -= type(record.outcome) is not list
+        self.backlog.release(record)
+        self.dispatch.refused(record, why)
 
     def _tell_trouble(self) -> None:
         if self.committer.trouble is not None and self.settled:
@@ -395,6 +439,22 @@ class Poller:
         if not self.settling.calm:
             self._publish(self._clock())
         return self.settling.calm
+
+
+def _held(letters: list[Condemned]) -> list[str]:
+    """A line for each of the first, and one for the rest."""
+    lines = []
+    for letter in letters[:_HELD_SHOWN]:
+        source = letter.record.source
+        what = "dead letter" if type(letter.record.outcome) is Burying else "retry"
+        lines.append(
+            f"{letter.topic} refuses the {what} of {source.topic}:{source.partition}"
+            f":{source.offset} ({letter.why}): it waits and is tried again every 10 s, all others"
+            " go on"
+        )
+    if len(letters) > _HELD_SHOWN:
+        lines.append(f"{len(letters) - _HELD_SHOWN} more are refused like that")
+    return lines
 
 
 def _crowded(partition: Partition) -> str:

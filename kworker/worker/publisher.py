@@ -42,9 +42,15 @@ class Publisher:
     """
 
     def __init__(
-        self, make: Callable[[], Producer], backlog: Backlog, hearing: HearPolicy | None = None
+        self,
+        make: Callable[[], Producer],
+        backlog: Backlog,
+        hearing: HearPolicy | None = None,
+        outdated: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`outdated`: what was made is not as `make` would make it now."""
         self._make = make
+        self._outdated = outdated
         self._backlog = backlog
         self._hearing = hearing or HearPolicy()
         self._producer = make()
@@ -99,6 +105,11 @@ class Publisher:
             self._replace(now, "no acknowledgement, though the brokers answer")
 
     def _produce(self, now: float) -> None:
+        if self._outdated() and not self._batch.torn:
+            self.close_batch(now)
+            if self._closing:
+                return
+            self._producer = self._make()
         if self._batch.fill(self._producer.produce, now) is not Filled.ALL:
             self.close_batch(now)
 

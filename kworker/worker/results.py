@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 
 from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
-from kworker.core.outcome import Output, Result, Unpublishable
+from kworker.core.outcome import Output, Result, TooLarge, Unpublishable
 from kworker.core.record import Record
 from kworker.worker.topic_facts import TopicFacts
 
@@ -32,34 +32,35 @@ class Results:
             return None
         first = record.attempt == 1 and record.envelope is None
         if type(returned) is dict and first and not self._replay and not record.raw.headers():
-            return [self._plain(record, returned)]
+            return self._plain(record, returned)
         if type(returned) is list:
             several = [item for item in returned if item is not None]
-            return [self._output(record, item, i) for i, item in enumerate(several)] or None
-        return [self._output(record, returned, 0)]
+            outputs = [self._output(record, item, i) for i, item in enumerate(several)]
+            return self._measured(outputs) or None
+        return self._measured([self._output(record, returned, 0)])
 
-    def _plain(self, record: Record, item: dict[Any, Any]) -> Output:
+    def _plain(self, record: Record, item: dict[Any, Any]) -> list[Output]:
         """What almost every result is: the same as `_output`, without its questions."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
         value = _json(item)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
         output = Output(self._topic, key, value, source, size)
-        return output if size <= self._facts.limit(self._topic) else self._measured(output)
+        return [output] if size <= self._facts.limit(self._topic) else self._measured([output])
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
         headers = own_headers(record, index) + replay_header(record, self._replay)
         if type(item) is Result:
-            return self._measured(self._addressed(raw, item, headers))
-        return self._measured(Output(self._topic, raw.key(), serialise(item), headers))
+            return self._addressed(raw, item, headers)
+        return Output(self._topic, raw.key(), serialise(item), headers)
 
-    def _measured(self, output: Output) -> Output:
-        if output.size > (most := self._facts.limit(output.topic)):
-            raise Unpublishable(
-                f"a result of up to {output.size} bytes; {output.topic} takes {most}"
-            )
-        return output
+    def _measured(self, outputs: list[Output]) -> list[Output]:
+        for output in outputs:
+            if output.size > (most := self._facts.limit(output.topic)):
+                told = f"a result of up to {output.size} bytes; {output.topic} takes {most}"
+                raise TooLarge(told, outputs)
+        return outputs
 
     def _addressed(self, raw: RawMessage, result: Result, headers: HeaderList) -> Output:
         topic = result.topic or self._topic

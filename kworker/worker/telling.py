@@ -118,8 +118,9 @@ class Telling:
             self._watch.ask_ends(partitions)
             # Without partitions, of what it would write: that brokers answer is what counts.
             self._watch.ask_ids({topic for topic, _ in partitions} or self._facts.topics)
-        if now >= self._facts_at:
+        if now >= self._facts_at or self._facts.doubted:
             self._facts_at = now + _FACTS_EVERY_S
+            self._facts.doubted = False
             self._watch.ask_facts(self._facts.topics)
 
 

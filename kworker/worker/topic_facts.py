@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from kworker.core.outcome import Output
+
 
 class TopicFacts:
     """As the brokers told lately. Written by one thread, read by all."""
@@ -10,11 +12,21 @@ class TopicFacts:
         self.topics = list(topics)
         self._limits: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
+        self.version = 0  # another one whenever a limit is
+        self.answers = 0  # of the brokers, ever
+        self.doubted = False  # they may have changed: to be asked for at once
 
     def learn(self, limits: Mapping[str, int], partitions: Mapping[str, int]) -> None:
         """Bytes and numbers by topic; what they do not tell stays."""
+        self.answers += bool(limits)
+        self.version += any(self._limits.get(topic) != most for topic, most in limits.items())
         self._limits = {**self._limits, **limits}
         self._partitions = {**self._partitions, **partitions}
+
+    def takes(self, output: Output) -> bool:
+        """Whether a record is within its topic's limit, as far as that is known."""
+        most = self._limits.get(output.topic)
+        return most is None or output.size <= most
 
     @property
     def missing(self) -> str:

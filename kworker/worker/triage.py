@@ -93,6 +93,20 @@ class Triage:
                 _LOG.warning("what was unavailable is back: the records that waited go on")
                 self._wakes += route.let_go()
 
+    def shorten(self, record: Record) -> bool:
+        """Whether its letter, too large for its topic as that is now, could be cut to fit."""
+        assert isinstance(record.outcome, Retrying | Burying)
+        cut = list(map(self._letters.cut, record.outcome))
+        if cut == record.outcome or not all(map(self._letters.fits, cut)):
+            return False
+        record.outcome[:] = cut
+        return True
+
+    def refused(self, record: Record) -> None:
+        """What a run led to was refused for good: if it ended well, it did not."""
+        if self._breaker is not None and type(record.outcome) is list:
+            self._breaker.took_back()
+
     def _again(
         self, record: Record, failure: Failure, again: Again, now: float
     ) -> Retrying | Burying | float:

@@ -35,6 +35,7 @@ from kworker.worker.poller import Poller
 from kworker.worker.pool import Take
 from kworker.worker.publisher import Publisher
 from kworker.worker.settling import AtLeastOnce, Settling
+from kworker.worker.sized_properties import SizedProperties
 from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.transacting import TransactionPolicy
@@ -220,6 +221,9 @@ class Bench:
         for own in OWN:
             if kafka.topic(own) is None:
                 kafka.create(own, 2)
+        self.facts = TopicFacts([RESULTS, *OWN])
+        self.learn()
+        sized = SizedProperties({}, self.facts)
         self.pool = SteppedPool(self.clock, hands)
         self.group = GROUP if course is None else f"{GROUP}.replay.{REPLAY}"
         properties = {"group.id": self.group, "enable.partition.eof": True}
@@ -241,7 +245,7 @@ class Bench:
             flow=flow,
             triage=Triage(
                 retry or RetryPolicy(DELAYS_S),
-                Letters(retry_topic, DEAD, _facts(kafka), REPLAY if course else "", REQUEUE),
+                Letters(retry_topic, DEAD, self.facts, REPLAY if course else "", REQUEUE),
                 Breaker(breaker) if breaker else None,
                 lambda topic: topic,
                 self.clock,
@@ -252,20 +256,26 @@ class Bench:
             tells_dead=lambda _topic: tells_dead,
             clock=self.clock,
         )
-        backlog = Backlog(BacklogPolicy(1 << 20, records_max=1000))
+        backlog = Backlog(BacklogPolicy(1 << 20, records_max=1000), self.facts)
 
         def settling(client: Any, committer: Committer, owned: Mapping[At, Partition]) -> Settling:
             if not transactional:
-                properties = {"message.max.bytes": _facts(kafka).largest}
-                publisher = Publisher(lambda: MemoryProducer(kafka, properties), backlog)
+                publisher = Publisher(
+                    lambda: MemoryProducer(kafka, sized.properties()),
+                    backlog,
+                    outdated=sized.outdated,
+                )
                 return AtLeastOnce(publisher, committer, owned, backlog)
 
             def make() -> Any:
-                return transactor(MemoryTransactor(kafka, {}, transactional, 10.0))
+                made = MemoryTransactor(kafka, sized.properties(), transactional, 10.0)
+                return transactor(made)
 
             policy = TransactionPolicy(again_s=(0.0, 0.0), rest_s=0.0)
             fences = Fences(transactional, FencePolicy(LIMIT_S, rest_s=0.0), began)
-            return ExactlyOnce(make, client, committer, owned, backlog, policy, fences, begin)
+            return ExactlyOnce(
+                make, client, committer, owned, backlog, policy, fences, begin, sized.outdated
+            )
 
         self.poller = Poller(
             consumer=consumer,
@@ -286,6 +296,15 @@ class Bench:
         if topics:
             self.consumer.subscribe(topics)
 
+    def learn(self) -> None:
+        """What the brokers tell of the topics that it writes."""
+        topics = {name: topic for name in self.facts.topics if (topic := self.kafka.topic(name))}
+        self.facts.learn(
+            {name: topic.max_message_bytes for name, topic in topics.items()},
+            {name: len(topic.logs) for name, topic in topics.items()},
+        )
+        self.facts.doubted = False
+
     @property
     def owned(self) -> list[At]:
         return sorted(self.poller.assignment.partitions)
@@ -294,6 +313,8 @@ class Bench:
         for _ in range(count):
             self.clock.now += TURN_S
             self.poller.turn()
+            if self.facts.doubted and self.kafka.up:
+                self.learn()
 
     def in_hand(self) -> list[bytes | None]:
         """Values of what has begun and not ended."""
@@ -331,16 +352,6 @@ class Bench:
 
 def nobody_tells(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
     return {}
-
-
-def _facts(kafka: MemoryKafka) -> TopicFacts:
-    topics = {name: topic for name in OWN if (topic := kafka.topic(name))}
-    facts = TopicFacts(OWN)
-    facts.learn(
-        {name: topic.max_message_bytes for name, topic in topics.items()},
-        {name: len(topic.logs) for name, topic in topics.items()},
-    )
-    return facts
 
 
 def take_turns(*benches: Bench, count: int = 6) -> None:

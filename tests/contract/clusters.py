@@ -16,6 +16,7 @@ from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch
 from kworker.core.message import Headers
 from kworker.core.offset_map import Identity
+from tests.harness.kafka import change_topic
 from tests.waiting import eventually
 
 CONSUMER = {
@@ -52,6 +53,7 @@ class Cluster(Protocol):
     def create(self, partitions: int = 1, **config: str) -> str: ...
     def write(self, topic: str, partition: int = 0, **record: Any) -> None: ...
     def trim(self, topic: str, partition: int, before: int) -> None: ...
+    def change(self, topic: str, **config: str) -> None: ...
     def make_again(self, topic: str) -> None: ...
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]: ...
     def consumer(self, listener: Listener, group: str, **properties: Any) -> Any: ...
@@ -70,8 +72,8 @@ class Twin:
 
     def create(self, partitions: int = 1, **config: str) -> str:
         name = f"topic-{next(self._names)}"
-        size = int(config.get("max_message_bytes", 1_048_588))
-        self.kafka.create(name, partitions, max_message_bytes=size)
+        self.kafka.create(name, partitions)
+        self.change(name, **config)
         return name
 
     def write(self, topic: str, partition: int = 0, **record: Any) -> None:
@@ -79,6 +81,13 @@ class Twin:
 
     def trim(self, topic: str, partition: int, before: int) -> None:
         self.kafka.trim(topic, partition, before)
+
+    def change(self, topic: str, **config: str) -> None:
+        changed = self.kafka.topic(topic)
+        assert changed
+        if size := config.get("max_message_bytes"):
+            changed.max_message_bytes = int(size)
+        changed.compacted = config.get("cleanup_policy") == "compact"
 
     def make_again(self, topic: str) -> None:
         self.kafka.delete(topic)
@@ -134,6 +143,10 @@ class Real:
         at = TopicPartition(topic, partition, before)
         for future in self._admin.delete_records([at]).values():
             future.result(30)
+
+    def change(self, topic: str, **config: str) -> None:
+        """As an operator does; it holds when this returns."""
+        change_topic(self._common["bootstrap.servers"], topic, **config)
 
     def make_again(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(30)

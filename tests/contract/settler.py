@@ -1,5 +1,4 @@
-"""A worker that settles exactly once, over either Kafka: the poller is real, and handlers end
-when they are told to."""
+"""A worker over either Kafka: the poller is real, and handlers end when they are told to."""
 
 import math
 import time
@@ -22,7 +21,8 @@ from kworker.worker.exactly_once import ExactlyOnce
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
 from kworker.worker.poller import Poller
-from kworker.worker.settling import Settling
+from kworker.worker.publisher import Publisher
+from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.transacting import TransactionPolicy
 from kworker.worker.triage import Triage
@@ -42,9 +42,10 @@ class WallClock(Clock):
 
 
 class Settler:
-    """One member of a group. `wrap` may stand before each transactor that it uses.
+    """One member of a group, which settles exactly once, or, with `once` false, at least once.
 
-    Of two with one `name`, a `young` one has only just begun.
+    `wrap` may stand before each transactor that it uses. Of two with one `name`, a `young` one
+    has only just begun.
     """
 
     def __init__(
@@ -58,9 +59,13 @@ class Settler:
         wrap: Callable[[Any], Any] = lambda transactor: transactor,
         fences: FencePolicy = FENCES,
         young: bool = False,
+        once: bool = True,
+        dead: str = "dead",
         **properties: Any,
     ) -> None:
         clock = WallClock()
+        facts = TopicFacts([dead])
+        facts.learn({dead: 1_000_000}, {dead: 1})
         self.pool = SteppedPool(clock, HANDS)
         lanes, flow = Lanes("key"), Flow(FlowPolicy(HANDS, 1 << 20))
         dispatch = Dispatch(
@@ -69,7 +74,7 @@ class Settler:
             flow=flow,
             triage=Triage(
                 RetryPolicy(()),
-                Letters(lambda _: "retry", "dead", TopicFacts([])),
+                Letters(lambda _: "retry", dead, facts),
                 None,
                 lambda topic: topic,
             ),
@@ -90,6 +95,9 @@ class Settler:
             def make() -> Any:
                 return wrap(cluster.transactor(name))
 
+            if not once:
+                publisher = Publisher(cluster.producer, backlog)
+                return AtLeastOnce(publisher, committer, owned, backlog)
             fencing = Fences(name, fences, clock() if young else -math.inf)
             policy = TransactionPolicy()
             return ExactlyOnce(make, client, committer, owned, backlog, policy, fencing)
@@ -127,9 +135,15 @@ class Settler:
         """Offsets of all that ever began, and where."""
         return [record.offset for record in self.pool.runs]
 
-    def end(self, *values: bytes, topic: str = "", result: bytes | None = None) -> None:
+    def end(
+        self,
+        *values: bytes,
+        topic: str = "",
+        result: bytes | None = None,
+        key: bytes | None = None,
+    ) -> None:
         """Handlers end: with a result for `topic`, which is the record's value unless given."""
         for value in values:
             record: Record = next(r for r in self.pool.held if r.raw.value() == value)
-            outputs = [Output(topic, None, result or value, [])] if topic else None
+            outputs = [Output(topic, key, result or value, [])] if topic else None
             self.pool.end(record, outputs)

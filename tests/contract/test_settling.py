@@ -1,6 +1,7 @@
 """The contract of settling exactly once: on a real broker and on the twin alike."""
 
 import itertools
+import os
 from typing import Any
 
 import pytest
@@ -97,21 +98,30 @@ def test_what_is_not_committed_is_not_visible(kafka: Cluster, source: str) -> No
     assert visible(kafka, results) == [*WORDS]
 
 
-def test_a_result_that_its_topic_refuses_takes_no_other_with_it(
-    kafka: Cluster, source: str
+@pytest.mark.parametrize("once", [True, False], ids=["exactly once", "at least once"])
+@pytest.mark.parametrize("fault", ["invalid", "too large"])
+def test_a_result_refused_for_good_dies_and_takes_no_other_along(
+    kafka: Cluster, source: str, once: bool, fault: str
 ) -> None:
-    """It waits, said; the others go on in the next transaction."""
-    results, small = kafka.create(), kafka.create(max_message_bytes="2000")
-    one = settler(kafka, source)
+    """P5: it fails the whole batch that it is in, the same on every try."""
+    results, dead = kafka.create(), kafka.create()
+    one = settler(kafka, source, once=once, dead=dead)
     with_all_in_hand(one)
-    one.end(b"bravo", topic=small, result=bytes(5_000))
-    one.end(b"alpha", b"charlie", topic=results)
-    until(lambda: one.poller.backlog.pending == 1, one)
+    if fault == "invalid":
+        kafka.change(results, cleanup_policy="compact")
+        one.end(b"bravo", topic=results, key=None)
+    else:
+        kafka.change(results, max_message_bytes="2000")
+        one.end(b"bravo", topic=results, key=b"k", result=os.urandom(5_000))
+    one.end(b"alpha", topic=results, key=b"a")
+    one.end(b"charlie", topic=results, key=b"c")
+    settled(one)
     assert visible(kafka, results) == [b"alpha", b"charlie"]
-    until(lambda: any(small in reason for reason in one.poller.reasons), one)
-    assert visible(kafka, small) == []
+    assert visible(kafka, dead) == [b"bravo"]
+    assert one.poller.counters.dead == 1
+    assert one.poller.reasons == []
     held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
-    assert held.position == 1
+    assert held.position == 3
 
 
 @pytest.mark.parametrize("call", ["begin", "send_positions", "commit"])

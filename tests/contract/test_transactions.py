@@ -33,7 +33,7 @@ def begun(kafka: Cluster, topic: str, *values: bytes, transactional_id: str = ""
 
 def values_after(kafka: Cluster, topic: str, mark: bytes) -> list[bytes | None]:
     """What a reader gets from a topic of one partition up to a record written now."""
-    kafka.write(topic, value=mark)
+    kafka.write(topic, value=mark, key=mark)
     reader = Member(kafka, [topic])
     until(lambda: mark in reader.values(), reader)
     return reader.values()

@@ -1,5 +1,7 @@
 """Kafka seen by a bystander: writing with a ledger, reading without a group."""
 
+import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +18,14 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from kworker.core.message import Headers
 from tests.harness import maps
@@ -176,6 +185,40 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     # Who is asked next may not have heard of it.
     eventually(lambda: led(admin, name) == partitions, what=f"leaders of {name}")
     return name
+
+
+def change_topic(bootstrap: str, topic: str, **config: str) -> None:
+    """As an operator does: returns when its leaders go by it."""
+    dotted = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in config.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=dotted)
+    [changed] = _admin(bootstrap).incremental_alter_configs([resource]).values()
+    changed.result(TIMEOUT_S)
+    if size := int(config.get("max_message_bytes", 0)):
+        fits, large = os.urandom(size - 200), os.urandom(size)
+        eventually(lambda: takes(bootstrap, topic, fits) and not takes(bootstrap, topic, large))
+    if policy := config.get("cleanup_policy"):
+        eventually(lambda: takes(bootstrap, topic, b"v", key=None) is (policy != "compact"))
+
+
+def takes(bootstrap: str, topic: str, value: bytes, key: bytes | None = b"probe") -> bool:
+    """Whether a topic takes such a record; nobody sees the one that tells."""
+    reports: list[object] = []
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "transactional.id": f"probe-{uuid.uuid4().hex}",
+        "message.max.bytes": BYTES_MAX,
+        "log_level": SEVERE,
+    }
+    producer = Producer(settings)
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, value, key, on_delivery=lambda error, _: reports.append(error))
+    producer.flush(TIMEOUT_S)
+    producer.abort_transaction(TIMEOUT_S)
+    return [error is None for error in reports] == [True]
 
 
 def led(admin: AdminClient, name: str) -> int:

@@ -1,0 +1,44 @@
+"""The sizes of a worker's producer, which follow the limits of the topics that it writes."""
+
+from kworker.clients.properties import Properties
+from kworker.worker.topic_facts import TopicFacts
+
+# The library's own defaults.
+_BATCH_BYTES = 1_000_000
+_QUEUE_KBYTES = 1_048_576
+
+
+class SizedProperties:
+    """The properties of a worker's producer, which follow the limits of the topics.
+
+    Kafka's limit is on a batch, so one over a topic's would fail with all that is in it; and
+    a record over the producer's own, or over its queue, could never be written.
+    """
+
+    def __init__(self, properties: Properties, facts: TopicFacts) -> None:
+        self._given = properties
+        self._facts = facts
+        self._made: Properties = {}
+        self._version = -1  # of the facts, when they were last looked at
+        self._outdated = False
+
+    def properties(self) -> Properties:
+        """For the next one."""
+        self._made, self._outdated = self._sizes(), False
+        return {**self._given, **self._made}
+
+    def outdated(self) -> bool:
+        """Whether limits have changed since the last one was made."""
+        if self._version != self._facts.version:
+            self._version = self._facts.version
+            self._outdated = self._made != self._sizes()
+        return self._outdated
+
+    def _sizes(self) -> Properties:
+        facts, given = self._facts, self._given
+        queue = int(given.get("queue.buffering.max.kbytes", _QUEUE_KBYTES))
+        return {
+            "message.max.bytes": facts.largest,
+            "batch.size": min(int(given.get("batch.size", _BATCH_BYTES)), facts.smallest),
+            "queue.buffering.max.kbytes": max(queue, facts.largest // 1024 + 1),
+        }
