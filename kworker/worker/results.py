@@ -1,6 +1,9 @@
 """What a handler returned, as records to produce: serialised, addressed, measured."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -12,6 +15,8 @@ from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import Output, Result, TooLarge, Unpublishable
 from kworker.core.record import Record
 from kworker.worker.topic_facts import TopicFacts
+
+_PLAIN = frozenset({type(None), str, int, bool})  # holds no number that JSON lacks
 
 
 class Results:
@@ -110,16 +115,45 @@ def serialise(value: Any) -> bytes:
 
 def _dumped(model: BaseModel) -> str:
     try:
-        return model.model_dump_json()
+        text = model.model_dump_json()
+        if "null" in text and model.model_config.get("ser_json_inf_nan", "null") == "null":
+            _refuse_what_became_null(model.model_dump())
     except PydanticSerializationError as error:
         raise Unpublishable(f"{type(model).__name__}: {error}") from None
+    return text
 
 
 def _json(value: Any) -> bytes:
     try:
-        return orjson.dumps(value)
+        data = orjson.dumps(value)
     except TypeError as error:  # orjson's own error is one
         raise Unpublishable(f"{type(value).__name__}: {error}") from None
+    if b"null" in data:
+        _refuse_what_became_null(value)
+    return data
+
+
+def _refuse_what_became_null(value: Any) -> None:
+    """NaN and infinity are written as null, without a word; raises Unpublishable for them."""
+    several = [{"the result": value}]
+    for each in several:  # which grows
+        for name, item in _items_of(each):
+            if isinstance(item, float):
+                if not isfinite(item):
+                    raise Unpublishable(f"{name} is {item}, which JSON cannot say")
+            elif type(item) not in _PLAIN:
+                several.append(item)
+
+
+def _items_of(value: Any) -> Iterable[tuple[object, Any]]:
+    """What a value holds, with its names."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list | tuple | set | frozenset):
+        return enumerate(value)
+    if isinstance(value, Enum):
+        return [(value.name, value.value)]
+    return [(f.name, getattr(value, f.name)) for f in fields(value)] if is_dataclass(value) else ()
 
 
 def _encoded(text: str) -> bytes:

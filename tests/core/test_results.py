@@ -1,5 +1,8 @@
 """What a handler returns becomes these records, byte for byte (DESIGN 3 and 4)."""
 
+from dataclasses import dataclass
+from enum import Enum
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -269,3 +272,62 @@ def test_a_replays_results_say_so_unless_the_event_was_never_done(
     record.claim = claim
     [output] = Results(RESULTS, [], facts, "0a1b2c").outputs(record, returned) or []
     assert output.headers == headers
+
+
+class Reading(BaseModel):
+    celsius: float
+    note: str | None = None
+    raw: dict[str, Any] = {}
+
+
+class Worded(BaseModel, ser_json_inf_nan="strings"):
+    celsius: float
+    note: str | None = None
+
+
+@dataclass
+class Point:
+    x: float
+
+
+class Level(Enum):
+    TOP = inf
+
+
+@pytest.mark.parametrize(
+    ("returned", "name"),
+    [
+        ({"total": nan, "note": None}, "total is nan"),
+        ({"a": [1.0, {"b": (2.0, -inf)}]}, "1 is -inf"),
+        ({"deep": [[[[inf]]]]}, "0 is inf"),
+        ({"at": Point(nan)}, "x is nan"),
+        ({"level": Level.TOP}, "TOP is inf"),
+        (Result([nan]), "0 is nan"),
+        (Result({"total": inf}), "total is inf"),
+        ([{"fine": 1.0}, {"total": nan}], "total is nan"),
+        (Reading(celsius=nan), "celsius is nan"),
+        (Reading(celsius=1.0, raw={"x": [inf]}), "0 is inf"),
+    ],
+)
+def test_nan_and_infinity_are_unpublishable_and_not_null(returned: Any, name: str) -> None:
+    """A table would hold NULL where there was a number, and nobody would know."""
+    with pytest.raises(Unpublishable, match=f"^{name}, which JSON cannot say$"):
+        outputs(returned)
+
+
+@pytest.mark.parametrize(
+    ("returned", "written"),
+    [
+        ({"total": None, "text": "null"}, b'{"total":null,"text":"null"}'),
+        ({"at": [None, Point(1.5)], "true": True}, b'{"at":[null,{"x":1.5}],"true":true}'),
+        (Reading(celsius=1.5), b'{"celsius":1.5,"note":null,"raw":{}}'),
+        (Worded(celsius=nan), b'{"celsius":"NaN","note":null}'),
+        (b'{"mine": NaN}', b'{"mine": NaN}'),
+        ('{"mine": NaN, "null": null}', b'{"mine": NaN, "null": null}'),
+    ],
+)
+def test_a_null_that_was_none_is_written_and_so_are_users_own_bytes(
+    returned: Any, written: bytes
+) -> None:
+    output = one(returned)
+    assert output.value == written
