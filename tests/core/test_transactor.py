@@ -54,7 +54,7 @@ class Over(KafkaTransactor):
 
     def __init__(self, client: Any, timeout_s: float = 5.0) -> None:
         super().__init__(
-            {"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": 100}, "id", timeout_s
+            {"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": 400}, "id", timeout_s
         )
         self._producer = client
 
@@ -66,7 +66,7 @@ def test_a_commit_whose_answer_was_late_is_in_doubt() -> None:
     transactor.begin()
     transactor.commit()
     transactor.begin()
-    client.took_s = 0.11
+    client.took_s = 0.41
     with pytest.raises(Refused, match="took"):
         transactor.commit()
 
@@ -128,7 +128,7 @@ class Telling(Client):
 
     def __init__(self, **counts: int) -> None:
         super().__init__()
-        self.took_s = 0.06
+        self.took_s = 0.21
         self.counts = counts
         self.tells: Callable[[str], None] = lambda _: None
         self.told = 0
@@ -173,7 +173,7 @@ def test_without_statistics_a_slow_commit_is_in_doubt(monkeypatch: pytest.Monkey
     """Nobody knows, so nobody may be sure."""
     monkeypatch.setattr(transactions, "_PATIENCE_S", 0.0)
     client = Client()
-    client.took_s = 0.06
+    client.took_s = 0.21
     transactor = Over(client)
     transactor.begin()
     with pytest.raises(Refused, match="no statistics"):
