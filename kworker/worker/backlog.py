@@ -440,8 +440,20 @@ class Batch:
         records, self.records, self.spoiled = self.records, [], False
         return records
 
+    def mend(self) -> None:
+        """What is torn is as if all of it had been produced: it comes back with the others.
+
+        Else one that is refused with it would be taken to be refused alone.
+        """
+        waiting = self._backlog.waiting
+        if self._begun is not None and waiting and waiting[0] is self._begun:
+            self.records.append(waiting.popleft())
+        self._begun = None
+
     def finish(self, now: float) -> list[Record]:
         """All reports are there: what Kafka did not refuse is settled. The batch is empty."""
+        if self._begun is not None and self._begun.refusals:
+            self.mend()
         records, self.records = self.records, []
         settled = [record for record in records if not record.refusals]
         self._backlog.settled(settled)

@@ -31,6 +31,11 @@ class Stage:
         self.now = 100.0
         self.added: list[Record] = []
         self.settled: list[Record] = []
+        self.condemned: list[Record] = []
+        self.kafka.create("strict")
+        strict = self.kafka.topic("strict")
+        assert strict
+        strict.compacted = True
 
     def make(self) -> MemoryProducer:
         properties = {"queue.buffering.max.messages": self.queue}
@@ -41,12 +46,12 @@ class Stage:
     def troubles(self) -> list[str]:
         return [*self.backlog.troubles, *filter(None, [self.publisher.silence])]
 
-    def add(self, outputs: int = 1, topic: str = "results") -> Record:
+    def add(self, outputs: int = 1, topic: str = "results", key: bytes | None = None) -> Record:
         """A record with so many outputs, each with a value of its own."""
         offset = len(self.added)
         values = [b"%d/%d" % (offset, i) for i in range(outputs)]
         record = a_record(self.partition, offset)
-        with_outputs(record, [Output(topic, None, value, []) for value in values])
+        with_outputs(record, [Output(topic, key, value, []) for value in values])
         self.added.append(record)
         self.backlog.add([record])
         return record
@@ -57,10 +62,14 @@ class Stage:
             self.publisher.close_batch(self.now)
         settled = self.publisher.turn(self.now)
         self.settled += settled
+        condemned, self.backlog.condemned = self.backlog.condemned, []
+        for each in condemned:
+            self.condemned.append(each.record)
+            self.backlog.release(each.record)
         return settled
 
     def turn_until_idle(self) -> None:
-        for _ in range(100):
+        for _ in range(200):
             if not self.backlog.pending:
                 return
             self.now += 0.5
@@ -78,9 +87,13 @@ class Stage:
         return Counter(raw.value() for raw in self.kafka.records("results"))
 
 
-def values_of(record: Record) -> list[bytes | None]:
+def of(record: Record) -> list[Output]:
     assert isinstance(record.outcome, list)
-    return [output.value for output in record.outcome]
+    return record.outcome
+
+
+def values_of(record: Record) -> list[bytes | None]:
+    return [output.value for output in of(record)]
 
 
 def test_a_record_is_settled_when_kafka_has_acknowledged_it_and_not_before() -> None:
@@ -253,6 +266,7 @@ def test_a_backlog_in_records_is_full() -> None:
 TOPICS = st.sampled_from(["results", "results", "later"])
 ACTS = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 4), TOPICS),
+    st.tuples(st.just("add"), st.integers(1, 4), st.just("strict"), st.sampled_from([b"k", None])),
     st.sampled_from([("turn",), ("turn",), ("close",)]),
     st.sampled_from([("down",), ("up",), ("up",), ("fatal",), ("create",)]),
 )
@@ -263,21 +277,26 @@ ACTS = st.one_of(
 def test_whatever_happens_settled_is_written_and_all_is_settled_once(
     acts: list[tuple[str, ...]], queue: int
 ) -> None:
-    """Broker away, topics missing, queues full, producers dying, in every order."""
+    """Broker away, topics missing, records refused for good, queues full, producers dying."""
     stage = Stage(queue=queue)
     for act in [*acts, ("up",), ("create",)]:
         perform(stage, *act)
         check(stage)
     stage.turn_until_idle()
     check(stage)
-    assert sorted(r.offset for r in stage.settled) == [r.offset for r in stage.added]
+    ended = [*stage.settled, *stage.condemned]
+    assert sorted(r.offset for r in ended) == [r.offset for r in stage.added]
+    invalid = [r for r in stage.added if any(o.topic == "strict" and o.key is None for o in of(r))]
+    assert sorted(r.offset for r in stage.condemned) == [r.offset for r in invalid]
 
 
-def perform(stage: Stage, act: str, outputs: int = 1, topic: str = "") -> None:
+def perform(
+    stage: Stage, act: str, outputs: int = 1, topic: str = "", key: bytes | None = None
+) -> None:
     stage.now += 0.4
     match act:
         case "add":
-            stage.add(outputs, topic)
+            stage.add(outputs, topic, key)
         case "turn" | "close":
             stage.turn(close=act == "close")
         case "down" | "up":
@@ -290,7 +309,8 @@ def perform(stage: Stage, act: str, outputs: int = 1, topic: str = "") -> None:
 
 def check(stage: Stage) -> None:
     later = stage.kafka.records("later") if stage.kafka.topic("later") else []
-    written = {raw.value() for raw in [*stage.kafka.records("results"), *later]}
+    others = [*later, *stage.kafka.records("strict")]
+    written = {raw.value() for raw in [*stage.kafka.records("results"), *others]}
     missing = [v for record in stage.settled for v in values_of(record) if v not in written]
     assert missing == [], "settled without its output"
     assert len(set(stage.settled)) == len(stage.settled), "settled twice"
