@@ -4,6 +4,7 @@ Records, members, deaths, rebalances, failures, an unreachable broker and drains
 order; each commit is judged in the moment in which the broker takes it.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,7 @@ from tests.contract.bench import retry_topic as topic_of
 from tests.contract.delayed import Delays
 
 TOPICS = {"foo": 2, "bar": 1}
+STRICT = "orders.strict"  # compacted: takes nothing without a key
 LETTERS = (DEAD, *map(topic_of, DELAYS_S))
 Position = tuple[str, int, int]
 CALM_TURNS = 300  # in which all ends, though each call of a transaction takes its time
@@ -60,6 +62,10 @@ class Calm(RuleBasedStateMachine):
         self.everybody: list[Bench] = []
         self.written: list[Position] = []
         self.done: Counter[Position] = Counter()  # ended with nothing to publish
+        self.kafka.create(STRICT)
+        strict = self.kafka.topic(STRICT)
+        assert strict
+        strict.compacted = True
         self.promised: set[Position] = set()  # ended with a result
         self.failed: set[tuple[Position, Position, int]] = set()  # (where, its source, attempt)
         self.positions: dict[At, int] = {}
@@ -106,7 +112,7 @@ class Calm(RuleBasedStateMachine):
 
     def ended(self) -> set[Position]:
         """Done with nothing to publish, or with its result or its letter in Kafka."""
-        results = {raw.key() for raw in self.kafka.records(RESULTS)}
+        results = {raw.key() for topic in (RESULTS, STRICT) for raw in self.kafka.records(topic)}
         letters = {
             (envelope.source.place, envelope.attempt - (topic != DEAD))
             for topic in LETTERS
@@ -231,6 +237,13 @@ class Calm(RuleBasedStateMachine):
             case "fail":
                 self.failed.add((at, record.source.place, record.attempt))
                 bench.pool.end(record, Failed(ValueError("no")))
+            case "invalid":  # its topic takes one of these, and the other never
+                self.failed.add((at, record.source.place, record.attempt))
+                outputs = [Output(STRICT, b"valid", b"r", []), Output(STRICT, None, b"r", [])]
+                bench.pool.end(record, outputs)
+            case "strict":
+                self.promised.add(at)
+                bench.pool.end(record, [Output(STRICT, name(at), b"r", [])])
             case _:
                 self.promised.add(at)
                 copies = 3 if how == "several" else 1
@@ -293,6 +306,13 @@ class Stormy(Calm):
     @rule(data=st.data(), how=st.sampled_from(["result", "several", "fail"]))
     def end_one_otherwise(self, data: st.DataObject, how: str) -> None:
         self.end_some(data, how)
+
+    @rule(hows=st.lists(st.sampled_from(["strict", "invalid", "result"]), min_size=1, max_size=4))
+    def end_all_and_some_invalid(self, hows: list[str]) -> None:
+        """What is refused for good is in one batch with what is not."""
+        held = [(bench, record) for bench in self.benches for record in bench.pool.held]
+        for (bench, record), how in zip(held, itertools.cycle(hows), strict=False):
+            self.end(bench, record, how)
 
     @rule()
     def come_again(self) -> None:
