@@ -10,7 +10,10 @@ from structlog.testing import capture_logs
 
 from kworker.clients.memory import MemoryKafka
 from kworker.core.claim import Done
+from kworker.core.headers import Envelope, Source
+from kworker.core.message import Fields
 from kworker.core.offset_map import Identity
+from kworker.core.retry import RetryPolicy
 from tests.contract.bench import (
     GROUP,
     HOLD,
@@ -22,7 +25,7 @@ from tests.contract.bench import (
     take_turns,
     two_partitions,
 )
-from tests.contract.delayed import Delays
+from tests.contract.delayed import Delays, requeue
 from tests.core import claiming_bench
 
 GUARANTEES = pytest.mark.parametrize("transactional", ["", "w-0"])
@@ -391,3 +394,32 @@ def test_an_outcome_of_which_nobody_asks_is_forgotten() -> None:
     bench.turn(3)
     assert kafka.committed(GROUP) == {AT: 2}
     assert not outliving
+
+
+@pytest.mark.parametrize("retry", [None, HOLD])
+def test_a_source_that_goes_alone_frees_no_other_retry_of_its_keys(
+    retry: RetryPolicy | None,
+) -> None:
+    """With `group.protocol = "consumer"` its requeue partition stays, and P3 holds there."""
+    kafka = one_partition()
+    kafka.create(REQUEUE, 2)
+    for offset in range(2):
+        envelope = Envelope(Source("foo", 0, 10 + offset, 1_700_000_000_000), 2, 0, 0, [])
+        raw = Fields(("", 0, 0), 0, b"a", b"retry %d" % offset, ())
+        requeue(kafka, envelope, raw)
+    bench = Bench(kafka, ["foo", REQUEUE], retry=retry)
+    bench.turn(2)
+    if retry is HOLD:
+        bench.fail(b"retry 0")  # it waits in memory, and its key with it
+        bench.turn()
+    bench.poller.assignment.revoked([AT])
+    bench.turn(2)
+    assert bench.in_hand() == ([] if retry is HOLD else [b"retry 0"])
+    bench.turn(6)
+    assert bench.in_hand() == [b"retry 0"]
+    bench.end(b"retry 0")
+    bench.turn(2)
+    assert bench.in_hand() == [b"retry 1"]
+    bench.end(b"retry 1")
+    bench.turn(2)
+    assert (bench.poller.flow.records, bench.poller.flow.held, bench.poller.idle) == (0, 0, True)
