@@ -30,7 +30,10 @@ SHORT_LIVED = (
 
 # An example may take as long as the machine lets it: time is not what properties are about.
 hypothesis.settings.register_profile(
-    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "untimed",
+    deadline=None,
+    print_blob=True,  # so that what failed once can be had again
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("untimed")
 

@@ -373,7 +373,7 @@ class Returning(Stormy):
                     latest[key] = run
 
 
-class Crowded(Stormy):
+class Crowding(Calm):
     """Maps are so short that partitions are full all the time, and give records back."""
 
     crowded_records = 1
@@ -387,6 +387,10 @@ class Crowded(Stormy):
     def teardown(self) -> None:
         super().teardown()
         self.patch.undo()
+
+
+class Crowded(Crowding, Stormy):
+    """So they are in a storm."""
 
 
 TestCalm = Calm.TestCase

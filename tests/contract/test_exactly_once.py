@@ -16,7 +16,6 @@ from kworker.clients.kafka import At, QueueFull, Refused
 from kworker.clients.memory_group import Member
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.transactions import Abortable, Broken
-from kworker.core import offset_map
 from kworker.core.headers import Envelope
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
@@ -32,7 +31,14 @@ from tests.contract.bench import (
     Clock,
     nobody_tells,
 )
-from tests.contract.test_commit_safety import CALM_TURNS, LETTERS, Position, Stormy, name
+from tests.contract.test_commit_safety import (
+    CALM_TURNS,
+    LETTERS,
+    Crowding,
+    Position,
+    Stormy,
+    name,
+)
 
 # Longer than a failing example is made shorter for; else nobody is told of it.
 pytestmark = pytest.mark.timeout(600)
@@ -284,20 +290,8 @@ class ExactlyHolding(Exactly):
     held = 6
 
 
-class ExactlyCrowded(Exactly):
-    """Maps are so short that partitions are full all the time, and give records back."""
-
-    crowded_records = 1
-
-    def __init__(self) -> None:
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(offset_map, "SPAN_MAX", 3)
-        self.patch.setattr(offset_map, "RUNS_BYTES_MAX", 3)
-        super().__init__()
-
-    def teardown(self) -> None:
-        super().teardown()
-        self.patch.undo()
+class ExactlyCrowded(Crowding, Exactly):
+    """So they are in transactions."""
 
 
 TestExactly = Exactly.TestCase
