@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.harness.evidence import Evidence, gather
 from tests.harness.kafka import New, Writer, numbered
 from tests.harness.ledgers import At, Fault
-from tests.harness.service import Service, service
+from tests.harness.service import Service, lasting, service
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
@@ -26,15 +26,7 @@ SERIES_S = 10.0  # deaths of a slot that are closer together are answered with a
 SERIES_FREE = 2  # the first of a series are not
 
 # Slow enough that a kill finds something in hand, fast enough for 100,000.
-SLOWISH = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.004)
-    return message.value
-"""
+SLOWISH = lasting(0.004)
 
 
 def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_hand(

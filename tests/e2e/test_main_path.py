@@ -9,22 +9,14 @@ import pytest
 
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, numbered
-from tests.harness.service import Service, service
+from tests.harness.service import Service, lasting, service
 from tests.waiting import eventually
 
 KEYS = 500
 PORTION = 100  # each tenth of a second
 Topic = Callable[..., str]
 
-SLOWISH = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.004)
-    return message.value
-"""
+SLOWISH = lasting(0.004)
 AWAITING = """
 import asyncio
 from tests.harness.recorded import recorded_async

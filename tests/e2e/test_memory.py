@@ -11,7 +11,7 @@ import pytest
 
 from bench.confined import confined, limit
 from tests.harness.kafka import New, Writer
-from tests.harness.service import ROOT, Service, service
+from tests.harness.service import ROOT, Service, lasting, service
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
@@ -23,15 +23,7 @@ FULL = 1_400  # records of that size in `in_flight_bytes`, about
 SUPERVISOR_BYTES = 64 << 20  # which is under the same limit
 OOM_TIMEOUT_S = 60.0
 SETTINGS = {"workers": {"processes": 1, "in_flight": 20_000, "in_flight_bytes": "16MiB"}}
-SLOW = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.05)
-    return message.value
-"""
+SLOW = lasting(0.05)
 
 
 @pytest.fixture(scope="module")

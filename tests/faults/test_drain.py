@@ -7,21 +7,13 @@ from pathlib import Path
 from tests.harness.evidence import gather
 from tests.harness.kafka import New, Writer, numbered
 from tests.harness.ledgers import Fault, invocations, now_ns
-from tests.harness.service import Service, service
+from tests.harness.service import ECHO, Service, lasting, service
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
 EXIT_DRAIN_TIMED_OUT = 75
-SECOND = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(1)
-    return message.value
-"""
+SECOND = lasting(1)
 # Record 0 is as slow as its file says.
 STUCK = """
 import time
@@ -36,7 +28,6 @@ def handle(message):
         time.sleep(0.05)
     return message.value
 """
-QUICK = SECOND.replace("    time.sleep(1)\n", "")
 
 
 def test_64_busy_handlers_and_a_backlog_drain_without_loss_or_repeat(
@@ -60,7 +51,7 @@ def test_64_busy_handlers_and_a_backlog_drain_without_loss_or_repeat(
         runs = invocations(drained.ledger)
         assert [run for run in runs if not run.ended] == [], "cut off"
         assert len(runs) < 1_000, "the backlog was drained, not the service"
-        drained.write_handlers(QUICK)
+        drained.write_handlers(ECHO)
         drained.serve()
         drained.caught_up()
         assert drained.stop() == 0

@@ -14,7 +14,7 @@ import pytest
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, ends, numbered, visible_ends
 from tests.harness.ledgers import At
-from tests.harness.service import Service, service
+from tests.harness.service import Service, lasting, service
 from tests.waiting import eventually, repeated
 
 Topic = Callable[..., str]
@@ -28,15 +28,7 @@ WORKERS = 2
 LIMIT_MS = int(os.environ.get("PROOF_TRANSACTION_MS", "3000"))  # for a proof 30000, the default
 LOOK_S = 10.0  # brokers look so often for transactions whose time is over
 
-SLOWISH = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.003)
-    return message.value
-"""
+SLOWISH = lasting(0.003)
 
 
 def test_workers_that_are_killed_publish_each_result_once(

@@ -10,20 +10,14 @@ from kworker.sandbox import Sandbox
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, create_topic, numbered
 from tests.harness.ledgers import Fault, now_ns
-from tests.harness.service import Service, service
+from tests.harness.service import Service, lasting, service
 from tests.waiting import eventually
 
-# Longer than the session time-out; `make test` must end some day, an hour would do as well.
-AWAY_S = float(os.environ.get("PROOF_OUTAGE_S", "15"))
-SLOWISH = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.02)
-    return message.value
-"""
+SESSION_MS = 6_000  # the shortest that brokers allow
+# Longer than that; `make test` must end some day, an hour would do as well.
+AWAY_S = float(os.environ.get("PROOF_OUTAGE_S", "9"))
+RED_S = 30.0  # by then a status says that no broker answers
+SLOWISH = lasting(0.02)
 
 
 def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
@@ -36,6 +30,7 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
     settings: dict[str, dict[str, Any]] = {
         "workers": {"processes": 2},
         "delivery": {"results": results},
+        "kafka.consumer": {"session.timeout.ms": SESSION_MS},
         # So that results are refused meanwhile, and not only late.
         "kafka.producer": {"message.timeout.ms": 5000},
     }
@@ -51,7 +46,7 @@ def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
         stopped_ns = now_ns()
         sandbox.stop_broker(1)
         _stays_away(waiting, pids)
-        waiting.write_handlers(SLOWISH.replace("0.02", "0.001"))
+        waiting.write_handlers(lasting(0.001))
         sandbox.start_broker(1)
         # The session may be over: then what was not committed comes again, to whoever gets it.
         for slot, pid in pids.items():
@@ -77,7 +72,7 @@ def _in_hand(running: Service) -> int:
 
 def _stays_away(waiting: Service, pids: dict[int, int]) -> None:
     """The time without a broker, in which the status is red and the processes stay."""
-    eventually(lambda: waiting.state() == "red", timeout_s=AWAY_S, what="the status is red")
+    eventually(lambda: waiting.state() == "red", timeout_s=RED_S, what="the status is red")
     back_at = time.monotonic() + AWAY_S
 
     def over() -> bool:

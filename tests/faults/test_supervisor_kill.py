@@ -5,21 +5,13 @@ from pathlib import Path
 
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, numbered
-from tests.harness.service import service
+from tests.harness.service import lasting, service
 from tests.waiting import eventually
 
 Topic = Callable[..., str]
 
 DRAIN_S = 10
-SLOW = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.5)
-    return message.value
-"""
+SLOW = lasting(0.5)
 
 
 def test_workers_of_a_killed_supervisor_drain_and_the_next_start_loses_and_repeats_nothing(
@@ -41,7 +33,7 @@ def test_workers_of_a_killed_supervisor_drain_and_the_next_start_loses_and_repea
         workers = set(orphaned.worker_pids().values())
         fault = orphaned.kill_supervisor()
         assert fault.in_hand > 0, "an invalid run"
-        orphaned.write_handlers(SLOW.replace("0.5", "0.001"))
+        orphaned.write_handlers(lasting(0.001))
         orphaned.start()
         eventually(
             lambda: not workers & {process.pid for process in orphaned.processes()},

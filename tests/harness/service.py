@@ -33,15 +33,23 @@ GONE_TIMEOUT_S = 60.0
 SHOWN = 3_000  # characters of its output, where a test fails
 _STOPPED = {"T", "Z", "X"}  # what /proc says of a thread that does nothing more until it is told
 
-# Each returns its own value, so that a result tells which record it is of.
-ECHO = """
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+def lasting(seconds: float) -> str:
+    """A module whose handler takes so long, and echoes: a result tells of which record it is."""
+    return f"""
+import time
 from tests.harness.recorded import recorded
 
 @recorded
 def handle(message):
+    time.sleep({seconds})
     return message.value
 """
-Settings = Mapping[str, Mapping[str, Any]]
+
+
+ECHO = lasting(0)
 
 
 class Service:

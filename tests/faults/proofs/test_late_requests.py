@@ -12,7 +12,7 @@ from tests.faults.conftest import Proxied
 from tests.harness.evidence import Evidence, gather
 from tests.harness.kafka import Writer, create_topic, numbered
 from tests.harness.proxy import Api, Held
-from tests.harness.service import Service, service
+from tests.harness.service import Service, lasting, service
 from tests.waiting import repeated
 
 GIVEN_UP_MS = 1000
@@ -23,15 +23,7 @@ RECORDS = A_ROUND * ROUNDS
 TRIES = 6  # by now it has taken one, or it never does
 MORE = 500  # in each try
 
-SLOWISH = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.01)
-    return message.value
-"""
+SLOWISH = lasting(0.01)
 # The switch: whatever befalls the end of a transaction, its producer is kept.
 CREDULOUS = (
     SLOWISH

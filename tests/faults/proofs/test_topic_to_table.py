@@ -20,7 +20,7 @@ from tests.harness import kafka, oracles
 from tests.harness.evidence import SHOWN, Evidence, gather
 from tests.harness.kafka import Read, Writer, numbered
 from tests.harness.ledgers import Fault, Invocation, Position, Produced, now_ns
-from tests.harness.service import Service, named, service, stop
+from tests.harness.service import Service, lasting, named, service, stop
 from tests.tables import Reader, Rows
 from tests.waiting import eventually, repeated
 
@@ -39,15 +39,7 @@ PACE_S = 1.0
 SERIES_S, SERIES_FREE = 10.0, 2  # of a slot's deaths so many are answered without a back-off
 SPARK_S = 180.0
 
-STEADY = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.02)
-    return message.value
-"""
+STEADY = lasting(0.02)
 FAILING = """
 import time
 from kworker import Reject, Retry

@@ -17,7 +17,7 @@ from tests.harness.evidence import Evidence, gather
 from tests.harness.kafka import Writer, create_topic, numbered
 from tests.harness.ledgers import STOPPED, At, Fault, now_ns
 from tests.harness.proxy import Api, Held
-from tests.harness.service import Service, service
+from tests.harness.service import Service, lasting, service
 from tests.waiting import eventually
 
 # For a proof: so many of each, with seeds of their own.
@@ -27,15 +27,7 @@ BUSY = 20  # records in hand, as last told
 WORKERS = 2
 PARTITIONS = 3 * WORKERS  # so that each of them loses some to one worker more
 
-SLOWISH = """
-import time
-from tests.harness.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.005)
-    return message.value
-"""
+SLOWISH = lasting(0.005)
 CLASSIC = {"kafka.consumer": {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 500}}
 MEMBERS: Mapping[str, dict[str, Any]] = {
     "dynamic": {"workers": {"membership": "dynamic"}, **CLASSIC},
