@@ -17,6 +17,7 @@ from kworker.errors import ExitCode
 from kworker.supervisor.child import ended, fork
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.journal import Journal
+from kworker.supervisor.leftovers import Leftovers
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Death, Member
 from kworker.supervisor.proc import stand_before
@@ -45,6 +46,7 @@ class Fleet:
         self._journal = Journal(folder.suspects)
         self._body = body
         self._limits = limits
+        self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
         # Its other end is ours alone: when we are gone, however, the workers read an end of file.
         self._lifeline, self._our_end = os.pipe()
         self.use(config)
@@ -89,6 +91,7 @@ class Fleet:
 
     def turn(self, now: float) -> None:
         """Starts those whose time has come, kills those whose time is over."""
+        self.leftovers.turn(now)
         for member in self.members:
             if signal.SIGKILL in member.press(now):
                 _log.warning(f"worker {member.number} did not end in time: killed", pid=member.pid)
@@ -133,6 +136,7 @@ class Fleet:
             if member.pid == pid:
                 self.totals.update(member.slot.counters())
                 death = member.dies(code, now)
+                self.leftovers.of(member.number, pid, now)
                 # Before the next life, which looks there at its first records.
                 self._accuse(member, death)
                 return self._mourn(member, death, now)
@@ -172,6 +176,7 @@ class Fleet:
 
     def _live(self, config: Config, slot: Slot) -> int:
         """In the child."""
+        os.setpgid(0, 0)  # with all that handlers start
         setproctitle(f"kworker: worker {slot.number} [{config.name}] starting")
         stand_before(_OOM_MORE)
         log.identify(worker=slot.number)

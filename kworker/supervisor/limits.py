@@ -20,6 +20,8 @@ class Limits:
     term_s: float = 2.0  # between that SIGTERM, in which others' records may end, and SIGABRT
     abort_s: float = 5.0  # between SIGABRT, which dumps stacks too, and SIGKILL
     drain_margin_s: float = 10.0  # over drain_timeout, in which workers leave the group and close
+    left_grace_s: float = 0.3  # what a worker left may end by itself in so long
+    left_term_s: float = 2.0  # between SIGTERM and SIGKILL for it
     quit_s: float = 2.0  # between SIGQUIT and SIGKILL
     check_every_s: float = 3.0  # between preflight checks while something is unreachable
     check_s: float = 300.0  # a preflight check that takes longer is ended and tried again

@@ -101,6 +101,7 @@ class Member:
         """Finish what is in hand and end; `leave` is for ever, so the group shall not wait."""
         self.slot.words[Field.LEAVE] = leave
         if self.alive and self.asked is Asked.NOTHING:
+            self.slot.words[Field.DRAIN] = 1
             self._ask(Asked.DRAIN, Ending([(kill_at, signal.SIGKILL)]))
             self.signal(signal.SIGTERM)
 

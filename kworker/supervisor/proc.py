@@ -6,6 +6,7 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE_MAX = 1000
 _COMPUTING = 0.5  # of what its process had of the CPUs between two looks
+_TITLE_BYTES = 200
 _LITTLE = 0.1  # of that time: nobody computes
 
 
@@ -74,3 +75,44 @@ def _used(stat: str) -> int:
         return 0
     user, system = fields[11:13]
     return int(user) + int(system)
+
+
+def in_group(group: int) -> list[int]:
+    """The processes of a process group that live; none when it has gone."""
+    try:
+        os.killpg(group, 0)  # cheap, and mostly there is nobody
+    except ProcessLookupError:
+        return []
+    except PermissionError:  # they are others' by now
+        return []
+    return [
+        pid for name in os.listdir("/proc") if name.isdigit() and _is_of(pid := int(name), group)
+    ]
+
+
+def title(pid: int) -> str:
+    """How a process was called; "" of one that is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(_TITLE_BYTES).replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def catches(signum: int) -> bool:
+    """Whether this process has a handler for a signal, as the system sees it."""
+    try:
+        with open("/proc/self/status") as status:
+            line = next(line for line in status if line.startswith("SigCgt:"))
+        return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
+    except (OSError, StopIteration):  # nothing is known
+        return True
+
+
+def _is_of(pid: int, group: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, _parent, its = file.read().rpartition(b")")[2].split()[:3]
+    except OSError:  # it has ended since
+        return False
+    return int(its) == group and state not in (b"Z", b"X")

@@ -40,6 +40,7 @@ class Field(IntEnum):
     UNFINISHED = auto()  # at or beyond the committed position
     AGE_MS = auto()  # of the oldest unfinished record, by its timestamp
     RED = auto()  # 1 while a reason stands in the text
+    DRAIN = auto()  # the supervisor's, with SIGTERM, which a handler's code may have had ignored
     LEAVE = auto()  # the supervisor's, set before SIGTERM: 1 when nobody takes this slot's place
     STILL_MS = auto()  # for so long the pool has ended nothing of what it had, or could have had
     ACCEPT = auto()  # set by the supervisor, cleared by the worker: let die what the breaker holds
@@ -124,6 +125,10 @@ class Hand:
         self.clear()
         self.words[self.since_at] = self.words[self._thread_at] = 0
 
+    def detach(self, words: memoryview) -> None:
+        """From here on it is shown in these words, and in the board's no more."""
+        self.words = words
+
     def take(self, place: int, now_ns: int) -> None:
         """The thread begins with a record: its partition's `place` and its offset, added."""
         self.words[self.since_at] = now_ns
@@ -160,6 +165,13 @@ class Slot:
             hand.forget()
         self.words[Field.STARTED_NS] = self.words[Field.HEARTBEAT_NS] = now_ns
         self.words[Field.PID] = pid
+
+    def detach(self) -> None:
+        """In a forked copy of the worker: what it writes is seen by nobody else."""
+        self.words = memoryview(bytearray(self.words)).cast("q")
+        self._text = memoryview(bytearray(self._text))
+        for hand in self._hands:
+            hand.detach(self.words)
 
     @property
     def phase(self) -> Phase:

@@ -272,7 +272,8 @@ class Service:
     def _close_on(self, now: float) -> None:
         self._delay.turn(now)
         self._spark.turn(now)
-        if not (self._spark.alive or self._delay.alive):
+        self.fleet.leftovers.turn(now)
+        if not (self._spark.alive or self._delay.alive or self.fleet.leftovers.any):
             self.mode = Mode.GONE
 
     def _announce(self, now: float) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.supervisor.scoreboard import Hand
@@ -26,6 +26,7 @@ class Crew(Protocol):
 
     def start(self) -> None: ...
     def begin(self, batch: Batch) -> None: ...
+    def be_copy(self, end: Callable[[], NoReturn]) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -94,6 +95,12 @@ class BatchPool:
         """What has been gathered so far begins at the next turn, as far as the crew reaches."""
         self._gatherings.hurry()
 
+    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+        """In a forked child: no part of a batch begins, and `end` is called after its handler."""
+        for batch in self._running:
+            batch.stopped = True
+        self._crew.be_copy(end)
+
     def stop(self) -> None:
         """What is called ends, and nothing more is begun; does not wait."""
         for batch in self._running:
@@ -129,6 +136,7 @@ class ThreadCrew:
         self.most = threads
         self.done: deque[Batch] = deque()
         self._work = work
+        self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._serve, name=f"handler-{i}", daemon=True)
@@ -142,6 +150,9 @@ class ThreadCrew:
     def begin(self, batch: Batch) -> None:
         self._batches.put(batch)
 
+    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+        self._end_copy = end
+
     def stop(self) -> None:
         for _ in self._threads:
             self._batches.put(None)
@@ -152,6 +163,8 @@ class ThreadCrew:
                 self._work(batch)
             except BaseException as error:  # noqa: BLE001 - a thread that ends is missing for all others
                 batch.fail(error)
+            if self._end_copy is not None:
+                self._end_copy()
             self.done.append(batch)
             batch.tell()  # there is room for the next
 
@@ -170,6 +183,9 @@ class LoopCrew:
 
     def begin(self, batch: Batch) -> None:
         self._loop.call(self._spawn, batch)
+
+    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+        self._loop.be_copy(end)
 
     def stop(self) -> None:
         self._loop.stop()

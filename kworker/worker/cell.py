@@ -30,6 +30,7 @@ from kworker.supervisor.scoreboard import Scoreboard, Slot, Text, hands_of
 from kworker.worker import handler
 from kworker.worker.assembly import make_pool, make_results
 from kworker.worker.dispatch import Pool
+from kworker.worker.forked import ForkGuard
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
 
@@ -163,6 +164,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
         return ExitCode.FAILURE
     parent.tell(Ready())
     pool = make_pool(config, slot, handlers, make_results(config, facts))
+    ForkGuard(slot).install(pool)
     pool.start()
     Cell(pool, slot).serve(parent)
     try:

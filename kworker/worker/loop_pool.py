@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
@@ -60,6 +60,12 @@ class HandlerLoop:
         # A handler that cancels every task of the loop meets those, too, that have not begun.
         if task.cancelled() and not self._stopped:
             self.spawn(begin)
+
+    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+        """In a forked child, on the loop: `end` is called before any other coroutine goes on."""
+        # What this very round of the loop still has to do would come before a `call_soon`.
+        getattr(self._loop, "_ready", deque[Any]()).clear()
+        self._loop.call_soon(end)
 
     def stop(self) -> None:
         """The loop ends; does not wait. Called by any thread."""
@@ -148,6 +154,11 @@ class LoopPool:
 
     def hurry(self) -> None:
         """Nothing: whatever was handed over waits for a handler only."""
+
+    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+        """In a forked child: nothing begins or goes on, and `end` is called after its handler."""
+        self.withdraw(())
+        self._loop.be_copy(end)
 
     def stop(self) -> None:
         """Handlers still running are left where they are; nothing more is begun."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
@@ -62,6 +63,7 @@ class ThreadPool:
         self._stuck = 0  # runs that do not move
         self._sample = self._known = _Sample(RUN_S, 0.0)  # the first runs are of one
         self._placement = Placement(PlacementPolicy())
+        self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
         self._threads = [
             threading.Thread(target=self._serve, args=(i,), name=f"handler-{i}", daemon=True)
             for i in range(len(hands))
@@ -128,6 +130,13 @@ class ThreadPool:
     def hurry(self) -> None:
         """Nothing: whatever was handed over waits for a handler only."""
 
+    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+        """In a forked child: its one thread begins nothing, and calls `end` after its handler."""
+        self._end_copy = end
+        self.withdraw(())
+        for run in self._now:
+            emptied(run or deque())
+
     def stop(self) -> None:
         """Every thread ends after its present record, and begins nothing more; does not wait."""
         self.withdraw(())
@@ -166,6 +175,8 @@ class ThreadPool:
                 self._sample = self._sampled(run, hand)
             else:
                 self._run(run, hand)
+            if self._end_copy is not None:
+                self._end_copy()
             self.ended.tell()
             hand.clear()
             self._now[index] = None

@@ -24,12 +24,13 @@ from kworker.core.failure import Failure
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
 from kworker.group_note import GroupNote
-from kworker.supervisor.proc import rss_bytes
+from kworker.supervisor.proc import catches, rss_bytes
 from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
 from kworker.worker.doubt import FencedByTwin
+from kworker.worker.forked import ForkGuard
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced
 from kworker.worker.leaving import CLOSE_S, LEAVE_S, leave
@@ -40,6 +41,7 @@ from kworker.worker.topic_facts import TopicFacts
 _LOG = structlog.get_logger()
 
 _TITLE_EVERY_S = 1.0
+_RECORDED = (signal.SIGTERM, signal.SIGUSR2)
 # An arena a thread keeps what each once used; under the interpreter's lock two are as fast.
 _M_ARENA_MAX, _ARENAS = -8, 2
 _GC_THRESHOLDS = (10_000, 20, 100)
@@ -71,6 +73,7 @@ class Worker:
         self._began = began
         self._signals: list[int] = []
         self._phase = Phase.BOOTING
+        self._guard = ForkGuard(slot)
         self._leaving = False  # give the static place in the group back
         self._drain_by = float("inf")
         self._failure: BaseException | None = None
@@ -105,20 +108,37 @@ class Worker:
     # -- main thread ------------------------------------------------------------------
 
     def _install_signals(self) -> None:
-        self._wakeup_fd, write_fd = os.pipe()
+        self._wakeup_fd, self._wakes_fd = os.pipe()
         os.set_blocking(self._wakeup_fd, False)
-        os.set_blocking(write_fd, False)
-        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGUSR2):
-            signal.signal(number, self._record_signal)
+        os.set_blocking(self._wakes_fd, False)
+        self._record_signals()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         faulthandler.enable(sys.stderr)
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
 
+    def _record_signals(self) -> None:
+        signal.set_wakeup_fd(self._wakes_fd, warn_on_full_buffer=False)
+        for number in _RECORDED:
+            signal.signal(number, self._record_signal)
+
     def _record_signal(self, number: int, _frame: Any) -> None:
         self._signals.append(number)
+
+    def _keep_signals(self) -> None:
+        """Whatever a handler's module, or a library in C, has made of them meanwhile."""
+        lost = [
+            signal.Signals(number).name
+            for number in _RECORDED
+            if signal.getsignal(number) != self._record_signal or not catches(number)
+        ]
+        if lost:
+            self._record_signals()
+            _LOG.warning(
+                f"{' and '.join(lost)} had been taken by a handler's code: it is the worker's"
+                " again, which drains by it"
+            )
 
     def _build_handlers(self) -> Handlers | None:
         """Tries again with back-off while a class cannot be made; None when told to stop."""
@@ -147,15 +167,24 @@ class Worker:
 
     def _wait(self, seconds: float) -> bool:
         """Until a signal, the supervisor's end, or the time; True when it is time to drain."""
-        fds = [self._wakeup_fd, self._lifeline_fd]
+        self._keep_signals()
+        fds = [self._wakeup_fd, self._lifeline_fd, self._guard.fd]
         readable, _, _ = select.select(fds, [], [], seconds)
         if self._wakeup_fd in readable:
             os.read(self._wakeup_fd, 4096)
         while self._signals:
             if self._signals.pop(0) == signal.SIGTERM:
                 self._begin_drain("told to")
+        if self._slot.words[Field.DRAIN]:
+            self._begin_drain("told to")
         if self._lifeline_fd in readable:
             self._begin_drain("the supervisor is gone")
+        for pid in self._guard.ended():
+            _LOG.warning(
+                "a process that a handler forked came back from the handler: it was ended there,"
+                " before it ran another record; let it end by os._exit()",
+                forked=pid,
+            )
         return self._phase >= Phase.DRAINING
 
     def _begin_drain(self, why: str) -> None:
@@ -231,6 +260,7 @@ class Worker:
         poller = make_poller(config, role, pool, handlers, facts)
         telling = Telling(slot, poller, watch, facts)
         poller.assignment.beat = partial(self._beat, telling)
+        self._guard.install(pool)
         pool.start()
         poller.dispatch.start()
         slot.words[Field.BASELINE_BYTES] = rss_bytes(os.getpid())
