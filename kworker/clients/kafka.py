@@ -204,6 +204,7 @@ class KafkaConsumer:
 
     def unsubscribe(self) -> None:
         """`take` revokes everything and leaves the group, as a static member too."""
+        self._topics = []
         self._consumer.unsubscribe()
 
     @property
@@ -218,6 +219,11 @@ class KafkaConsumer:
         Unlike `joined`, also while a rejoin hangs, or the coordinator is away.
         """
         return self._absence
+
+    @property
+    def joining(self) -> bool:
+        """Whether the group has been asked, or will be, and has not answered."""
+        return bool(self._topics) and not self.joined
 
     def take(self, most: int, timeout_s: float) -> list[RawMessage]:
         """Records and events, at once if there are any; serves every callback."""

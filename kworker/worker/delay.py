@@ -111,14 +111,20 @@ class DelayProcess:
         consumer, loop, forwarder = _made(config, self._still_waits, self._began)
         self._loop = loop
         self._slot.words[Field.PHASE] = Phase.JOINING
-        consumer.subscribe([delay_pattern(config)])
+        if self._goes_on():
+            consumer.subscribe([delay_pattern(config)])
         while self._goes_on():
             loop.turn()
             self._lag.turn(time.monotonic())
             self._tell(loop)
         self._slot.words[Field.PHASE] = Phase.LEAVING
         static = config.workers.membership == "static"
-        leave(consumer, self._goes_on, for_good=static and bool(self._slot.words[Field.LEAVE]))
+        leave(
+            consumer,
+            self._goes_on,
+            for_good=static and bool(self._slot.words[Field.LEAVE]),
+            join_s=config.workers.drain_timeout,
+        )
         forwarder.close()
 
     def _tell(self, loop: DelayLoop) -> None:

@@ -6,14 +6,29 @@ from collections.abc import Callable
 
 from kworker.clients.kafka import KafkaConsumer
 
+JOIN_S = 10.0  # at most: for an answer to what was asked of the group, or it keeps a ghost
 LEAVE_S = 1.5  # at most: unsubscribed and polling, so that a static member's leaving is heard
 CLOSE_S = 5.0
 _TURN_S = 0.005
 
 
-def leave(consumer: KafkaConsumer, beat: Callable[[], object], *, for_good: bool) -> None:
-    """Closes the consumer; `for_good` also gives up a static member's place in the group."""
+def leave(
+    consumer: KafkaConsumer,
+    beat: Callable[[], object],
+    *,
+    for_good: bool,
+    join_s: float = JOIN_S,
+) -> None:
+    """Closes the consumer; `for_good` also gives up a static member's place in the group.
+
+    One that is just joining is a member without knowing its id, by which it would leave: the
+    group would wait for it, and give it partitions, for a whole session. So it joins first.
+    """
     if for_good:
+        until = time.monotonic() + min(join_s, JOIN_S)
+        while consumer.joining and time.monotonic() < until:
+            consumer.take(1, _TURN_S)
+            beat()
         # close() alone does not send a static member's leaving; this does.
         consumer.unsubscribe()
         until = time.monotonic() + LEAVE_S

@@ -264,8 +264,8 @@ class Worker:
         pool.start()
         poller.dispatch.start()
         slot.words[Field.BASELINE_BYTES] = rss_bytes(os.getpid())
-        made[0].subscribe([*config.source.topics, config.requeue_topic])
         if self._phase < Phase.DRAINING:
+            made[0].subscribe([*config.source.topics, config.requeue_topic])
             self._enter(Phase.JOINING)
         self._serve(poller, telling)
         self._drain(poller, telling)
@@ -344,4 +344,9 @@ class Worker:
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)
         static = self._config.workers.membership == "static"
-        leave(consumer, telling.turn, for_good=self._leaving and static)
+        leave(
+            consumer,
+            telling.turn,
+            for_good=self._leaving and static,
+            join_s=self._drain_by - time.monotonic(),
+        )
