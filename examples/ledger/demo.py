@@ -76,7 +76,7 @@ def kill_until_booked(books: database.Database, written: set[str]) -> int:
 
 
 def status() -> dict[str, Any]:
-    return json.loads(kworker("status", "--json"))
+    return json.loads(kworker("status", "--json", well=(0, 1)))  # 1: red, as after a kill
 
 
 def entries(books: database.Database) -> list[Entry]:
@@ -104,10 +104,13 @@ def audit(written: set[str], booked: list[Entry], found: dict[str, int]) -> dict
     }
 
 
-def kworker(*verb: str) -> str:
+def kworker(*verb: str, well: tuple[int, ...] = (0,)) -> str:
     """What a command writes; CalledProcessError when it fails, and its reason stands above."""
     command = [KWORKER, *verb, "--config", CONFIG]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in well:
+        done.check_returncode()
+    return done.stdout
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 PYTHON = Path(sys.executable)
@@ -37,8 +37,11 @@ class Programs:
         if program.returncode not in accept:
             raise Failed(f"`{_spoken(command)}` ended with exit code {program.returncode}")
 
-    def output(self, *command: str | Path) -> str:
-        """Runs to the end and returns what it wrote on stdout; the rest shows if it fails."""
+    def output(self, *command: str | Path, well: Collection[int] = (0,)) -> str:
+        """Runs to the end and returns what it wrote on stdout; the rest shows if it fails.
+
+        `well` are the exit codes that are no failure.
+        """
         done = subprocess.run(
             [str(part) for part in command],
             cwd=self.folder,
@@ -48,7 +51,7 @@ class Programs:
             text=True,
             check=False,
         )
-        if done.returncode:
+        if done.returncode not in well:
             print(done.stderr, file=sys.stderr, flush=True)
             raise Failed(f"`{_spoken(command)}` ended with exit code {done.returncode}")
         return done.stdout

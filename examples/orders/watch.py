@@ -51,7 +51,9 @@ class Watch:
 
     def ask(self) -> dict:
         """What `kworker status` says, from which the workers' pids are kept."""
-        status: dict = json.loads(self._programs.output(KWORKER, "status", "--json"))
+        # 1 says that it is red or waits, as it is a moment after a kill.
+        said = self._programs.output(KWORKER, "status", "--json", well=(0, 1))
+        status: dict = json.loads(said)
         workers = [worker for worker in status["workers"] if worker["pid"]]
         self._pids = {worker["slot"]: worker["pid"] for worker in workers}
         self._partitions = {

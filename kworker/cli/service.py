@@ -25,6 +25,7 @@ from kworker.errors import (
 app = typer.Typer()
 _PANEL = "Run a service"
 _WATCH_EVERY_S = 1.0
+_NOT_WELL = ("red", "waiting")
 _GONE_WITHIN_S = 10.0  # between the last line over the socket and the end of the process
 
 Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION")]
@@ -86,20 +87,27 @@ def status(
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again each second.")] = False,
 ) -> None:
-    """Show how the service is: workers, lag, counters, Spark, and what is wrong."""
+    """Show how the service is: workers, lag, counters, Spark, and what is wrong.
+
+    Exit code 0: running, or as asked (starting, draining, paused); 1: red or waiting;
+    3: not running. With --watch the exit code says nothing of that.
+    """
     from kworker.cli import status_view
 
     loaded = config_file.load(config)
-    if as_json and not watch:
-        typer.echo(json.dumps(_ask(loaded, "status"), indent=2))
-    elif as_json:
+    if as_json and watch:
         while True:
             typer.echo(json.dumps(_ask(loaded, "status")))
             time.sleep(_WATCH_EVERY_S)
     elif watch:
         status_view.watch(lambda: _ask(loaded, "status"), _WATCH_EVERY_S)
+    document = _ask(loaded, "status")
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
     else:
-        status_view.show(_ask(loaded, "status"))
+        status_view.show(document)
+    if document["state"] in _NOT_WELL:
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -141,7 +141,8 @@ class DelayChild:
             "phase": member.phase.name.lower(),
             "heartbeat_age_s": round(member.silent_s(now, 0.0), 3) if member.alive else None,
             "rss_bytes": rss_bytes(member.pid),
-            "restarts": max(member.lives - 1, 0),
+            "restarts": member.restarts,
+            "replacements": member.replacements,
         }
 
     def _text(self) -> Text:

@@ -51,6 +51,7 @@ class Member:
         self.slot = slot
         self.pid: int | None = None
         self.lives = 0
+        self.restarts = 0  # lives after a death that nobody had planned
         self.start_at: float | None = 0.0  # when the next life is due; None while one goes on
         self.asked = Asked.NOTHING
         self.why_dead = ""
@@ -59,6 +60,7 @@ class Member:
         self.runners: Runners | None = None  # while it is silent
         self._policy = policy
         self._history = RestartHistory(policy)
+        self._unplanned = False  # the last end
         self._started = 0.0
         self._ending = Ending()
         self._overdue = False
@@ -68,6 +70,11 @@ class Member:
     @property
     def alive(self) -> bool:
         return self.pid is not None
+
+    @property
+    def replacements(self) -> int:
+        """Lives after an end that was planned: a rolling restart, a reload, memory, max_records."""
+        return max(self.lives - 1 - self.restarts, 0)
 
     @property
     def phase(self) -> Phase:
@@ -85,6 +92,8 @@ class Member:
     def begins(self, pid: int, now: float) -> None:
         """A new life has been forked."""
         self.pid = pid
+        self.restarts += self._unplanned
+        self._unplanned = False
         self.lives += 1
         self.start_at = None
         self.asked = Asked.NOTHING
@@ -146,6 +155,7 @@ class Member:
 
     def judge(self, death: Death, now: float) -> StartAgain | GiveUp:
         """What the history of this slot says about its next start."""
+        self._unplanned = True
         killed = death.code == -signal.SIGKILL
         answer = self._history.died(
             now=now, life_s=death.life_s, polled=death.polled, killed=killed

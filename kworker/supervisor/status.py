@@ -94,6 +94,7 @@ def _row(member: Member, now: float) -> dict[str, Any]:
         "heartbeat_age_s": round(member.silent_s(now, 0.0), 3) if member.alive else None,
         "rate": round(member.rate(), 1),
         "rss_bytes": rss_bytes(member.pid),
-        "restarts": max(member.lives - 1, 0),
+        "restarts": member.restarts,
+        "replacements": member.replacements,
         "reasons": list(text.reasons),
     }

@@ -155,7 +155,7 @@ def test_an_unreachable_broker_is_waited_for_red_and_a_stop_ends_the_wait(
     eventually(lambda: waiting.state() == "waiting", timeout_s=60, what="it waits")
     [reason] = eventually(lambda: waiting.status()["reasons"])
     assert waiting.bootstrap in reason
-    assert waiting.command("status").returncode == 0
+    assert waiting.command("status").returncode == 1
     assert waiting.stop() == 0
     assert "Traceback" not in waiting.said()
     waiting.is_gone()

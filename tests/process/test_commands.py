@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_status_and_scale_and_stop_read_well(service: Service):
     service.serve()
     shown = kworker(service.folder, "status")
     assert f"orders on test is running  pid {service.pid}" in shown.stdout
-    assert shown.returncode == 0
+    assert (shown.returncode, kworker(service.folder, "status", "--json").returncode) == (0, 0)
     assert kworker(service.folder, "scale", "-1").stdout == "1 workers\n"
     eventually(lambda: len(service.workers()) == 1, what="the other is gone")
     stopped = kworker(service.folder, "stop")
@@ -51,6 +52,34 @@ def test_status_and_scale_and_stop_read_well(service: Service):
     assert "draining: 1 workers" in stopped.stderr
     assert stopped.returncode == 0
     assert service.exit_code(1) == 0
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_status_ends_with_1_when_red(service: Service, json_too: list[str]):
+    """A probe asks no more than that."""
+    service.write(behaviour={"0": {"reasons": ["the breaker is open"]}})
+    service.serve()
+    shown = kworker(service.folder, "status", *json_too)
+    assert "the breaker is open" in shown.stdout
+    assert (shown.returncode, shown.stderr) == (1, "")
+
+
+def test_status_ends_with_1_while_the_service_waits(service: Service):
+    service.write(preflight={"unreachable": ["brokers: none answers"]})
+    service.start()
+    eventually(lambda: service.status().get("state") == "waiting")
+    assert kworker(service.folder, "status").returncode == 1
+
+
+def test_status_ends_with_0_while_the_service_drains(service: Service):
+    """Somebody asked for that."""
+    service.write(behaviour={"*": {"drain_while": str(service.folder / "draining")}})
+    (service.folder / "draining").touch()
+    service.serve()
+    service.send(signal.SIGTERM)
+    eventually(lambda: service.status().get("state") == "draining")
+    assert kworker(service.folder, "status").returncode == 0
+    (service.folder / "draining").unlink()
 
 
 def test_status_json_is_the_document(service: Service):
@@ -63,6 +92,9 @@ def test_restart_and_reload_see_it_through(service: Service):
     service.serve()
     before = service.running()
     assert kworker(service.folder, "restart").stdout == "orders: restart done\n"
+    rows = [*service.workers(), service.delay()]
+    assert {(row["restarts"], row["replacements"]) for row in rows[:2]} == {(0, 1)}
+    assert rows[2]["restarts"] == 0
     assert not set(service.running().values()) & set(before.values())
     service.write(settings={"name": "invoices"})
     refused = kworker(service.folder, "reload")

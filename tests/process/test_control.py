@@ -21,6 +21,7 @@ _WORKER = {"slot", "pid", "phase", "partitions", "in_hand", "in_flight", "oldest
     "rate",
     "rss_bytes",
     "restarts",
+    "replacements",
 }
 
 
