@@ -114,9 +114,9 @@ class Envelope:
         )
 
 
-def no_room(source: Source) -> str:
+def no_room(topic: str, partition: int, offset: int) -> str:
     """The same of a stranger's record that has no room at all, and is where it is for ever."""
-    place = "/".join(map(str, source.place))
+    place = f"{topic}/{partition}/{offset}"
     return f"; it has no room in the dead-letter topic and stays at {place}"
 
 

@@ -132,7 +132,9 @@ class Routes:
         if self.dead_bytes_max is None or whole.size <= self.dead_bytes_max:
             return whole
         bare = letter(raw.key(), raw.value(), [], NO_ROOM_FOR_HEADERS)
-        return bare if bare.size <= self.dead_bytes_max else letter(None, None, [], no_room(at))
+        return (
+            bare if bare.size <= self.dead_bytes_max else letter(None, None, [], no_room(*at.place))
+        )
 
     def _hop(self, remaining_ms: int, here: str) -> str:
         """The way round leads through the same topic, if no other is left."""

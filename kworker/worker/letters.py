@@ -28,7 +28,7 @@ class Letters:
     ) -> None:
         """`replay` is the id of the replay that this is for: its dead letters bear it.
 
-        What is not of a source is a stranger's record in the topic `requeue`.
+        What is in the topic `requeue` stays there, whatever becomes of it.
         """
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic
@@ -91,8 +91,11 @@ class Letters:
         bare = letter(key, value, [], message + names.NO_ROOM_FOR_HEADERS.encode(), b"")
         if self.fits(bare):
             return bare
-        if record.envelope is None and source.topic == self._requeue:
-            return letter(None, None, [], message + names.no_room(source).encode(), b"")
+        at = record.partition
+        if at.topic == self._requeue:
+            # No source takes a record so large: a stranger wrote it there, with our headers or not.
+            stays = names.no_room(at.topic, at.number, record.offset)
+            return letter(None, None, [], message + stays.encode(), b"")
         return told  # its topic takes less than it should, and waits for a person
 
     def fits(self, letter: Output) -> bool:

@@ -416,22 +416,34 @@ def test_headers_that_grow_may_cost_a_retry_and_never_the_record(kafka: MemoryKa
     assert committed(kafka) == 2
 
 
-@pytest.mark.parametrize("topic", ["foo", REQUEUE])
-def test_a_strangers_record_without_room_stays_where_it_is(kafka: MemoryKafka, topic: str) -> None:
-    """P5; but of a source nothing is left out: its dead-letter topic waits for a person."""
+@pytest.mark.parametrize(
+    ("forged", "reason"),
+    [((), b"undecodable"), (((names.SOURCE, b"foo/0/1000/0"),), b"exhausted")],
+)
+def test_a_strangers_record_without_room_stays_where_it_is(
+    kafka: MemoryKafka, forged: Headers, reason: bytes
+) -> None:
+    """P5: else its partition stands still for ever."""
     value = b"x" * (1_048_588 - 200)
-    kafka.append(topic, 0, value=value)
+    kafka.append(REQUEUE, 0, value=value, headers=forged)
     bench = bench_of(kafka, retry=FINAL)
-    if topic == "foo":
+    if forged:
         fail(bench, value)
     bench.turn(4)
-    if topic == "foo":
-        assert (kafka.records(DEAD), committed(kafka)) == ([], 0)
-        return
     [dead] = kafka.records(DEAD)
-    assert (dead.value(), told(dead)[names.REASON]) == (None, b"undecodable")
+    assert (dead.value(), told(dead)[names.REASON]) == (None, reason)
     assert (told(dead)[names.MESSAGE] or b"").decode().endswith(f"stays at {REQUEUE}/0/0")
     assert kafka.committed(GROUP)[REQUEUE, 0] == 1
+
+
+def test_nothing_is_left_out_of_a_source_record(kafka: MemoryKafka) -> None:
+    """P1: when its dead-letter topic takes less than it should, that waits for a person."""
+    value = b"x" * (1_048_588 - 200)
+    kafka.append("foo", 0, value=value)
+    bench = bench_of(kafka, retry=FINAL)
+    fail(bench, value)
+    bench.turn(4)
+    assert (kafka.records(DEAD), committed(kafka)) == ([], 0)
 
 
 # -- hold -----------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from kworker.core.message import HeaderList
 from tests.harness import kafka
-from tests.harness.hostile import FORGED_FROM, Hostile, Sent, Topics
+from tests.harness.hostile import FORGED_FROM, SOURCE_BYTES_MAX, Hostile, Sent, Topics
 from tests.harness.kafka import New, Raw, Writer
 from tests.harness.ledgers import At
 from tests.harness.raw_writer import RawWriter
-from tests.harness.service import Service, service
+from tests.harness.service import Service, Settings, service
 from tests.waiting import eventually
 
 HANDLERS = """
@@ -56,6 +56,23 @@ def handle(message):
     fails(message)
     return message.value or {"null": True}
 """
+IDENTIFIED = (
+    PLAIN
+    + """
+import sys
+
+def event(message):
+    kind = zlib.crc32(message.value or b"") % 8
+    if kind == 0:
+        raise Mute
+    if kind == 1:
+        sys.exit(4)
+    if kind == 2:
+        return None
+    end = "\\ud800" if kind == 3 else "x" * 300 if kind == 4 else ""
+    return f"{message.topic}/{message.partition}/{message.offset}{end}"
+"""
+)
 ASYNC = """
 async def handle(message):
     fails(message)
@@ -122,6 +139,7 @@ def run(
     count: int,
     handlers: str = PLAIN,
     guarantee: str = "at-least-once",
+    more: Settings | None = None,
 ) -> Found:
     """Writes all of it, waits until nothing moves any more, stops the service, and reads."""
     names = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("hostile", "calm")]
@@ -133,6 +151,7 @@ def run(
         "retry": {"delays": list(DELAYS)},
         "dead_letter": {"breaker": ""},
         "delivery": {"guarantee": guarantee},
+        **(more or {}),
     }
     with service(
         folder, bootstrap, [hostile, calm], handlers=HANDLERS + handlers, settings=settings
@@ -262,7 +281,8 @@ def judge(found: Found) -> dict[str, Any]:
         if end.place in found.records:
             tell("changed", _changed(found.records[end.place], end))
             continue
-        each = strangers.get(found.strangers.get(end.place, mark_of(end.value)))
+        mark = found.strangers.get(_stays(end) or end.place, mark_of(end.value))
+        each = strangers.get(mark)
         if each is None:
             tell("unknown", end)
             continue
@@ -286,7 +306,7 @@ def _misread(each: Sent, end: End) -> Any:
     right = each.forged.startswith(f"{named}/") if each.forged else not believed
     same = end.value == each.record.value and (end.key or None) == (each.record.key or None)
     if end.value is None:  # a record as large as its topic takes, and its headers beside
-        same = _message(end).endswith(f" and stays at {named}")
+        same = _stays(end) is not None and len(each.record.value or b"") > SOURCE_BYTES_MAX
     return None if right and same else (each, end)
 
 
@@ -304,6 +324,15 @@ def _changed(raw: Raw, end: End) -> Any:
     if _message(end).endswith("headers have no room in the dead-letter topic and are not copied"):
         same = end.value == raw.value() and _users(end.headers) == []
     return None if same else (raw.value(), headers, end)
+
+
+def _stays(end: End) -> Place | None:
+    """Where a record is that had no room in the dead-letter topic, by its dead letter."""
+    _, stays, place = _message(end).rpartition(" and stays at ")
+    if not stays:
+        return None
+    topic, partition, offset = place.rsplit("/", 2)
+    return Place(topic, int(partition), int(offset))
 
 
 def _message(end: End) -> str:

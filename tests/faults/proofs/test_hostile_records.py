@@ -36,3 +36,19 @@ def test_each_of_many_hostile_records_ends_once(
     )
     print(f"PROOF_FUZZ_SEED={SEED}, {count} records: {dict(found.reasons)}")
     assert hostile_run.judge(found) == {}
+
+
+def test_claims_of_hostile_records_stop_nothing(
+    tmp_path: Path, bootstrap: str, redis_url: str
+) -> None:
+    """A function of the user's makes ids, and fails in each of its ways."""
+    idempotency = {"redis": f"{redis_url}/0", "key": "handlers:event", "prefix": "hostile:"}
+    found = hostile_run.run(
+        tmp_path / "service",
+        bootstrap,
+        seed=SEED,
+        count=RECORDS // 4,
+        handlers=hostile_run.IDENTIFIED,
+        more={"idempotency": idempotency},
+    )
+    assert hostile_run.judge(found) == {}
