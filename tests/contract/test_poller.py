@@ -727,3 +727,15 @@ def test_a_failed_record_is_not_published_or_counted_done(kafka: MemoryKafka) ->
     bench.turn()
     assert (bench.poller.counters.done, bench.poller.dispatch.failed) == (1, 1)
     assert bench.poller.in_hand == 2
+
+
+def test_a_stamp_before_1970_is_no_age() -> None:
+    """Brokers take them (measured); the age of such a record has no room in a word."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo")
+    kafka.create(RESULTS)
+    kafka.append("foo", value=b"a", timestamp=-(2**62))
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    [partition] = [p for p in bench.poller.assignment.partitions.values() if p.topic == "foo"]
+    assert partition.ledger.oldest_ms() is None
