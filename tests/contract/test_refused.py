@@ -10,8 +10,9 @@ from kworker.core import headers as names
 from kworker.core.breaker import BreakerPolicy
 from kworker.core.headers import Source
 from kworker.core.message import Fields
-from kworker.core.outcome import Failed, Output, TooLarge
+from kworker.core.outcome import Failed, Output, TooLarge, Unpublishable
 from kworker.core.retry import RetryPolicy
+from kworker.core.telling import TellDead
 from kworker.supervisor.refusals import Refusals
 from tests.contract.bench import DEAD, GROUP, RESULTS, Bench, retry_topic
 
@@ -308,3 +309,25 @@ def test_what_is_refused_of_a_lost_partition_is_its_next_owners(
     assert set(written(kafka)) == {0, 2}
     assert written(kafka, DEAD) == [1]
     assert kafka.committed(GROUP)["foo", 0] == 3
+
+
+@BOTH
+def test_a_handler_hears_of_what_was_refused_before_it_dies(kafka: MemoryKafka, name: str) -> None:
+    """As of every dead letter; meanwhile the next record of its key goes on."""
+    compact(kafka, RESULTS)
+    bench = bench_of(kafka, 2, name, tells_dead=True)
+    kafka.append("foo", value=b"2", key=b"k1")
+    end(bench, [0])
+    end(bench, [1], null=True)
+    bench.turn(12)
+    assert bench.in_hand() == [b"2", b"1"]
+    dying = bench.holds(b"1")
+    assert isinstance(dying.outcome, TellDead)
+    assert isinstance(dying.outcome.error, Unpublishable)
+    assert kafka.records(DEAD) == []
+    end(bench, [2])
+    bench.pool.end(dying, dying.outcome.then)
+    until_idle(bench)
+    assert written(kafka) == [0, 2]
+    assert written(kafka, DEAD) == [1]
+    assert bench.poller.unfinished == 0
