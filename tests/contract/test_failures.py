@@ -870,3 +870,46 @@ def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_part
     bench.poller.dispatch.close(partition)
     assert [record.source.place for record in claimant.given_back] == [("foo", 0, 0)]
     assert (bench.poller.flow.records, bench.poller.dispatch.waiting) == (0, False)
+
+
+class OneCell:
+    """A ward whose cell runs its suspect until the test has it die."""
+
+    known, reason = True, ""
+
+    def __init__(self) -> None:
+        self.runs: list[Record] = []
+        self.waits: list[Record] = []
+
+    def suspects(self, record: Record) -> bool:
+        return record.raw.value() == b"suspect"
+
+    def take(self, records: Iterable[Record]) -> None:
+        self.runs += records
+
+    def look(self, now: float, *, force: bool = False) -> None: ...
+
+    def turn(self, now: float) -> list[Record]:
+        return []
+
+    def settled(self, records: Iterable[Record]) -> None: ...
+
+    def withdraw(self, wanted: Callable[[Record], bool]) -> list[Record]:
+        back, self.waits = [r for r in self.waits if wanted(r)], []
+        return back
+
+    def dies(self) -> None:
+        self.runs, self.waits = [], self.runs
+
+
+def test_a_suspect_whose_cell_dies_in_a_drain_does_not_begin_again(kafka: MemoryKafka) -> None:
+    """It is delivered again, and a suspect there, too."""
+    ward = OneCell()
+    bench = bench_of(kafka, b"suspect", ward=ward)
+    assert len(ward.runs) == 1
+    bench.poller.stop_taking()
+    assert not bench.poller.idle
+    ward.dies()
+    bench.turn(2)
+    assert (ward.runs, ward.waits, bench.poller.idle) == ([], [], True)
+    assert committed(kafka) in (None, 0)
