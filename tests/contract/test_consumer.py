@@ -445,9 +445,7 @@ def test_a_position_that_the_partition_lost_stops_it_and_is_told_once(kafka: Clu
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_partition_whose_position_is_lost_stops_and_is_told_once(
-    kafka: Cluster, protocol: str
-) -> None:
+def test_a_partition_without_its_position_stops_and_is_told(kafka: Cluster, protocol: str) -> None:
     """To begin anywhere would repeat or skip; the others go on."""
     topic, group = kafka.create(2), new_group()
     for partition in (0, 1):

@@ -620,7 +620,7 @@ def test_a_partition_at_a_gap_stops_and_says_so_and_the_others_go_on() -> None:
 LOST = "foo/0 stopped: the group had a position there and has none now; the partition now holds"
 
 
-def test_a_position_that_vanishes_while_it_runs_stops_its_partition(kafka: MemoryKafka) -> None:
+def test_a_position_that_vanishes_stops_its_partition(kafka: MemoryKafka) -> None:
     """At the next rebalance: to begin at the beginning would do all of it again, unsaid."""
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
@@ -637,7 +637,7 @@ def test_a_position_that_vanishes_while_it_runs_stops_its_partition(kafka: Memor
 
 
 @pytest.mark.parametrize("topic_id", ["", "1", "former"])
-def test_a_position_that_was_noted_and_is_gone_stops_its_partition(
+def test_a_noted_position_that_is_gone_stops_its_partition(
     kafka: MemoryKafka, topic_id: str
 ) -> None:
     """Deleted or expired while nothing ran; but a topic that was made again never had one."""
@@ -650,7 +650,7 @@ def test_a_position_that_was_noted_and_is_gone_stops_its_partition(
     assert [reason.startswith(LOST) for reason in bench.poller.reasons] == [True] * stands
 
 
-def test_a_partition_that_stands_still_is_told_of_after_others_came_and_went() -> None:
+def test_a_stopped_partition_is_told_of_after_a_rebalance() -> None:
     """A cooperative rebalance gives it nothing anew, so nobody would tell again."""
     kafka = two_partitions()
     bench = Bench(kafka, ["foo"], had={("foo", 0): ""})

@@ -397,7 +397,7 @@ def test_an_outcome_of_which_nobody_asks_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("retry", [None, HOLD])
-def test_a_source_that_goes_alone_frees_no_other_retry_of_its_keys(
+def test_a_source_that_goes_alone_frees_no_other_retry(
     retry: RetryPolicy | None,
 ) -> None:
     """With `group.protocol = "consumer"` its requeue partition stays, and P3 holds there."""

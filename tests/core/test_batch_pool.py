@@ -394,7 +394,7 @@ def test_exception_at_bravo(benches: Benches) -> None:
     assert charlie.attempt == 1
 
 
-def test_a_stop_without_results_leaves_those_before_it_to_run_again(benches: Benches) -> None:
+def test_without_results_those_before_a_stop_run_again(benches: Benches) -> None:
     """Else alpha was done without a word, whatever it led to."""
 
     def answer(_: list[Message]) -> None:

@@ -190,7 +190,7 @@ def test_without_results_those_before_a_stop_come_again() -> None:
 
 
 @pytest.mark.parametrize("results", [[], ["a"], ["a", None, "c"]])
-def test_too_many_or_few_results_of_a_stop_are_the_handlers_error(results: list[Any]) -> None:
+def test_a_wrong_number_of_results_is_the_handlers_error(results: list[Any]) -> None:
     """To be halved like any other: nobody can tell which result belongs to which record."""
 
     def handler(records: Sequence[int]) -> list[str]:

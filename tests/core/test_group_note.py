@@ -31,9 +31,7 @@ def test_what_was_noted_stays_while_its_topic_is_the_same(note: GroupNote) -> No
 
 
 @pytest.mark.parametrize("text", ['{"group": "orders", "cluster": "c"}', "", "{"])
-def test_a_note_of_before_or_a_damaged_one_tells_nothing_of_positions(
-    note: GroupNote, text: str
-) -> None:
+def test_an_old_or_damaged_note_tells_of_no_position(note: GroupNote, text: str) -> None:
     note.path.parent.mkdir()
     note.path.write_text(text)
     assert (note.exists, note.had()) == (True, {})

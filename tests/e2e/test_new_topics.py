@@ -26,7 +26,7 @@ def settle(message):
 """
 
 
-def test_a_new_topic_that_matches_is_read_from_its_beginning_by_its_own_handler(
+def test_a_new_topic_is_read_from_its_beginning_by_its_handler(
     tmp_path: Path, bootstrap: str, topic: Callable[..., str]
 ) -> None:
     """`start` is for what is there at the first start; a retry finds its way, too."""
