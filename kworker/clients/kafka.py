@@ -410,8 +410,12 @@ class KafkaConsumer:
             self._raised = raised
 
     def _on_statistics(self, life: int, text: str) -> None:
-        if life == self._life:
+        if life != self._life:
+            return
+        try:
             self._absence = _absence_in(text, newer=self._incremental)
+        except Exception as raised:  # noqa: BLE001 - raised again by `take`
+            self._raised = raised
 
     def _guarded(self, tell: Callable[[list[At]], None]) -> Callable[[object, Any], None]:
         life = self._life
