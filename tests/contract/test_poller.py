@@ -1,15 +1,20 @@
 """The real poller on the twin, stepped by hand: what is taken, done, committed and done again."""
 
+from collections.abc import Iterable
 from math import inf
 
 import pytest
 from confluent_kafka import KafkaError
 
+from kworker.clients.kafka import At
 from kworker.clients.memory import Event, MemoryKafka
 from kworker.core import offset_map
 from kworker.core.offset_map import Committed, Identity, encode, origin_of
 from kworker.core.outcome import Failed, Output
+from kworker.supervisor.scoreboard import Scoreboard
 from kworker.worker.intake import Fenced
+from kworker.worker.telling import Telling
+from kworker.worker.topic_facts import TopicFacts
 from tests.contract.bench import GROUP, HOLD, RESULTS, Bench, nobody_tells, two_partitions
 from tests.contract.test_exactly_once import Faulty
 
@@ -739,3 +744,73 @@ def test_a_stamp_before_1970_is_no_age() -> None:
     bench.turn(2)
     [partition] = [p for p in bench.poller.assignment.partitions.values() if p.topic == "foo"]
     assert partition.ledger.oldest_ms() is None
+
+
+def test_a_topic_that_is_read_again_is_no_reason_any_more(kafka: MemoryKafka) -> None:
+    """As when a right was granted: no rebalance comes of it."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    bench.consumer._events.append(Event(("foo", 0), -1, refused))
+    bench.turn()
+    assert [reason.startswith("cannot read foo") for reason in bench.poller.reasons] == [True]
+    kafka.append("foo", value=b"delta")
+    bench.turn()
+    assert bench.poller.reasons == []
+
+
+def test_what_a_topic_refused_is_no_trouble_once_its_partition_is_gone(kafka: MemoryKafka) -> None:
+    """Another worker publishes it, and has the trouble, if there still is one."""
+    bench = Bench(kafka, ["foo"], transactional="orders-0")
+    bench.turn(2)
+    kafka.delete(RESULTS)
+    bench.end_with_result(b"alpha")
+    bench.turn(4)
+    assert any(RESULTS in reason for reason in bench.poller.reasons)
+    bench.consumer.close()
+    bench.turn(4)
+    assert bench.poller.reasons == []
+
+
+def test_a_worker_without_partitions_hears_of_an_outage_and_of_its_end(kafka: MemoryKafka) -> None:
+    """It asks for no ends of partitions, from which the others know."""
+    bench = Bench(kafka, [])
+    [slot] = Scoreboard(1, 1).slots
+    watch = Watching()
+    telling = Telling(slot, bench.poller, watch, TopicFacts([RESULTS]))  # type: ignore[arg-type]
+    for told in ({RESULTS: "id"}, {}, {RESULTS: "id"}):
+        watch.told = told
+        telling._lag_at = telling._tell_at = 0.0
+        telling.turn()
+        assert watch.asked == {RESULTS}
+        telling._tell_at = 0.0
+        telling.turn()
+        assert ["no broker answers" in reason for reason in bench.poller.reasons] == [True] * (
+            not told
+        )
+
+
+class Watching:
+    """What `KafkaWatch` would be asked and told of topics, and of nothing else."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+        self.asked: set[str] | None = None
+
+    def ask_ends(self, partitions: Iterable[At]) -> None:
+        assert not list(partitions)
+
+    def ask_ids(self, topics: Iterable[str]) -> None:
+        self.asked = set(topics)
+
+    def ask_facts(self, topics: Iterable[str]) -> None:
+        """Nobody answers."""
+
+    def ends(self) -> None:
+        return None
+
+    def facts(self) -> None:
+        return None
+
+    def ids(self) -> dict[str, str] | None:
+        return None if self.asked is None else self.told
