@@ -1,8 +1,10 @@
 """The librdkafka properties of each kind of client: what kworker sets, the user's, what it owns."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
+from kworker import host
 from kworker.config import Config, Settings
 
 Properties = dict[str, str | int | float | bool]
@@ -85,9 +87,14 @@ def consumer_properties(config: Config, *, slot: int) -> Properties:
     }
 
 
+def delay_group(config: Settings) -> str:
+    """The group of the delay processes, one on each host."""
+    return f"{config.name}.delay"
+
+
 def delay_consumer_properties(config: Config) -> Properties:
     """For the consumer of the delay process, the only member of its group on this host."""
-    owned = {**_owned_by_consumer(config, "delay"), "group.id": f"{config.name}.delay"}
+    owned = {**_owned_by_consumer(config, "delay"), "group.id": delay_group(config)}
     owned.pop("topic.blacklist", None)  # which names the very topics
     return {
         "client.id": _client_id(config, "delay"),
@@ -137,7 +144,7 @@ def _owned_by_consumer(config: Config, slot: Slot) -> Properties:
     if config.source.pattern:
         owned["topic.blacklist"] = ",".join([*_NEVER_READ, *_other_requeues(config)])
     if config.workers.membership == "static":
-        owned["group.instance.id"] = _client_id(config, slot)
+        owned["group.instance.id"] = instance_id(config, slot)
     return owned
 
 
@@ -175,12 +182,19 @@ def admin_properties(config: Config) -> Properties:
 
 
 def own_member(config: Config, name: str) -> bool:
-    """Whether a member of the group is a worker of this instance, by its name."""
-    return name.startswith(_client_id(config, "delay").removesuffix("delay"))
+    """Whether a member of the group is a worker of this instance, by its client id."""
+    own = re.escape(instance_id(config, "delay").removesuffix("delay"))
+    return re.fullmatch(rf"{own}(\d+|delay)(\.[0-9a-f]+)?", name) is not None
+
+
+def instance_id(config: Settings, slot: Slot) -> str:
+    """The name of a static member, in every life of its process."""
+    return f"{config.name}-{config.instance}-{slot}"
 
 
 def _client_id(config: Config, slot: Slot) -> str:
-    return f"{config.name}-{config.instance}-{slot}"
+    """By its end, those who see the group's members tell this host's from another's."""
+    return f"{instance_id(config, slot)}.{host.fingerprint()}"
 
 
 def _other_requeues(config: Config) -> list[str]:

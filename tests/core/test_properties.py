@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kworker import host
 from kworker.clients.admin import bare_reason, refusals
 from kworker.clients.properties import (
     admin_properties,
@@ -38,6 +39,7 @@ def test_a_consumer_never_commits_or_chooses_by_itself() -> None:
     properties = consumer_properties(config(), slot=3)
     assert properties["group.id"] == "orders"
     assert properties["group.instance.id"] == "orders-host-1-3"
+    assert properties["client.id"] == f"orders-host-1-3.{host.fingerprint()}"
     assert properties["enable.auto.commit"] is False
     assert properties["enable.auto.offset.store"] is False
     assert properties["auto.offset.reset"] == "error"

@@ -11,7 +11,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from tests.harness import history
-from tests.harness.encoding import Reader
+from tests.harness.encoding import Reader, without_host
 from tests.harness.history import Commit, decode_key, decode_value
 from tests.harness.kafka import TIMEOUT_S, messages, messages_of
 from tests.harness.ledgers import At
@@ -148,7 +148,7 @@ class _Members:
             member, _static, client, _host = (reader.text() for _ in range(4))
             reader.skip("ii")
             reader.data()
-            self._clients[member] = client
+            self._clients[member] = without_host(client)
             self._shares[member] = set(_assigned(reader.data()))
 
     def _current(self, reader: Reader) -> Iterator[At]:
@@ -166,7 +166,7 @@ def _client_of(value: bytes) -> str:
     """Behind the version, the static name and the rack."""
     reader = Reader(value, compact=True)
     reader.skip("hss")
-    return reader.text()
+    return without_host(reader.text())
 
 
 def _assigned(data: bytes) -> Iterator[At]:

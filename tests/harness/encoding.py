@@ -1,8 +1,14 @@
 """How Kafka writes what it sends and stores, read from the first byte on."""
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import Any
+
+
+def without_host(client: str) -> str:
+    """A client id of kworker's without its end, which names the host."""
+    return re.sub(r"\.[0-9a-f]{8}$", "", client)
 
 
 class Reader:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.harness.encoding import Reader
+from tests.harness.encoding import Reader, without_host
 from tests.waiting import eventually
 
 
@@ -224,7 +224,7 @@ class _Link:
 def _request(frame: bytes) -> Request:
     api, version, correlation, length = struct.unpack_from(">hhih", frame)
     client = frame[10 : 10 + length].decode() if length > 0 else ""
-    return Request(api, version, correlation, client)
+    return Request(api, version, correlation, without_host(client))
 
 
 def _frame(source: socket.socket) -> bytes:

@@ -212,5 +212,5 @@ def _intruders(zombie: Zombie, commits: list[Accepted], guarantee: str) -> list[
 
 
 def _client(struck: Service, slot: int) -> str:
-    """Its client id, and its transactional id as well."""
+    """Its client id, but for the host, and its transactional id as well."""
     return f"{struck.name}-here-{slot}"
