@@ -56,7 +56,8 @@ Kind = Literal["consumer", "producer"]
 class Finding:
     """Something a check found, and what to do about it.
 
-    `CONFIG`: waiting will not help. `UNREACHABLE`: it may. `OK`: good to know, no more.
+    `CONFIG`: waiting will not help. `ALREADY_RUNNING`: nor against another copy. `UNREACHABLE`:
+    it may. `OK`: good to know, no more.
     """
 
     key: str
@@ -71,7 +72,8 @@ class Finding:
 def exit_code(findings: Iterable[Finding]) -> ExitCode:
     """The one that tells the worst of them."""
     codes = {finding.exit_code for finding in findings}
-    return next((c for c in (ExitCode.CONFIG, ExitCode.UNREACHABLE) if c in codes), ExitCode.OK)
+    worst = (ExitCode.CONFIG, ExitCode.ALREADY_RUNNING, ExitCode.UNREACHABLE)
+    return next((code for code in worst if code in codes), ExitCode.OK)
 
 
 def before_start(config: Config) -> list[Finding]:
@@ -192,12 +194,12 @@ def _property_key(config: Config, kind: Kind, name: str) -> str:
 def online(config: Config) -> list[Finding]:
     """Whether brokers answer and the topics are there, and what about them is not as planned."""
     try:
-        admin = _admin(config)
+        admin = admin_of(config)
         wanted = source_topics(config, admin.topic_names())
         names = [*wanted, *own_topics(config), *config.delivery.topics]
         topics = admin.topics(names, SETTINGS)
     except KworkerError as error:
-        return [_unanswered(error)]
+        return [unanswered(error)]
     missing = [name for name in names if name not in topics]
     if not wanted:
         return [_no_match(config)]
@@ -206,13 +208,15 @@ def online(config: Config) -> list[Finding]:
     return _unlike_planned(config, topics, wanted)
 
 
-def _admin(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
+def admin_of(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
+    """An administrator's client for checks. Raises KworkerError."""
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=timeout_s)
 
 
-def _unanswered(error: KworkerError) -> Finding:
+def unanswered(error: KworkerError) -> Finding:
+    """The brokers did not answer, or said no."""
     step = "start the brokers (kworker sandbox up, for development) or correct it"
     if not isinstance(error, Unreachable):
         step = "ask who runs the brokers"
@@ -295,7 +299,7 @@ def _uneven(
 def positions(config: Config) -> list[Finding]:
     """Whether the groups' positions are told, and how long a killed member keeps its partitions."""
     try:
-        admin = _admin(config)
+        admin = admin_of(config)
         existing = admin.topic_names()
     except KworkerError:
         return []  # which is what `online` is about
@@ -312,7 +316,7 @@ def positions(config: Config) -> list[Finding]:
         ]
         return [*found, *_long_sessions(config, admin)]
     except KworkerError as error:
-        return [_unanswered(error)]
+        return [unanswered(error)]
 
 
 def _partitions(admin: "Admin", topics: Sequence[str]) -> list[tuple[str, int]]:
@@ -424,7 +428,7 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
     """
     note = GroupNote(config.state_dir)
     try:
-        admin = _admin(config, GROUP_TIMEOUT_S)
+        admin = admin_of(config, GROUP_TIMEOUT_S)
         topics = admin.topics(source_topics(config, admin.topic_names()))
         partitions = [(name, n) for name, info in topics.items() for n in range(info.partitions)]
         if hidden := admin.hidden_positions(config.name, partitions):
@@ -443,7 +447,7 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
             held = set(positions)
         note.write(config.name, admin.cluster_id(), held, ids)
     except KworkerError as error:
-        return [_unanswered(error)]
+        return [unanswered(error)]
     return []
 
 

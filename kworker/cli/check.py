@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kworker import config_file, preflight
+from kworker import config_file, preflight, twins
 from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
 from kworker.config import Config, format_size
 from kworker.config_rules import memory_ceiling
@@ -42,6 +42,7 @@ _ONLINE: dict[str, Run] = {
     "brokers answer, topics are there": preflight.online,
     "committed positions are told": preflight.positions,
     "Redis answers": preflight.redis,
+    "no other copy runs as this instance": twins.online,
 }
 
 
@@ -55,7 +56,8 @@ def check(
 ) -> None:
     """Say what is wrong with the configuration, and what to do about it.
 
-    Exit code 78: something to correct; 69: something does not answer; 0: fit to start.
+    Exit code 78: something to correct; 73: another copy runs as this instance; 69: something
+    does not answer; 0: fit to start.
     """
     try:
         loaded = config_file.load(config)

@@ -54,6 +54,14 @@ class Refused(KworkerError):
     """Kafka answered, and would not."""
 
 
+class GroupMember(NamedTuple):
+    """One of a group, as the brokers see it."""
+
+    instance_id: str  # "" of a dynamic one
+    client_id: str
+    host: str
+
+
 class Admin:
     """A short-lived administrator's client; every call blocks for `timeout_s` at most.
 
@@ -207,10 +215,19 @@ class Admin:
 
     def group_members(self, group: str) -> list[str]:
         """Who is in a group now: `client (host)`."""
+        return sorted(f"{each.client_id} ({each.host})" for each in self.members(group))
+
+    def members(self, group: str) -> list["GroupMember"]:
+        """Who is in a group now; those that have died, until their sessions end."""
+        return [
+            GroupMember(each.group_instance_id or "", each.client_id, each.host.lstrip("/"))
+            for each in self._described(group).members
+        ]
+
+    def _described(self, group: str) -> Any:
         limit = {"request_timeout": self._timeout_s}
         ask = self._client.describe_consumer_groups
-        found = self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
-        return sorted(f"{each.client_id} ({each.host.lstrip('/')})" for each in found.members)
+        return self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
 
     def group_owners(self, group: str) -> dict[At, str]:
         """Of each partition that a member has, its name: of its place, if it is static."""

@@ -20,12 +20,17 @@ class Report:
     """What a preflight check found, sorted by what the supervisor does about it."""
 
     problems: list[str] = field(default_factory=list)  # the configuration: exit 78
+    taken: list[str] = field(default_factory=list)  # by another copy: exit 73
     unreachable: list[str] = field(default_factory=list)  # wait, and check again
     warnings: list[str] = field(default_factory=list)  # go on, but say so
+    # Other hosts' members with our names: dead ones for so long, or taken.
+    elsewhere: list[str] = field(default_factory=list)
+    session_s: float = 0.0
+    cluster: str = ""  # on which the instance is to be locked
 
     @property
     def fine(self) -> bool:
-        return not self.problems and not self.unreachable
+        return not (self.problems or self.taken or self.unreachable)
 
 
 Preflight = Callable[[Config], Report]

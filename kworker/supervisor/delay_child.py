@@ -14,6 +14,7 @@ from kworker.core.restart import StartAgain
 from kworker.errors import ExitCode
 from kworker.supervisor.child import ended, fork
 from kworker.supervisor.fleet import Body
+from kworker.supervisor.host_lock import HostLock
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Death, Member
@@ -34,13 +35,20 @@ class DelayChild:
     """
 
     def __init__(
-        self, config: Config, body: Body, folder: StateFolder, limits: Limits, lifeline: int
+        self,
+        config: Config,
+        body: Body,
+        folder: StateFolder,
+        limits: Limits,
+        lifeline: int,
+        host_lock: HostLock,
     ) -> None:
         self._config = config
         self._body = body
         self._folder = folder
         self._limits = limits
         self._lifeline = lifeline
+        self._host_lock = host_lock
         self._member = Member(0, Scoreboard(1, hands=0).slots[0], limits.restart)
         self._member.start_at = None
         self._ending = False
@@ -152,7 +160,7 @@ class DelayChild:
         member, config = self._member, self._config
         member.slot.begin(0, time.monotonic_ns())
         try:
-            pid = fork(lambda: self._live(config), keep=(self._lifeline,))
+            pid = fork(lambda: self._live(config), keep=(self._lifeline, *self._host_lock.fds))
         except OSError as error:
             member.start_at = now + _FORK_AGAIN_S
             _log.warning(f"the delay process cannot be forked ({error.strerror}); tried again")
@@ -166,6 +174,7 @@ class DelayChild:
         setproctitle(f"kworker: delay [{config.name}] starting")
         log.identify(process="delay")
         self._folder.join_workers()
+        self._host_lock.share()
         return self._body(config, self._member.slot, self._lifeline)
 
     def _abort(self, why: str, now: float) -> None:

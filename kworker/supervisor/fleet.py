@@ -15,6 +15,7 @@ from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp
 from kworker.errors import ExitCode
 from kworker.supervisor.child import ended, fork
+from kworker.supervisor.host_lock import HostLock
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.journal import Journal
 from kworker.supervisor.leftovers import Leftovers
@@ -35,7 +36,14 @@ _NAMED_MOST = 20  # suspects in a line of the log
 class Fleet:
     """Who lives, who starts again and when. Owned by the supervisor, whose thread alone forks."""
 
-    def __init__(self, config: Config, folder: StateFolder, body: Body, limits: Limits) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: StateFolder,
+        body: Body,
+        limits: Limits,
+        host_lock: HostLock,
+    ) -> None:
         self.size = config.workers.processes
         self.members: list[Member] = []
         self.totals: Counter[str] = Counter()  # of those that are gone
@@ -47,6 +55,7 @@ class Fleet:
         self._body = body
         self._limits = limits
         self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
+        self._host_lock = host_lock
         # Its other end is ours alone: when we are gone, however, the workers read an end of file.
         self._lifeline, self._our_end = os.pipe()
         self.use(config)
@@ -162,7 +171,9 @@ class Fleet:
         member.slot = slot
         config = self._config
         try:
-            pid = fork(lambda: self._live(config, slot), keep=(self._lifeline,))
+            pid = fork(
+                lambda: self._live(config, slot), keep=(self._lifeline, *self._host_lock.fds)
+            )
         except OSError as error:
             member.start_at = now + _FORK_AGAIN_S
             _log.warning(
@@ -181,6 +192,7 @@ class Fleet:
         stand_before(_OOM_MORE)
         log.identify(worker=slot.number)
         self._folder.join_workers()
+        self._host_lock.share()
         return self._body(config, slot, self._lifeline)
 
     def _drain(self, member: Member, now: float, *, leave: bool) -> None:

@@ -2,6 +2,7 @@
 
 import selectors
 import signal
+from dataclasses import replace
 
 import structlog
 
@@ -36,21 +37,37 @@ class Opening:
         self._kill_at = now + config.workers.drain_timeout + limits.drain_margin_s
         self._check: Check | None = None
         self._check_at = now
+        self._dead_by: float | None = None  # those elsewhere, if they are
 
     def turn(self, now: float) -> Report | None:
-        """The report to act on: one that is fine or names a mistake. None while there is none."""
+        """The report to act on: one that waiting cannot better. None while there is none."""
         if not self._alone and not self._leftovers_gone(now):
             return None
         if self._check is None:
             self._begin_when_due(now)
             return None
         report = self._check.turn(now)
-        if report is None or not report.unreachable or report.problems:
+        if report is None or report.problems or report.taken:
             return report
-        self._check = None
-        self._check_at = now + self._limits.check_every_s
-        self._wait_for(report.unreachable)
-        return None
+        perhaps_dead = self._perhaps_dead(report, now)
+        if reasons := report.unreachable + perhaps_dead:
+            self._check = None
+            self._check_at = now + self._limits.check_every_s
+            self._wait_for(reasons)
+            return None
+        return replace(report, taken=report.elsewhere)
+
+    def _perhaps_dead(self, report: Report, now: float) -> list[str]:
+        """Members on other hosts, as long as their sessions may only not have ended yet."""
+        if not report.elsewhere:
+            self._dead_by = None
+            return []
+        if self._dead_by is None:
+            self._dead_by = now + report.session_s + self._limits.session_margin_s
+        if now >= self._dead_by:
+            return []
+        ends = f"if that host is dead, its session ends within {report.session_s:g} s"
+        return [f"{line}; {ends}" for line in report.elsewhere]
 
     def died(self, pid: int, code: int) -> None:
         """A child was reaped, ours or another's."""

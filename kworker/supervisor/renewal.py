@@ -13,6 +13,7 @@ from kworker.supervisor.check import Check, Preflight, Report
 from kworker.supervisor.control import Connection, Reply
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.followers import Followers
+from kworker.supervisor.host_lock import HostLock
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.roll import Roll
 
@@ -60,6 +61,7 @@ class Renewals:
         announcer: Announcer,
         selector: selectors.BaseSelector,
         limits: Limits,
+        host_lock: HostLock,
     ) -> None:
         self.roll = Roll(fleet)
         self._fleet = fleet
@@ -68,6 +70,7 @@ class Renewals:
         self._announcer = announcer
         self._selector = selector
         self._limits = limits
+        self._host_lock = host_lock
         self._pending: _Pending | None = None
         self._followers = Followers(limits.progress_every_s)
 
@@ -124,9 +127,11 @@ class Renewals:
         for warning in report.warnings:
             _log.warning(f"{warning}; the {pending.what} goes on")
         if not report.fine:
-            code = ExitCode.CONFIG if report.problems else ExitCode.UNREACHABLE
-            lines = report.problems + report.unreachable
-            self._refuse(pending.what, lines, code, pending.asked_by)
+            self._refuse(pending.what, *_why_not(report), pending.asked_by)
+            return
+        if not self._host_lock.take(report.cluster):
+            line = "another copy of this instance has just started on the cluster that it names"
+            self._refuse(pending.what, [line], ExitCode.ALREADY_RUNNING, pending.asked_by)
             return
         _log.info(f"{pending.what}: replacing {self._fleet.size} workers one at a time")
         self._adopt(pending.config, now)
@@ -150,6 +155,13 @@ class Renewals:
             if self._pending.asked_by:
                 self._pending.asked_by.refuse(f"{self._pending.what}: {why}", ExitCode.FAILURE)
         self._pending = None
+
+
+def _why_not(report: Report) -> tuple[list[str], ExitCode]:
+    lines = [*report.problems, *report.taken, *report.unreachable]
+    if report.problems:
+        return lines, ExitCode.CONFIG
+    return lines, ExitCode.ALREADY_RUNNING if report.taken else ExitCode.UNREACHABLE
 
 
 def _group_protocol(config: Config) -> object:

@@ -14,7 +14,7 @@ import structlog
 from kworker import log
 from kworker.config import Config
 from kworker.distribution import package_version
-from kworker.errors import ExitCode
+from kworker.errors import AlreadyRunning, ConfigError, ExitCode, KworkerError
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.check import Preflight
@@ -23,6 +23,7 @@ from kworker.supervisor.delay_child import DelayChild
 from kworker.supervisor.fleet import Body, Fleet
 from kworker.supervisor.followers import Followers
 from kworker.supervisor.group_lag import GroupLag
+from kworker.supervisor.host_lock import HostLock
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Member
@@ -75,8 +76,9 @@ class Service:
         limits = parts.limits
         self.config = config
         self.mode = Mode.OPENING
-        self.problems: list[str] = []  # for which it does not start
-        self.fleet = Fleet(config, folder, parts.body, limits)
+        self.refusal: KworkerError | None = None  # for which it does not start
+        self._host_lock = HostLock(config, selector)
+        self.fleet = Fleet(config, folder, parts.body, limits, self._host_lock)
         self._parts = parts
         self._announcer = announcer
         self._started = now
@@ -86,12 +88,20 @@ class Service:
         self._dump_at = 0.0
         self._verdict = ExitCode.OK
         self._watch = Watch(self.fleet, limits)
-        self._delay = DelayChild(config, parts.delay, folder, limits, self.fleet.lifeline)
+        self._delay = DelayChild(
+            config, parts.delay, folder, limits, self.fleet.lifeline, self._host_lock
+        )
         self._lag = GroupLag(self.fleet, limits)
         self._spark = SparkJob(config, parts.spark_command, folder, limits)
         self._opening = Opening(config, folder, parts.preflight, limits, selector, now)
         self._renewals = Renewals(
-            self.fleet, parts.preflight, self._adopt, announcer, selector, limits
+            self.fleet,
+            parts.preflight,
+            self._adopt,
+            announcer,
+            selector,
+            limits,
+            self._host_lock,
         )
         self._followers = Followers(limits.progress_every_s)  # of the drain
 
@@ -236,15 +246,22 @@ class Service:
             return
         for warning in report.warnings:
             _log.warning(f"{warning}; starting all the same")
-        self.problems = report.problems
-        if self.problems:
-            self.drain(now, ExitCode.CONFIG)
+        if report.problems:
+            self._refuse(ConfigError(report.problems), now)
+        elif report.taken:
+            self._refuse(AlreadyRunning("\n".join(report.taken)), now)
+        elif not self._host_lock.take(report.cluster):
+            self._opening.begin_again(self.config, now)  # it came since, and will be named
         else:
             self._opening.reasons = []
             self.mode = Mode.SERVING
             self.fleet.resize(self.fleet.size, now)
             self._delay.begin(now)
             self._spark.begin(now)
+
+    def _refuse(self, why: KworkerError, now: float) -> None:
+        self.refusal = why
+        self.drain(now, why.exit_code)
 
     def _serve(self, now: float) -> None:
         self._watch.turn(self.config, now)

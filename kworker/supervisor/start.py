@@ -30,13 +30,20 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
 
 
 def _preflight(config: Config) -> Report:
-    from kworker.preflight import before_start
+    from kworker import preflight, twins
 
+    findings = preflight.before_start(config)
+    fit = preflight.exit_code(findings) is ExitCode.OK
+    others = twins.look(config) if fit else twins.Twins()
     sorted_by: dict[ExitCode, list[str]] = {}
-    for finding in before_start(config):
+    for finding in [*findings, *others.findings]:
         sorted_by.setdefault(finding.exit_code, []).append(str(finding))
     return Report(
         problems=sorted_by.get(ExitCode.CONFIG, []),
+        taken=sorted_by.get(ExitCode.ALREADY_RUNNING, []),
         unreachable=sorted_by.get(ExitCode.UNREACHABLE, []),
         warnings=sorted_by.get(ExitCode.OK, []),
+        elsewhere=[str(finding) for finding in others.elsewhere],
+        session_s=others.session_s,
+        cluster=others.cluster,
     )

@@ -10,7 +10,6 @@ import structlog
 from setproctitle import setproctitle
 
 from kworker.config import Config
-from kworker.errors import ConfigError
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.child import reap
 from kworker.supervisor.control import ControlServer
@@ -54,7 +53,7 @@ class Supervisor:
     def run(self) -> int:
         """Until everything has ended; the exit code of DESIGN 5.
 
-        Raises ConfigError with what the preflight check found wrong, if that ended it.
+        Raises ConfigError or AlreadyRunning with what the preflight check found, if that ended it.
         """
         while self._service.mode is not Mode.GONE:
             self.turn()
@@ -62,8 +61,8 @@ class Supervisor:
         self._service.finish()
         self._control.close()
         _log.info("supervisor ends", exit_code=int(code), left=self._service.fleet.left)
-        if self._service.problems:
-            raise ConfigError(self._service.problems)
+        if self._service.refusal:
+            raise self._service.refusal
         return code
 
     def turn(self) -> None:

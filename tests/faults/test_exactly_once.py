@@ -14,7 +14,7 @@ import pytest
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, ends, numbered, visible_ends
 from tests.harness.ledgers import At
-from tests.harness.service import Service, lasting, service
+from tests.harness.service import OTHER_HOST, Service, lasting, service
 from tests.waiting import eventually, repeated
 
 Topic = Callable[..., str]
@@ -131,6 +131,7 @@ def test_of_two_services_with_one_identity_one_ends_and_says_why(
 ) -> None:
     """Fault 23: each would fence the other for ever. What the one had in hand, the other does.
 
+    The group tells nothing of dynamic members on two hosts, so only transactions do.
     It is the second that ends, unless it came so soon that both have as little patience. Who
     is fenced learns of it when it writes.
     """
@@ -147,7 +148,7 @@ def test_of_two_services_with_one_identity_one_ends_and_says_why(
         one.serve()
         writer.write(source, numbered(FEW, keys=500))
         one.caught_up()
-        options |= {"name": one.name, "ledger": one.ledger}
+        options |= {"name": one.name, "ledger": one.ledger, "prelude": OTHER_HOST}
         with service(tmp_path / "other", bootstrap, [source], **options) as other:
             other.serve()
             eventually(lambda: all([*one.shares(), *other.shares()]), what="both have one")

@@ -50,6 +50,14 @@ def handle(message):
 
 
 ECHO = lasting(0)
+# As a prelude: of another host are the lock that it takes, and the end of its client ids.
+OTHER_HOST = """
+from kworker import host
+from kworker.supervisor import host_lock
+host.fingerprint = lambda: "0ddba115"
+here = host_lock.address
+host_lock.address = lambda *of: here(*of) + b"/elsewhere"
+"""
 
 
 class Service:

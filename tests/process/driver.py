@@ -4,7 +4,8 @@
 
 - `settings.json`: `processes`, `drain_timeout` and the like, read at the start and at a reload;
 - `limits.json`: the supervisor's waits, shortened;
-- `preflight.json`: the report of the preflight check; fine when it is not there;
+- `preflight.json`: the report of the preflight check; fine when it is not there. With a `cluster`
+  in it, a copy of the service on this host is looked for, too;
 - `behaviour.json`: what a worker does, by slot or `*`, read when it is born;
 - `births`: a line for each life of a worker: slot, pid, monotonic time;
   `delay-births`: the same for the delay process, whose behaviour is that of `delay`.
@@ -27,7 +28,8 @@ from kworker.config import Config, Kafka, Log, Source, Spark, Table, Workers
 from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
 from kworker.core.wear import WearPolicy
-from kworker.errors import ConfigError, KworkerError
+from kworker.errors import ConfigError, ExitCode, KworkerError
+from kworker.supervisor import host_lock
 from kworker.supervisor.check import Report
 from kworker.supervisor.journal import Journal
 from kworker.supervisor.limits import Limits
@@ -62,7 +64,20 @@ def preflight(folder: Path) -> Report:
         os.kill(os.getpid(), wanted["crash"])
     if "hang" in wanted:
         select.select([], [], [])
-    return Report(**wanted)
+    report = Report(**{"cluster": str(folder), **wanted})
+    if "cluster" in wanted:
+        _tell_of_twins(read_config(folder), report)
+    return report
+
+
+def _tell_of_twins(config: Config, report: Report) -> None:
+    """As the real one does, but for what Kafka would tell."""
+    from kworker import twins  # with a client of Kafka's
+
+    other = host_lock.holder(report.cluster, config)
+    for finding in twins.here(config, other) if other else ():
+        lines = {ExitCode.ALREADY_RUNNING: report.taken, ExitCode.UNREACHABLE: report.unreachable}
+        lines[finding.exit_code].append(str(finding))
 
 
 def read_config(folder: Path) -> Config:
@@ -75,7 +90,7 @@ def read_config(folder: Path) -> Config:
     return Config(
         name=settings.pop("name", "orders"),
         state_dir=folder,
-        instance="test",
+        instance=settings.pop("instance", "test"),
         source=Source(topics=["orders"]),
         kafka=Kafka(common={"bootstrap.servers": "127.0.0.1:1"}),
         spark=Spark(tables=[Table(name="t", path=str(folder / "t"))]) if spark else None,
@@ -166,6 +181,8 @@ class FakeWorker:
         words[Field.BASELINE_BYTES] = self.behaviour.get("baseline_bytes", 0)
         # Last: who reads "running" reads the rest.
         words[Field.PHASE] = Phase.JOINING if self.behaviour.get("never_joins") else Phase.RUNNING
+        if "leaves_a_child" in self.behaviour and os.fork() == 0:  # as a handler may
+            select.select([], [], [])
         if "holds_the_lock" in self.behaviour:
             threading.Thread(target=self._hold_the_lock, daemon=True).start()
 

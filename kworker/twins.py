@@ -1,0 +1,107 @@
+"""Another copy of an instance: on this host by its lock, on others by the group's members.
+
+It is looked for before the first worker joins, so that the copy that comes second is refused.
+This asks Kafka, so the supervisor has it done by a child that ends.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kworker import host
+from kworker.clients.properties import consumer_properties, delay_group, instance_id
+from kworker.config import Config
+from kworker.errors import ExitCode, KworkerError
+from kworker.preflight import GROUP_TIMEOUT_S, Finding, admin_of, unanswered
+from kworker.supervisor.host_lock import Holder, holder
+from kworker.supervisor.instance import StateFolder
+
+if TYPE_CHECKING:
+    from kworker.clients.admin import Admin
+
+_KEY = "instance"
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """What is known of other copies, and of the cluster on which they would be ours.
+
+    Those `elsewhere` may have died, which the group knows after `session_s`.
+    """
+
+    cluster: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    elsewhere: list[Finding] = field(default_factory=list)
+    session_s: float = 0.0
+
+
+def look(config: Config) -> Twins:
+    """Looks for others; this folder's own running service is none."""
+    try:
+        cluster = admin_of(config).cluster_id()
+        other = holder(cluster, config)
+        return Twins(cluster, here(config, other)) if other else _elsewhere(config, cluster)
+    except KworkerError as error:
+        return Twins(findings=[unanswered(error)])
+
+
+def online(config: Config) -> list[Finding]:
+    """All that is found, for `check`."""
+    found = look(config)
+    return [*found.findings, *found.elsewhere]
+
+
+def here(config: Config, other: Holder) -> list[Finding]:
+    """What it means that this one has the lock; nothing if it is this folder's own."""
+    if other.pid == StateFolder(config.state_dir).supervisor_pid():
+        return []
+    if not other.alive:
+        what = f"the workers of a supervisor that was killed (pid {other.pid}) are still draining"
+        step = "they end within their drain_timeout"
+        return [Finding(_KEY, what, step, ExitCode.UNREACHABLE)]
+    who = f"as pid {other.pid}" if other.pid else "in a process that cannot be seen from here"
+    what = f"with {other.file}" if other.file else "which does not answer"
+    return [
+        Finding(
+            _KEY,
+            f"{config.name} runs on this host already as instance {config.instance}, {who}, {what}",
+            "stop that one, or give this copy another instance",
+            ExitCode.ALREADY_RUNNING,
+        )
+    ]
+
+
+def _elsewhere(config: Config, cluster: str) -> Twins:
+    """Only static members have names; of those on this host the lock has told."""
+    if config.workers.membership != "static":
+        return Twins(cluster)
+    from kworker.clients.admin import Refused
+
+    session_ms = consumer_properties(config, slot=0)["session.timeout.ms"]
+    try:
+        members = list(_members(config, admin_of(config, GROUP_TIMEOUT_S)))
+    except Refused as refused:
+        unseen = Finding(
+            _KEY,
+            f"the group's members cannot be seen ({refused})",
+            "without the right to describe it, a copy on another host is noticed too late",
+            ExitCode.OK,
+        )
+        return Twins(cluster, [unseen])
+    return Twins(cluster, [], members, int(session_ms) / 1000)
+
+
+def _members(config: Config, admin: "Admin") -> Iterator[Finding]:
+    ours = re.compile(re.escape(instance_id(config, 0)).removesuffix("0") + r"(\d+|delay)")
+    mark = f".{host.fingerprint()}"
+    for group in (config.name, delay_group(config)):
+        for member in admin.members(group):
+            if ours.fullmatch(member.instance_id) and not member.client_id.endswith(mark):
+                yield Finding(
+                    _KEY,
+                    f"{config.instance} is in use: {member.instance_id} is a member of the group"
+                    f" {group} from the host {member.host} (client id {member.client_id})",
+                    "stop that one, or give this copy another instance",
+                    ExitCode.ALREADY_RUNNING,
+                )
