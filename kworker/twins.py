@@ -80,7 +80,8 @@ def _elsewhere(config: Config, cluster: str) -> Twins:
 
     session_ms = consumer_properties(config, slot=0)["session.timeout.ms"]
     try:
-        members = list(_members(config, admin_of(config, GROUP_TIMEOUT_S)))
+        # One is enough; the others are its fellows.
+        member = next(_members(config, admin_of(config, GROUP_TIMEOUT_S)), None)
     except Refused as refused:
         unseen = Finding(
             _KEY,
@@ -89,7 +90,7 @@ def _elsewhere(config: Config, cluster: str) -> Twins:
             ExitCode.OK,
         )
         return Twins(cluster, [unseen])
-    return Twins(cluster, [], members, int(session_ms) / 1000)
+    return Twins(cluster, [], [member] if member else [], int(session_ms) / 1000)
 
 
 def _members(config: Config, admin: "Admin") -> Iterator[Finding]:

@@ -24,7 +24,7 @@ class Limits:
     left_term_s: float = 2.0  # between SIGTERM and SIGKILL for it
     quit_s: float = 2.0  # between SIGQUIT and SIGKILL
     check_every_s: float = 3.0  # between preflight checks while something is unreachable
-    session_margin_s: float = 1.0  # over the session time-out, by which a dead member is gone
+    session_margin_s: float = 3.0  # over the session time-out, by which a dead member is gone
     check_s: float = 300.0  # a preflight check that takes longer is ended and tried again
     ready_s: float = 30.0  # systemd hears READY by then, joined or not
     status_every_s: float = 2.0  # at most so often does systemd hear a new STATUS
