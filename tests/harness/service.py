@@ -26,7 +26,8 @@ from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns, of_proc
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-COMMAND = "from kworker.cli.main import main; main()"
+MAIN = "from kworker.cli.main import main; main()"
+COMMAND = (sys.executable, "-c", MAIN)
 COMMAND_TIMEOUT_S = 120.0
 SERVING_TIMEOUT_S = 90.0
 GONE_TIMEOUT_S = 60.0
@@ -89,7 +90,7 @@ class Service:
         self.ledger = ledger or folder / "ledger"
         self.faults = FaultLedger(folder / "faults")
         self.process: subprocess.Popen[bytes] | None = None
-        self._command = (sys.executable, "-c", f"{prelude}\n{COMMAND}")
+        self._command = (sys.executable, "-c", f"{prelude}\n{MAIN}")
         self._client = Client(self.name, StateFolder(folder / "state"))
         self.ledger.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
