@@ -15,6 +15,7 @@ from kworker.core.headers import ATTEMPT, SOURCE, Envelope
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.supervisor.journal import Journal
+from kworker.supervisor.proc import rss_bytes
 from kworker.worker.cell_process import COMMAND
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.ward import Ward
@@ -321,10 +322,14 @@ if _confines():
 
 @pytest.fixture
 def confined() -> Iterator[Sequence[str]]:
-    """How cells are started in a cgroup of 200 MiB, which counts all that they ever take."""
+    """How cells are started in a cgroup that counts all that they ever take.
+
+    The system counts a process as never smaller than the one that started it, so it has 150 MiB
+    more than this one is large.
+    """
     folder = CGROUPS / f"kworker-test-{os.getpid()}"
     folder.mkdir()
-    (folder / "memory.limit_in_bytes").write_text(str(200 << 20))
+    (folder / "memory.limit_in_bytes").write_text(str(rss_bytes(os.getpid()) + (150 << 20)))
     yield ("sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh", *COMMAND)
     eventually(lambda: not (folder / "cgroup.procs").read_text())
     folder.rmdir()
