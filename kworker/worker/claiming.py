@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Literal, Protocol
 
 import structlog
@@ -77,7 +77,7 @@ class Claiming:
             silence=self._silence,
             clock=clock,
         )
-        self.inbox: SimpleQueue[Batch | None] = SimpleQueue()  # None: the end
+        self.inbox: Queue[Batch | None] = Queue()  # None: the end; see `Ended` for why not simple
         self.answered: deque[Answers] = deque()
         self.away: str | None = None  # what Redis said last; read by the poll thread, too
         self.failure: Exception | None = None

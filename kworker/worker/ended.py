@@ -1,7 +1,7 @@
 """Records with an outcome, on their way from the handlers back to the poll thread."""
 
+import threading
 from collections import deque
-from queue import Empty, SimpleQueue
 
 from kworker.core.record import Record
 
@@ -15,22 +15,25 @@ class Ended:
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque()
-        self._news: SimpleQueue[None] = SimpleQueue()
+        # A signal that comes when the time-out is just over makes SimpleQueue.get() wait for
+        # ever (CPython 3.11.7); a lock that is held while there is no news does not.
+        self._no_news = threading.Lock()
+        self._no_news.acquire()
         self.add = self._records.append
 
     def tell(self) -> None:
         """Something was added."""
-        self._news.put(None)
+        try:
+            self._no_news.release()
+        except RuntimeError:
+            pass  # it was told, and not yet heard
 
     def take(self, wait_s: float) -> list[Record]:
         """All that is there; waits up to `wait_s` for the first."""
-        records, news = self._records, self._news
-        try:
-            if wait_s > 0 and not records:
-                news.get(timeout=wait_s)
-            for _ in range(news.qsize()):
-                news.get_nowait()
-        except Empty:
-            pass
+        records = self._records
+        if wait_s > 0 and not records:
+            self._no_news.acquire(timeout=wait_s)
+        else:
+            self._no_news.acquire(False)
         take = records.popleft
         return [take() for _ in range(len(records))]

@@ -1,8 +1,10 @@
 """The pools: runs in, records with outcomes out, whatever handlers do."""
 
 import asyncio
+import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -377,6 +379,25 @@ def test_who_waits_for_an_outcome_is_woken_when_it_is_told() -> None:
     ended.tell()
     waiting.join(WAIT_S)
     assert found == [record]
+
+
+def test_a_signal_at_the_end_of_the_wait_does_not_make_it_endless() -> None:
+    """Its handler outlasts the time-out: `queue.SimpleQueue` waits for ever then."""
+
+    def outlast(_number: int, _frame: object) -> None:
+        time.sleep(0.06)
+
+    before = signal.signal(signal.SIGALRM, outlast)
+    rescue = threading.Timer(WAIT_S, lambda: ended.tell())
+    ended = Ended()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        rescue.start()
+        assert ended.take(0.05) == []
+        assert rescue.is_alive(), "it waited until it was told"
+    finally:
+        rescue.cancel()
+        signal.signal(signal.SIGALRM, before)
 
 
 # -- the loop ------------------------------------------------------------------------------
