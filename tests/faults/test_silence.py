@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import KafkaConsumer
+from kworker.clients.kafka import At, KafkaConsumer
 from kworker.core.membership import Absence
 from tests.contract.clusters import CONSUMER
 from tests.contract.member import Member, new_group, until
@@ -102,10 +102,14 @@ def test_what_a_killed_member_of_the_newer_protocol_had_is_counted_and_told(
         killed.serve()
         checked = killed.command("check", "--online")
         assert "group.consumer.session.timeout.ms of the brokers is 45000" in checked.stdout
-        [*_, (slot, row)] = killed.workers().items()
-        theirs = [(t, n) for t, n in row["partitions"] if t == source]
-        assert theirs
-        killed.kill_worker(slot)
+
+        def shares() -> list[list[At]]:
+            rows = killed.workers().values()
+            return [[(t, n) for t, n in row["partitions"] if t == source] for row in rows]
+
+        killed.until(lambda: list(map(len, shares())) == [2, 2], "each has its share")
+        theirs = shares()[1]
+        killed.kill_worker(1)
         written = writer.write(source, numbered(40, keys=40))
         waiting = sum(1 for record in written if record.at in theirs)
         killed.until(lambda: killed.status()["lag"]["records"] == waiting, "lag", RED_S)
