@@ -130,8 +130,10 @@ def _with_late_ends(
     writer = Writer(proxied.bootstrap, tmp_path / "produced")
     with _serving(tmp_path, proxied, source, results, handlers, "exactly-once", "2s") as struck:
         answers: list[int] = []
+        # A round ahead: else all may be done by the time that an end is sent again.
+        writer.begin(source, numbered(A_ROUND, keys=500))
         while len(answers) < most and answers.count(0) < taken:
-            writer.begin(source, numbered(A_ROUND, keys=500, first=len(answers) * A_ROUND))
+            writer.begin(source, numbered(A_ROUND, keys=500, first=(len(answers) + 1) * A_ROUND))
             answers.append(_late_end(struck, proxied))
         writer.finish()
         struck.caught_up()
