@@ -408,6 +408,9 @@ def service(
     try:
         made.create_topics()
         yield made
+    except BaseException:
+        print(f"it had said:\n{made.said()[-SHOWN:]}")  # shown beside what failed
+        raise
     finally:
         made.end()
 
