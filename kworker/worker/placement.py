@@ -86,6 +86,10 @@ class Placement:
                 self._gather()
                 self._until = now + self._policy.keep_s
 
+    def end(self) -> None:
+        """The threads that stay may go anywhere."""
+        self._spread()
+
     def _look(self, now: float) -> None:
         at, before = self._looked or (now, self._usage())
         self._looked = (at, before)

@@ -142,6 +142,7 @@ class ThreadPool:
         self.withdraw(())
         for _ in self._threads:
             self._runs.put(None)
+        self._placement.end()
 
     def _learn(self) -> None:
         sample, known = self._sample, self._known

@@ -97,6 +97,12 @@ def test_now_and_then_the_scheduler_may_choose_another_cpu(threads: Threads) -> 
     assert 3 <= round(apart / POLICY.choose_s) <= 4
 
 
+def test_threads_that_outlive_their_pool_may_go_anywhere(threads: Threads) -> None:
+    threads.run(2 * POLICY.look_s, share=0.1)
+    threads.placement.end()
+    assert threads.cpus == EVERY
+
+
 def test_what_a_handler_starts_may_use_every_cpu() -> None:
     """A child inherits the CPUs of the thread that starts it, and keeps them."""
     placement = Placement(POLICY, usage=lambda: Usage(0.0, 0.0))
