@@ -11,8 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PYTEST := $(BIN)/python -m pytest
-# Most tests wait more than they compute, so two files at a time; what is judged by the clock, alone.
-BESIDE := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations 12
+# Most tests wait more than they compute, so three files at a time; what is judged by the clock, alone.
+BESIDE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations 12
 PROOFS := tests/faults/proofs
 ALONE := tests/alone
 
