@@ -21,6 +21,7 @@ from kworker.spark.tables import (
     added_columns,
     check_partitions,
     identifier,
+    literal,
     merge_statement,
 )
 
@@ -167,9 +168,9 @@ def start(rows: DataFrame, sink: Sink, trigger: str, shape: Shape = unchanged) -
     writer = _triggered(writer, trigger).outputMode(table.mode)
     if sink.merge_keys:
         return writer.foreachBatch(_merger(sink, shape)).start()
-    writer = writer.format(table.format)
     if table.format == "iceberg":
-        return writer.option("fanout-enabled", "true").toTable(sink.name)
+        return writer.foreachBatch(_SnapshotWriter(sink)).start()
+    writer = writer.format(table.format)
     # An existing table knows how it is partitioned; here it may be Parquet's first file.
     writer = writer.partitionBy(*table.partition_by)
     return writer.toTable(table.table) if table.table else writer.start(table.path)
@@ -189,6 +190,55 @@ def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     if trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=trigger)
+
+
+_QUERY, _BATCH = "kworker.query", "kworker.batch"  # of a snapshot; its names are in lower case
+
+
+def _told(name: str, native: str) -> str:
+    """SQL of what a snapshot tells; one of Iceberg's own sink tells the same otherwise."""
+    others = literal(f"spark.sql.streaming.{native}")
+    return f"coalesce(summary[{literal(name)}], summary[{others}])"
+
+
+class _SnapshotWriter:
+    """Writes a query's batches to an Iceberg table, each as one snapshot that tells which it is.
+
+    Iceberg's own sink names a file by batch and task, and tasks count from 0 in each JVM: a batch
+    that comes again after a kill may write over a file of the table, and remove it if it fails.
+    Here files have new names at each attempt.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._written: int | None = None  # the last batch in the table; only the first is a repeat
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        session = batch.sparkSession
+        query = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        assert query
+        if self._written is None:
+            self._written = self._last(session, query)
+        if number <= self._written:
+            return
+        writer = batch.writeTo(self._sink.name).option("fanout-enabled", "true")
+        for name, value in ((_QUERY, query), (_BATCH, str(number))):
+            writer = writer.option(f"snapshot-property.{name}", value)
+        if self._sink.table.mode == "complete":
+            writer.overwrite(f.lit(True))
+        else:
+            writer.append()
+        self._written = number
+
+    def _last(self, session: SparkSession, query: str) -> int:
+        """The last batch of the query that is in the table, or -1."""
+        name = self._sink.name
+        [row] = session.sql(
+            f"SELECT max(CAST({_told(_BATCH, 'epochId')} AS BIGINT)) AS last"
+            f" FROM {name}.snapshots JOIN {name}.history USING (snapshot_id)"
+            f" WHERE is_current_ancestor AND {_told(_QUERY, 'queryId')} = {literal(query)}"
+        ).collect()
+        return -1 if row["last"] is None else int(row["last"])
 
 
 def _merger(sink: Sink, shape: Shape) -> Callable[[DataFrame, int], None]:

@@ -32,7 +32,7 @@ def in_iceberg(table: Path) -> int:
         return -1  # not made yet, or being written
     last = told.get("current-snapshot-id")
     summaries = (each["summary"] for each in told["snapshots"] if each["snapshot-id"] == last)
-    return max((int(s.get("spark.sql.streaming.epochId", -1)) for s in summaries), default=-1)
+    return max((int(s.get("kworker.batch", -1)) for s in summaries), default=-1)
 
 
 def in_parquet(table: Path) -> int:
