@@ -14,12 +14,17 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 _WRAPPER = re.compile(r"terminated with exception: ")
 _PYTHON_CAUSE = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt)\b.*)", re.M)
 _JAVA_CLASS = re.compile(r"^(?:[a-z][\w$]*\.)+([A-Z][\w$]*: )")
+_CALLED = re.compile(r"An error occurred while calling [^\n]*\n: ")
+_CAUSED = re.compile(r"^Caused by: (.*)$", re.M)
 
 
 def reason(error: BaseException) -> str:
-    """The first line that says something, after the exception's name unless Spark gave a code."""
+    """The first line that says something, after the exception's name unless Spark gave a code.
+
+    Of what Java raised, in Java's names and with what led to it.
+    """
     text = shortened(str(error))
-    if text.startswith("["):
+    if text.startswith("[") or _CALLED.search(str(error)):
         return text
     name = type(error).__name__
     return f"{name}: {text}" if text else name
@@ -28,12 +33,20 @@ def reason(error: BaseException) -> str:
 def shortened(text: str) -> str:
     """What went wrong, of a message that may wrap others, and hold plans and stack traces."""
     text = _WRAPPER.split(text)[-1]
+    if called := _CALLED.search(text):
+        raised = text[called.end() :]
+        return _with_root([raised, *_CAUSED.findall(raised)])
     if "Traceback (most recent call last)" in text:
         causes = _PYTHON_CAUSE.findall(text)
         text = causes[-1] if causes else text
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line), "")
     return _JAVA_CLASS.sub(r"\1", _SQLSTATE.sub("", first))[:REASON_CHARS_MAX]
+
+
+def _with_root(causes: Sequence[str]) -> str:
+    why, root = shortened(causes[0]), shortened(causes[-1])
+    return why if root in why else f"{why} ({root})"
 
 
 _LOSS = re.compile(r"Some data may have been lost because.*?Reason:\s*([^\n]+)", re.S)
@@ -49,8 +62,7 @@ def explained(table: Table, checkpoint: str, causes: Sequence[str]) -> str:
     if loss := _LOSS.search(text):
         lost = f"Kafka no longer has results that the table lacks ({loss[1].strip()})"
         return f"{lost}: to go on with what is left, {next_step(table, 'committed')}"
-    why, root = shortened(causes[0]), shortened(causes[-1])
-    told = why if root in why else f"{why} ({root})"
+    told = _with_root(causes)
     if not _CHECKPOINT.search(text):
         return told
     folder = local_folder(checkpoint)

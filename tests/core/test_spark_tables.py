@@ -13,7 +13,7 @@ from kworker.spark import launch
 from kworker.spark.kafka_options import client_properties, source_options, starting_offsets
 from kworker.spark.launch import Launcher
 from kworker.spark.progress import TableProgress
-from kworker.spark.reasons import explained, shortened
+from kworker.spark.reasons import explained, reason, shortened
 from kworker.spark.session import missing_from, properties, properties_text
 from kworker.spark.sinks import AVAILABLE_NOW, Sink, leaves_out_repeats, missing_columns, trigger_of
 from kworker.spark.tables import (
@@ -313,6 +313,22 @@ def test_archives_that_pyspark_brings_are_left_out(tmp_path: Path) -> None:
 def test_an_exception_of_pages_becomes_a_line(text: str, line: str) -> None:
     """It stands in `status`, and after a key of the configuration."""
     assert shortened(text) == line
+
+
+def test_of_what_java_raised_the_root_is_told() -> None:
+    """Its own text begins with the number of an object, and the root is pages below."""
+    text = (
+        "An error occurred while calling o91.start.\n: java.lang.RuntimeException: no lock\n"
+        "\tat a.B.c(B.java:1)\nCaused by: java.io.IOException: one\n\tat d.E\n"
+        "Caused by: java.nio.file.AccessDeniedException: /d/_delta_log\n\t... 9 more"
+    )
+    told = reason(OSError(text))
+    assert told == "RuntimeException: no lock (AccessDeniedException: /d/_delta_log)"
+    # Of a function that Spark has called back, it stands below Python's own lines.
+    called_back = f"x terminated with exception: Traceback (most recent call last):\n  F\nE: {text}"
+    assert shortened(called_back) == told
+    alone = "An error occurred while calling o9.sql.\n: java.io.IOException: full\n\tat a.B"
+    assert reason(OSError(alone)) == "IOException: full"
 
 
 LOSS = (
