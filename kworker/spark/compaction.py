@@ -11,7 +11,7 @@ from kworker.spark.lease import Lease
 from kworker.spark.reasons import reason
 from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
 from kworker.spark.sinks import Sink, sinks
-from kworker.spark.tables import literal
+from kworker.spark.sql import literal
 
 
 @dataclass(frozen=True, slots=True)

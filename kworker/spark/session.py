@@ -20,7 +20,7 @@ from kworker import jars
 from kworker.config import Config, Spark, Table
 from kworker.errors import KworkerError
 from kworker.spark.lease import Lease
-from kworker.spark.tables import identifier
+from kworker.spark.sql import identifier
 
 STOP_TIMEOUT_S = 5.0
 

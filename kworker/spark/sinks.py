@@ -15,13 +15,12 @@ from kworker.core.duration import parse_duration
 from kworker.spark.checkpoint import Damaged
 from kworker.spark.reasons import reason
 from kworker.spark.session import iceberg_table
+from kworker.spark.sql import identifier, literal
 from kworker.spark.tables import (
     LATEST,
     SOURCE_COLUMNS,
     added_columns,
     check_partitions,
-    identifier,
-    literal,
     merge_statement,
 )
 

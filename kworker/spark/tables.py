@@ -7,20 +7,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from kworker.config import Table
 from kworker.config_tables import LEADING_COLUMNS, RESCUED_COLUMN
+from kworker.spark.sql import identifier, literal
 
 SOURCE_COLUMNS = LEADING_COLUMNS[:-1]  # all but the key: they tell any two results apart
 _LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's calendar ends there
-
-
-def identifier(name: str) -> str:
-    """A column or table name as SQL spells it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def literal(text: str) -> str:
-    """A string as SQL spells it."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def header(name: str) -> str:

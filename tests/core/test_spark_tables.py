@@ -16,13 +16,12 @@ from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import explained, reason, shortened
 from kworker.spark.session import missing_from, properties, properties_text
 from kworker.spark.sinks import AVAILABLE_NOW, Sink, leaves_out_repeats, missing_columns, trigger_of
+from kworker.spark.sql import identifier, literal
 from kworker.spark.tables import (
     SOURCE_COLUMNS,
     Repartitioned,
     added_columns,
     check_partitions,
-    identifier,
-    literal,
     merge_statement,
     misfit_column,
     parsed_columns,
