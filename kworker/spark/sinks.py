@@ -1,6 +1,6 @@
 """Where a table's rows go: Delta, Parquet or Iceberg; appended, rewritten or merged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -17,6 +17,7 @@ from kworker.spark.reasons import reason
 from kworker.spark.session import iceberg_table
 from kworker.spark.sql import identifier, literal
 from kworker.spark.tables import (
+    IN_PARTITION,
     LATEST,
     SOURCE_COLUMNS,
     added_columns,
@@ -266,11 +267,16 @@ def _distinct(batch: DataFrame) -> DataFrame:
 
 
 def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """One row for each key, as a merge demands: the latest by the time of its source.
+    """One row for each key, as a merge demands: the latest of its partition, and then of all.
 
     Rows of an aggregate, which have no source position, are one for each key already.
     """
     if not set(SOURCE_COLUMNS) <= set(batch.columns):
         return batch.dropDuplicates(list(keys))
-    row = f.max_by(f.struct("*"), f.struct(*LATEST)).alias("row")
-    return batch.groupBy(*keys).agg(row).select("row.*")
+    last = _last(batch, {*keys, "source_topic", "source_partition"}, IN_PARTITION)
+    return _last(last, set(keys), LATEST)
+
+
+def _last(rows: DataFrame, keys: Collection[str], by: Iterable[str]) -> DataFrame:
+    row = f.max_by(f.struct("*"), f.struct(*by)).alias("row")
+    return rows.groupBy(*keys).agg(row).select("row.*")

@@ -200,8 +200,11 @@ def _same(have: DataType, want: DataType) -> bool:
     return of_table in (of_rows, _WIDENED.get(of_rows))
 
 
+IN_PARTITION = ("source_offset", "source_index")
+"""What tells which of two rows of one source partition is the later one: stamps may go back."""
+
 LATEST = ("source_timestamp", *SOURCE_COLUMNS[:-1])
-"""What tells which of two rows is the later one, whatever the order in which they come."""
+"""The same of two rows of different partitions, whatever the order in which they come."""
 
 
 def merge_statement(
@@ -214,7 +217,7 @@ def merge_statement(
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)
-    later = f" AND {_struct('r', LATEST)} >= {_struct('t', LATEST)}" if ordered else ""
+    later = f" AND {_LATER}" if ordered else ""
     matched = f" WHEN MATCHED{later} THEN UPDATE SET *" if update else ""
     names = [identifier(column) for column in columns]
     values = ", ".join(f"r.{name}" for name in names)
@@ -224,5 +227,12 @@ def merge_statement(
     )
 
 
-def _struct(alias: str, columns: Iterable[str]) -> str:
-    return f"struct({', '.join(f'{alias}.{identifier(column)}' for column in columns)})"
+def _later(columns: Iterable[str]) -> str:
+    r, t = (", ".join(f"{alias}.{column}" for column in columns) for alias in "rt")
+    return f"struct({r}) >= struct({t})"
+
+
+_LATER = (
+    "CASE WHEN r.source_topic = t.source_topic AND r.source_partition = t.source_partition"
+    f" THEN {_later(IN_PARTITION)} ELSE {_later(LATEST)} END"
+)
