@@ -91,9 +91,6 @@ def _dedupe(table: Table, at: Key) -> Problems:
     if table.dedupe and table.format not in _TRANSACTIONAL:
         text = f'{table.format} cannot merge; set format = "delta" or "iceberg"'
         yield Problem((*at, "dedupe"), text, ((*at, "format"),))
-    if table.dedupe and table.mode == "complete":
-        text = 'means nothing in mode = "complete", which writes the whole table each time'
-        yield Problem((*at, "dedupe"), text, ((*at, "mode"),))
 
 
 def _transform(table: Table, at: Key) -> Problems:

@@ -18,6 +18,7 @@ from kworker.spark.tables import (
     IS_RESULT,
     LEADING,
     RESULT,
+    SOURCE_COLUMNS,
     TEXT_COLUMNS,
     has_schema,
     misfit_column,
@@ -41,11 +42,15 @@ def results(session: SparkSession, config: Config, starting: str = "earliest") -
 
 
 class TableRows(NamedTuple):
-    """What a table's query reads, the table's columns, and what makes them of each batch."""
+    """What a table's query reads, the table's columns, and what makes them of each batch.
+
+    `counts_again` tells that it adds up, and a result that comes again counts again.
+    """
 
     stream: DataFrame
     schema: StructType
     shape: Shape
+    counts_again: bool = False
 
 
 def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
@@ -59,7 +64,10 @@ def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
     if leaves_out_repeats(table):
         # Of a result that came twice, what was made of each is no longer told apart.
         return TableRows(rows, shaped.schema, shape)
-    return TableRows(shaped, shaped.schema, unchanged)
+    adds_up = not set(SOURCE_COLUMNS) <= set(shaped.columns)
+    if adds_up and table.dedupe:
+        shaped = shape(rows.dropDuplicates(list(SOURCE_COLUMNS)))
+    return TableRows(shaped, shaped.schema, unchanged, adds_up and not table.dedupe)
 
 
 def rows_of(stream: DataFrame, table: Table) -> DataFrame:

@@ -117,7 +117,7 @@ def _check_change(folder: Path, found: Checkpoint | None, note: Note | None, mer
 
 def is_merged(table: Table) -> bool:
     """Whether batches are merged into what the table holds, by keys."""
-    return table.dedupe or table.mode == "update"
+    return table.mode == "update" or (table.dedupe and table.mode == "append")
 
 
 # Where only one of two commits at once can succeed, whoever makes them.

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.properties import admin_properties
-from kworker.config import Config
+from kworker.config import Config, Table
 from kworker.errors import ConfigError, KworkerError
 from kworker.jars import find_java
 from kworker.spark.frames import TableRows, results, table_rows
@@ -196,9 +196,18 @@ class Job:
                 problems.append(f"spark.tables[{sink.table.name}].{error}")
             else:
                 planned.append(self._query(launcher, sink, rows))
+                self._warn_of_repeats(sink.table, rows)
         if problems:
             raise ConfigError(problems)
         return planned
+
+    def _warn_of_repeats(self, table: Table, rows: TableRows) -> None:
+        if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
+            _log.warning(
+                "a result that comes again counts again in this table: set dedupe = true for it,"
+                ' or delivery.guarantee = "exactly-once"',
+                table=table.name,
+            )
 
     def _query(self, launcher: Launcher, sink: Sink, rows: TableRows) -> TableQuery:
         progress = TableProgress(sink.table.name)

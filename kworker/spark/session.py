@@ -82,6 +82,7 @@ def properties(config: Config, archives: Iterable[Path], folder: Path) -> dict[s
         # Read every second: what is older has been seen.
         "spark.sql.streaming.numRecentProgressUpdates": "16",
         **(_LOCAL if is_local(spark.master) else {}),
+        **(_STATE_ON_DISK if any(map(_remembers_all, spark.tables)) else {}),
         **_catalogs(spark.tables),
     }
     both = {
@@ -98,6 +99,19 @@ _LOCAL = {
     # The default of 50 tasks for each read of a table's log takes seconds on few cores.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+
+
+# A checkpoint goes on with what it began with.
+_STATE_ON_DISK = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+
+
+def _remembers_all(table: Table) -> bool:
+    """Whether the position of every result is kept, to know those that come again."""
+    return table.dedupe and table.mode != "append"
 
 
 def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:

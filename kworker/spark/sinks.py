@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from kworker.config import Spark, Table
 from kworker.core.duration import parse_duration
 from kworker.spark.checkpoint import Damaged
+from kworker.spark.guard import is_merged
 from kworker.spark.reasons import reason
 from kworker.spark.session import iceberg_table
 from kworker.spark.sql import identifier, literal
@@ -52,8 +53,8 @@ class Sink:
 
 
 def leaves_out_repeats(table: Table) -> bool:
-    """Whether a result that comes again is nothing new; an update knows rows by keys of its own."""
-    return table.dedupe and table.mode != "update"
+    """Whether rows are merged by their sources; an update knows them by keys of its own."""
+    return is_merged(table) and table.mode == "append"
 
 
 def sinks(spark: Spark) -> list[Sink]:
@@ -67,7 +68,7 @@ def sinks(spark: Spark) -> list[Sink]:
 def missing_columns(table: Table, columns: list[str]) -> list[str]:
     """A problem, after its key, for each column that the configuration names in vain."""
     known = {name.casefold() for name in columns}
-    dedupe = SOURCE_COLUMNS if table.dedupe else ()
+    dedupe = SOURCE_COLUMNS if leaves_out_repeats(table) else ()
     named = {"merge_on": table.merge_on, "partition_by": table.partition_by, "dedupe": dedupe}
     return [
         f"{key}: the rows have no column {name}; they have {', '.join(columns)}"

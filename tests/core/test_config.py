@@ -272,7 +272,6 @@ def test_what_follows_from_a_mistake_is_not_told(problems: Problems) -> None:
         ('mode = "update"', 'merge_on: missing for mode = "update"'),
         ('merge_on = ["value"]', 'merge_on: means nothing in mode = "append"'),
         ('dedupe = true\nformat = "parquet"', "dedupe: parquet cannot merge"),
-        ('dedupe = true\nmode = "complete"', 'dedupe: means nothing in mode = "complete"'),
         ('mode = "upsert"', 'mode: "upsert" is reserved for a later version'),
         ('transform = "x"', 'transform: expected "module:function", got "x"'),
         ('schema = ""', "schema: expected columns such as"),
