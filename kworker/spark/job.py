@@ -1,10 +1,12 @@
 """The job: one lease, one session, one query a table, and a progress file that tells of them."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import structlog
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.properties import admin_properties
@@ -112,6 +114,7 @@ class Job:
             self._queries = self._plan(session)
             while not self._stop.made and not self._finished:
                 self.turn(time.monotonic())
+                self._end_if_all_are_mistaken()
                 self._stop.wait(TURN_S)
             self._end()
             self._raise_failures()
@@ -136,6 +139,10 @@ class Job:
     def _ended(self, query: TableQuery) -> bool:
         """Whether there is nothing more to wait for; a job that goes on never gives one up."""
         return query.finished or (self._once and query.hopeless)
+
+    def _end_if_all_are_mistaken(self) -> None:
+        if all(query.mistaken for query in self._queries):
+            raise ConfigError([query.progress.reason for query in self._queries])
 
     def _raise_failures(self) -> None:
         """Of a job that ended by itself: the other tables are complete."""
@@ -185,20 +192,22 @@ class Job:
         self._file.write(state, why, told)
 
     def _plan(self, session: SparkSession) -> list[TableQuery]:
-        """The queries, not started yet; ConfigError with the problems of all tables."""
+        """The queries, not started yet; a table that cannot be made is refused by itself."""
         stream = results(session, self._config)
         launcher = Launcher(session, self._config, self._watch, self._trigger)
-        planned, problems = [], []
+        planned = []
         for sink in sinks(self._spark):
+            progress = TableProgress(sink.table.name)
             try:
                 rows = table_rows(stream, sink.table, self._config)
             except ValueError as error:
-                problems.append(f"spark.tables[{sink.table.name}].{error}")
+                query = self._query(sink, progress, _never)
+                query.refuse(f"spark.tables[{progress.name}].{error}")
             else:
-                planned.append(self._query(launcher, sink, rows))
                 self._warn_of_repeats(sink.table, rows)
-        if problems:
-            raise ConfigError(problems)
+                launch = partial(launcher.launch, sink, rows, progress)
+                query = self._query(sink, progress, launch)
+            planned.append(query)
         return planned
 
     def _warn_of_repeats(self, table: Table, rows: TableRows) -> None:
@@ -209,12 +218,12 @@ class Job:
                 table=table.name,
             )
 
-    def _query(self, launcher: Launcher, sink: Sink, rows: TableRows) -> TableQuery:
-        progress = TableProgress(sink.table.name)
+    def _query(
+        self, sink: Sink, progress: TableProgress, launch: Callable[[], StreamingQuery]
+    ) -> TableQuery:
         group = GroupOffsets(
             self._client, self._group(progress.name), self._config.delivery.results
         )
-        launch = partial(launcher.launch, sink, rows, progress)
         return TableQuery(progress, launch, partial(explained, sink.table, sink.checkpoint), group)
 
     def _end(self) -> None:
@@ -229,3 +238,7 @@ class Job:
             time.sleep(0.1 if running else 0)
         for query in self._queries:
             query.settle(SETTLE_S)
+
+
+def _never() -> StreamingQuery:
+    raise AssertionError("a table that was refused is not started")

@@ -50,6 +50,7 @@ class TableQuery:
         self._due = 0.0
         self._renew_at = 0.0
         self._ran = False
+        self.mistaken = False  # only a change of the file can mend it
         self._foreign_told = 0
 
     @property
@@ -69,12 +70,18 @@ class TableQuery:
 
     def turn(self, now: float, *, may_start: bool) -> None:
         """Starts the query when it is time and the topic is there, or looks after it."""
-        if self.finished:
+        if self.finished or self.mistaken:
             return
         if self._query is not None:
             self._watch(self._query, now)
         elif may_start and now >= self._due:
             self._start(now)
+
+    def refuse(self, mistake: str) -> None:
+        """Ends it before it began: only a change of the file can mend this."""
+        self.mistaken = True
+        self.progress.state, self.progress.reason = State.FAILED, mistake
+        _log.error("table refused; the others go on", table=self.progress.name, reason=mistake)
 
     def again(self) -> None:
         """Ends the query, for its start to be examined anew."""
@@ -114,10 +121,11 @@ class TableQuery:
         try:
             self._query = self._launch()
         except ConfigError as error:
-            if not self._ran:
-                raise
-            # The file was right before: something else has changed, and may change back.
-            self._failed(str(error), now)
+            if self._ran:
+                # The file was right before: something else has changed, and may change back.
+                self._failed(str(error), now)
+            else:
+                self.refuse(str(error))
             return
         except Damaged as error:
             self._failed(str(error), now)

@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_is_looked_at_again_and_never_waited_for() -> None:
     assert (table_query.progress.state, table_query.hopeless) == (State.RUNNING, False)
 
 
-def test_a_mistake_in_the_file_ends_the_job_only_at_the_first_start() -> None:
+def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
     """Later the file was right already, and what changed may change back."""
     attempts: list[Any] = [ConfigError("no"), Query(), ConfigError("no")]
 
@@ -203,8 +203,11 @@ def test_a_mistake_in_the_file_ends_the_job_only_at_the_first_start() -> None:
             raise found
         return found
 
-    with pytest.raises(ConfigError):
-        query(launch).turn(0.0, may_start=True)
+    refused = query(launch)
+    for second in range(100):
+        refused.turn(float(second), may_start=True)
+    assert (refused.mistaken, refused.hopeless, len(attempts)) == (True, True, 2)
+    assert (refused.progress.state, refused.progress.reason) == (State.FAILED, "no")
     table_query = query(launch)
     table_query.turn(0.0, may_start=True)
     table_query._query.isActive = False  # type: ignore[union-attr]
@@ -212,6 +215,7 @@ def test_a_mistake_in_the_file_ends_the_job_only_at_the_first_start() -> None:
     table_query.turn(1.0, may_start=True)
     table_query.turn(9.0, may_start=True)
     assert (table_query.progress.state, table_query.progress.reason) == (State.RESTARTING, "no")
+    assert not table_query.mistaken
 
 
 def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:
