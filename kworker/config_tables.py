@@ -20,6 +20,7 @@ LEADING_COLUMNS = (
     "key",
 )
 RESCUED_COLUMN = "_rescued"
+RECORD_COLUMN = "_record"  # for transforms, and not written
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,80}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TRANSACTIONAL = ("delta", "iceberg")
@@ -105,7 +106,7 @@ def _columns(table: Table, at: Key) -> Problems:
         text = 'expected columns such as "order_id BIGINT, total DOUBLE"'
         yield Problem((*at, "schema"), text)
     for name, count in Counter(own).items():
-        if name in (*LEADING_COLUMNS, RESCUED_COLUMN):
+        if name in (*LEADING_COLUMNS, RESCUED_COLUMN, RECORD_COLUMN):
             text = f'column "{name}" is one that kworker adds to every row; name it differently'
             yield Problem((*at, "schema"), text)
         if count > 1:

@@ -32,8 +32,11 @@ def rows(session: SparkSession, config: Config) -> dict[str, list[dict[str, Any]
     assert config.spark
     return {
         table.name: [
-            json.loads(row)
-            for row in session.read.format(table.format).load(table.path).toJSON().collect()
+            json.loads(text)
+            for (text,) in session.read.format(table.format)
+            .load(table.path)
+            .selectExpr("to_json(struct(*))")  # `toJSON` has no 10 October 1582
+            .collect()
         ]
         for table in config.spark.tables
     }

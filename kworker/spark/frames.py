@@ -1,5 +1,6 @@
 """The stream of results, and from it the rows of each table, as data frames."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException
@@ -8,7 +9,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kworker.config import Config, Table
-from kworker.config_tables import RESCUED_COLUMN
+from kworker.config_tables import RECORD_COLUMN, RESCUED_COLUMN
 from kworker.spark.kafka_options import source_options
 from kworker.spark.reasons import reason
 from kworker.spark.sinks import Shape, leaves_out_repeats, missing_columns, unchanged
@@ -26,6 +27,7 @@ from kworker.spark.tables import (
     wanted,
 )
 from kworker.spark.transforms import apply, load_transform
+from kworker.spark.values import read_schema
 
 # What one batch may take: bounds its memory, and what a crash repeats.
 BATCH_RECORDS_MAX = 500_000
@@ -71,26 +73,35 @@ def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
 
 
 def rows_of(stream: DataFrame, table: Table) -> DataFrame:
-    """What a transform is given: source position and key, the columns, and `_rescued`."""
+    """A table's rows: source position and key, the columns, and `_rescued`.
+
+    A transform is given the record as it stands on the topic, too.
+    """
     records = stream.selectExpr(*ENVELOPE).selectExpr(*RESULT)
     foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")
     taken = records.observe(READ, foreign).where(IS_RESULT).where(wanted(table))
-    texts = taken.selectExpr(*LEADING, "text", "is_text")
-    rows = _parsed(texts, table) if has_schema(table) else texts.selectExpr(*TEXT_COLUMNS)
+    record = [f"record AS {RECORD_COLUMN}"] if table.transform else []
+    texts = taken.selectExpr(*LEADING, "text", "value", *record)
+    kept = [RECORD_COLUMN] if table.transform else []
+    if has_schema(table):
+        rows = _parsed(texts, table, kept)
+    else:
+        rows = texts.selectExpr(*TEXT_COLUMNS, *kept)
     rescued = f.count(RESCUED_COLUMN).alias("rescued")
     return rows.observe(TAKEN, f.count(f.lit(1)).alias("rows"), rescued)
 
 
-def _parsed(texts: DataFrame, table: Table) -> DataFrame:
+def _parsed(texts: DataFrame, table: Table, kept: Sequence[str]) -> DataFrame:
     schema = parse_schema(table.schema_)
     misfit = misfit_column(schema)
-    fields = StructType([*schema.fields, StructField(misfit, StringType())])
+    fields = StructType([*read_schema(schema).fields, StructField(misfit, StringType())])
     # Permissive: a field that does not fit is NULL, the others keep their values.
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": misfit}
-    parsed = f.from_json("text", fields, options).alias("parsed")
+    strict = {"allowSingleQuotes": "false"}  # JSON knows but one kind of them
+    parsed = f.from_json("text", fields, {**options, **strict}).alias("parsed")
     try:
         split = texts.select("*", parsed, f.expr(FIELDS))
-        return split.selectExpr(*parsed_columns(schema))
+        return split.selectExpr(*parsed_columns(schema), *kept)
     except AnalysisException as error:
         raise ValueError(f"schema: {reason(error)}") from error
 
@@ -110,7 +121,7 @@ def _transform(table: Table, config: Config) -> Shape:
     def shape(rows: DataFrame) -> DataFrame:
         try:
             transform = load_transform(table.transform, config.file.parent)
-            return apply(transform, table.transform, rows)
+            return apply(transform, table.transform, rows).drop(RECORD_COLUMN)
         except ValueError as error:
             raise ValueError(f"transform: {error}") from error
 

@@ -112,6 +112,7 @@ class Job:
         self._stop.listen()  # pyspark has taken INT
         try:
             self._queries = self._plan(session)
+            self._end_if_all_are_mistaken()
             while not self._stop.made and not self._finished:
                 self.turn(time.monotonic())
                 self._end_if_all_are_mistaken()

@@ -76,6 +76,8 @@ def properties(config: Config, archives: Iterable[Path], folder: Path) -> dict[s
         "spark.driver.memory": "1g",
         "spark.log.structuredLogging.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        # Spark's own choice, INT96, is known to few other readers.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S:.0f}s",

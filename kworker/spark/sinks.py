@@ -1,10 +1,10 @@
 """Where a table's rows go: Delta, Parquet or Iceberg; appended, rewritten or merged."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -20,6 +20,7 @@ from kworker.spark.sql import identifier, literal
 from kworker.spark.tables import (
     IN_PARTITION,
     LATEST,
+    SEEN,
     SOURCE_COLUMNS,
     added_columns,
     check_partitions,
@@ -274,10 +275,11 @@ def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """
     if not set(SOURCE_COLUMNS) <= set(batch.columns):
         return batch.dropDuplicates(list(keys))
-    last = _last(batch, {*keys, "source_topic", "source_partition"}, IN_PARTITION)
-    return _last(last, set(keys), LATEST)
+    of_partition = batch.groupBy(*{*keys, "source_topic", "source_partition"})
+    last = of_partition.agg(_last(IN_PARTITION)).select("row.*")
+    seen = f.collect_list(f.struct(*SOURCE_COLUMNS[:-1])).alias(SEEN)
+    return last.groupBy(*keys).agg(_last(LATEST), seen).select("row.*", SEEN)
 
 
-def _last(rows: DataFrame, keys: Collection[str], by: Iterable[str]) -> DataFrame:
-    row = f.max_by(f.struct("*"), f.struct(*by)).alias("row")
-    return rows.groupBy(*keys).agg(row).select("row.*")
+def _last(by: Iterable[str]) -> Column:
+    return f.max_by(f.struct("*"), f.struct(*by)).alias("row")

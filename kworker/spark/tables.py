@@ -8,6 +8,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from kworker.config import Table
 from kworker.config_tables import LEADING_COLUMNS, RESCUED_COLUMN
 from kworker.spark.sql import identifier, literal
+from kworker.spark.values import fits, whole_characters, written
 
 SOURCE_COLUMNS = LEADING_COLUMNS[:-1]  # all but the key: they tell any two results apart
 _LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's calendar ends there
@@ -18,6 +19,16 @@ def header(name: str) -> str:
     return f"CAST(get(filter(headers, h -> h.key = {literal(name)}), 0).value AS STRING)"
 
 
+def text_of(bytes_: str) -> str:
+    """Bytes as text; NULL for what is not UTF-8."""
+    return f"CASE WHEN is_valid_utf8(CAST({bytes_} AS STRING)) THEN CAST({bytes_} AS STRING) END"
+
+
+def encoded(bytes_: str) -> str:
+    """Bytes that are no text, each of them kept."""
+    return f"concat('base64:', base64({bytes_}))"
+
+
 ENVELOPE = (
     "key",
     "value",
@@ -25,6 +36,7 @@ ENVELOPE = (
     f"{header('kworker-index')} AS number",
     f"{header('kworker-table')} AS routed",
     "coalesce(exists(headers, h -> h.key = 'kworker-replay'), false) AS replayed",
+    "named_struct('key', key, 'value', value, 'headers', headers, 'time', timestamp) AS record",
 )
 """From Kafka's columns: the record and its headers. A topic's name has no slash."""
 
@@ -34,26 +46,27 @@ RESULT = (
     "try_cast(get(position, 2) AS BIGINT) AS source_offset",
     "CASE WHEN number IS NULL THEN 0 ELSE try_cast(number AS INT) END AS source_index",
     "try_cast(get(position, 3) AS BIGINT) AS millis",
-    "make_valid_utf8(CAST(key AS STRING)) AS key",
-    "make_valid_utf8(CAST(value AS STRING)) AS text",
-    "is_valid_utf8(CAST(value AS STRING)) AS is_text",
+    f"coalesce({text_of('key')}, {encoded('key')}) AS key",
+    f"{text_of('value')} AS text",
+    "value",
     "size(position) AS parts",
     "routed",
     "replayed",
+    "record",
 )
-"""From the envelope: a position that is well-formed or NULL."""
+"""From the envelope: a position that is well-formed or NULL, and a text that is UTF-8 or NULL."""
 
 IS_RESULT = (
     "coalesce(parts = 4 AND source_topic <> '' AND source_partition >= 0"
-    " AND source_offset >= 0 AND source_index >= 0"
-    f" AND millis BETWEEN -1 AND {_LATEST_STAMP_MS}, false)"
+    " AND source_offset >= 0 AND source_index >= 0 AND millis IS NOT NULL, false)"
 )
 """Whether kworker wrote the record: others on the topic are counted and left out."""
 
 LEADING = (
     *SOURCE_COLUMNS[:-1],
     # A record without a timestamp has -1 there.
-    "CASE WHEN millis >= 0 THEN timestamp_millis(millis) END AS source_timestamp",
+    f"CASE WHEN millis BETWEEN 0 AND {_LATEST_STAMP_MS} THEN timestamp_millis(millis) END"
+    " AS source_timestamp",
     "key",
 )
 """The columns that every row begins with."""
@@ -80,25 +93,38 @@ def misfit_column(schema: StructType) -> str:
 
 
 def parsed_columns(schema: StructType) -> list[str]:
-    """From the leading columns, `text`, `is_text`, `parsed` and `fields`: the table's row.
+    """From the leading columns, `text`, `value`, `parsed` and `fields`: the table's row.
 
     `_rescued` holds the whole text of a result unless all of it stands in the columns: that
-    is one JSON object, each field of it named by the schema, once, and fitting its type.
+    is one JSON object, each field of it named by the schema, once, and fitting its type. What
+    is not UTF-8 it holds in base64.
     """
     misfit = f"parsed.{identifier(misfit_column(schema))}"
-    fits = f"is_text AND parsed IS NOT NULL AND {misfit} IS NULL AND {_one('text')}"
-    whole = f"coalesce({fits} AND {_named('fields', 'text', schema)}, false)"
-    rescued = f"CASE WHEN text IS NOT NULL AND NOT {whole} THEN text END AS {RESCUED_COLUMN}"
-    columns = (f"parsed.{identifier(name)}" for name in schema.names)
+    conditions = (
+        f"parsed IS NOT NULL AND {misfit} IS NULL",
+        _one("text"),
+        fits("parsed", schema),
+        whole_characters("text"),
+        _named("fields", "text", schema),
+    )
+    whole = f"coalesce({' AND '.join(filter(None, conditions))}, false)"
+    rescued = (
+        f"CASE WHEN text IS NULL THEN {encoded('value')} WHEN NOT {whole} THEN text END"
+        f" AS {RESCUED_COLUMN}"
+    )
+    columns = (
+        f"{written(f'parsed.{identifier(each.name)}', each.dataType)} AS {identifier(each.name)}"
+        for each in schema.fields
+    )
     return [*LEADING_COLUMNS, *columns, rescued]
 
 
 TEXT_COLUMNS = (
     *LEADING_COLUMNS,
     "text AS value",
-    f"CASE WHEN NOT is_text THEN text END AS {RESCUED_COLUMN}",
+    f"CASE WHEN text IS NULL THEN {encoded('value')} END AS {RESCUED_COLUMN}",
 )
-"""The row of a table without a schema; what is not UTF-8 was mended, and is marked."""
+"""The row of a table without a schema."""
 
 
 def _one(text: str) -> str:
@@ -206,6 +232,9 @@ IN_PARTITION = ("source_offset", "source_index")
 LATEST = ("source_timestamp", *SOURCE_COLUMNS[:-1])
 """The same of two rows of different partitions, whatever the order in which they come."""
 
+SEEN = "_kworker_seen"
+"""Of a row that updates: where the last row of its key stands, in each source partition."""
+
 
 def merge_statement(
     target: str, rows: str, columns: Collection[str], keys: Iterable[str], *, update: bool
@@ -213,13 +242,14 @@ def merge_statement(
     """Inserts the rows whose keys the table lacks; with `update`, replaces those it has.
 
     A row with a source position does not replace a later one: a result may come again, or
-    late, in a batch of its own.
+    late, in a batch of its own. Of a partition that had a later one since, none stays.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)
     later = f" AND {_LATER}" if ordered else ""
-    matched = f" WHEN MATCHED{later} THEN UPDATE SET *" if update else ""
-    names = [identifier(column) for column in columns]
+    names = [identifier(column) for column in columns if column != SEEN]
+    assignments = ", ".join(f"t.{name} = r.{name}" for name in names)
+    matched = f" WHEN MATCHED{later} THEN UPDATE SET {assignments}" if update else ""
     values = ", ".join(f"r.{name}" for name in names)
     return (
         f"MERGE INTO {target} t USING {rows} r ON {on}{matched}"
@@ -233,6 +263,9 @@ def _later(columns: Iterable[str]) -> str:
 
 
 _LATER = (
-    "CASE WHEN r.source_topic = t.source_topic AND r.source_partition = t.source_partition"
+    "(CASE WHEN r.source_topic = t.source_topic AND r.source_partition = t.source_partition"
     f" THEN {_later(IN_PARTITION)} ELSE {_later(LATEST)} END"
+    f" OR exists(r.{SEEN}, s -> s.source_topic = t.source_topic"
+    " AND s.source_partition = t.source_partition"
+    " AND struct(s.source_offset, s.source_index) > struct(t.source_offset, t.source_index)))"
 )

@@ -1,0 +1,172 @@
+"""Which JSON a column's type holds without loss, as Spark SQL text: built without a JVM.
+
+Spark's reader of JSON rounds, cuts and wraps around without a word. So what it would change is read
+as a VARIANT, which knows what stood there, and written only if nothing of it is lost.
+"""
+
+from collections.abc import Callable
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from kworker.spark.sql import identifier, literal
+
+# Year 0 and years of five digits are known to Spark only, and to no other reader.
+_DAY = r"(?!0000)\d{4}-\d{2}-\d{2}"
+_TIME = r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6}0*)?)?"
+_ZONE = r" ?(Z|UTC|[+-]\d{2}(:?\d{2})?)"
+# A character beyond 16 bits is two escapes; one without the other is none at all.
+_HIGH, _LOW = r"\\u[dD][89abAB]..", r"\\u[dD][c-fC-F].."
+_HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
+_CHANGED = (
+    StringType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+
+
+def read_schema(schema: StructType) -> StructType:
+    """The schema by which JSON is read, for columns of `schema`."""
+    return StructType([StructField(f.name, _read_as(f.dataType)) for f in schema.fields])
+
+
+def written(value: str, type_: DataType, depth: int = 0) -> str:
+    """SQL of what is written of a value that was read so: NULL where something would be lost."""
+    if _read_as(type_) == type_:
+        return value
+    inner = f"v{depth}"
+    if isinstance(type_, ArrayType):
+        return f"transform({value}, {inner} -> {written(inner, type_.elementType, depth + 1)})"
+    if isinstance(type_, MapType):
+        each = written(inner, type_.valueType, depth + 1)
+        return f"transform_values({value}, (k{depth}, {inner}) -> {each})"
+    if isinstance(type_, StructType):
+        fields = (
+            f"{literal(field.name)}, {written(_of(value, field), field.dataType, depth)}"
+            for field in type_.fields
+        )
+        return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
+    if isinstance(type_, ByteType):
+        return f"try_cast({value} AS TINYINT)"
+    if isinstance(type_, (DoubleType, FloatType)):
+        return _number(value, type_)
+    return _text(value, type_)
+
+
+def fits(value: str, type_: DataType, depth: int = 0) -> str:
+    """SQL that tells whether all that was read is `written`; "" for a type that holds it all."""
+    if _read_as(type_) == type_:
+        return ""
+    inner = f"v{depth}"
+    if isinstance(type_, StructType):
+        each = (fits(_of(value, field), field.dataType, depth) for field in type_.fields)
+        return " AND ".join(filter(None, each))
+    if isinstance(type_, ArrayType):
+        every = fits(inner, type_.elementType, depth + 1)
+        return f"({value} IS NULL OR forall({value}, {inner} -> {every}))"
+    if isinstance(type_, MapType):
+        every = fits(inner, type_.valueType, depth + 1)
+        return f"({value} IS NULL OR forall(map_values({value}), {inner} -> {every}))"
+    nothing = f"{value} IS NULL"
+    if not isinstance(type_, ByteType):
+        nothing += f" OR {_kind(value)} = 'VOID'"
+    return f"({nothing} OR {written(value, type_)} IS NOT NULL)"
+
+
+def whole_characters(text: str) -> str:
+    """SQL that tells whether no escape in a text is half a character."""
+    return f"NOT (instr({text}, {literal(chr(92) + 'u')}) > 0 AND {text} RLIKE {literal(_HALF)})"
+
+
+def _read_as(type_: DataType) -> DataType:
+    if isinstance(type_, _CHANGED):
+        return VariantType()
+    if isinstance(type_, ByteType):
+        return ShortType()  # as a byte, 200 would be read as -56
+    if isinstance(type_, ArrayType):
+        return _inside(type_, type_.elementType, ArrayType)
+    if isinstance(type_, MapType):
+        return _inside(type_, type_.valueType, lambda value: MapType(StringType(), value))
+    if isinstance(type_, StructType):
+        fields = [StructField(f.name, _read_as(f.dataType)) for f in type_.fields]
+        changes = any(f.dataType != g.dataType for f, g in zip(fields, type_.fields, strict=True))
+        return StructType(fields) if changes else type_
+    return type_
+
+
+def _inside(type_: DataType, inner: DataType, rebuilt: Callable[[DataType], DataType]) -> DataType:
+    read = _read_as(inner)
+    return type_ if read == inner else rebuilt(read)
+
+
+def _text(value: str, type_: DataType) -> str:
+    """Of what is told apart by its text: numbers stand there with all their digits."""
+    text = f"variant_get({value}, '$', 'string')"
+    if isinstance(type_, StringType):
+        return f"CASE WHEN {_is_string(value)} THEN {text} END"
+    # Of a number as a DOUBLE digits may be missing, as of one with an exponent or of more than 38.
+    kind = f"{_kind(value)} <> 'DOUBLE'" if isinstance(type_, DecimalType) else _is_string(value)
+    matches = f"{text} RLIKE {literal(f'^({_pattern(type_)})$')}"
+    return f"CASE WHEN {kind} AND {matches} THEN try_cast({text} AS {type_.simpleString()}) END"
+
+
+def _pattern(type_: DataType) -> str:
+    """The texts of which a type holds all."""
+    if isinstance(type_, DateType):
+        return _DAY
+    if isinstance(type_, TimestampType):
+        return f"{_DAY}({_TIME}({_ZONE})?)?"
+    if isinstance(type_, TimestampNTZType):
+        return f"{_DAY}({_TIME})?"
+    assert isinstance(type_, DecimalType)
+    return rf"-?\d+(\.\d{{0,{type_.scale}}}0*)?"
+
+
+def _number(value: str, type_: DataType) -> str:
+    """A whole number is the same one, any other the nearest that there is.
+
+    What is 0 or infinite for being too small or too large is neither.
+    """
+    number, kind = f"try_variant_get({value}, '$', 'double')", _kind(value)
+    whole = f"try_cast({number} AS BIGINT) = try_variant_get({value}, '$', 'bigint')"
+    exact = (
+        f"CASE WHEN {kind} = 'BIGINT' OR {kind} LIKE 'DECIMAL(%,0)' THEN {whole}"
+        f" WHEN {kind} LIKE 'DECIMAL%' THEN true"
+        f" WHEN {kind} = 'DOUBLE' THEN {number} <> 0 AND abs({number}) < double('Infinity') END"
+    )
+    if isinstance(type_, FloatType):
+        single = f"try_variant_get({value}, '$', 'float')"
+        exact = f"{exact} AND double(string({single})) = {number}"
+        return f"CASE WHEN {exact} THEN {single} END"
+    return f"CASE WHEN {exact} THEN {number} END"
+
+
+def _kind(value: str) -> str:
+    return f"schema_of_variant({value})"
+
+
+def _is_string(value: str) -> str:
+    return f"{_kind(value)} = 'STRING'"
+
+
+def _of(value: str, field: StructField) -> str:
+    return f"{value}.{identifier(field.name)}"
