@@ -90,7 +90,7 @@ class TooLarge(Unpublishable):
 class Output:
     """One record to produce, ready: bytes and a topic."""
 
-    __slots__ = ("_headers", "key", "partition", "size", "topic", "value")
+    __slots__ = ("key", "own", "partition", "size", "topic", "value")
 
     def __init__(
         self,
@@ -103,6 +103,8 @@ class Output:
     ) -> None:
         """Bytes as `headers` are the source alone: thousands wait, and lists cost more.
 
+        They are for the only result of a record that has no headers, and has this key.
+
         `size` is an upper bound of its bytes in a batch, from a caller who has counted;
         without a `partition` the key decides.
         """
@@ -110,14 +112,14 @@ class Output:
         self.key = key
         self.value = value
         self.partition = partition
-        self._headers = headers
+        self.own = headers
         self.size = size_of(self.headers, key, value) if size is None else size
 
     @property
     def headers(self) -> HeaderList:
         """In order, as they are written."""
-        headers = self._headers
-        return [(SOURCE, headers)] if isinstance(headers, bytes) else headers
+        own = self.own
+        return [(SOURCE, own)] if isinstance(own, bytes) else own
 
 
 def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:

@@ -1,6 +1,6 @@
 """A record on its way through a worker, and the partition that it came from."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from operator import ne
 
@@ -8,7 +8,7 @@ from kworker.core.headers import OFFSET_BITS, Envelope, Source
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
 from kworker.core.offset_map import Committed, Run, encode
-from kworker.core.outcome import RECORD_OVERHEAD, Outcome
+from kworker.core.outcome import RECORD_OVERHEAD, Outcome, Output
 
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
@@ -125,7 +125,7 @@ class Partition:
             return None
         if self.origin is None:
             return Committed(position)
-        beyond = self.ledger.beyond or any(offset > position for offset in offsets)
+        beyond = self.ledger.beyond or max(offsets, default=-1) > position
         return Committed(position, encode(self.origin, position, runs if beyond else []))
 
     @property
@@ -138,11 +138,16 @@ Reports = tuple[tuple[object, object], ...]
 """Delivery reports of outputs that failed: what the client says, and the output."""
 
 
+PACKED: RawMessage = Fields(("", -1, -1), 0, None, None, ())
+"""Stands in for the client's record where its value and its result tell all of it."""
+
+
 class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
-    `place` is set with an envelope only: its source's, as the scoreboard names it.
+    `place` is set with an envelope only: its source's, as the scoreboard names it; `value` only
+    while it is packed.
     """
 
     __slots__ = (
@@ -159,6 +164,7 @@ class Record:
         "refusals",
         "size",
         "taken",
+        "value",
     )
 
     def __init__(
@@ -199,11 +205,34 @@ class Record:
         self.size, self.taken = again.size, again.taken
         self.refusals = ()  # of outputs that are written anew
 
+    def pack(self) -> None:
+        """It has run, and waits with thousands of others: what its result tells is not kept twice.
+
+        Only for one whose outcome is an `Output` that has its source alone as `own`.
+        """
+        self.value = self.raw.value()
+        self.raw = PACKED
+
+    def unpack(self) -> None:
+        """It is to be read again."""
+        if self.raw is PACKED:
+            source, result = self._packed()
+            self.raw = Fields(source.place, source.timestamp, result.key, self.value, ())
+            del self.value
+
+    def _packed(self) -> tuple[Source, Output]:
+        assert isinstance(self.outcome, list)
+        (result,) = self.outcome
+        assert isinstance(result.own, bytes)
+        return Source.parse(result.own), result
+
     @property
     def source(self) -> Source:
         """Where it comes from first, whichever topic it was taken from."""
         if self.envelope is not None:
             return self.envelope.source
+        if self.raw is PACKED:
+            return self._packed()[0]
         partition = self.partition
         return Source(partition.topic, partition.number, self.offset, self.raw.timestamp()[1])
 
@@ -215,14 +244,11 @@ class Record:
         self.refusals = (*self.refusals, (error, message))
 
 
-def by_partition(records: Sequence[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:
+def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:
     """The records of each partition together: what is done for many at once costs half."""
-    partitions = [record.partition for record in records]
-    if not partitions or partitions.count(partitions[0]) == len(partitions):
-        return [(partitions[0], records)] if partitions else []
-    found: dict[Partition, list[Record]] = {partition: [] for partition in partitions}
-    for partition, record in zip(partitions, records, strict=True):
-        found[partition].append(record)
+    found: defaultdict[Partition, list[Record]] = defaultdict(list)
+    for record in records:
+        found[record.partition].append(record)
     return found.items()
 
 

@@ -85,13 +85,14 @@ class Backlog:
         """Takes over records whose outcomes are lists of outputs."""
         total = 0
         for record in records:
-            outputs: list[Output] = record.outcome  # type: ignore[assignment]
-            size = _OBJECT_BYTES * len(outputs)
-            for output in outputs:
-                size += output.size
             # What it was is kept, for what it became may be refused.
-            record.size += size
-            total += record.size
+            size = record.size
+            for output in _outputs(record):
+                size += _OBJECT_BYTES + output.size
+                if type(output.own) is bytes:
+                    record.pack()
+            record.size = size
+            total += size
         self.waiting.extend(records)
         self.pending += len(records)
         self._bytes += total
@@ -349,6 +350,11 @@ class Backlog:
 
     def let_go(self, records: list[Record]) -> None:
         """They were under way, and are another's to publish; or they were condemned."""
+        self._count_out(records)
+        for record in records:
+            record.unpack()
+
+    def _count_out(self, records: list[Record]) -> None:
         self.pending -= len(records)
         self._bytes -= sum([record.size for record in records])
         if not self.pending:
@@ -358,7 +364,7 @@ class Backlog:
 
     def settled(self, records: list[Record]) -> None:
         """They are in Kafka."""
-        self.let_go(records)
+        self._count_out(records)
         if not records:
             return
         # One of many will do: it tells what the topic takes.

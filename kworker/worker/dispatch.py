@@ -296,8 +296,7 @@ class Dispatch:
         done = [record for record in ended if record.partition.open]
         if len(done) < len(ended):
             done += self._ended_late([record for record in ended if not record.partition.open])
-        telling = [record for record in done if record.outcome is not None]
-        odd = [record for record in telling if type(record.outcome) is not list]
+        odd = [r for r in done if (of := r.outcome) is not None and type(of) is not list]
         if odd or self._doomed:
             done = [r for r in done if r.outcome is None or type(r.outcome) is list]
             self._triage.succeeded(done)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from enum import Enum, auto
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -19,6 +20,7 @@ from kworker.worker.doubt import Doubt, Fences, Foreign
 from kworker.worker.transacting import Member, TransactionPolicy, Transactor
 
 _LOG = structlog.get_logger()
+_refusals = attrgetter("refusals")
 
 Begin = Callable[[Callable[[], Any]], "Future[Any]"]
 """Begins a call that may block, elsewhere."""
@@ -202,7 +204,8 @@ class ExactlyOnce:
 
     def _begin(self, now: float) -> bool:
         """Whether a transaction with something in it has begun."""
-        if not (self._backlog.ready(now) or (self._due and self._news())):
+        owned = self._partitions.values()
+        if not (self._backlog.ready(now) or (self._due and self._committer.news(owned))):
             if self._due and not self._backlog.pending:
                 self._trouble = ""  # what it was about is gone, with its partition
             self._due = False
@@ -222,7 +225,7 @@ class ExactlyOnce:
         self._hear_at = now + self._policy.hear_every_s
         self._transactor.poll()
         if not self._transactor.unfinished:
-            if any(record.refusals for record in self._batch.records):
+            if any(map(_refusals, self._batch.records)):
                 self._abort(now)
             else:
                 self._end(now)
@@ -234,8 +237,9 @@ class ExactlyOnce:
 
     def _end(self, now: float) -> None:
         """Positions as they are once all of it is settled; then nobody can take it back."""
-        positions = self._news()
-        if not positions or not all(_named(r, positions) for r in self._batch.records):
+        settling = self._settling()
+        positions = self._committer.news(self._partitions.values(), settling)
+        if not positions or not all(_named(*each, positions) for each in settling.items()):
             self._abort(now)  # a topic did not take what it was begun for, or what it counts on
             return
         try:
@@ -243,7 +247,7 @@ class ExactlyOnce:
         except Refused as refused:
             self._abort(now, why=str(refused))  # the client will tell of the loss
             return
-        self._committer.sending(positions, self._partitions.values(), self._settling())
+        self._committer.sending(positions, self._partitions.values(), settling)
         transactor, self._sent = self._transactor, positions
 
         def end() -> None:
@@ -251,10 +255,6 @@ class ExactlyOnce:
             transactor.commit()
 
         self._begin_aside(Step.ENDING, end, now)
-
-    def _news(self) -> dict[At, Committed]:
-        """Of what is owned, once the batch is settled, too."""
-        return self._committer.news(self._partitions.values(), self._settling())
 
     def _settling(self) -> Mapping[Partition, Collection[int]]:
         batch = by_partition(self._batch.records)
@@ -431,10 +431,11 @@ def _is_refused(record: Record) -> bool:
     return bool(record.refusals) and refusal_of(record.refusals).fault is not Fault.NOBODY
 
 
-def _named(record: Record, positions: Mapping[At, Committed]) -> bool:
-    """Whether whoever reads these positions knows that the record is done."""
-    partition = record.partition
+def _named(
+    partition: Partition, offsets: Collection[int], positions: Mapping[At, Committed]
+) -> bool:
+    """Whether whoever reads these positions knows that these records are done."""
     held = positions.get((partition.topic, partition.number))
     if held is None or not partition.open:
         return False
-    return partition.origin is not None or record.offset < held.position
+    return partition.origin is not None or max(offsets) < held.position

@@ -284,16 +284,16 @@ class Poller:
     def _settle(self, ended: list[Record]) -> None:
         self._outcomes += len(ended)
         telling = [record for record in ended if record.outcome is not None]
+        if len(telling) < len(ended):
+            self._done([record for record in ended if record.outcome is None])
+        if odd := [record for record in telling if type(record.outcome) is not list]:
+            skipped = [record for record in odd if type(record.outcome) is Skipped]
+            self._letters += len(odd) - len(skipped)
+            self.counters.duplicates += len(skipped)
+            self._settle_ledgers(skipped)
+            telling = [record for record in telling if type(record.outcome) is not Skipped]
         if telling:
-            ended = [record for record in ended if record.outcome is None]
-            skipped = [record for record in telling if type(record.outcome) is Skipped]
-            if skipped:
-                self.counters.duplicates += len(skipped)
-                self._settle_ledgers(skipped)
-                telling = [record for record in telling if type(record.outcome) is not Skipped]
-            self._letters += sum([type(record.outcome) is not list for record in telling])
             self.backlog.add(telling)
-        self._done(ended)
 
     def _published(self, records: list[Record]) -> None:
         """What they led to is in Kafka."""

@@ -55,12 +55,12 @@ def begin(bench: Bench, count: int) -> None:
 
 
 def end(bench: Bench, offsets: Iterable[int], *, null: bool = False, size: int = 0) -> None:
-    """Each with a result of its own."""
+    """Each with a result of its own, as a handler's dictionary is one where its key is not null."""
     for offset in offsets:
         value = b"%d" % offset
         record = bench.holds(value)
-        key = None if null else record.raw.key()
-        bench.pool.end(record, [Output(RESULTS, key, value.ljust(size, b"."), [])])
+        key, own = (None, []) if null else (record.raw.key(), str(record.source).encode())
+        bench.pool.end(record, [Output(RESULTS, key, value.ljust(size, b"."), own)])
 
 
 def until_idle(bench: Bench) -> None:
@@ -117,7 +117,12 @@ def test_of_a_hundred_only_those_over_a_lowered_limit_die(kafka: MemoryKafka, na
     until_idle(bench)
     large = [offset for offset in range(100) if offset % 10 == 7]
     assert written(kafka) == [offset for offset in range(100) if offset not in large]
-    assert sorted(written(kafka, DEAD)) == large
+    letters = {int(raw.value() or b""): raw for raw in kafka.records(DEAD)}
+    assert sorted(letters) == large
+    for offset, raw in letters.items():
+        stamp = kafka.records("foo")[offset].timestamp()[1]
+        assert raw.key() == b"k%d" % offset
+        assert told(raw, names.SOURCE) == f"foo/0/{offset}/{stamp}"
     assert bench.facts.limit(RESULTS) == 2_000
 
 
