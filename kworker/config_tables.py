@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from kworker.config import Settings, Spark, Table
 from kworker.config_keys import Key, nearest
@@ -24,6 +24,12 @@ RECORD_COLUMN = "_record"  # for transforms, and not written
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,80}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TRANSACTIONAL = ("delta", "iceberg")
+_LASTING = (
+    "spark.sql.defaultCatalog",
+    "spark.sql.catalogImplementation",
+    "spark.sql.catalog.spark_catalog",
+)
+"""With one of these, a table without a catalog's name may be in one that outlives the session."""
 
 
 def tables(config: Settings) -> Problems:
@@ -36,6 +42,7 @@ def tables(config: Settings) -> Problems:
         key: Key = ("spark", "tables", index)
         for rule in (_name, _place, _mode, _dedupe, _transform, _columns):
             yield from rule(table, key)
+        yield from _catalog(table, key, config.spark.conf)
 
 
 def _trigger(spark: Spark) -> Problems:
@@ -70,6 +77,16 @@ def _place(table: Table, at: Key) -> Problems:
     if not table.path and not table.table:
         text = 'missing; give path = "data/orders" or table = "catalog.schema.orders"'
         yield Problem((*at, "path"), text, ((*at, "table"),))
+
+
+def _catalog(table: Table, at: Key, conf: Collection[str]) -> Problems:
+    """The session's own catalog forgets its tables; their folders then stop the next start."""
+    first, *others = table.table.split(".")
+    known = {f"spark.sql.catalog.{first}", *_LASTING}
+    if first and len(others) < 2 and known.isdisjoint(conf):
+        text = f'"{table.table}" names no catalog, and Spark\'s own forgets its tables at each end'
+        step = 'give catalog.schema.table, with "spark.sql.catalog.…" in [spark.conf], or path'
+        yield Problem((*at, "table"), f"{text}; {step}")
 
 
 def _mode(table: Table, at: Key) -> Problems:

@@ -287,6 +287,36 @@ def test_a_table_that_cannot_be_is_told(problems: Problems, lines: str, line: st
     assert found.startswith(f"spark.tables[orders].{line}")
 
 
+@pytest.mark.parametrize("conf", ["", '"spark.sql.catalog.other" = "org.example.Catalog"'])
+@pytest.mark.parametrize("name", ["orders", "shop.orders"])
+def test_a_table_without_a_catalog_would_be_forgotten(
+    problems: Problems, name: str, conf: str
+) -> None:
+    """Spark's own catalog ends with its session, and then the table's folder is in the way."""
+    [line] = problems(in_catalog(name, conf))
+    assert line.startswith(f'spark.tables[t].table: "{name}" names no catalog')
+
+
+@pytest.mark.parametrize(
+    ("name", "conf"),
+    [
+        ("orders", '"spark.sql.defaultCatalog" = "lake"'),
+        ("shop.orders", '"spark.sql.catalogImplementation" = "hive"'),
+        ("lake.orders", '"spark.sql.catalog.lake" = "org.apache.iceberg.spark.SparkCatalog"'),
+        ("lake.shop.orders", ""),  # which the cluster's own defaults may know
+    ],
+)
+def test_a_table_in_a_catalog_that_lasts_is_taken(load: Load, name: str, conf: str) -> None:
+    """Some catalogs have no schemas, and one is the default."""
+    spark = load(in_catalog(name, conf)).spark
+    assert spark is not None
+    assert [table.table for table in spark.tables] == [name]
+
+
+def in_catalog(name: str, conf: str) -> str:
+    return f'{toml()}\n[spark.conf]\n{conf}\n[[spark.tables]]\nname = "t"\ntable = "{name}"'
+
+
 def test_columns_are_read_through_nested_types(load: Load) -> None:
     """Commas within a type part no columns, so these names all exist."""
     schema = "a STRUCT<x: INT, y: DECIMAL(10,2)>, `b c` MAP<STRING, INT> COMMENT 'd, e', f INT"

@@ -222,7 +222,9 @@ def test_what_show_prints_is_a_file_that_means_the_same(
         retry='delays = ["90s", "1.5s"]',
         spark__conf='"spark.x" = "a \\"quoted\\" word"',
     )
-    text += '[[spark.tables]]\nname = "t"\npath = "p"\n[[spark.tables]]\nname = "u"\ntable = "c.u"'
+    text += (
+        '[[spark.tables]]\nname = "t"\npath = "p"\n[[spark.tables]]\nname = "u"\ntable = "c.s.u"'
+    )
     config = load(text)
     show_command(config.file)
     printed = capsys.readouterr().out
