@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 
 from kworker.config import Settings, Spark, Table
 from kworker.config_keys import Key, nearest
@@ -24,12 +24,7 @@ RECORD_COLUMN = "_record"  # for transforms, and not written
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,80}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TRANSACTIONAL = ("delta", "iceberg")
-_LASTING = (
-    "spark.sql.defaultCatalog",
-    "spark.sql.catalogImplementation",
-    "spark.sql.catalog.spark_catalog",
-)
-"""With one of these, a table without a catalog's name may be in one that outlives the session."""
+_OWN_CATALOG = "spark_catalog"  # where a name without a catalog is
 
 
 def tables(config: Settings) -> Problems:
@@ -79,14 +74,24 @@ def _place(table: Table, at: Key) -> Problems:
         yield Problem((*at, "path"), text, ((*at, "table"),))
 
 
-def _catalog(table: Table, at: Key, conf: Collection[str]) -> Problems:
+def _catalog(table: Table, at: Key, conf: Mapping[str, str]) -> Problems:
     """The session's own catalog forgets its tables; their folders then stop the next start."""
+    if not table.table:
+        return
     first, *others = table.table.split(".")
-    known = {f"spark.sql.catalog.{first}", *_LASTING}
-    if first and len(others) < 2 and known.isdisjoint(conf):
-        text = f'"{table.table}" names no catalog, and Spark\'s own forgets its tables at each end'
+    named = len(others) > 1 or f"spark.sql.catalog.{first}" in conf
+    catalog = first if named else conf.get("spark.sql.defaultCatalog", _OWN_CATALOG)
+    if catalog == _OWN_CATALOG and not _own_lasts(conf):
+        text = f'"{table.table}" is in Spark\'s own catalog, which forgets its tables at each end'
         step = 'give catalog.schema.table, with "spark.sql.catalog.…" in [spark.conf], or path'
         yield Problem((*at, "table"), f"{text}; {step}")
+
+
+def _own_lasts(conf: Mapping[str, str]) -> bool:
+    """Hive's does, and one with properties; Delta's alone hands on to the one in memory."""
+    properties = f"spark.sql.catalog.{_OWN_CATALOG}."
+    hive = conf.get("spark.sql.catalogImplementation") == "hive"
+    return hive or any(key.startswith(properties) for key in conf)
 
 
 def _mode(table: Table, at: Key) -> Problems:

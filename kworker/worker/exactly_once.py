@@ -239,7 +239,8 @@ class ExactlyOnce:
         """Positions as they are once all of it is settled; then nobody can take it back."""
         settling = self._settling()
         positions = self._committer.news(self._partitions.values(), settling)
-        if not positions or not all(_named(*each, positions) for each in settling.items()):
+        known = (_named(partition, own, positions) for partition, own in settling.items())
+        if not positions or not all(known):
             self._abort(now)  # a topic did not take what it was begun for, or what it counts on
             return
         try:

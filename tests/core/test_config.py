@@ -287,14 +287,23 @@ def test_a_table_that_cannot_be_is_told(problems: Problems, lines: str, line: st
     assert found.startswith(f"spark.tables[orders].{line}")
 
 
-@pytest.mark.parametrize("conf", ["", '"spark.sql.catalog.other" = "org.example.Catalog"'])
-@pytest.mark.parametrize("name", ["orders", "shop.orders"])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        "",
+        '"spark.sql.catalog.other" = "org.example.Catalog"',
+        '"spark.sql.catalog.spark_catalog" = "org.apache.spark.sql.delta.catalog.DeltaCatalog"',
+        '"spark.sql.catalogImplementation" = "in-memory"',
+        '"spark.sql.defaultCatalog" = "spark_catalog"',
+    ],
+)
+@pytest.mark.parametrize("name", ["orders", "shop.orders", "spark_catalog.shop.orders"])
 def test_a_table_without_a_catalog_would_be_forgotten(
     problems: Problems, name: str, conf: str
 ) -> None:
     """Spark's own catalog ends with its session, and then the table's folder is in the way."""
     [line] = problems(in_catalog(name, conf))
-    assert line.startswith(f'spark.tables[t].table: "{name}" names no catalog')
+    assert line.startswith(f'spark.tables[t].table: "{name}" is in Spark\'s own catalog')
 
 
 @pytest.mark.parametrize(
@@ -302,6 +311,7 @@ def test_a_table_without_a_catalog_would_be_forgotten(
     [
         ("orders", '"spark.sql.defaultCatalog" = "lake"'),
         ("shop.orders", '"spark.sql.catalogImplementation" = "hive"'),
+        ("shop.orders", '"spark.sql.catalog.spark_catalog.type" = "hadoop"'),
         ("lake.orders", '"spark.sql.catalog.lake" = "org.apache.iceberg.spark.SparkCatalog"'),
         ("lake.shop.orders", ""),  # which the cluster's own defaults may know
     ],
