@@ -3,11 +3,11 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, count, islice
+from itertools import chain, count
 from typing import Literal, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from kworker.core.record import Home, Partition, Record
+from kworker.core.record import Home, Partition, Record, follow, followers
 
 Ordering = Literal["key", "partition", "none"]
 _WHOLE_PARTITION = True
@@ -84,10 +84,10 @@ class Lanes:
             elif lane not in busy:
                 busy[lane] = record
                 ready(record)
-            elif isinstance(held := busy[lane], deque):
-                held.append(record)
             else:
-                busy[lane] = deque((held, record))
+                holder = busy[lane]
+                last = holder if holder.follower is None else holder.last
+                last.follower = holder.last = record
         if not home.ready:
             self._turn.pop()
 
@@ -130,15 +130,19 @@ class Lanes:
             if lane is None:
                 continue
             home = record.home
-            if (held := home.busy.pop(lane, None)) is record or held is None:
+            if (holder := home.busy.pop(lane, None)) is not record:
+                if holder is not None:
+                    home.busy[lane] = holder
                 continue
-            home.busy[lane] = held
-            if not isinstance(held, deque) or held[0] is not record:
+            if (following := record.follower) is None:
                 continue
-            held.popleft()
-            following, ready = held[0], home.ready
-            if len(held) == 1:
-                home.busy[lane] = following
+            if following.follower is not None:
+                following.last = record.last
+            # Else one that is kept would keep all that ever followed.
+            record.follower = None
+            del record.last
+            home.busy[lane] = following
+            ready = home.ready
             # Older first: the oldest record is what holds back the commit.
             if not ready:
                 self._turn.append(home)
@@ -150,8 +154,8 @@ class Lanes:
 
     def behind(self, record: Record) -> Sequence[Record]:
         """What waits in the record's lane for its end."""
-        held = None if record.lane is None else record.home.busy.get(record.lane)
-        return list(held)[1:] if isinstance(held, deque) else ()
+        holder = None if record.lane is None else record.home.busy.get(record.lane)
+        return () if holder is None else followers(holder)
 
     def park(self, record: Record, due: float) -> None:
         """The record runs again at `due` (monotonic seconds); its lane waits with it."""
@@ -241,12 +245,16 @@ class Lanes:
         self._turn = deque(home for home in self._turn if home.ready)
         behind, unheld = [], []
         for home in homes:
-            for lane, (head, *others) in [(lane, _all(held)) for lane, held in home.busy.items()]:
+            for lane, head in list(home.busy.items()):
+                others = followers(head)
                 least = -1 if head in parked else above
                 going = {r for r in others if r.partition is partition and r.offset > least}
                 staying = [record for record in others if record not in going]
                 behind += [record for record in others if record in going]
-                home.busy[lane] = deque((head, *staying)) if staying else head
+                for record in going:
+                    record.follower = None
+                if others:
+                    follow(head, staying)
                 if head in leaving or (out and head.partition is partition):
                     if (home, lane) in self._holding:
                         unheld += staying
@@ -275,11 +283,6 @@ class Lanes:
             record.home.ready.append(record)
 
 
-def _all(held: Record | deque[Record]) -> Iterable[Record]:
-    return held if isinstance(held, deque) else (held,)
-
-
 def _waiting_in(home: Home) -> Iterable[Record]:
     """What waits in a home's lanes, parked records aside."""
-    behind = (islice(held, 1, None) for held in home.busy.values() if isinstance(held, deque))
-    return chain(home.ready, *behind)
+    return chain(home.ready, *map(followers, home.busy.values()))

@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
+from itertools import zip_longest
 from operator import ne
 
 from kworker.core.headers import OFFSET_BITS, Envelope, Source
@@ -29,16 +30,15 @@ class Home:
         self.topic = topic
         self.number = number
         self.ready: deque[Record] = deque()  # may run now
-        # Each lane that is held: the record that holds it, or that one and those behind it.
-        self.busy: dict[object, Record | deque[Record]] = {}
+        self.busy: dict[object, Record] = {}  # which holds a lane; others follow it
 
     def replace(self, holder: "Record", by: "Record") -> None:
         """Its lane, if the record holds one, is held by another."""
-        held = self.busy.get(holder.lane)
-        if held is holder:
+        if self.busy.get(holder.lane) is holder:
             self.busy[holder.lane] = by
-        elif isinstance(held, deque) and held[0] is holder:
-            held[0] = by
+            behind = followers(holder)
+            follow(holder, ())
+            follow(by, behind)
 
 
 class Partition:
@@ -147,15 +147,19 @@ class Record:
 
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
     `place` is set with an envelope only: its source's, as the scoreboard names it; `value` only
-    while it is packed.
+    while it is packed; `last` of one that has followers.
     """
+
+    last: "Record"
 
     __slots__ = (
         "attempt",
         "claim",
         "envelope",
+        "follower",
         "home",
         "lane",
+        "last",
         "offset",
         "outcome",
         "partition",
@@ -182,6 +186,7 @@ class Record:
         self.envelope: Envelope | None = None  # of one that comes again, by the requeue topic
         self.claim: object = None  # what idempotency knows of it
         self.lane = lane  # None: no order to keep
+        self.follower: Record | None = None  # the next of its lane
         self.size = size
         self.raw = raw
         self.taken = taken  # the number of the take that brought it: what is older goes first
@@ -242,6 +247,26 @@ class Record:
         The record is its own callback: a bound method for each would be one object more.
         """
         self.refusals = (*self.refusals, (error, message))
+
+
+def followers(record: Record) -> list[Record]:
+    """Those behind it in its lane, in order."""
+    found: list[Record] = []
+    following = record.follower
+    while following is not None:
+        found.append(following)
+        following = following.follower
+    return found
+
+
+def follow(holder: Record, behind: Sequence[Record]) -> None:
+    """These, and no others, follow a holder."""
+    if holder.follower is not None:
+        del holder.last
+    for record, following in zip_longest((holder, *behind), behind):
+        record.follower = following
+    if behind:
+        holder.last = behind[-1]
 
 
 def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:

@@ -1,5 +1,6 @@
 """Lanes against a model: order of each key, one at a time, nothing lost and nothing twice."""
 
+import gc
 from collections import Counter
 
 import pytest
@@ -245,3 +246,20 @@ def test_a_drop_takes_what_waits_behind_a_parked_record_wherever_it_lies() -> No
     lanes.park(lanes.take(1)[0], 5.0)
     assert set(lanes.drop(partition, above=100).records) == set(records)
     assert lanes.next_due() is None
+
+
+def test_one_that_is_kept_keeps_none_of_those_that_followed() -> None:
+    """A dead letter that its topic refuses may wait for weeks, beside all others of its key."""
+    lanes, partition, records = filled("key", [b"a", b"a", b"a"])
+    kept, *records = records
+    (first,) = lanes.take(1)
+    assert first is kept
+    lanes.finish([kept])
+    for offset in range(3, 50):
+        lanes.add(partition, [a_record(partition, offset, lane=b"a")])
+        lanes.finish(lanes.take(1))
+    reached, news = {id(kept)}, [kept]
+    while news:
+        news = [r for r in gc.get_referents(*news) if type(r) is Record and id(r) not in reached]
+        reached.update(map(id, news))
+    assert len(reached) == 1
