@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from operator import ne
 
 from kworker.core.headers import OFFSET_BITS, Envelope, Source
@@ -142,15 +142,39 @@ PACKED: RawMessage = Fields(("", -1, -1), 0, None, None, ())
 """Stands in for the client's record where its value and its result tell all of it."""
 
 
+class Values:
+    """The values of records that wait together, in one object.
+
+    Each by itself would be freed when it is out of the caches: a tenth of a record's time.
+    """
+
+    __slots__ = ("_ends", "_joined", "_sizes")
+
+    def __init__(self, values: Sequence[bytes | None]) -> None:
+        self._joined = b"".join(filter(None, values))
+        self._sizes = [None if value is None else len(value) for value in values]
+        self._ends: list[int] = []  # for the few of which one is asked for
+
+    def __getitem__(self, nth: int) -> bytes | None:
+        size = self._sizes[nth]
+        if size is None:
+            return None
+        self._ends = self._ends or list(accumulate(size or 0 for size in self._sizes))
+        end = self._ends[nth]
+        return self._joined[end - size : end]
+
+
 class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
-    `place` is set with an envelope only: its source's, as the scoreboard names it; `value` only
-    while it is packed; `last` of one that has followers.
+    `place` is set with an envelope only: its source's, as the scoreboard names it; `values`, and
+    the index of its own among them, only while it is packed; `last` of one that has followers.
     """
 
     last: "Record"
+    values: Values
+    nth: int
 
     __slots__ = (
         "attempt",
@@ -160,6 +184,7 @@ class Record:
         "home",
         "lane",
         "last",
+        "nth",
         "offset",
         "outcome",
         "partition",
@@ -168,7 +193,7 @@ class Record:
         "refusals",
         "size",
         "taken",
-        "value",
+        "values",
     )
 
     def __init__(
@@ -210,20 +235,12 @@ class Record:
         self.size, self.taken = again.size, again.taken
         self.refusals = ()  # of outputs that are written anew
 
-    def pack(self) -> None:
-        """It has run, and waits with thousands of others: what its result tells is not kept twice.
-
-        Only for one whose outcome is an `Output` that has its source alone as `own`.
-        """
-        self.value = self.raw.value()
-        self.raw = PACKED
-
     def unpack(self) -> None:
         """It is to be read again."""
         if self.raw is PACKED:
             source, result = self._packed()
-            self.raw = Fields(source.place, source.timestamp, result.key, self.value, ())
-            del self.value
+            self.raw = Fields(source.place, source.timestamp, result.key, self.values[self.nth], ())
+            del self.values, self.nth
 
     def _packed(self) -> tuple[Source, Output]:
         assert isinstance(self.outcome, list)
@@ -267,6 +284,19 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
         record.follower = following
     if behind:
         holder.last = behind[-1]
+
+
+def pack(records: Sequence[Record]) -> None:
+    """They have run, and wait with thousands of others: what results tell is not kept twice.
+
+    Only for those whose outcome is an `Output` that has its source alone as `own`. Their values
+    are kept as long as one of them is packed.
+    """
+    values = Values([record.raw.value() for record in records])
+    for nth, record in enumerate(records):
+        record.raw = PACKED
+        record.values = values
+        record.nth = nth
 
 
 def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kworker.clients.kafka import Fault, Oversized, QueueFull, Refusal, Refused, refusal_of
 from kworker.core.outcome import Output
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, pack
 from kworker.worker.sieve import Sieve
 from kworker.worker.topic_facts import TopicFacts
 
@@ -77,22 +77,25 @@ class Backlog:
         self.add(records)
         for record in records:
             self.waiting.remove(record)
-        self._large += records
+        self._large += map(_alone, records)
         self._large_since = self._facts.answers
         self._facts.doubted = True
 
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are lists of outputs."""
         total = 0
+        plain = []
         for record in records:
             # What it was is kept, for what it became may be refused.
             size = record.size
-            for output in _outputs(record):
+            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            for output in outputs:
                 size += _OBJECT_BYTES + output.size
                 if type(output.own) is bytes:
-                    record.pack()
+                    plain.append(record)
             record.size = size
             total += size
+        pack(plain)
         self.waiting.extend(records)
         self.pending += len(records)
         self._bytes += total
@@ -119,7 +122,7 @@ class Backlog:
 
     def put_aside(self) -> None:
         """The first that waits is for a topic that is left alone."""
-        self._refused.append(self.waiting.popleft())
+        self._refused.append(_alone(self.waiting.popleft()))
 
     def shun_but_one(self, records: list[Record], why: str, now: float) -> None:
         """One of these is for a topic that takes nothing, and nobody tells which.
@@ -151,7 +154,7 @@ class Backlog:
                 finished[record.partition].add(record.offset)
         reach = {p: p.ledger.after(offsets)[0] or 0 for p, offsets in finished.items()}
         named = [record for record in plain if record.offset < reach[record.partition]]
-        self._unnamed = deque(r for r in plain if r.offset >= reach[r.partition])
+        self._unnamed = deque(_alone(r) for r in plain if r.offset >= reach[r.partition])
         self.waiting = deque([*named, *mapped])
 
     def ready(self, now: float) -> bool:
@@ -202,7 +205,7 @@ class Backlog:
             if refusal.fault is Fault.TOPIC:
                 # Which of several it was is not looked for; they come together again.
                 later += self._shunned_by(refusal.topic, refusal.text, now)
-                later.append(record)
+                later.append(_alone(record))
                 continue
             if refusal.fault is Fault.RECORD:
                 guilty.setdefault(refusal.topic, {})[record] = refusal
@@ -210,7 +213,7 @@ class Backlog:
         for topic, refusals in guilty.items():
             self._refused_by(topic, refusals, again, now)
         gone = {*later, *(condemned.record for condemned in self.condemned)}
-        gone.update(chain.from_iterable(self._sieves.values()))
+        gone.update(map(_alone, chain.from_iterable(self._sieves.values())))
         self.waiting = deque(r for r in chain(again, self.waiting) if r not in gone)
         # Once each: it was found by its sieve, too.
         self._refused.extendleft(reversed(dict.fromkeys(later)))
@@ -296,7 +299,7 @@ class Backlog:
             self._remove(sifted)
             self._refused.extendleft(reversed(sifted))
         else:
-            self._refused.append(record)
+            self._refused.append(_alone(record))
 
     def release(self, record: Record) -> None:
         """It was condemned, or withdrawn, and is not written: something else is made of it."""
@@ -474,6 +477,12 @@ class Batch:
 
 def _without(records: Iterable[Record], going: Collection[Record]) -> deque[Record]:
     return deque(record for record in records if record not in going)
+
+
+def _alone(record: Record) -> Record:
+    """It may wait for long, and must not keep the values of those that came with it."""
+    record.unpack()
+    return record
 
 
 def _weight(outputs: list[Output]) -> int:
