@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Protocol
 
 import structlog
@@ -283,17 +284,22 @@ class Poller:
 
     def _settle(self, ended: list[Record]) -> None:
         self._outcomes += len(ended)
-        telling = [record for record in ended if record.outcome is not None]
-        if len(telling) < len(ended):
-            self._done([record for record in ended if record.outcome is None])
-        if odd := [record for record in telling if type(record.outcome) is not list]:
-            skipped = [record for record in odd if type(record.outcome) is Skipped]
-            self._letters += len(odd) - len(skipped)
-            self.counters.duplicates += len(skipped)
-            self._settle_ledgers(skipped)
-            telling = [record for record in telling if type(record.outcome) is not Skipped]
-        if telling:
-            self.backlog.add(telling)
+        kinds = [type(record.outcome) for record in ended]
+        if kinds.count(list) == len(ended):
+            self.backlog.add(ended)
+        elif kinds.count(NoneType) == len(ended):
+            self._done(ended)
+        else:
+            self._settle_mixed(ended)
+
+    def _settle_mixed(self, ended: list[Record]) -> None:
+        self._done([record for record in ended if record.outcome is None])
+        skipped = [record for record in ended if type(record.outcome) is Skipped]
+        self.counters.duplicates += len(skipped)
+        self._settle_ledgers(skipped)
+        telling = [r for r in ended if r.outcome is not None and type(r.outcome) is not Skipped]
+        self._letters += sum([type(record.outcome) is not list for record in telling])
+        self.backlog.add(telling)
 
     def _published(self, records: list[Record]) -> None:
         """What they led to is in Kafka."""
