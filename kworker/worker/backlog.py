@@ -295,11 +295,13 @@ class Backlog:
         if isinstance(refused, Oversized):
             self._remove({record})
             self._condemn(record, topic, str(refused))
-        elif sifted := self._shunned_by(topic, str(refused), now):
-            self._remove(sifted)
-            self._refused.extendleft(reversed(sifted))
         else:
-            self._refused.append(_alone(record))
+            sifted = self._shunned_by(topic, str(refused), now)
+            # It may be in the portion of another topic, which would wait for it.
+            self._remove({*sifted, record})
+            self._refused.extendleft(reversed(sifted))
+            if record not in sifted:
+                self._refused.append(_alone(record))
 
     def release(self, record: Record) -> None:
         """It was condemned, or withdrawn, and is not written: something else is made of it."""
