@@ -138,7 +138,7 @@ class Lanes:
                 continue
             if following.follower is not None:
                 following.last = record.last
-            # Else one that is kept would keep all that ever followed.
+            # One that somebody keeps must not keep all that came after it.
             record.follower = None
             del record.last
             home.busy[lane] = following
@@ -153,7 +153,7 @@ class Lanes:
                 ready.append(following)
 
     def behind(self, record: Record) -> Sequence[Record]:
-        """What waits in the record's lane for its end."""
+        """What waits in the record's lane for the end of its holder."""
         holder = None if record.lane is None else record.home.busy.get(record.lane)
         return () if holder is None else followers(holder)
 

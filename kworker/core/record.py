@@ -30,7 +30,7 @@ class Home:
         self.topic = topic
         self.number = number
         self.ready: deque[Record] = deque()  # may run now
-        self.busy: dict[object, Record] = {}  # which holds a lane; others follow it
+        self.busy: dict[object, Record] = {}  # the record that holds each lane; others follow it
 
     def replace(self, holder: "Record", by: "Record") -> None:
         """Its lane, if the record holds one, is held by another."""
@@ -139,13 +139,14 @@ Reports = tuple[tuple[object, object], ...]
 
 
 PACKED: RawMessage = Fields(("", -1, -1), 0, None, None, ())
-"""Stands in for the client's record where its value and its result tell all of it."""
+"""Stands in for the client's record where `values` and its result tell all of it."""
 
 
 class Values:
     """The values of records that wait together, in one object.
 
-    Each by itself would be freed when it is out of the caches: a tenth of a record's time.
+    Each by itself would be freed when it is long out of the processor's caches, which costs a
+    tenth of what a record with a result costs in all.
     """
 
     __slots__ = ("_ends", "_joined", "_sizes")
@@ -153,7 +154,7 @@ class Values:
     def __init__(self, values: Sequence[bytes | None]) -> None:
         self._joined = b"".join(filter(None, values))
         self._sizes = [None if value is None else len(value) for value in values]
-        self._ends: list[int] = []  # for the few of which one is asked for
+        self._ends: list[int] = []  # made when one of them is asked for, which is rare
 
     def __getitem__(self, nth: int) -> bytes | None:
         size = self._sizes[nth]
@@ -169,7 +170,8 @@ class Record:
 
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
     `place` is set with an envelope only: its source's, as the scoreboard names it; `values`, and
-    the index of its own among them, only while it is packed; `last` of one that has followers.
+    the index of its own among them, only while it is packed; `last` of the holder of a lane, if
+    others follow it.
     """
 
     last: "Record"
@@ -236,7 +238,7 @@ class Record:
         self.refusals = ()  # of outputs that are written anew
 
     def unpack(self) -> None:
-        """It is to be read again."""
+        """What it was can be read again, and it keeps the values of no others."""
         if self.raw is PACKED:
             source, result = self._packed()
             self.raw = Fields(source.place, source.timestamp, result.key, self.values[self.nth], ())
@@ -277,7 +279,7 @@ def followers(record: Record) -> list[Record]:
 
 
 def follow(holder: Record, behind: Sequence[Record]) -> None:
-    """These, and no others, follow a holder."""
+    """These, and no others, follow the holder of a lane."""
     if holder.follower is not None:
         del holder.last
     for record, following in zip_longest((holder, *behind), behind):
@@ -287,10 +289,10 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
 
 
 def pack(records: Sequence[Record]) -> None:
-    """They have run, and wait with thousands of others: what results tell is not kept twice.
+    """They have run, and wait with thousands of others: of each only the value is kept.
 
-    Only for those whose outcome is an `Output` that has its source alone as `own`. Their values
-    are kept as long as one of them is packed.
+    The rest is told by its outcome, which must be one `Output` with the source alone as `own`.
+    All values are kept as long as one of the records is packed.
     """
     values = Values([record.raw.value() for record in records])
     for nth, record in enumerate(records):

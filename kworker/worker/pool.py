@@ -194,11 +194,13 @@ class ThreadPool:
         """How many records it ran; others may have been taken back meanwhile."""
         work, following, add, clock_ns = self._work, run.popleft, self.ended.add, time.monotonic_ns
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
+        record: Record | None = None
         done = 0
         while True:
             try:
                 record = following()
             except IndexError:
+                record = None  # a handler may keep an exception, and with it this frame
                 return done
             partition = record.partition
             now_ns = clock_ns()

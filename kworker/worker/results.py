@@ -48,7 +48,7 @@ class Results:
     def _plain(self, record: Record, item: dict[Any, Any]) -> list[Output]:
         """What almost every result is: the same as `_output`, without its questions."""
         raw, partition = record.raw, record.partition
-        output = _new(Output)  # and not by its constructor, which asks what is known here
+        output = _new(Output)  # and not by its constructor, which would measure it again
         output.topic = self._topic
         output.partition = -1
         output.key = key = raw.key()

@@ -162,6 +162,27 @@ def test_whatever_a_handler_raises_is_its_outcome_and_the_thread_goes_on(
     assert second.outcome is None
 
 
+def test_an_exception_that_somebody_keeps_keeps_no_record_that_came_after_it(
+    threads: Pools,
+) -> None:
+    """With that would go the values of all that waited with it for Kafka."""
+
+    def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 0:
+            raise ValueError
+        return None
+
+    pool = threads(work)
+    pool.hand(a_run(0, 1, 2))
+    first, *_ = ended(pool, 3)
+    eventually(lambda: not pool.owing, timeout_s=WAIT_S)
+    assert isinstance(first.outcome, Failed)
+    traceback = first.outcome.error.__traceback__
+    assert traceback
+    kept = traceback.tb_frame.f_locals.values()
+    assert [each for each in kept if isinstance(each, Record)] == []
+
+
 def test_a_handler_is_told_when_it_began(threads: Pools) -> None:
     """Its time-out counts from there."""
     began: list[float] = []
