@@ -16,7 +16,6 @@ from kworker.core.outcome import Output, Result, TooLarge, Unpublishable
 from kworker.core.record import Record
 from kworker.worker.topic_facts import TopicFacts
 
-_new = object.__new__
 _PLAIN = frozenset({type(None), str, int, bool})  # holds no number that JSON lacks
 
 
@@ -47,14 +46,11 @@ class Results:
 
     def _plain(self, record: Record, item: dict[Any, Any]) -> list[Output]:
         """What almost every result is: the same as `_output`, without its questions."""
-        raw, partition = record.raw, record.partition
-        output = _new(Output)  # and not by its constructor, which would measure it again
-        output.topic = self._topic
-        output.partition = -1
-        output.key = key = raw.key()
-        output.value = value = _json(item)
-        output.own = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
-        output.size = size = partition.frame_size + len(value) + (len(key) if key else 0)
+        raw, partition, key = record.raw, record.partition, record.raw.key()
+        value = _json(item)
+        source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
+        size = partition.frame_size + len(value) + (len(key) if key else 0)
+        output = Output(self._topic, key, value, source, size)
         return [output] if size <= self._facts.limit(self._topic) else self._measured([output])
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
