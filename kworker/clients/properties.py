@@ -1,6 +1,7 @@
 """The librdkafka properties of each kind of client: what kworker sets, the user's, what it owns."""
 
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Literal
 
@@ -8,8 +9,8 @@ from kworker import host
 from kworker.config import Config, Settings
 
 Properties = dict[str, str | int | float | bool]
-Slot = int | Literal["delay"]
-"""Which process of a service: a worker by its number, or the delay process."""
+Slot = int | Literal["delay", "spark"]
+"""Which process of a service: a worker by its number, the delay process, or the Spark job."""
 
 # Why these differ from the library's own defaults: prefetch is memory times the processes; the
 # default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
@@ -55,6 +56,16 @@ _DELAY_DEFAULTS: Mapping[str, str | int | bool] = {
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 10_000,
 }
+# A leader that is gone should be missed for ten seconds, as a worker; one whose broker was away
+# for less is one still, if it does not wait ten seconds more before it connects again.
+_LEADER_DEFAULTS: Mapping[str, str | int | bool] = {
+    "session.timeout.ms": 10_000,
+    "socket.timeout.ms": 10_000,
+    "reconnect.backoff.max.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 5000,
+}
+# How long the Spark job's main thread may be busy: with the start of a JVM, or of many queries.
+_LEADER_BUSY_MS = 600_000
 # With the newer protocol the broker sets the session's length, and refuses a client that does.
 _CLASSIC_ONLY = frozenset({"session.timeout.ms"})
 # What a regular expression must never read as a source: the topics of kworker services.
@@ -103,6 +114,28 @@ def delay_consumer_properties(config: Config) -> Properties:
         **config.kafka.common,
         **config.kafka.consumer,
         **owned,
+    }
+
+
+def leader_group(config: Settings) -> str:
+    """The group of the Spark jobs, of which one leads."""
+    return f"{config.name}.spark"
+
+
+def leader_properties(config: Config) -> Properties:
+    """For the member that a Spark job is of its group, which assigns partitions and reads none."""
+    given = {**_LEADER_DEFAULTS, **config.kafka.common, **config.kafka.consumer}
+    given.pop("group.remote.assignor", None)  # of the newer protocol
+    return {
+        "client.id": f"{_client_id(config, 'spark')}.{secrets.token_hex(4)}",
+        **given,
+        "group.id": leader_group(config),
+        "group.protocol": "classic",
+        "partition.assignment.strategy": "range",
+        "heartbeat.interval.ms": 500,
+        "max.poll.interval.ms": max(_LEADER_BUSY_MS, int(given["session.timeout.ms"])),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
     }
 
 

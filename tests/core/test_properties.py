@@ -13,6 +13,7 @@ from kworker.clients.admin import bare_reason, refusals
 from kworker.clients.properties import (
     admin_properties,
     consumer_properties,
+    leader_properties,
     producer_properties,
     transactional,
 )
@@ -144,3 +145,32 @@ def test_a_pattern_reads_no_requeue_topic_but_its_own(prefix: str) -> None:
     ignored = str(consumer_properties(config(topic="^.*"), slot=0)["topic.blacklist"]).split(",")
     name = f"{prefix}.requeue"
     assert any(re.match(pattern, name) for pattern in ignored) == (name != "orders.requeue")
+
+
+def test_a_spark_job_is_a_classic_member_of_a_group_of_its_own() -> None:
+    """Whatever the workers speak; its thread may be busy for minutes, its client never is."""
+    new = {"group.protocol": "consumer", "group.remote.assignor": "range"}
+    for each in (config(), config(membership="dynamic", consumer=new)):
+        properties = leader_properties(each)
+        assert properties["group.id"] == "orders.spark"
+        assert properties["group.protocol"] == "classic"
+        assert properties["partition.assignment.strategy"] == "range"
+        assert properties["session.timeout.ms"] == 10_000
+        assert properties["max.poll.interval.ms"] == 600_000
+        assert properties["enable.auto.commit"] is False
+        assert "group.instance.id" not in properties
+        assert list(refusals("consumer", properties)) == []
+
+
+def test_a_spark_job_takes_the_users_session() -> None:
+    """Brokers may have limits of their own for it."""
+    properties = leader_properties(config(consumer={"session.timeout.ms": 900_000}))
+    assert properties["session.timeout.ms"] == 900_000
+    assert list(refusals("consumer", properties)) == []
+
+
+def test_two_spark_jobs_are_told_apart_by_their_clients() -> None:
+    """On one host, too."""
+    first, second = (str(leader_properties(config())["client.id"]) for _ in range(2))
+    assert first.startswith(f"orders-host-1-spark.{host.fingerprint()}.")
+    assert first != second
