@@ -201,6 +201,8 @@ class Table(Section):
     partition_by: list[str] = []
     dedupe: bool = False
     replays: bool = False
+    batch_records: NotNegative = 0  # 0, and 0B: as in [spark]
+    batch_bytes: Size = "0B"  # type: ignore[assignment]
 
 
 class Spark(Section):
@@ -208,6 +210,8 @@ class Spark(Section):
     master: str = "local[2]"
     trigger: str = "5s"  # a duration, or "available-now"
     checkpoints: str = "data/_checkpoints"  # absolute once read
+    batch_records: Positive = 500_000
+    batch_bytes: Size = "128MiB"  # type: ignore[assignment]
     conf: dict[str, SparkProperty] = Field({}, repr=False)
     tables: list[Table] = Field(min_length=1)
 

@@ -69,6 +69,8 @@ def _name(table: Table, at: Key) -> Problems:
 def _place(table: Table, at: Key) -> Problems:
     if table.path and table.table:
         yield Problem((*at, "path"), "not together with table; keep one")
+    if table.table and table.format == "parquet":
+        yield Problem((*at, "table"), "parquet tables are plain files in a folder; give a path")
     if not table.path and not table.table:
         text = 'missing; give path = "data/orders" or table = "catalog.schema.orders"'
         yield Problem((*at, "path"), text, ((*at, "table"),))

@@ -10,11 +10,12 @@ from rich.text import Text
 
 from kworker import config_file, preflight, twins
 from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
-from kworker.config import Config, format_size
+from kworker.config import Config, Spark, format_size
 from kworker.config_rules import memory_ceiling
 from kworker.core.duration import format_duration
 from kworker.core.offset_map import unsettled_max
 from kworker.errors import ConfigError, ExitCode
+from kworker.host import spark_heap_bytes
 from kworker.preflight import Finding
 
 app = typer.Typer()
@@ -129,9 +130,22 @@ def _print(config: Config, done: Sequence[Done]) -> None:
             f"Memory: a worker takes at most {mebibytes}MiB = {ceiling.parts};"
             f" it is replaced above {format_size(config.workers.memory)}"
         )
+    if config.spark is not None and config.spark.run == "here":
+        console.print(spark_memory(config.spark))
     console.print("Worst case:")
     for line in worst_case(config):
         console.print(Text(f"  · {line}"))
+
+
+def spark_memory(spark: Spark) -> str:
+    """What the job's JVM may take, and why."""
+    own = spark.conf.get("spark.driver.memory")
+    heap = own or format_size(spark_heap_bytes())
+    why = "as [spark.conf] says" if own else "a quarter of the memory here, from 1 to 4GiB"
+    return (
+        f"Memory of Spark: a heap of {heap} ({why}); a batch of a table takes up to"
+        f" {spark.batch_records:,} results or {format_size(spark.batch_bytes)}"
+    )
 
 
 _MANY, _BEYOND_ALL = 1_000_000, 1 << 62

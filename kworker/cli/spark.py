@@ -54,10 +54,11 @@ def reset(
     The job must be stopped. The old checkpoint is kept beside the new one, under a name with the
     date. A table that appends, without dedupe, gets the results that it reads again twice: what
     that will be is said. An offset that a partition does not hold becomes the nearest that it does.
+    Checkpoints in an object store or HDFS are reached by a Spark of its own, some seconds more.
     """
     loaded = config_file.load(config)
-    begin = spark_reset.begin(loaded, table)
-    begin.perform(where, dry_run=dry_run, as_json=as_json)
+    with spark_reset.begin(loaded, table) as begin:
+        begin.perform(where, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

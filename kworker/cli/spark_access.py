@@ -1,11 +1,15 @@
 """What the commands that change tables need first: the section, a table, the job's lease."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kworker.config import Config, Spark, Table
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.spark.lease import Holder, Lease
+
+LOOK_S = 0.5
+GONE_S = 2.0
 
 
 def configured(config: Config) -> Spark:
@@ -27,8 +31,12 @@ def chosen(spark: Spark, name: str | None) -> Table:
 
 
 @contextmanager
-def held(spark: Spark) -> Iterator[Lease]:
-    """Keeps the job away meanwhile. Raises AlreadyRunning, naming who has the lease."""
+def held(config: Config) -> Iterator[Lease]:
+    """Keeps the job of this folder away meanwhile. Raises AlreadyRunning, naming who has the lease.
+
+    Or naming jobs elsewhere, which nothing keeps away: they are seen where they are.
+    """
+    spark = configured(config)
     lease = Lease(spark.checkpoints)
     try:
         taken = lease.take()
@@ -37,9 +45,33 @@ def held(spark: Spark) -> Iterator[Lease]:
     if not taken:
         raise AlreadyRunning(_held_by(lease.holder()))
     try:
+        _refuse_elsewhere(config)
         yield lease
     finally:
         lease.release()
+
+
+def _refuse_elsewhere(config: Config) -> None:
+    """Waits for those that ended without leaving: Kafka takes them for members a while longer."""
+    # Imported by what needs a broker only.
+    from kworker.clients import roster
+    from kworker.clients.properties import admin_properties, leader_properties
+
+    member = leader_properties(config)
+    group = str(member["group.id"])
+    deadline = time.monotonic() + int(member["session.timeout.ms"]) / 1000 + GONE_S
+    while True:
+        jobs = roster.members(admin_properties(config), group)
+        if jobs is None:
+            raise KworkerError("Kafka does not tell whether a Spark job runs on another host")
+        if not jobs:
+            return
+        if time.monotonic() >= deadline:
+            who = ", ".join(sorted(jobs))
+            raise AlreadyRunning(
+                f"a Spark job runs elsewhere, as {who} of group {group}: stop it first"
+            )
+        time.sleep(LOOK_S)
 
 
 def _held_by(holder: Holder | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kworker.cli.spark_access import chosen, configured, held
-from kworker.config import Config, Spark, Table
+from kworker.config import Config, Table
 from kworker.errors import AlreadyRunning, KworkerError
 from kworker.spark.guard import takes_one_writer
 from kworker.spark.lease import Lease
@@ -25,7 +25,7 @@ def perform(config: Config, name: str | None, *, as_json: bool) -> None:
     spark = configured(config)
     wanted = spark.tables if name is None else [chosen(spark, name)]
     with ExitStack() as stack:
-        lease, busy = _lease(spark, wanted, stack)
+        lease, busy = _lease(config, wanted, stack)
         refusals = _refusals(wanted, busy)
         if name is not None and refusals:
             raise refusals[name]
@@ -35,11 +35,11 @@ def perform(config: Config, name: str | None, *, as_json: bool) -> None:
         _tell(_done(config, todo, lease), refusals, as_json=as_json)
 
 
-def _lease(spark: Spark, tables: Sequence[Table], stack: ExitStack) -> tuple[Lease | None, str]:
+def _lease(config: Config, tables: Sequence[Table], stack: ExitStack) -> tuple[Lease | None, str]:
     """Taken where a table takes one writer, so that no job begins meanwhile; or who has it."""
     if any(map(takes_one_writer, tables)):
         try:
-            return stack.enter_context(held(spark)), ""
+            return stack.enter_context(held(config)), ""
         except AlreadyRunning as error:
             return None, str(error)
     return None, ""

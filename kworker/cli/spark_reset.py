@@ -2,9 +2,9 @@
 
 import json
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,11 +21,12 @@ from kworker.spark.checkpoint import (
     Positions,
     Survey,
     draw_up,
-    last_file_batch,
+    in_force,
     put_in_place,
     read_note,
     survey,
 )
+from kworker.spark.folders import Folder, LocalFolder
 from kworker.spark.guard import is_merged
 from kworker.spark.lease import local_folder
 from kworker.spark.reset import Reset, from_committed
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from kworker.clients.admin import Admin
 
 TIMEOUT_S = 20.0
-WHERE = f"committed (where the table stands), {GOALS}, or offsets such as 0:1200,1:900"
+COMMITTED = "committed"
+WHERE = f"{COMMITTED} (where the table stands), {GOALS}, or offsets such as 0:1200,1:900"
 _OFFSETS = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*", re.ASCII)
 
 
@@ -45,7 +47,7 @@ class Begin:
 
     config: Config
     table: Table
-    folder: Path
+    folder: Folder
     admin: "Admin"
 
     def perform(self, where: str, *, dry_run: bool, as_json: bool) -> None:
@@ -54,9 +56,9 @@ class Begin:
         if dry_run:
             tell(self._reset(where), None, dry_run=True)
             return
-        with held(configured(self.config)):
+        with held(self.config):
             found = self._reset(where)
-            tell(found, self._begin(found), dry_run=False)
+            tell(found, self._begin(found, where), dry_run=False)
 
     def _reset(self, where: str) -> Reset:
         if not self.admin.topics([self._topic]):
@@ -71,14 +73,15 @@ class Begin:
 
         Of a topic that was deleted and made again, nobody knows: what is told is of the other.
         """
-        if self._is_of_another_topic():
+        folder = in_force(self.folder)
+        if self._is_of_another_topic(folder):
             return Survey({}, {}), self._standings({}, {})
-        left = survey(self.folder, self._topic)
+        left = survey(folder, self._topic)
         return left, self._standings(left.settled, self._told())
 
-    def _is_of_another_topic(self) -> bool:
+    def _is_of_another_topic(self, folder: Folder) -> bool:
         with suppress(Damaged):
-            note = read_note(self.folder)
+            note = read_note(folder)
             return note is not None and note.topic_id != self.admin.topic_id(self._topic)
         return False
 
@@ -108,7 +111,7 @@ class Begin:
         return [Standing(*each, stands[each], low[each], high[each]) for each in at]
 
     def _moves(self, where: str, rows: list[Standing]) -> list[Move]:
-        if where == "committed":
+        if where == COMMITTED:
             return from_committed(rows, {})
         if _OFFSETS.fullmatch(where):
             wanted = dict(_pair(part) for part in where.split(","))
@@ -120,10 +123,12 @@ class Begin:
         except ValueError:
             raise UsageError(f'--from: expected {WHERE}, got "{where}"') from None
 
-    def _begin(self, found: Reset) -> Path | None:
+    def _begin(self, found: Reset, where: str) -> Folder | None:
         """Where the old checkpoint is now. Cut off or refused, it leaves none half begun."""
         topic_id = self.admin.topic_id(self._topic)
-        note = Note(self._topic, topic_id, is_merged(self.table), found.start)
+        # Where the table stands, it tells the job better than its group does.
+        at_ms = 0 if where == COMMITTED else now_ms()
+        note = Note(self._topic, topic_id, is_merged(self.table), found.start, at_ms)
         at = {(self._topic, part): offset for part, offset in found.start.items()}
         try:
             draw_up(self.folder, note)
@@ -150,38 +155,35 @@ def _there(table: Table) -> bool:
     return place is None or (place.is_dir() and any(place.iterdir()))
 
 
-def begin(config: Config, name: str | None) -> Begin:
+@contextmanager
+def begin(config: Config, name: str | None) -> Iterator[Begin]:
     """Connects to no broker yet. Raises UsageError and KworkerError for what cannot be reset."""
     # Imported by what needs a broker only: `kworker --help` does not.
     from kworker.clients.admin import Admin
 
     spark = configured(config)
     table = chosen(spark, name)
-    checkpoints = local_folder(spark.checkpoints)
-    if checkpoints is None:
-        raise KworkerError(
-            f"spark.checkpoints: {spark.checkpoints} is not a local folder: move"
-            f" {spark.checkpoints.rstrip('/')}/{table.name} away there, and the table begins at"
-            " the earliest"
-        )
-    _refuse_files(table)
-    admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
-    return Begin(config, table, checkpoints / table.name, admin)
+    with _opened(config, f"{spark.checkpoints.rstrip('/')}/{table.name}") as folder:
+        admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
+        yield Begin(config, table, folder, admin)
 
 
-def _refuse_files(table: Table) -> None:
-    """The file sink skips, without a word, batches whose numbers it has seen."""
-    place = local_folder(table.path) if table.path else None
-    if table.format != "parquet":
+@contextmanager
+def _opened(config: Config, place: str) -> Iterator[Folder]:
+    """The folder of a checkpoint; what is not local needs a Spark meanwhile."""
+    local = local_folder(place)
+    if local is not None:
+        yield LocalFolder(local)
         return
-    if place is None or last_file_batch(place) is not None:
-        raise KworkerError(
-            f"table {table.name} is Parquet, whose log of batches cannot begin anew: give it"
-            " another path first (the old files stay readable where they are)"
-        )
+    # Spark takes a second to import, which a local folder need not wait for.
+    from kworker.spark.hadoop import opened
+
+    typer.echo(f"kworker: Spark starts to reach {place}, which takes some seconds", err=True)
+    with opened(config, place) as folder:
+        yield folder
 
 
-def _print(found: Reset, aside: Path | None, *, dry_run: bool) -> None:
+def _print(found: Reset, aside: Folder | None, *, dry_run: bool) -> None:
     print_moves(found.moves, dry_run=dry_run)
     for line in found.consequences():
         typer.echo(f"{found.table.name}: {line}")
@@ -189,7 +191,7 @@ def _print(found: Reset, aside: Path | None, *, dry_run: bool) -> None:
         typer.echo(f"{found.table.name}: the old checkpoint is kept as {aside}")
 
 
-def _print_json(found: Reset, aside: Path | None, *, dry_run: bool) -> None:
+def _print_json(found: Reset, aside: Folder | None, *, dry_run: bool) -> None:
     told = {
         "table": found.table.name,
         "dry_run": dry_run,

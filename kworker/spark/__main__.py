@@ -26,6 +26,8 @@ def main() -> int:
         log.configure(config.log)
         # Tells of each call from the JVM and back.
         logging.getLogger("py4j").setLevel(logging.WARNING)
+        # What a batch raised here is the query's exception, too, which is told in one line.
+        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
         Job(config, stop, once=arguments.once).run()
     except KworkerError as error:
         for line in str(error).splitlines():

@@ -1,7 +1,8 @@
 """The stream of results, and from it the rows of each table, as data frames."""
 
+import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -10,9 +11,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kworker.config import Config, Table
 from kworker.config_tables import RECORD_COLUMN, RESCUED_COLUMN
+from kworker.spark.batches import Shape, unchanged
 from kworker.spark.kafka_options import source_options
 from kworker.spark.reasons import reason
-from kworker.spark.sinks import Shape, leaves_out_repeats, missing_columns, unchanged
+from kworker.spark.sinks import leaves_out_repeats, missing_columns
 from kworker.spark.tables import (
     ENVELOPE,
     FIELDS,
@@ -29,17 +31,18 @@ from kworker.spark.tables import (
 from kworker.spark.transforms import apply, load_transform
 from kworker.spark.values import read_schema
 
-# What one batch may take: bounds its memory, and what a crash repeats.
-BATCH_RECORDS_MAX = 500_000
 READ = "read"
 TAKEN = "taken"
 """The names under which a query's progress holds what it counted."""
 
 
-def results(session: SparkSession, config: Config, starting: str = "earliest") -> DataFrame:
+def results(
+    session: SparkSession, config: Config, batch_records: int, starting: str = "earliest"
+) -> DataFrame:
     """The records of the results topic, as Kafka has them; nothing is read yet."""
     options = source_options(config.kafka.common, config.delivery.results, starting)
-    options["maxOffsetsPerTrigger"] = str(BATCH_RECORDS_MAX)
+    # Bounds a batch's memory, and what a crash repeats.
+    options["maxOffsetsPerTrigger"] = str(batch_records)
     return session.readStream.format("kafka").options(**options).load()
 
 
@@ -72,6 +75,19 @@ def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
     return TableRows(shaped, shaped.schema, unchanged, adds_up and not table.dedupe)
 
 
+_STATEFUL = re.compile(
+    r"(Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState|GlobalLimit|Window)"
+)
+
+
+def keeps_state(rows: DataFrame) -> bool:
+    """Whether a query of these rows remembers some from one batch to the next."""
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    names = [line.lstrip(" :+-") for line in plan.treeString().splitlines()]
+    streams = sum(name.startswith("StreamingRelation") for name in names)
+    return streams > 1 or any(map(_STATEFUL.match, names))
+
+
 def rows_of(stream: DataFrame, table: Table) -> DataFrame:
     """A table's rows: source position and key, the columns, and `_rescued`.
 
@@ -79,7 +95,8 @@ def rows_of(stream: DataFrame, table: Table) -> DataFrame:
     """
     records = stream.selectExpr(*ENVELOPE).selectExpr(*RESULT)
     foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")
-    taken = records.observe(READ, foreign).where(IS_RESULT).where(wanted(table))
+    size = f.sum(f.octet_length("value")).alias("bytes")
+    taken = records.observe(READ, foreign, size).where(IS_RESULT).where(wanted(table))
     record = [f"record AS {RECORD_COLUMN}"] if table.transform else []
     texts = taken.selectExpr(*LEADING, "text", "value", *record)
     kept = [RECORD_COLUMN] if table.transform else []

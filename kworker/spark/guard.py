@@ -1,10 +1,11 @@
 """Whether a query may start: its checkpoint held against its topic, its group and its table."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+import structlog
 
 from kworker.config import Table
 from kworker.spark.checkpoint import (
@@ -12,13 +13,19 @@ from kworker.spark.checkpoint import (
     Damaged,
     Note,
     Positions,
+    draw_up,
     half_reset,
-    last_file_batch,
+    in_force,
+    put_in_place,
     read,
     read_note,
     write_note,
 )
-from kworker.spark.lease import local_folder
+from kworker.spark.folders import Folder
+from kworker.spark.marks import Mark, follows
+from kworker.times import now_ms
+
+_log = structlog.get_logger()
 
 
 class Topic(NamedTuple):
@@ -30,82 +37,115 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What a query starts from: its last batch, or where a reset had it begin, or neither."""
+    """What a query starts from: its last batch, or where its first one shall begin, or neither."""
 
     checkpoint: Checkpoint | None = None
     start: Positions | None = None
+    held: Mark | None = None  # what the table said
 
     @property
     def wrote(self) -> bool:
-        """Whether a batch is in the table for certain."""
-        return self.checkpoint is not None and self.checkpoint.finished is not None
+        """Whether there must be a table."""
+        finished = self.checkpoint is not None and self.checkpoint.finished is not None
+        return finished or self.held is not None
 
 
 class Guard:
-    """Looks at a table's checkpoint before each start of its query.
+    """Looks at a table's checkpoint before each start of its query."""
 
-    Only a local folder can be looked at: for others, Spark's own errors stand.
-    """
-
-    def __init__(self, table: Table, checkpoint: str) -> None:
+    def __init__(self, table: Table, checkpoint: Folder) -> None:
         self._table = table
-        self._folder = local_folder(checkpoint)
+        self._folder = checkpoint
 
-    def admit(self, topic: Topic, told: Mapping[int, int]) -> Admitted:
-        """What to start from, `told` being the group's positions. Raises Damaged."""
-        if self._folder is None:
-            return Admitted()
-        return self._examined(self._folder, topic, told)
+    def admit(
+        self,
+        topic: Topic,
+        told: Mapping[int, int],
+        held: Mark | None = None,
+        keeps_state: Callable[[], bool] = lambda: False,
+    ) -> Admitted:
+        """What to start from. Raises Damaged, and what its file system raises.
 
-    def _examined(self, folder: Path, topic: Topic, told: Mapping[int, int]) -> Admitted:
+        The group's positions are `told`; what the table says of itself is `held`, and goes before
+        everything else but a person's reset since. A checkpoint that does not go on from there is
+        put aside, and begins anew; unless its query keeps state, which no table has.
+        """
+        folder = self._folder
         if half_reset(folder):
-            raise Damaged(f"{folder} is gone: a reset of it was cut off")
+            draft = read_note(in_force(folder))
+            # A person's is newer than the table; a job's own was cut off.
+            if held is not None and draft is not None and draft.at_ms <= held.at_ms:
+                return self._begin_anew(topic, held, keeps_state)
+            gone = "" if folder.exists() else " is gone"
+            raise Damaged(f"{folder}{gone}: a reset of it was cut off")
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
+            if held is not None and held.topic_id == topic.id:
+                return self._begin_anew(topic, held, keeps_state)
             raise Damaged(_another_topic(folder, note, topic), "earliest")
         found = read(folder, topic.name)
-        start = note.start if note is not None and found is None else None
-        if start is None:
+        begin = None if note is None else note.start
+        if found is not None and not found.planned and begin:
+            found = replace(found, begun=begin)
+        start = begin if found is None else None
+        if held is not None and not _was_reset(note, found, held):
+            if held.topic_id != topic.id:
+                again = f"{topic.name} was deleted and made again since the table was written"
+                raise Damaged(again, "earliest")
+            if not follows(held, found, begin):
+                return self._begin_anew(topic, held, keeps_state)
+        elif start is None:
             _check_group(folder, found, told)
-        if self._table.format == "parquet":
-            self._check_files(folder, found)
         merged = is_merged(self._table)
         if note is None or note.merged != merged:
-            _check_change(folder, found, note, merged)
-            write_note(folder, Note(topic.name, topic.id, merged, start))
-        return Admitted(found, start)
+            if held is None:
+                _check_change(folder, found, note, merged)
+            at_ms = 0 if note is None else note.at_ms
+            write_note(folder, Note(topic.name, topic.id, merged, begin, at_ms))
+        return Admitted(found, start, held)
 
-    def _check_files(self, folder: Path, found: Checkpoint | None) -> None:
-        """The file sink goes by the number of a batch alone, whoever's it is."""
-        place = local_folder(self._table.path) if self._table.path else None
-        if place is None:
-            return
-        written = last_file_batch(place)
-        planned = -1 if found is None else found.planned
-        finished = None if found is None else found.finished
-        if written is not None and written > planned:
+    def _begin_anew(self, topic: Topic, held: Mark, keeps_state: Callable[[], bool]) -> Admitted:
+        folder = self._folder
+        if keeps_state():
             raise Damaged(
-                f"{place} has Parquet's batches up to {written}, of which {folder} knows nothing:"
-                " Spark would skip as many new ones"
+                f"{folder} does not go on where the table ends, which another job has written: what"
+                " its query keeps (sums, groups) is where that job's checkpoints are",
+                "earliest",
             )
-        if finished is not None and (written is None or written < finished):
-            raise Damaged(f"{place} is not what {folder} wrote: {place}/_spark_metadata lacks it")
+        merged = is_merged(self._table)
+        draw_up(folder, Note(topic.name, topic.id, merged, held.positions))
+        aside = put_in_place(folder, now_ms())
+        _log.warning(
+            "the table goes on where another job has ended",
+            table=self._table.name,
+            positions=held.positions,
+            old_checkpoint=str(aside or "none"),
+        )
+        return Admitted(None, held.positions, held)
+
+
+def _was_reset(note: Note | None, found: Checkpoint | None, held: Mark) -> bool:
+    """By a person, since the table was written."""
+    if found is not None and (found.planned or found.complete):
+        return False
+    return note is not None and note.start is not None and note.at_ms > held.at_ms
 
 
 def next_step(table: Table, begin: str) -> str:
     """What a person does about a query that must not start."""
-    elsewhere = ", give the table another path" if table.format == "parquet" else ""
-    return f"stop the job{elsewhere}, then kworker spark reset --table {table.name} --from {begin}"
+    return f"stop the job, then kworker spark reset --table {table.name} --from {begin}"
 
 
-def _another_topic(folder: Path, note: Note, topic: Topic) -> str:
+def _another_topic(folder: Folder, note: Note, topic: Topic) -> str:
     if note.topic != topic.name:
         return f"{folder} is of the topic {note.topic}, not {topic.name}"
     return f"{topic.name} was deleted and made again since {folder} was written"
 
 
-def _check_change(folder: Path, found: Checkpoint | None, note: Note | None, merged: bool) -> None:
-    """A merge leaves no number by which a batch that is written again could be known."""
+def _check_change(
+    folder: Folder, found: Checkpoint | None, note: Note | None, merged: bool
+) -> None:
+    """Without a mark nobody knows whether a batch that was being merged is in the table."""
     if note is None or merged or found is None or found.complete:
         return
     raise Damaged(
@@ -134,7 +174,7 @@ def takes_one_writer(table: Table) -> bool:
     return by_path or is_merged(table)
 
 
-def _check_group(folder: Path, found: Checkpoint | None, told: Mapping[int, int]) -> None:
+def _check_group(folder: Folder, found: Checkpoint | None, told: Mapping[int, int]) -> None:
     """The group is told of a batch when it is written, so a checkpoint is never behind it."""
     reached = {} if found is None else found.reached
     ahead = {part: at for part, at in told.items() if at > reached.get(part, 0)}

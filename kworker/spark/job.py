@@ -1,18 +1,25 @@
 """The job: one lease, one session, one query a table, and a progress file that tells of them."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from threading import Event
 
 import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kworker.clients.leader import Leadership
 from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
-from kworker.clients.properties import admin_properties
+from kworker.clients.properties import admin_properties, leader_properties
+from kworker.clients.samples import record_bytes
 from kworker.config import Config, Table
 from kworker.errors import ConfigError, KworkerError
 from kworker.jars import find_java
+from kworker.spark.bounds import Bounds
 from kworker.spark.frames import TableRows, results, table_rows
 from kworker.spark.launch import Launcher
 from kworker.spark.lease import Lease
@@ -28,10 +35,13 @@ from kworker.spark.query import TableQuery
 from kworker.spark.reasons import explained, reason
 from kworker.spark.session import (
     CALL_FAILED,
+    OutOfMemory,
     archives,
     await_jvm_end,
     check_jvm,
     close_session,
+    count_executors,
+    is_local,
     open_session,
 )
 from kworker.spark.sinks import Sink, sinks, trigger_of
@@ -40,7 +50,11 @@ from kworker.spark.stop import StopRequest
 _log = structlog.get_logger()
 
 TURN_S = 0.5
+UNMANNED_S = 15.0  # a cluster takes its time to start them
+CALM_S = 600.0  # so long the memory lasts: the next start may try larger batches
 STANDBY_S = 1.0
+HEARD_S = 2.0  # by then a group has said who leads it
+HEARING_S = 0.1
 GRACE_S = 5.0  # for the batches in hand, when the job shall end
 SETTLE_S = 2.0
 
@@ -65,19 +79,42 @@ class Job:
         self._client = connect(admin_properties(config))
         self._watch = TopicWatch(self._client, config.delivery.results)
         self._queries: list[TableQuery] = []
+        sample = partial(record_bytes, admin_properties(config), config.delivery.results)
+        self._bounds = Bounds(config.spark, config.state_dir, sample)
+        self._leadership: Leadership | None = None
+        self._session: SparkSession | None = None
+        self._calm_at = math.inf
+        self._manned_at = 0.0  # a batch last had executors, or there was none
         self._recalled = False
         self._topic_id = ""  # of the topic as it was seen last
 
     def run(self) -> None:
         """Everything; blocks until the end. The lease lasts as long as process and JVM."""
         try:
-            if not self._await_lease():
+            if not self._await_lease() or not self._await_turn():
                 return
             self._run_session()
+        except OutOfMemory as error:
+            batches = self._lower()
+            self._tell(State.FAILED, f"{error}; {batches}")
+            raise
         except KworkerError as error:
             self._tell(State.FAILED, str(error))
             raise
+        finally:
+            if self._leadership is not None:
+                self._leadership.close()
         self._tell(State.STOPPED)
+
+    def _lower(self) -> str:
+        """Of what was being written in large batches: nobody tells which was too large."""
+        waiting = [q.progress for q in self._queries if q.progress.state is State.RUNNING]
+        behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
+        large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]
+        guilty = large or [each for each in waiting if behind[each.name]]
+        return self._bounds.lower(
+            {each.name: min(each.batch_records, behind[each.name]) for each in guilty}
+        )
 
     def _await_lease(self) -> bool:
         """False when the job was stopped before it got the lease."""
@@ -106,9 +143,60 @@ class Job:
             who = holder or "another process"
             self._tell(State.STANDBY, f"{who} holds {self._spark.checkpoints}")
 
+    def _await_turn(self) -> bool:
+        """Waits while another job leads; false when the job was stopped meanwhile.
+
+        Who has no lease is no candidate: it could not do what it would be chosen for.
+        """
+        consumer, admin = leader_properties(self._config), admin_properties(self._config)
+        topic = self._config.delivery.results
+        self._leadership = leadership = Leadership(consumer, admin, topic)
+        heard_by = time.monotonic() + HEARD_S
+        told = ""
+        while not self._leads(leadership):
+            late = time.monotonic() > heard_by
+            if not leadership.leader and (leadership.problem or late):
+                return True  # Spark may start meanwhile
+            why = self._why_standby(leadership)
+            if leadership.leader and why != told:
+                _log.info(f"standby: {why}")
+                told = why
+            self._tell(State.STANDBY, why)
+            if self._stop.wait(HEARING_S):
+                return False
+        return True
+
+    @contextmanager
+    def _standing_for_election(self) -> Iterator[None]:
+        """Takes the turns of a candidate while the main thread is busy."""
+        done = Event()
+
+        def turn() -> None:
+            while self._leadership is not None and not done.wait(HEARING_S):
+                self._leadership.turn()
+
+        with ThreadPoolExecutor(1, "election") as threads:
+            turning = threads.submit(turn)
+            try:
+                yield
+            finally:
+                done.set()
+        turning.result()
+
+    def _leads(self, leadership: Leadership) -> bool:
+        leadership.turn()
+        return leadership.leads
+
+    def _why_standby(self, leadership: Leadership) -> str:
+        leader = leadership.leader
+        return leadership.problem or (f"{leader} leads" if leader else "nobody leads yet")
+
     def _run_session(self) -> None:
         self._tell(State.STARTING)
-        session = self._open()
+        with self._standing_for_election():
+            self._session = session = self._open()
+        self._manned_at = time.monotonic()
+        self._calm_at = time.monotonic() + CALM_S
         self._stop.listen()  # pyspark has taken INT
         try:
             self._queries = self._plan(session)
@@ -155,6 +243,12 @@ class Job:
     def turn(self, now: float) -> None:
         """Looks after everything once; blocks for seconds only while a query starts."""
         check_jvm()
+        if now >= self._calm_at:
+            self._bounds.forget()
+            self._calm_at = math.inf
+        if self._leadership is not None and not self._leads(self._leadership):
+            self._stand_by(self._leadership)
+            return
         self._watch.turn()
         self._look_for_another_topic()
         if self._watch.ends and not self._recalled:
@@ -163,7 +257,28 @@ class Job:
         for query in self._queries:
             if not self._ended(query):
                 query.turn(now, may_start=there)
-        self._tell(job_state([query.progress for query in self._queries]), self._watch.problem)
+        problem = self._watch.problem or self._wanting_executors(now)
+        self._tell(job_state([query.progress for query in self._queries]), problem)
+
+    def _stand_by(self, leadership: Leadership) -> None:
+        """Another job may write by now: queries are examined anew when this one leads again."""
+        self._recalled = False
+        for query in self._queries:
+            query.again()
+        state = job_state([query.progress for query in self._queries])
+        state = state if leadership.problem else State.STANDBY
+        self._tell(state, self._why_standby(leadership))
+
+    def _wanting_executors(self, now: float) -> str:
+        """A line where batches wait, and the cluster has given nobody to write them."""
+        if is_local(self._spark.master) or self._session is None:
+            return ""
+        waits = any(query.busy for query in self._queries)
+        if not waits or count_executors(self._session):
+            self._manned_at = now
+        if now - self._manned_at < UNMANNED_S:
+            return ""
+        return f"{self._spark.master} gives this job no executors: batches wait"
 
     def _look_for_another_topic(self) -> None:
         """Of the same name: running queries would go on at their offsets, in other records."""
@@ -194,8 +309,8 @@ class Job:
 
     def _plan(self, session: SparkSession) -> list[TableQuery]:
         """The queries, not started yet; a table that cannot be made is refused by itself."""
-        stream = results(session, self._config)
-        launcher = Launcher(session, self._config, self._watch, self._trigger)
+        stream = results(session, self._config, self._spark.batch_records)
+        launcher = Launcher(session, self._config, self._watch, self._trigger, self._bounds)
         planned = []
         for sink in sinks(self._spark):
             progress = TableProgress(sink.table.name)
@@ -206,7 +321,7 @@ class Job:
                 query.refuse(f"spark.tables[{progress.name}].{error}")
             else:
                 self._warn_of_repeats(sink.table, rows)
-                launch = partial(launcher.launch, sink, rows, progress)
+                launch = partial(launcher.launch, sink, progress)
                 query = self._query(sink, progress, launch)
             planned.append(query)
         return planned
@@ -225,7 +340,15 @@ class Job:
         group = GroupOffsets(
             self._client, self._group(progress.name), self._config.delivery.results
         )
-        return TableQuery(progress, launch, partial(explained, sink.table, sink.checkpoint), group)
+        explain = partial(explained, sink.table, sink.checkpoint)
+
+        def misjudged() -> bool:
+            return self._bounds.misjudged(sink.table, progress.batch_records, *progress.last)
+
+        def lower() -> str:
+            return self._bounds.lower({progress.name: progress.batch_records})
+
+        return TableQuery(progress, launch, explain, group, misjudged, lower)
 
     def _end(self) -> None:
         """Lets the batches in hand finish, within the time of grace; the rest comes again."""
@@ -237,8 +360,10 @@ class Job:
                 query.stop()
                 running.remove(query)
             time.sleep(0.1 if running else 0)
-        for query in self._queries:
-            query.settle(SETTLE_S)
+        # What one that stands by knows is old.
+        if self._leadership is not None and self._leadership.leads:
+            for query in self._queries:
+                query.settle(SETTLE_S)
 
 
 def _never() -> StreamingQuery:

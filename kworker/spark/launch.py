@@ -1,5 +1,9 @@
 """How a table's query starts: its checkpoint is examined, its table made, then it begins."""
 
+import uuid
+from functools import partial
+
+import structlog
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -7,35 +11,60 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import TopicWatch
 from kworker.config import Config, Table
 from kworker.errors import ConfigError
-from kworker.spark.checkpoint import Damaged, Positions
-from kworker.spark.frames import TableRows, results, table_rows
+from kworker.spark.batches import BatchWriter
+from kworker.spark.bounds import Bounds, Range, ranges
+from kworker.spark.checkpoint import (
+    Checkpoint,
+    Damaged,
+    Positions,
+    query_of,
+    range_of,
+    unplan,
+)
+from kworker.spark.fences import DeltaFence, Fence, Fenced, IcebergFence
+from kworker.spark.files import FileFence
+from kworker.spark.folders import Folder, LocalFolder
+from kworker.spark.frames import TableRows, keeps_state, results, table_rows
 from kworker.spark.guard import Guard, Topic, next_step
+from kworker.spark.hadoop import folder_at
 from kworker.spark.kafka_options import starting_offsets
+from kworker.spark.marks import Mark
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.sinks import Sink, prepare, start
 from kworker.spark.tables import Repartitioned
+
+_log = structlog.get_logger()
+
+_JOB = uuid.uuid4().hex
+"""This process, in the claims of queries that have no id yet."""
 
 
 class Launcher:
     """Starts queries in one session. Owned by the job's main thread."""
 
     def __init__(
-        self, session: SparkSession, config: Config, watch: TopicWatch, trigger: str
+        self,
+        session: SparkSession,
+        config: Config,
+        watch: TopicWatch,
+        trigger: str,
+        bounds: Bounds,
     ) -> None:
         self._session = session
         self._config = config
         self._watch = watch
         self._trigger = trigger
+        self._bounds = bounds
 
-    def launch(self, sink: Sink, rows: TableRows, progress: TableProgress) -> StreamingQuery:
+    def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
         """The running query. Sets the positions that its checkpoint knows better than its group.
 
         Raises Damaged for a query that must not start, ConfigError for what only a change of
         the file can mend, and Spark's errors for what may pass.
         """
         try:
-            return self._launch(sink, rows, progress)
+            return self._launch(sink, progress)
         except Damaged as error:
             if not error.begin:
                 raise
@@ -49,21 +78,85 @@ class Launcher:
             part = "transform" if sink.table.transform else "schema"
             raise ConfigError(_changed(sink.table, part, str(error))) from error
 
-    def _launch(self, sink: Sink, rows: TableRows, progress: TableProgress) -> StreamingQuery:
+    def _launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
+        table = sink.table
         topic = Topic(self._config.delivery.results, self._watch.topic_id)
-        admitted = Guard(sink.table, sink.checkpoint).admit(topic, progress.positions)
-        if admitted.start is not None:
-            rows = self._rows_from(admitted.start, sink.table)
-            progress.positions = dict(admitted.start)
-        if admitted.checkpoint is not None and admitted.checkpoint.complete:
-            progress.positions.update(admitted.checkpoint.reached)
-        prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
-        return start(rows.stream, sink, self._trigger, rows.shape)
+        folder = folder_at(self._session, sink.checkpoint)
+        fence = fence_of(self._session, sink, f"{self._config.name}/{table.name}")
+        # A checkpoint that several hosts share does not tell which of them goes on.
+        query = query_of(folder) if isinstance(folder, LocalFolder) else ""
+        owner = query or _JOB
+        held = fence.take(owner)
+        guard = Guard(table, folder)
 
-    def _rows_from(self, positions: Positions, table: Table) -> TableRows:
+        def stateful() -> bool:
+            return keeps_state(self._rows(table, None, 1).stream)
+
+        admitted = guard.admit(topic, progress.positions, held, stateful)
+        found = admitted.checkpoint
+        if admitted.start is not None:
+            progress.positions = dict(admitted.start)
+        if found is not None and found.complete:
+            progress.positions.update(found.reached)
+        pinned = found if found is not None and not found.complete else None
+        positions = pinned.begun if pinned and pinned.begun else progress.positions
+        most = self._bounds.most(table, ranges(positions, self._watch.ends))
+        if pinned:
+            most = min(most, self._bounds.most(table, _pinned(pinned)))
+        progress.batch_records = most
+        rows = self._rows(table, admitted.start, most)
+        prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
+        if not fence.taken and fence.take(owner) is not None:
+            raise Fenced  # another made it meanwhile, and wrote
+        if pinned:
+            self._make_smaller(folder, pinned, most, held, sink)
+        at = partial(range_of, folder, topic=topic.name)
+        write = BatchWriter(sink, fence, held, topic.id, rows.shape, at)
+        return start(rows.stream, sink, self._trigger, write)
+
+    def _make_smaller(
+        self, folder: Folder, pinned: Checkpoint, most: int, held: Mark | None, sink: Sink
+    ) -> None:
+        """The range of a batch is fixed before it is written: one too large would fail for ever."""
+        records = sum(end - begin for begin, end in _pinned(pinned).values())
+        if records <= 2 * most:
+            return
+        if any(query.id == pinned.query for query in self._session.streams.active):
+            return  # it did not stop in time, and may be writing that very batch
+        if held is not None and (held.query, held.batch) == (pinned.query, pinned.planned):
+            return  # it is written, and left out when it comes again
+        unplan(folder, pinned.planned)
+        _log.warning(
+            "a batch that was too large is made smaller",
+            table=sink.table.name,
+            records=records,
+            batch_records=most,
+        )
+
+    def _rows(self, table: Table, start: Positions | None, most: int) -> TableRows:
         topic = self._config.delivery.results
-        starting = starting_offsets(topic, positions, self._watch.ends)
-        return table_rows(results(self._session, self._config, starting), table, self._config)
+        begin = "earliest"
+        if start is not None:
+            begin = starting_offsets(topic, start, self._watch.ends)
+        return table_rows(results(self._session, self._config, most, begin), table, self._config)
+
+
+def fence_of(session: SparkSession, sink: Sink, writer: str) -> Fence:
+    """That of the table's format."""
+    match sink.table.format:
+        case "delta":
+            return DeltaFence(session, sink, writer)
+        case "iceberg":
+            return IcebergFence(session, sink, writer)
+    return FileFence(session, sink, writer)
+
+
+def _pinned(checkpoint: Checkpoint) -> dict[int, Range]:
+    """The range of the batch that is planned."""
+    return {
+        part: (min(checkpoint.begun.get(part, 0), end), end)
+        for part, end in checkpoint.reached.items()
+    }
 
 
 def _key(table: Table) -> str:

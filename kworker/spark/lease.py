@@ -36,7 +36,7 @@ class Lease:
 
     Those are this process and whoever inherits `descriptors`: a JVM, which may write for a moment
     after the process that started it was killed. Only a local folder can be locked: for others,
-    `take` succeeds, and it is the operator's part to run one job.
+    `take` succeeds. Jobs of other folders and hosts are kept apart by the group that they join.
     """
 
     def __init__(self, checkpoints: str) -> None:

@@ -20,7 +20,7 @@ class State(StrEnum):
 
     STARTING = "starting"  # or waiting for what it needs to start: the reason says for what
     RUNNING = "running"
-    STANDBY = "standby"  # another job holds the checkpoints
+    STANDBY = "standby"  # another job leads, or holds the checkpoints
     RESTARTING = "restarting"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -37,6 +37,8 @@ class TableProgress:
     rows: int = 0
     rescued: int = 0
     foreign: int = 0
+    batch_records: int = 0  # which a batch takes at most
+    last: tuple[int, int] = (0, 0)  # records of the last batch, and bytes of their values
     positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
 
     def took(self, told: Mapping[str, Any]) -> bool:
@@ -52,6 +54,7 @@ class TableProgress:
         self.rows += _counted(counted, "taken", "rows")
         self.rescued += _counted(counted, "taken", "rescued")
         self.foreign += _counted(counted, "read", "foreign")
+        self.last = int(told.get("numInputRows") or 0), _counted(counted, "read", "bytes")
         self.positions.update(positions)
         return True
 
@@ -91,6 +94,7 @@ def summary(table: TableProgress, ends: Mapping[int, int]) -> dict[str, object]:
         "behind": table.behind(ends),
         "rescued": table.rescued,
         "foreign": table.foreign,
+        "batch_records": table.batch_records,
         "state": table.state.value,
         "reason": table.reason,
     }

@@ -1,6 +1,7 @@
 """One table's streaming query: started, watched, and started again after a passing error."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import structlog
@@ -10,6 +11,7 @@ from kworker.clients.offsets import GroupOffsets
 from kworker.core.restart import Backoff
 from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged
+from kworker.spark.fences import Fenced
 from kworker.spark.progress import State, TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.session import CALL_FAILED, check_jvm
@@ -20,6 +22,8 @@ FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 CALM_S = 60.0
 RENEW_S = 3600.0
+_OF_MEMORY = re.compile(r"OutOfMemoryError|SparkOutOfMemory")
+MEASURED_S = 30.0  # so long the size of results is taken to be what it was at the start
 FAILURES_MAX = 5  # in a row: then a job that shall end by itself gives the table up
 
 
@@ -29,7 +33,9 @@ class TableQuery:
     Owned by the job's main thread, which calls `turn` every second or so; the query
     itself runs in the JVM. `launch` builds the query: it raises ConfigError for what
     only a change of the file can mend, Damaged for what a person must look at, and Spark's
-    errors for what may pass. `explain` makes a line of what a running query raised.
+    errors for what may pass. `explain` makes a line of what a running query raised; whether its
+    batches are `misjudged` is asked after one, and it is told to `lower` them when one had not
+    enough memory.
     """
 
     def __init__(
@@ -38,8 +44,12 @@ class TableQuery:
         launch: Callable[[], StreamingQuery],
         explain: Callable[[Sequence[str]], str],
         group: GroupOffsets,
+        misjudged: Callable[[], bool],
+        lower: Callable[[], str],
     ) -> None:
         self.progress = progress
+        self._misjudged = misjudged
+        self._lower = lower
         self._failures = 0  # in a row, without a batch between them
         self._launch = launch
         self._explain = explain
@@ -131,6 +141,9 @@ class TableQuery:
             self._failed(str(error), now)
             self.progress.state = State.FAILED
             return
+        except Fenced as error:
+            self._failed(str(error), now)
+            return
         except CALL_FAILED as error:
             check_jvm()
             self._failed(reason(error), now)
@@ -141,16 +154,20 @@ class TableQuery:
 
     def _watch(self, query: StreamingQuery, now: float) -> None:
         active = query.isActive
-        self._note_batches(query)
+        news = self._note_batches(query)
         self._publish(now)
         if active:
+            if news and now >= self._started + MEASURED_S:
+                self._look_at_size()
             return
         self._query = None
         error = query.exception()
         if error is None:
             self.progress.state = State.STOPPED
         else:
-            self._failed(self._explain([str(error), *causes(query)]), now)
+            said = [str(error), *causes(query)]
+            lowered = f"; {self._lower()}" if any(map(_OF_MEMORY.search, said)) else ""
+            self._failed(f"{self._explain(said)}{lowered}", now)
 
     def _publish(self, now: float) -> None:
         if now >= self._renew_at:
@@ -166,14 +183,29 @@ class TableQuery:
         self.progress.reason = why
         _log.warning("query failed", table=self.progress.name, reason=why, next_start_s=delay_s)
 
-    def _note_batches(self, query: StreamingQuery) -> None:
+    def _look_at_size(self) -> None:
+        """What was measured at the start may be another topic's by now."""
+        if self._misjudged():
+            records, size = self.progress.last
+            _log.info(
+                "results are of another size than was thought: the query starts again",
+                table=self.progress.name,
+                records=records,
+                bytes=size,
+            )
+            self.again()
+
+    def _note_batches(self, query: StreamingQuery) -> bool:
+        """Whether there were any."""
         last = query._jsq.lastProgress()
         if last is None or last.batchId() == self.progress.batch:
-            return
+            return False
+        news = False
         for told in query._jsq.recentProgress():
             if self.progress.took(json.loads(told.json())):
-                self._failures = 0
+                self._failures, news = 0, True
         self._tell_foreign()
+        return news
 
     def _tell_foreign(self) -> None:
         foreign = self.progress.foreign

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from kworker.config import Table
 from kworker.spark.checkpoint import damaged_state
+from kworker.spark.folders import LocalFolder
 from kworker.spark.guard import next_step
 from kworker.spark.lease import local_folder
 
@@ -65,7 +66,8 @@ def explained(table: Table, checkpoint: str, causes: Sequence[str]) -> str:
     told = _with_root(causes)
     if not _CHECKPOINT.search(text):
         return told
+    # Elsewhere no checksums stand beside the files: the file system has its own.
     folder = local_folder(checkpoint)
-    damaged = folder and damaged_state(folder)
+    damaged = damaged_state(LocalFolder(folder)) if folder else None
     where = f"; {damaged} does not match its checksum" if damaged else f"; see {checkpoint}"
     return f"{told}{where}: {next_step(table, 'earliest')}"

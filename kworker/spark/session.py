@@ -3,11 +3,13 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -19,10 +21,12 @@ from pyspark.sql import SparkSession
 from kworker import jars
 from kworker.config import Config, Spark, Table
 from kworker.errors import KworkerError
+from kworker.host import oom_kills, spark_heap_bytes
 from kworker.spark.lease import Lease
 from kworker.spark.sql import identifier
 
 STOP_TIMEOUT_S = 5.0
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # is set where spark-submit has started the JVM
 
 CALL_FAILED = (PySparkException, Py4JError, OSError)
 """What a call into the JVM may raise: Spark's own errors, and the connection's."""
@@ -31,6 +35,8 @@ _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _VERSION = re.compile(r"-\d[^/]*$")
+_HEAP_FULL = (3, 52)  # exit codes: Java's own, and Spark's
+_oom_kills_before = oom_kills()
 # They warn at each start, or each stop, of what is in order.
 _QUIET = (
     "org.apache.hadoop.util.NativeCodeLoader",
@@ -59,6 +65,10 @@ class JvmGone(KworkerError):
     """The JVM ended by itself, or by another's hand: only a new process can have a new one."""
 
 
+class OutOfMemory(JvmGone):
+    """It ended because its heap was full, or the system had no memory for it."""
+
+
 def is_local(master: str) -> bool:
     """Whether the whole of Spark runs inside this process's one JVM."""
     return master.startswith("local")
@@ -73,7 +83,7 @@ def properties(config: Config, archives: Iterable[Path], folder: Path) -> dict[s
         "spark.app.name": f"kworker {config.name}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
+        "spark.driver.memory": f"{spark_heap_bytes() >> 20}m",
         "spark.log.structuredLogging.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         # Spark's own choice, INT96, is known to few other readers.
@@ -119,11 +129,11 @@ def _remembers_all(table: Table) -> bool:
 def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:
     """How the archives reach Spark.
 
-    On the class path of the one JVM, where there is but one: Spark would copy the others, for
-    each start anew, to a temporary folder that a kill leaves behind.
+    On the class path of the one JVM, where there is but one, and it is ours: Spark would copy
+    the others, for each start anew, to a temporary folder that a kill leaves behind.
     """
     paths = [str(path) for path in archives]
-    if not is_local(spark.master):
+    if not is_local(spark.master) or _SUBMITTED in os.environ:
         return {"spark.jars": ",".join(filter(None, [*paths, spark.conf.get("spark.jars", "")]))}
     own = spark.conf.get("spark.driver.extraClassPath", "")
     return {"spark.driver.extraClassPath": os.pathsep.join(filter(None, [*paths, own]))}
@@ -169,7 +179,8 @@ def _java_options(folder: Path, conf: dict[str, str]) -> str:
     own = conf.get("spark.driver.extraJavaOptions", "")
     log4j = f'"-Dlog4j2.configurationFile={folder / "log4j2.properties"}"'
     places = f'"-Dderby.system.home={folder}" "-Djava.io.tmpdir={scratch(folder)}"'
-    return f"{log4j} {places} {own}".strip()
+    # One thread without memory would leave a query that never goes on.
+    return f"{log4j} {places} -XX:+ExitOnOutOfMemoryError {own}".strip()
 
 
 def scratch(folder: Path) -> Path:
@@ -238,10 +249,15 @@ def open_session(
         os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{file.name}" pyspark-shell'
         kept = {"pass_fds": lease.descriptors if lease else ()}
         gateway = launch_gateway(popen_kwargs=kept)  # type: ignore[no-untyped-call]
-        if lease:
-            lease.share(gateway.proc.pid)
         SparkContext._ensure_initialized(gateway=gateway)
-        return SparkSession.builder.getOrCreate()
+        jvm = _jvm()
+        if lease and jvm:
+            lease.share(jvm.pid)
+        # One that spark-submit has started knows nothing of the file.
+        builder = SparkSession.builder
+        if jvm is None:
+            builder = builder.config(map={**told})
+        return builder.getOrCreate()
 
 
 def properties_text(told: dict[str, str]) -> str:
@@ -262,11 +278,24 @@ def _log4j() -> str:
     return _LOG4J + "".join(quiet)
 
 
+def count_executors(session: SparkSession) -> int:
+    """Of a cluster, besides the driver."""
+    jvm: Any = session.sparkContext._jsc
+    return int(jvm.sc().getExecutorMemoryStatus().size()) - 1
+
+
 def check_jvm() -> None:
     """Raises `JvmGone` when the JVM has ended."""
     jvm = _jvm()
-    if jvm is not None and jvm.poll() is not None:
-        raise JvmGone(f"Spark's JVM has ended ({_how(jvm.returncode)})")
+    if jvm is None or jvm.poll() is None:
+        return
+    if jvm.returncode in _HEAP_FULL:
+        raise OutOfMemory(
+            "Spark's JVM ran out of memory: raise spark.driver.memory in [spark.conf]"
+        )
+    if jvm.returncode == -signal.SIGKILL and oom_kills() > _oom_kills_before:
+        raise OutOfMemory("the system had no memory left for Spark's JVM and killed it")
+    raise JvmGone(f"Spark's JVM has ended ({_how(jvm.returncode)})")
 
 
 def await_jvm_end() -> None:

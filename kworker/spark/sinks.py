@@ -1,31 +1,29 @@
 """Where a table's rows go: Delta, Parquet or Iceberg; appended, rewritten or merged."""
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
 from kworker.config import Spark, Table
 from kworker.core.duration import parse_duration
+from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged
 from kworker.spark.guard import is_merged
+from kworker.spark.lease import local_folder
 from kworker.spark.reasons import reason
 from kworker.spark.session import iceberg_table
-from kworker.spark.sql import identifier, literal
-from kworker.spark.tables import (
-    IN_PARTITION,
-    LATEST,
-    SEEN,
-    SOURCE_COLUMNS,
-    added_columns,
-    check_partitions,
-    merge_statement,
-)
+from kworker.spark.sql import identifier
+from kworker.spark.tables import SOURCE_COLUMNS, added_columns, check_partitions
+
+_LOG_OF_SPARK = "_spark_metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +77,15 @@ def missing_columns(table: Table, columns: list[str]) -> list[str]:
     ]
 
 
+def is_there(session: SparkSession, sink: Sink) -> bool:
+    """Whether SQL finds the table."""
+    try:
+        session.table(sink.name)
+    except AnalysisException:
+        return False
+    return True
+
+
 def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
     """Makes the table if it is not there, and adds the columns that are new.
 
@@ -89,6 +96,7 @@ def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool)
     # As nullable: a later change of the transform could not loosen it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
     if sink.table.format == "parquet":
+        _check_files(session, sink, wrote=wrote)
         _compare_files(session, sink, columns)
         return
     if wrote:
@@ -105,6 +113,34 @@ def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool)
         session.sql(f"ALTER TABLE {sink.name} ADD COLUMNS ({column} {place})")
 
 
+def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
+    """Raises ConfigError for a folder where files cannot be moved to, or not be counted on."""
+    path, key = sink.table.path, f"spark.tables[{sink.table.name}]"
+    jvm: Any = session._jvm
+    log = jvm.org.apache.hadoop.fs.Path(path, _LOG_OF_SPARK)
+    files = log.getFileSystem(session._jsc.hadoopConfiguration())
+    if wrote and not files.exists(log.getParent()):
+        raise _gone(sink)
+    if files.exists(log):
+        raise ConfigError(
+            f"{key}.path: {log} says that Spark's own sink wrote this table, of whose files only"
+            " Spark knows which count: name another path"
+        )
+    folder = local_folder(path)
+    if folder is not None and _is_mounted(folder):
+        raise ConfigError(
+            f"{key}.path: {path} is a disk of its own, into which nothing can be renamed: name a"
+            " folder on it"
+        )
+
+
+def _is_mounted(folder: Path) -> bool:
+    try:
+        return os.stat(folder).st_dev != os.stat(folder.parent).st_dev
+    except OSError:
+        return False  # it is not there yet
+
+
 def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> None:
     """Parquet's files are as they were written, and must go on being readable together.
 
@@ -112,8 +148,7 @@ def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> No
     who merge schemas.
     """
     try:
-        files = session.read.option("mergeSchema", "true")
-        there = session.table(sink.name) if sink.table.table else files.parquet(sink.table.path)
+        there = session.read.option("mergeSchema", "true").parquet(sink.table.path)
     except AnalysisException:
         return  # no file yet
     check_partitions(_folders(there), sink.table.partition_by)
@@ -137,9 +172,13 @@ def _expect(session: SparkSession, sink: Sink) -> None:
     try:
         session.table(sink.name)
     except AnalysisException as error:
-        place = sink.table.path or sink.table.table
-        problem = f"{sink.checkpoint} goes on with a table that is not at {place}"
-        raise Damaged(f"{problem} ({reason(error)})", "earliest") from error
+        raise _gone(sink, f" ({reason(error)})") from error
+
+
+def _gone(sink: Sink, why: str = "") -> Damaged:
+    place = sink.table.path or sink.table.table
+    problem = f"{sink.checkpoint} goes on with a table that is not at {place}"
+    return Damaged(f"{problem}{why}", "earliest")
 
 
 def _create_statement(sink: Sink, columns: StructType) -> str:
@@ -151,31 +190,13 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
     )
 
 
-Shape = Callable[[DataFrame], DataFrame]
-"""Makes a table's rows of those of the results."""
-
-
-def unchanged(rows: DataFrame) -> DataFrame:
-    """The shape of rows that are the table's own."""
-    return rows
-
-
-def start(rows: DataFrame, sink: Sink, trigger: str, shape: Shape = unchanged) -> StreamingQuery:
-    """Starts the query that writes the rows; AnalysisException for what the mode cannot do.
-
-    `shape` makes them the table's, where repeats have to be left out before.
-    """
+def start(
+    rows: DataFrame, sink: Sink, trigger: str, write: Callable[[DataFrame, int], None]
+) -> StreamingQuery:
+    """Starts the query that gives its batches to `write`; AnalysisException for a mode in vain."""
     table = sink.table
     writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
-    writer = _triggered(writer, trigger).outputMode(table.mode)
-    if sink.merge_keys:
-        return writer.foreachBatch(_merger(sink, shape)).start()
-    if table.format == "iceberg":
-        return writer.foreachBatch(_SnapshotWriter(sink)).start()
-    writer = writer.format(table.format)
-    # An existing table knows how it is partitioned; here it may be Parquet's first file.
-    writer = writer.partitionBy(*table.partition_by)
-    return writer.toTable(table.table) if table.table else writer.start(table.path)
+    return _triggered(writer, trigger).outputMode(table.mode).foreachBatch(write).start()
 
 
 AVAILABLE_NOW = "available-now"
@@ -192,94 +213,3 @@ def _triggered(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     if trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=trigger)
-
-
-_QUERY, _BATCH = "kworker.query", "kworker.batch"  # of a snapshot; its names are in lower case
-
-
-def _told(name: str, native: str) -> str:
-    """SQL of what a snapshot tells; one of Iceberg's own sink tells the same otherwise."""
-    others = literal(f"spark.sql.streaming.{native}")
-    return f"coalesce(summary[{literal(name)}], summary[{others}])"
-
-
-class _SnapshotWriter:
-    """Writes a query's batches to an Iceberg table, each as one snapshot that tells which it is.
-
-    Iceberg's own sink names a file by batch and task, and tasks count from 0 in each JVM: a batch
-    that comes again after a kill may write over a file of the table, and remove it if it fails.
-    Here files have new names at each attempt.
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._written: int | None = None  # the last batch in the table; only the first is a repeat
-
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        session = batch.sparkSession
-        query = session.sparkContext.getLocalProperty("sql.streaming.queryId")
-        assert query
-        if self._written is None:
-            self._written = self._last(session, query)
-        if number <= self._written:
-            return
-        writer = batch.writeTo(self._sink.name).option("fanout-enabled", "true")
-        for name, value in ((_QUERY, query), (_BATCH, str(number))):
-            writer = writer.option(f"snapshot-property.{name}", value)
-        if self._sink.table.mode == "complete":
-            writer.overwrite(f.lit(True))
-        else:
-            writer.append()
-        self._written = number
-
-    def _last(self, session: SparkSession, query: str) -> int:
-        """The last batch of the query that is in the table, or -1."""
-        name = self._sink.name
-        [row] = session.sql(
-            f"SELECT max(CAST({_told(_BATCH, 'epochId')} AS BIGINT)) AS last"
-            f" FROM {name}.snapshots JOIN {name}.history USING (snapshot_id)"
-            f" WHERE is_current_ancestor AND {_told(_QUERY, 'queryId')} = {literal(query)}"
-        ).collect()
-        return -1 if row["last"] is None else int(row["last"])
-
-
-def _merger(sink: Sink, shape: Shape) -> Callable[[DataFrame, int], None]:
-    """Writes a batch by its keys, so that a batch which comes again changes nothing."""
-    view = f"kworker_rows_{sink.index}"
-    update = sink.table.mode == "update"
-
-    def merge(batch: DataFrame, _batch_id: int) -> None:
-        # Once read, twice used: the merge joins first, and then writes.
-        rows = _latest(batch, sink.merge_keys) if update else shape(_distinct(batch))
-        rows.persist()
-        try:
-            if not rows.isEmpty():
-                rows.createOrReplaceTempView(view)
-                columns, keys = rows.columns, sink.merge_keys
-                statement = merge_statement(sink.name, view, columns, keys, update=update)
-                rows.sparkSession.sql(statement)
-        finally:
-            rows.unpersist()
-
-    return merge
-
-
-def _distinct(batch: DataFrame) -> DataFrame:
-    return batch.dropDuplicates(list(SOURCE_COLUMNS))
-
-
-def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """One row for each key, as a merge demands: the latest of its partition, and then of all.
-
-    Rows of an aggregate, which have no source position, are one for each key already.
-    """
-    if not set(SOURCE_COLUMNS) <= set(batch.columns):
-        return batch.dropDuplicates(list(keys))
-    of_partition = batch.groupBy(*{*keys, "source_topic", "source_partition"})
-    last = of_partition.agg(_last(IN_PARTITION)).select("row.*")
-    seen = f.collect_list(f.struct(*SOURCE_COLUMNS[:-1])).alias(SEEN)
-    return last.groupBy(*keys).agg(_last(LATEST), seen).select("row.*", SEEN)
-
-
-def _last(by: Iterable[str]) -> Column:
-    return f.max_by(f.struct("*"), f.struct(*by)).alias("row")

@@ -100,6 +100,7 @@ class SparkJob:
         """A child was reaped, ours or another's."""
         if pid != self._pid:
             return
+        why = self._progress().get("reason")
         self._pid = None
         asked, self._kill_at = self._kill_at is not None, None
         if asked or self._state == "stopped":
@@ -114,7 +115,7 @@ class SparkJob:
             return
         delay_s = self._backoff.failed(now - self._started)
         self._state, self._start_at = "restarting", now + delay_s
-        self._reason = f"the job exited ({ended(code)})"
+        self._reason = f"the job exited ({ended(code)}){f': {why}' if why else ''}"
         _log.warning(f"spark: {self._reason}; next start in {delay_s:g} s, the workers go on")
 
     def status(self) -> dict[str, Any]:

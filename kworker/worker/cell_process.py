@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kworker.core.ending import Ending, of_a_stuck_one
 from kworker.core.suspects import Blame, End
+from kworker.host import oom_kills
 from kworker.supervisor.child import ended, send
 from kworker.supervisor.proc import rss_bytes
 from kworker.supervisor.scoreboard import Held, Scoreboard
@@ -20,7 +21,6 @@ _READ_BYTES = 1 << 18  # a turn: the poll thread has more to do
 _DUMP_S, _TERM_S, _ABORT_S = 0.5, 1.0, 2.0
 _FINISH_S = 5.0  # for close() of the handlers
 _GREW_BYTES = 32 << 20  # by less, it was not this process that used up the memory
-_VMSTAT = "/proc/vmstat"
 # What a program does to itself; other signals may come from anybody.
 _CRASHES = frozenset(
     {
@@ -57,7 +57,7 @@ class CellProcess:
         self._frames = Frames()
         self._unsent: deque[memoryview] = deque()
         self._ending = Ending()
-        self._oom_kills = _oom_kills()
+        self._oom_kills = oom_kills()
         self._size_bytes = rss_bytes(os.getpid())  # which its peak counts as its own
         self._start(hands, command)
         self._say(orders)
@@ -174,7 +174,7 @@ class CellProcess:
     def _used_up_the_memory(self, gone: Gone) -> bool:
         """The system killed for want of memory meanwhile, and this one had taken much of it."""
         grew = gone.peak_bytes - self._size_bytes > _GREW_BYTES
-        return gone.code == -signal.SIGKILL and grew and _oom_kills() > self._oom_kills
+        return gone.code == -signal.SIGKILL and grew and oom_kills() > self._oom_kills
 
     def _say(self, word: Word) -> None:
         self._unsent.append(memoryview(frame(word)))
@@ -206,12 +206,3 @@ class CellProcess:
     def _close(self) -> None:
         self._hang_up()
         os.close(self._from)
-
-
-def _oom_kills() -> int:
-    """How many processes the system has killed for want of memory, in any cgroup; 0 if unknown."""
-    try:
-        with open(_VMSTAT) as lines:
-            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill")), 0)
-    except (OSError, ValueError):
-        return 0

@@ -41,19 +41,22 @@ from tests.waiting import eventually
 Topic = Callable[..., str]
 
 SESSION_S = 6.0  # the shortest that brokers allow by default
-SOON_S = 4.0
+LONG_S, SOON_S = 40.0, 15.0  # a session, and what is far less: this machine may be busy
 HERE = f"process {os.getpid()} on {socket.gethostname()}"
 
 
 class Service:
     """The jobs of one service; each is ended with the test, and turns when the test waits."""
 
-    def __init__(self, bootstrap: str, topic: str, ends: ExitStack) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, ends: ExitStack, session_s: float = SESSION_S
+    ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.name = f"service-{uuid.uuid4().hex[:10]}"
         self.group = f"{self.name}.spark"
         self.jobs: list[Leadership] = []
+        self._session_ms = int(session_s * 1000)
         self._ends = ends
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
 
@@ -67,7 +70,7 @@ class Service:
                 "source": {"topics": ["orders"]},
                 "kafka": {
                     "common": {"bootstrap.servers": self.bootstrap},
-                    "consumer": {"session.timeout.ms": int(SESSION_S * 1000)},
+                    "consumer": {"session.timeout.ms": self._session_ms},
                 },
             }
         )
@@ -149,7 +152,7 @@ class Service:
                 "group.id": self.group,
                 "client.id": "stranger",
                 "enable.auto.commit": False,
-                "session.timeout.ms": int(SESSION_S * 1000),
+                "session.timeout.ms": self._session_ms,
                 "heartbeat.interval.ms": 500,
             }
         )
@@ -182,8 +185,11 @@ def test_one_of_two_leads_and_the_other_names_it(service: Service) -> None:
     assert (first.problem, second.problem) == ("", "")
 
 
-def test_a_leader_that_closes_is_followed_within_seconds(service: Service) -> None:
+def test_a_leader_that_closes_is_followed_within_seconds(
+    bootstrap: str, topic: Topic, ends: ExitStack
+) -> None:
     """It leaves the group, and nobody waits for the end of its session."""
+    service = Service(bootstrap, topic("results", partitions=2), ends, LONG_S)
     leader, standby = service.leading(), service.standby()
     service.end(leader)
     assert not leader.leads

@@ -2,10 +2,13 @@
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from itertools import count, groupby
+from math import inf
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,15 +20,18 @@ from kworker.spark.checkpoint import (
     Survey,
     damaged_state,
     draw_up,
-    last_file_batch,
+    in_force,
     put_in_place,
     read,
     read_note,
     survey,
+    unplan,
     write_note,
 )
+from kworker.spark.folders import Folder, LocalFolder
 from kworker.spark.guard import Guard, Topic, next_step
 from kworker.spark.reset import Reset, from_committed
+from tests.object_store import Killed, ObjectStore, Order, StoreFolder
 
 RESULTS = Topic("orders.results", "id-1")
 NOW_MS = 1_700_000_000_123
@@ -34,9 +40,8 @@ NOW_MS = 1_700_000_000_123
 class Query:
     """A checkpoint as Spark 4.0 writes it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.folder = folder
-        folder.mkdir()
         self.write("metadata", '{"id":"5d3f"}')
 
     def batch(self, number: int, end: int, *, finished: bool = True) -> None:
@@ -46,19 +51,45 @@ class Query:
             self.write(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
 
     def write(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        sums = b"crc\0" + (512).to_bytes(4, "big")
         content = text.encode()
-        for at in range(0, len(content), 512):
-            sums += zlib.crc32(content[at : at + 512]).to_bytes(4, "big")
-        path.with_name(f".{path.name}.crc").write_bytes(sums)
+        self.folder.write(name, content)
+        if isinstance(self.folder, LocalFolder):  # elsewhere there are no checksums beside a file
+            sums = b"crc\0" + (512).to_bytes(4, "big")
+            for at in range(0, len(content), 512):
+                sums += zlib.crc32(content[at : at + 512]).to_bytes(4, "big")
+            self.folder.write(_sums_of(name), sums)
+
+    def read(self, name: str) -> bytes:
+        content = self.folder.read(name)
+        assert content is not None
+        return content
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            self.folder.delete(name)
+            self.folder.delete(_sums_of(name))
+
+
+def _sums_of(name: str) -> str:
+    path = PurePosixPath(name)
+    return str(path.with_name(f".{path.name}.crc"))
+
+
+@pytest.fixture(params=["local", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    """Where there is no folder yet: on a disk, and in an object store."""
+    if request.param == "local":
+        return LocalFolder(tmp_path / "orders")
+    return StoreFolder(ObjectStore(), "s3a://bucket/c/orders")
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> Query:
-    made = Query(tmp_path / "orders")
+def query(place: Folder) -> Query:
+    return _with_batches(place)
+
+
+def _with_batches(folder: Folder) -> Query:
+    made = Query(folder)
     for number, end in enumerate((100, 250, 300)):
         made.batch(number, end)
     return made
@@ -69,7 +100,7 @@ def table(**settings: Any) -> Table:
 
 
 def admit(query: Query, told: dict[int, int] | None = None, **settings: Any) -> Any:
-    return Guard(table(**settings), str(query.folder)).admit(RESULTS, told or {})
+    return Guard(table(**settings), query.folder).admit(RESULTS, told or {})
 
 
 def test_a_sound_checkpoint_says_how_far_its_table_is(query: Query) -> None:
@@ -82,35 +113,43 @@ def test_a_sound_checkpoint_says_how_far_its_table_is(query: Query) -> None:
     found = read(query.folder, RESULTS.name)
     assert found is not None
     assert (found.planned, found.finished, found.complete) == (3, 2, False)
+    assert (found.begun, found.reached, found.query) == ({0: 300, 1: 0}, {0: 400, 1: 0}, "5d3f")
     for number in (0, 1, 2):  # Spark plans a batch when the one before it is written
-        (query.folder / "commits" / str(number)).unlink()
+        query.remove(f"commits/{number}")
     assert read(query.folder, RESULTS.name) == found
 
 
-def test_a_query_that_begins_has_no_checkpoint_yet(tmp_path: Path) -> None:
+def test_a_range_that_is_forgotten_is_planned_anew(query: Query) -> None:
+    """One too large for the memory would otherwise come again for ever."""
+    before = read(query.folder, RESULTS.name)
+    query.batch(3, 400, finished=False)
+    for name in ("3.delta", "4.delta", ".4.delta.crc", "4.snapshot", "44.delta"):
+        query.folder.write(f"state/0/1/{name}", b"sums")
+    unplan(query.folder, 3)
+    assert read(query.folder, RESULTS.name) == before
+    assert sorted(query.folder.names("state/0/1")) == ["3.delta", "44.delta"]
+    unplan(query.folder, 3)  # as after a kill
+
+
+def test_a_query_that_begins_has_no_checkpoint_yet(place: Folder) -> None:
     """Nor has one that was killed before its first batch was planned."""
-    assert read(tmp_path / "none", RESULTS.name) is None
-    assert read(Query(tmp_path / "begun").folder, RESULTS.name) is None
+    assert read(place, RESULTS.name) is None
+    assert read(Query(place).folder, RESULTS.name) is None
 
 
 def cut(name: str, length: int) -> Callable[[Query], None]:
     """What is left after a power cut; its checksum did not get to the disk."""
 
     def damage(query: Query) -> None:
-        path = query.folder / name
-        path.write_bytes(path.read_bytes()[:length])
-        path.with_name(f".{path.name}.crc").unlink()
+        content = query.read(name)
+        query.remove(name)
+        query.folder.write(name, content[:length])
 
     return damage
 
 
 def removed(name: str) -> Callable[[Query], None]:
-    return lambda query: (query.folder / name).unlink()
-
-
-def flipped(query: Query) -> None:
-    path = query.folder / "offsets" / "2"
-    path.write_text(path.read_text().replace("300", "900"))
+    return lambda query: query.remove(name)
 
 
 def of_another_topic(query: Query) -> None:
@@ -129,7 +168,6 @@ def of_another_topic(query: Query) -> None:
         (cut("offsets/1", 10), "offsets/1 is truncated"),
         (removed("offsets/1"), "offsets/1 is missing"),
         (removed("offsets/2"), "offsets/2 is missing, though that batch was written"),
-        (flipped, "offsets/2 does not match its checksum"),
         (of_another_topic, "offsets/2 is of the topic other.results, not orders.results"),
         (cut("commits/2", 0), "commits/2 is empty"),
         (cut("commits/2", 3), "commits/2 is truncated"),
@@ -146,34 +184,39 @@ def test_damage_is_told_with_the_files_name(
     assert str(caught.value).startswith(f"{query.folder}/{told}")
 
 
-def test_a_damaged_state_is_found_by_its_checksums(query: Query) -> None:
+def test_a_file_that_was_changed_is_found_by_its_checksum(tmp_path: Path) -> None:
+    """On a local disk, where they stand beside the file."""
+    query = _with_batches(LocalFolder(tmp_path / "orders"))
+    changed = query.read("offsets/2").replace(b"300", b"900")
+    query.folder.write("offsets/2", changed)
+    with pytest.raises(Damaged, match="offsets/2 does not match its checksum"):
+        read(query.folder, RESULTS.name)
+
+
+def test_a_damaged_state_is_found_by_its_checksums(tmp_path: Path) -> None:
     """Spark may fail on it without a word about which file it was."""
+    query = _with_batches(LocalFolder(tmp_path / "orders"))
     assert damaged_state(query.folder) is None
     for version in (1, 2):
-        (query.folder / "state" / "0" / "1").mkdir(parents=True, exist_ok=True)
         query.write(f"state/0/1/{version}.delta", "so many sums")
     assert damaged_state(query.folder) is None
-    broken = query.folder / "state" / "0" / "1" / "2.delta"
-    broken.write_text("so m")
-    assert damaged_state(query.folder) == broken
+    query.folder.write("state/0/1/2.delta", b"so m")
+    assert damaged_state(query.folder) == f"{query.folder}/state/0/1/2.delta"
 
 
 def test_an_older_file_that_spark_does_not_read_is_no_damage(query: Query) -> None:
     """Spark removes them itself after a while."""
-    (query.folder / "offsets" / "0").unlink()
-    (query.folder / "commits" / "1").unlink()
+    query.remove("offsets/0", "commits/1")
     assert read(query.folder, RESULTS.name) is not None
 
 
-def test_a_checkpoint_that_is_gone_or_old_is_noticed_by_its_group(
-    query: Query, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_gone_or_old_is_noticed_by_its_group(query: Query) -> None:
     """The query would read again what the table has, or number its batches like written ones."""
     assert admit(query, {0: 300, 1: 0}).checkpoint.planned == 2
     older = r"orders is older than the table, .* the one ends at 300 of .* the other at 301$"
     with pytest.raises(Damaged, match=older):
         admit(query, {0: 301})
-    gone = Guard(table(), str(tmp_path / "gone"))
+    gone = Guard(table(), query.folder.beside("gone"))
     with pytest.raises(Damaged, match="gone is gone, though the table was written from it"):
         gone.admit(RESULTS, {0: 1})
     assert gone.admit(RESULTS, {}).checkpoint is None
@@ -184,29 +227,8 @@ def test_a_topic_that_was_made_again_is_noticed(query: Query) -> None:
     assert admit(query).wrote
     again = RESULTS._replace(id="id-2")
     with pytest.raises(Damaged, match=r"orders\.results was deleted and made again") as caught:
-        Guard(table(), str(query.folder)).admit(again, {})
+        Guard(table(), query.folder).admit(again, {})
     assert caught.value.begin == "earliest"
-
-
-def test_files_whose_numbers_do_not_fit_the_checkpoint_are_noticed(
-    query: Query, tmp_path: Path
-) -> None:
-    """Spark's file sink skips a batch whose number it knows, whatever is in it."""
-    log = tmp_path / "files" / "_spark_metadata"
-    log.mkdir(parents=True)
-    parquet = {"format": "parquet", "path": str(log.parent)}
-    for name in ("0", "1", "2", ".2.crc"):
-        (log / name).touch()
-    assert last_file_batch(log.parent) == 2
-    assert admit(query, **parquet).wrote
-    (log / "2").unlink()
-    with pytest.raises(Damaged, match="_spark_metadata lacks it"):
-        admit(query, **parquet)
-    (log / "9.compact").touch()
-    with pytest.raises(
-        Damaged, match=r"has Parquet's batches up to 9, .* Spark would skip as many"
-    ):
-        admit(query, **parquet)
 
 
 def test_a_batch_that_was_being_merged_is_not_finished_by_appending(query: Query) -> None:
@@ -223,26 +245,19 @@ def test_a_batch_that_was_being_merged_is_not_finished_by_appending(query: Query
     assert admit(query, dedupe=True).wrote
 
 
-def test_a_checkpoint_far_away_is_left_to_spark() -> None:
-    """Like the lease: only a local folder can be looked at."""
-    assert Guard(table(), "s3a://bucket/orders").admit(RESULTS, {0: 5}).checkpoint is None
-
-
 def test_a_reset_keeps_the_old_checkpoint_and_says_where_to_begin(query: Query) -> None:
     """Deleted, nobody could look at it again."""
     note = Note(*RESULTS, merged=False, start={0: 120, 1: 0})
     draw_up(query.folder, note)
     assert admit(query, {0: 120}).wrote
     aside = put_in_place(query.folder, NOW_MS)
-    assert aside == query.folder.with_name("orders.20231114T221320.123Z")
+    assert aside is not None
+    assert str(aside) == f"{query.folder}.20231114T221320.123Z"
     assert read(aside, RESULTS.name) is not None
-    assert (read_note(query.folder), list(query.folder.iterdir())) == (
-        note,
-        [query.folder / "kworker.json"],
-    )
+    assert (read_note(query.folder), query.folder.walk("")) == (note, ["kworker.json"])
     assert admit(query, {0: 300}).start == {0: 120, 1: 0}
     # Once there is a batch, Spark goes by that.
-    again = Query(query.folder.with_name("again"))
+    again = Query(query.folder.beside("again"))
     write_note(again.folder, note)
     again.batch(0, 200)
     assert admit(again).start is None
@@ -251,12 +266,100 @@ def test_a_reset_keeps_the_old_checkpoint_and_says_where_to_begin(query: Query) 
 def test_a_reset_that_was_cut_off_is_finished_by_a_person(query: Query) -> None:
     """Without a checkpoint, and with a group that says nothing, a query would begin anew."""
     draw_up(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
-    query.folder.rename(query.folder.with_name("orders.20231114T221320.123Z"))
+    query.folder.rename("orders.20231114T221320.123Z")
     with pytest.raises(Damaged, match="orders is gone: a reset of it was cut off"):
         admit(query)
     draw_up(query.folder, Note(*RESULTS, merged=False, start={0: 130, 1: 0}))
     assert put_in_place(query.folder, NOW_MS) is None
     assert admit(query).start == {0: 130, 1: 0}
+
+
+class Cut(NamedTuple):
+    """A reset in an object store, killed after so many changes."""
+
+    query: Query
+    old: set[bytes]
+    over: bool
+
+    def admitted(self) -> str:
+        """What a query would start from: the old checkpoint, the new one, or none."""
+        try:
+            found = admit(self.query, {0: 120})
+        except Damaged as error:
+            if not str(error).endswith(": a reset of it was cut off"):
+                raise
+            return "none"
+        if found.start is None:
+            assert (found.checkpoint.planned, found.checkpoint.reached[0]) == (2, 300)
+            return "old"
+        assert (found.start, found.checkpoint) == (START, None)
+        return "new"
+
+
+START = {0: 120, 1: 0}
+
+
+def cut_off(changes: int, order: Order) -> Cut:
+    store = ObjectStore(order)
+    query = _with_batches(StoreFolder(store, "s3a://bucket/c/orders"))
+    write_note(query.folder, Note(*RESULTS, merged=False))
+    old = set(store.objects.values())
+    store.changes = changes
+    over = False
+    with suppress(Killed):
+        draw_up(query.folder, Note(*RESULTS, merged=False, start=START))
+        put_in_place(query.folder, NOW_MS)
+        over = True
+    store.changes = inf
+    return Cut(query, old, over)
+
+
+def backwards(keys: Iterable[str]) -> Sequence[str]:
+    return sorted(keys, reverse=True)
+
+
+@pytest.mark.parametrize("order", [sorted, backwards])
+def test_a_reset_cut_off_anywhere_starts_no_query_from_elsewhere(order: Order) -> None:
+    """In an object store a folder moves file by file: half of it may look like an older one."""
+    seen = []
+    for changes in count():
+        cut = cut_off(changes, order)
+        seen.append(cut.admitted())
+        if cut.over:
+            break
+    assert [kind for kind, _ in groupby(seen)] == ["old", "none", "new"]
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize("order", [sorted, backwards])
+def test_a_reset_after_one_that_was_cut_off_keeps_every_old_file(order: Order) -> None:
+    """It begins where it says, whatever the other has left."""
+    for changes in count():
+        cut = cut_off(changes, order)
+        folder = cut.query.folder
+        draw_up(folder, Note(*RESULTS, merged=False, start=START))
+        put_in_place(folder, NOW_MS + 1)
+        assert cut.admitted() == "new"
+        assert folder.walk("") == ["kworker.json"]
+        asides = [folder.beside(f"orders.20231114T221320.{ms}Z") for ms in (123, 124)]
+        assert cut.old <= {aside.read(name) for aside in asides for name in aside.walk("")}
+        if cut.over:
+            break
+
+
+@pytest.mark.parametrize("order", [sorted, backwards])
+def test_what_a_cut_off_reset_left_behind_tells_no_position(order: Order) -> None:
+    """A reset `--from committed` then goes by the group, which was told before a file moved."""
+    for changes in count():
+        cut = cut_off(changes, order)
+        found = in_force(cut.query.folder)
+        state = cut.admitted()
+        assert (found.name == ".orders.new") is (state == "none")
+        if state != "old":
+            assert survey(found, RESULTS.name) == Survey({}, {})
+            assert read_note(found) == Note(*RESULTS, merged=False, start=START)
+        if cut.over:
+            break
 
 
 def test_a_survey_makes_the_best_of_what_is_left(query: Query) -> None:
@@ -272,15 +375,12 @@ def test_a_survey_makes_the_best_of_what_is_left(query: Query) -> None:
     assert survey(query.folder, RESULTS.name).settled[0] == 300
     cut("offsets/2", 5)(query)
     assert survey(query.folder, RESULTS.name).settled[0] == 250
-    assert survey(query.folder / "none", RESULTS.name).settled == {}
+    assert survey(query.folder.beside("none"), RESULTS.name).settled == {}
 
 
 def test_the_next_step_is_a_command(query: Query) -> None:
-    """Parquet's batches cannot be numbered anew in the same place."""
     reset = "kworker spark reset --table orders --from committed"
     assert next_step(table(), "committed") == f"stop the job, then {reset}"
-    moved = next_step(table(format="parquet"), "committed")
-    assert moved == f"stop the job, give the table another path, then {reset}"
 
 
 ROWS = [Standing("r", 0, 300, 20, 500), Standing("r", 1, 50, 0, 80)]
@@ -344,7 +444,7 @@ def test_what_only_the_group_says_is_told_with_the_command_that_does_not_believe
 
 
 def test_a_table_that_is_not_there_yet_holds_nothing_twice() -> None:
-    """A new path is how columns are changed, and how Parquet begins anew."""
+    """A new path is how columns are changed."""
     assert (reset({0: 0, 1: 0}, fresh=True).again, reset({}, fresh=True).skipped) == (0, 350)
 
 

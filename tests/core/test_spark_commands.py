@@ -1,5 +1,8 @@
 """What `kworker spark reset` and `compact` refuse before they ask a broker or start a JVM."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -7,14 +10,16 @@ from typing import Any
 import pytest
 
 from kworker import config_file
-from kworker.cli import spark_reset
+from kworker.cli import spark_access, spark_reset
 from kworker.cli.main import run
 from kworker.cli.spark_reset import Begin
+from kworker.clients import roster
 from kworker.clients.kafka import At
 from kworker.config import Table
 from kworker.core.offset_map import Committed
 from kworker.errors import ExitCode, Unreachable
 from kworker.spark.checkpoint import Note, read_note, write_note
+from kworker.spark.folders import LocalFolder
 from kworker.spark.guard import Guard, Topic, takes_one_writer
 from kworker.spark.lease import Lease
 from kworker.topics import TopicInfo
@@ -40,6 +45,19 @@ def file(tmp_path: Path) -> Path:
         )
     )
     return path
+
+
+@pytest.fixture(autouse=True)
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
+    """The members of the group of jobs, as they are told; the last for ever, and else none."""
+    told: list[frozenset[str] | None] = []
+
+    def members(_properties: object, _group: str) -> frozenset[str] | None:
+        return told.pop(0) if len(told) > 1 else next(iter(told), frozenset())
+
+    monkeypatch.setattr(roster, "members", members)
+    monkeypatch.setattr(spark_access, "LOOK_S", 0.01)
+    return told
 
 
 def said(
@@ -106,7 +124,7 @@ def beginning(file: Path, brokers: Any) -> Begin:
     """A reset of a table whose checkpoint is of the topic with the id `id-1`."""
     config = config_file.load(str(file))
     assert config.spark
-    folder = file.parent / "data" / "c" / "orders"
+    folder = LocalFolder(file.parent / "data" / "c" / "orders")
     write_note(folder, Note("orders.results", "id-1", merged=False))
     return Begin(config, config.spark.tables[0], folder, brokers)
 
@@ -118,7 +136,7 @@ def test_a_reset_that_the_brokers_refuse_changes_nothing(file: Path) -> None:
     with pytest.raises(Unreachable):
         begin.perform("latest", dry_run=False, as_json=False)
     assert read_note(begin.folder) == before
-    assert Guard(begin.table, str(begin.folder)).admit(Topic("orders.results", "id-1"), {})
+    assert Guard(begin.table, begin.folder).admit(Topic("orders.results", "id-1"), {})
 
 
 @pytest.mark.parametrize(
@@ -138,24 +156,55 @@ def test_a_reset_believes_no_position_of_a_topic_that_was_made_again(
     begin = beginning(file, brokers)
     begin.perform("committed", dry_run=False, as_json=False)
     assert brokers.moved == {("orders.results", 0): start}
+    # Without a time: where the table tells how far it is, that holds.
     assert read_note(begin.folder) == Note("orders.results", topic_id, False, {0: start})
     told = "nobody knows how far the table had come" in capsys.readouterr().out
     assert told is not known
 
 
-def test_parquet_and_distant_checkpoints_are_refused_with_what_to_do(
+def test_a_reset_from_committed_finishes_one_that_was_cut_off(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first would skip batches in silence; the second cannot be moved from here."""
-    log = file.parent / "data" / "files" / "_spark_metadata"
-    log.mkdir(parents=True)
-    (log / "0").touch()
-    reset = ("reset", "--from", "earliest", "--table")
-    told = said(file, capsys, ExitCode.FAILURE, *reset, "files")
-    assert "give it another path first" in told
+    """What is left of the old checkpoint may be half of it, or of a topic that is gone."""
+    begin = beginning(file, Brokers())
+    batch = 'v1\n{}\n{"orders.results":{"0":480}}'
+    for name, text in (("offsets/0", batch), ("commits/0", "v1\n{}"), ("metadata", '{"id":"q"}')):
+        begin.folder.write(name, text.encode())
+    draft = begin.folder.beside(".orders.new")
+    write_note(draft, Note("orders.results", "id-1", False, {0: 300}))
+    draft.write("moving", b"")
+    begin.perform("committed", dry_run=False, as_json=False)
+    assert read_note(begin.folder) == Note("orders.results", "id-1", False, {0: 300})
+    assert not draft.exists()
+    kept = f"orders: the old checkpoint is kept as {begin.folder}.2"
+    assert kept in capsys.readouterr().out
+
+
+def test_a_reset_of_distant_checkpoints_says_what_it_waits_for(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM, whose absence is told like anywhere else."""
+    for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setenv("JAVA_HOME", str(file.parent))
     file.write_text(file.read_text().replace('"data/c"', '"s3a://bucket/c"'))
-    told = said(file, capsys, ExitCode.FAILURE, *reset, "orders")
-    assert "move s3a://bucket/c/orders away" in told
+    told = said(file, capsys, ExitCode.CONFIG, "reset", "--from", "earliest", "--table", "orders")
+    assert told.splitlines() == [
+        "kworker: Spark starts to reach s3a://bucket/c/orders, which takes some seconds",
+        f"kworker: JAVA_HOME is {file.parent}, which has no bin/java: correct or unset it",
+    ]
+
+
+def test_a_reset_of_local_checkpoints_loads_no_spark(file: Path) -> None:
+    """It takes a second to import, and need not be installed where only workers run."""
+    arguments = ["spark", "reset", "--from", "latest", "--table", "orders", "--dry-run"]
+    loaded = (
+        "import sys; from kworker.cli import spark_reset; from kworker.cli.main import run;"
+        f"spark_reset.TIMEOUT_S = 0.2; print(run({[*arguments, '--config', str(file)]}),"
+        "{'pyspark', 'py4j'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True)
+    assert done.stdout == f"{ExitCode.UNREACHABLE.value} set()\n"
 
 
 def test_a_table_that_cannot_be_compacted_says_why(
@@ -190,6 +239,26 @@ def test_who_may_write_beside_the_job_goes_by_where_the_table_is(
 ) -> None:
     """Where a commit does not exclude another, a batch could be lost without a word."""
     assert takes_one_writer(Table.model_validate({"name": "orders", **settings})) is one
+
+
+def test_a_job_on_another_host_is_seen(
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: list[frozenset[str] | None],
+) -> None:
+    """Its checkpoints are its own, and the table is not; one that was killed is gone by itself."""
+    reset = ("reset", "--from", "committed", "--table", "orders")
+    jobs[:] = [None]
+    assert "Kafka does not tell" in said(file, capsys, ExitCode.FAILURE, *reset)
+    jobs[:] = [frozenset({"orders-web2-spark.1"})]
+    monkeypatch.setattr(spark_access, "GONE_S", -10.0)
+    told = said(file, capsys, ExitCode.ALREADY_RUNNING, *reset)
+    assert "runs elsewhere, as orders-web2-spark.1 of group orders.spark: stop it first" in told
+    monkeypatch.setattr(spark_access, "GONE_S", 10.0)
+    monkeypatch.setattr(spark_reset, "TIMEOUT_S", 0.2)
+    jobs[:] = [frozenset({"orders-web2-spark.1"}), frozenset()]
+    said(file, capsys, ExitCode.UNREACHABLE, *reset)
 
 
 def test_the_lease_is_free_again_after_the_command(

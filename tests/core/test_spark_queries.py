@@ -122,7 +122,7 @@ class Group:
 
 def query(launch: Callable[[], Any], group: Group | None = None) -> TableQuery:
     found: Any = group or Group()
-    return TableQuery(TableProgress("t"), launch, "; ".join, found)
+    return TableQuery(TableProgress("t"), launch, "; ".join, found, lambda: False, lambda: "")
 
 
 def test_a_failed_query_starts_again_with_growing_delays() -> None:

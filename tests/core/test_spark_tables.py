@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructType
 from kworker.config import Config, Kafka, Source, Spark, Table
 from kworker.errors import ConfigError
 from kworker.spark import launch
+from kworker.spark.bounds import Bounds
 from kworker.spark.kafka_options import client_properties, source_options, starting_offsets
 from kworker.spark.launch import Launcher
 from kworker.spark.progress import TableProgress
@@ -174,11 +175,17 @@ def test_a_changed_table_is_refused_with_the_setting_and_what_to_type(
         raise raised
 
     monkeypatch.setattr(launch, "prepare", refuse)
+    nothing = SimpleNamespace(take=lambda _query: None)
+    monkeypatch.setattr(launch, "fence_of", lambda *_: nothing)
     watch: Any = SimpleNamespace(topic_id="id", ends={})
-    launcher = Launcher(cast(Any, None), config(), watch, AVAILABLE_NOW)
+    monkeypatch.setattr(Launcher, "_rows", lambda *_: SimpleNamespace(schema=None))
+    spark = config().spark
+    assert spark
+    bounds = Bounds(spark, tmp_path, lambda _: None)
+    launcher = Launcher(cast(Any, None), config(), watch, AVAILABLE_NOW, bounds)
     sink = Sink(table(**settings), 0, str(tmp_path / "c" / "t"))
     with pytest.raises(ConfigError) as refused:
-        launcher.launch(sink, cast(Any, SimpleNamespace(schema=None)), TableProgress("t"))
+        launcher.launch(sink, TableProgress("t"))
     assert str(refused.value) == (
         f"spark.tables[t].{key}: changed: change it back, or name another path, and fill that"
         " with kworker spark reset --table t --from earliest"

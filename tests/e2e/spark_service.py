@@ -82,7 +82,10 @@ class Job:
 class Service:
     """A service's folder and results topic, and the Spark jobs that were started for it."""
 
-    def __init__(self, folder: Path, bootstrap: str, tables: str) -> None:
+    def __init__(
+        self, folder: Path, bootstrap: str, tables: str, checkpoints: str = "data/_checkpoints"
+    ) -> None:
+        """`tables` begins with more lines for `[spark.conf]`, if there are any."""
         self.name = f"spark-{uuid.uuid4().hex[:8]}"
         self.topic = f"{self.name}.results"
         self.folder = folder
@@ -95,7 +98,7 @@ class Service:
         self.file.write_text(
             f'name = "{self.name}"\nhandler = "m:f"\nstate_dir = "state"\n'
             f'[source]\ntopics = ["orders"]\n[kafka]\n"bootstrap.servers" = "{bootstrap}"\n'
-            f'[spark]\ntrigger = "200ms"\ncheckpoints = "data/_checkpoints"\n'
+            f'[spark]\ntrigger = "200ms"\ncheckpoints = "{checkpoints}"\n'
             f'[spark.conf]\n"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC"\n{tables}'
         )
 

@@ -19,7 +19,10 @@ def in_delta(table: Path) -> int:
     """The last batch of which the table's newest commit tells, or -1."""
     commits = sorted((table / "_delta_log").glob("*.json"))
     actions = map(json.loads, commits[-1].read_text().splitlines() if commits else ())
-    return max((action["txn"]["version"] for action in actions if "txn" in action), default=-1)
+    told = (
+        action["commitInfo"].get("userMetadata") for action in actions if "commitInfo" in action
+    )
+    return max(map(_batch, told), default=-1)
 
 
 def in_iceberg(table: Path) -> int:
@@ -32,12 +35,21 @@ def in_iceberg(table: Path) -> int:
         return -1  # not made yet, or being written
     last = told.get("current-snapshot-id")
     summaries = (each["summary"] for each in told["snapshots"] if each["snapshot-id"] == last)
-    return max((int(s.get("kworker.batch", -1)) for s in summaries), default=-1)
+    return max((_batch(summary.get("kworker")) for summary in summaries), default=-1)
 
 
 def in_parquet(table: Path) -> int:
-    """The last batch in the log of Spark's file sink, or -1."""
-    return _highest(table / "_spark_metadata")
+    """The last batch that was sealed; -1 for none."""
+    seals = table.parent.glob(f".{table.name}.*.batches/[0-9]*.seal")
+    last = max(seals, key=lambda path: int(path.stem), default=None)
+    try:
+        return -1 if last is None else _batch(json.loads(last.read_text())["mark"])
+    except FileNotFoundError:
+        return -1  # there is another by now
+
+
+def _batch(mark: str | None) -> int:
+    return int(json.loads(mark)["kworker"]["batch"]) if mark else -1
 
 
 IN: dict[str, Callable[[Path], int]] = {

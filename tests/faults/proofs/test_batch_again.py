@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(600)
 ORDERS = 100
 
 
-@pytest.mark.parametrize("name", ["delta", "iceberg"])
+@pytest.mark.parametrize("name", ["delta", "iceberg", "parquet"])
 def test_files_of_a_table_are_never_written_again(
     tmp_path: Path, bootstrap: str, tables: Reader, name: str
 ) -> None:

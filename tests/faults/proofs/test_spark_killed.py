@@ -7,6 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import duckdb
+import pandas
 import psutil
 import pytest
 
@@ -147,6 +149,7 @@ class Run(NamedTuple):
     evidence: Evidence
     once: Rows
     rows: dict[str, Rows]
+    folder: Path
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +177,8 @@ def run(
         running.is_gone()
     found = gather(running, writer.acked, results)
     once = Counter(record.position for record in writer.acked)
-    return Run(killed, wanting, restarts, both, found, once, rows(running, tables))
+    landed = rows(running, tables)
+    return Run(killed, wanting, restarts, both, found, once, landed, running.folder)
 
 
 def test_workers_go_on_as_before_while_there_is_no_spark(run: Run) -> None:
@@ -200,6 +204,16 @@ def test_a_full_disk_is_told_and_survived(run: Run) -> None:
     for reason in run.wanting.values():
         assert "No space left on device" in reason
     assert run.rows == dict.fromkeys(FORMATS, run.once)
+
+
+def test_plain_files_hold_each_row_once_for_every_reader(run: Run) -> None:
+    """Who knows nothing of kworker reads whatever is in the folder."""
+    folder = run.folder / "data" / "parquet"
+    found = duckdb.connect().read_parquet(f"{folder}/**/*.parquet")
+    keys = "source_topic, source_partition, source_offset"
+    assert Counter(found.project(keys).fetchall()) == run.once
+    frame = pandas.read_parquet(folder)
+    assert Counter(frame[keys.split(", ")].itertuples(index=False, name=None)) == run.once
 
 
 def jvm(landing: Service) -> psutil.Process:

@@ -146,7 +146,7 @@ def test_a_truncated_state_is_refused_by_name_with_what_to_type(
 
     def run(name: str) -> StreamingQuery:
         (numbers / name).write_text('{"n": 7}\n')
-        query = start(sums, sink, AVAILABLE_NOW)
+        query = start(sums, sink, AVAILABLE_NOW, lambda rows, _batch: rows.collect())
         eventually(lambda: not query.isActive, timeout_s=60, what="it has read everything")
         return query
 

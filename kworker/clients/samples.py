@@ -1,0 +1,105 @@
+"""How large a topic's records are, by a few of them: a topic tells its bytes to nobody."""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+PLACES = 5  # of a range, evenly spread, for its records may have grown, or shrunk
+RECORDS_EACH = 40
+PATIENCE_S = 2.0  # for the next record
+DEADLINE_S = 5.0  # for all of them
+_QUIET = logging.getLogger("librdkafka.samples")
+_QUIET.setLevel(logging.CRITICAL)
+_PROPERTIES = {
+    "group.id": "kworker-samples",  # which it joins never
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",  # what has expired cannot be measured
+    "isolation.level": "read_committed",
+    "fetch.message.max.bytes": 1 << 18,
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 1 << 12,
+}
+
+
+def record_bytes(
+    properties: Mapping[str, Any], topic: str, ranges: Iterable[tuple[int, tuple[int, int]]]
+) -> float | None:
+    """Bytes of a record, key and headers included, where they are largest in these ranges.
+
+    That is the mean of a few records, at each of a few places of each partition's range: an
+    offset, and the one after the last. None when nothing could be read. Takes a second, and
+    `DEADLINE_S` where Kafka is silent.
+    """
+    consumer = Consumer({**properties, **_PROPERTIES}, logger=_QUIET)
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        found = [
+            mean
+            for place in _places(dict(ranges))
+            for mean in _means(consumer, topic, place, deadline)
+        ]
+    except KafkaException:
+        return None
+    finally:
+        consumer.close()
+    return max(found, default=None)
+
+
+def _places(ranges: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, tuple[int, int]]]:
+    """The parts of all ranges that are looked at together."""
+    for nth in range(PLACES):
+        parts = {
+            partition: (
+                begin + (end - begin) * nth // PLACES,
+                begin + (end - begin) * (nth + 1) // PLACES,
+            )
+            for partition, (begin, end) in ranges.items()
+        }
+        yield {partition: part for partition, part in parts.items() if part[0] < part[1]}
+
+
+def _means(
+    consumer: Consumer, topic: str, place: Mapping[int, tuple[int, int]], deadline: float
+) -> Iterator[float]:
+    sizes: dict[int, list[int]] = {partition: [] for partition in place}
+    begins = [TopicPartition(topic, p, begin) for p, (begin, _) in place.items()]
+    consumer.assign(begins)
+    consumer.resume(begins)  # an assignment leaves paused what was
+    going = set(place)
+    heard = time.monotonic()
+    while going and heard + PATIENCE_S > (now := time.monotonic()) < deadline:
+        for message in consumer.consume(RECORDS_EACH, 0.1):
+            partition = message.partition()
+            if partition not in going:
+                continue
+            heard = now
+            over = _is_over(message, place[partition][1])
+            if not over:
+                sizes[partition].append(size_of(message))
+            if over or len(sizes[partition]) == RECORDS_EACH:
+                going.discard(partition)
+                consumer.pause([TopicPartition(topic, partition)])
+    return (sum(each) / len(each) for each in sizes.values() if each)
+
+
+def _is_over(message: Message, end: int) -> bool:
+    if (error := message.error()) is None:
+        return (message.offset() or 0) >= end
+    if error.code() == KafkaError._PARTITION_EOF:
+        return True
+    raise KafkaException(error)
+
+
+def size_of(message: Message) -> int:
+    """Bytes of what a reader holds of it."""
+    try:
+        headers: Any = message.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        headers = ()  # of a stranger; nobody can read them
+    told = sum(len(name) + len(value or b"") for name, value in headers)
+    return len(message.key() or b"") + len(message.value() or b"") + told

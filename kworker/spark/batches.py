@@ -1,0 +1,92 @@
+"""What becomes of each batch of a query: rows in its table, with a mark, once."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from kworker.spark.checkpoint import Positions
+from kworker.spark.fences import Fence, Fenced
+from kworker.spark.marks import Mark, Step, step
+from kworker.spark.sinks import Sink
+from kworker.spark.tables import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
+from kworker.times import now_ms
+
+Shape = Callable[[DataFrame], DataFrame]
+"""Makes a table's rows of those of the results."""
+
+Range = tuple[Positions | None, Positions]
+"""Where a batch begins, unless nobody knows, and where it ends."""
+
+
+def unchanged(rows: DataFrame) -> DataFrame:
+    """The shape of rows that are the table's own."""
+    return rows
+
+
+@dataclass(slots=True)
+class BatchWriter:
+    """Writes a query's batches; called by Spark, in a thread of the query's.
+
+    `shape` makes the table's rows of a batch's, where repeats have to be left out before. `held`
+    is what the table held when its fence was taken.
+    """
+
+    sink: Sink
+    fence: Fence
+    held: Mark | None
+    topic_id: str
+    shape: Shape
+    range_of: Callable[[int], Range]
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        session = batch.sparkSession
+        query = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        assert query
+        begin, end = self.range_of(number)
+        match step(self.held, query, number, begin):
+            case Step.LEAVE:
+                return
+            case Step.STOP:
+                raise Fenced
+        fence = self.fence
+        mark = Mark(fence.writer, fence.epoch, query, number, self.topic_id, end, now_ms())
+        if self.sink.merge_keys:
+            self._merge(batch, mark)
+        else:
+            fence.write(batch, mark, anew=self.sink.table.mode == "complete")
+        self.held = mark
+
+    def _merge(self, batch: DataFrame, mark: Mark) -> None:
+        """By its keys, so that a result which comes again changes nothing."""
+        keys = self.sink.merge_keys
+        update = self.sink.table.mode == "update"
+        # Once read, twice used: the merge joins first, and then writes.
+        rows = _latest(batch, keys) if update else self.shape(_distinct(batch))
+        rows.persist()
+        try:
+            self.fence.merge(rows, keys, mark, update=update)
+        finally:
+            rows.unpersist()
+
+
+def _distinct(batch: DataFrame) -> DataFrame:
+    return batch.dropDuplicates(list(SOURCE_COLUMNS))
+
+
+def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """One row for each key, as a merge demands: the latest of its partition, and then of all.
+
+    Rows of an aggregate, which have no source position, are one for each key already.
+    """
+    if not set(SOURCE_COLUMNS) <= set(batch.columns):
+        return batch.dropDuplicates(list(keys))
+    of_partition = batch.groupBy(*{*keys, "source_topic", "source_partition"})
+    last = of_partition.agg(_last(IN_PARTITION)).select("row.*")
+    seen = f.collect_list(f.struct(*SOURCE_COLUMNS[:-1])).alias(SEEN)
+    return last.groupBy(*keys).agg(_last(LATEST), seen).select("row.*", SEEN)
+
+
+def _last(by: Iterable[str]) -> Column:
+    return f.max_by(f.struct("*"), f.struct(*by)).alias("row")

@@ -1,0 +1,161 @@
+"""Plain Parquet files, which have no log: every reader sees each row once all the same."""
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+
+from kworker.spark.checkpoint import Damaged
+from kworker.spark.fences import Fenced
+from kworker.spark.lease import local_folder
+from kworker.spark.marks import Mark
+from kworker.spark.sinks import Sink
+
+_DATA, _SEAL, _DRAFT = "data", "seal", "draft"
+_SEALED = re.compile(rf"(\d+)\.{_SEAL}")
+_NOTHING = "nothing"  # the data of a seal that only stops other jobs
+
+
+class FileFence:
+    """Batches on their way into a folder of files, by way of another one beside it.
+
+    Each is written to a folder of its own there, and sealed by a file with its mark, of the next
+    number: only one job can make that. From then on its rows are the table's: its files are
+    moved there, one by one, by whoever comes. So after a kill what was not sealed is written
+    anew, and what was is only moved on. Works on whatever Hadoop can name; where a rename is a
+    look and then a write, as on S3, two jobs at the same moment may both seal.
+    """
+
+    def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
+        self.writer = writer
+        self.epoch = 0
+        self.taken = False
+        jvm: Any = session._jvm
+        self._new = jvm.org.apache.hadoop.fs.Path
+        self._table = self._new(sink.table.path)
+        self._files = self._table.getFileSystem(session._jsc.hadoopConfiguration())
+        beside = f".{self._table.getName()}.{writer.replace('/', '.')}.batches"
+        self._folder = self._new(self._table.getParent(), beside)
+        self._local = local_folder(str(self._folder))
+        self._partition_by = sink.table.partition_by
+        self._number = -1  # of the seal that this job goes on from
+
+    def take(self, owner: str) -> Mark | None:
+        self._number = max(self._seals(), default=-1)
+        mark = None
+        if self._number >= 0 and self._files.exists(self._table):
+            mark, data = self._read(self._number)
+            self._move(data)
+        # What jobs have left that are gone, or that are stopped here: their number is taken now.
+        theirs = self._names()
+        self._seal(mark, _NOTHING)
+        for name in theirs:
+            self._files.delete(self._new(self._folder, name), True)
+        goes_on = mark is not None and mark.query == owner
+        self.epoch = (0 if mark is None else mark.epoch) + (not goes_on)
+        self.taken = True
+        return mark
+
+    def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+        if anew:
+            raise NotImplementedError("files are only added")
+        data = uuid.uuid4().hex
+        rows.write.partitionBy(*self._partition_by).parquet(str(self._at(data, _DATA)))
+        self._files.mkdirs(self._table)
+        self._seal(mark, data)
+        self._move(data)
+        self._delete(self._number - 1, _SEAL)
+
+    def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
+        raise NotImplementedError("files are only added")
+
+    def _seal(self, mark: Mark | None, data: str) -> None:
+        number = self._number + 1
+        draft = self._at(uuid.uuid4().hex, _DRAFT)
+        told = {"mark": None if mark is None else mark.text(), "data": data}
+        stream = self._files.create(draft, True)
+        stream.write(json.dumps(told).encode())
+        stream.close()
+        taken = self._put(draft, self._at(number, _SEAL))
+        # Seals below the last are removed: one that slept long finds its number free again.
+        if taken and max(self._seals()) > number:
+            self._delete(number, _SEAL)
+            taken = False
+        if not taken:
+            self._files.delete(draft, False)
+            self._delete(data, _DATA)
+            raise Fenced
+        self._number = number
+
+    def _put(self, draft: Any, target: Any) -> bool:
+        """Gives a file its name, unless that is taken."""
+        if self._local is None:
+            return bool(self._files.rename(draft, target))
+        try:
+            os.link(self._local / draft.getName(), self._local / target.getName())
+        except FileExistsError:
+            return False
+        self._files.delete(draft, False)
+        return True
+
+    def _read(self, number: int) -> tuple[Mark | None, str]:
+        seal = self._at(number, _SEAL)
+        stream = self._files.open(seal)
+        try:
+            told = json.loads(bytes(stream.readAllBytes()))
+            return Mark.parse(told["mark"], self.writer), str(told["data"])
+        except (ValueError, KeyError, TypeError):
+            raise Damaged(f"{seal} is not what kworker wrote there", "") from None
+        finally:
+            stream.close()
+
+    def _move(self, data: str) -> None:
+        """What is left of a sealed batch becomes the table's."""
+        for file, name in list(self._left(data)):
+            target = self._new(self._table, name)
+            self._files.mkdirs(target.getParent())
+            self._rename(file, target)
+        self._delete(data, _DATA)
+
+    def _left(self, data: str) -> Iterator[tuple[Any, str]]:
+        """Files that are still to be moved, and their names below the table."""
+        folder = self._at(data, _DATA)
+        if not self._files.exists(folder):
+            return
+        begin = len(str(self._files.makeQualified(folder))) + 1
+        found = self._files.listFiles(folder, True)
+        while found.hasNext():
+            path = found.next().getPath()
+            if path.getName().endswith(".parquet"):
+                yield path, str(path)[begin:]
+
+    def _rename(self, file: Any, target: Any) -> None:
+        """Whoever else is about it does the same."""
+        with suppress(Py4JJavaError):
+            if self._files.rename(file, target):
+                return
+        if not self._files.exists(target):
+            raise OSError(f"{file} cannot be renamed {target}")
+
+    def _seals(self) -> list[int]:
+        found = (_SEALED.fullmatch(name) for name in self._names())
+        return [int(match[1]) for match in found if match]
+
+    def _names(self) -> Sequence[str]:
+        """Of what stands here; checksums of local files are hidden, and told by nobody."""
+        if not self._files.exists(self._folder):
+            return ()
+        found = [each.getPath().getName() for each in self._files.listStatus(self._folder)]
+        return [name for name in found if not name.startswith(".")]
+
+    def _delete(self, name: int | str, kind: str) -> None:
+        self._files.delete(self._at(name, kind), True)
+
+    def _at(self, name: int | str, kind: str) -> Any:
+        return self._new(self._folder, f"{name}.{kind}")

@@ -1,0 +1,312 @@
+"""What a table takes of two jobs at once: one suite for each format, on the real thing."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from kworker import config_file
+from kworker.spark.fences import Fenced
+from kworker.spark.launch import fence_of
+from kworker.spark.marks import Mark
+from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
+from kworker.spark.sinks import Sink, sinks
+
+pytestmark = pytest.mark.timeout(300)
+
+FORMATS = ("delta", "iceberg", "parquet")
+MERGED = ("delta", "iceberg")
+WRITER = "orders/t"
+CONFIG = """
+name = "orders"
+handler = "m:f"
+state_dir = "state"
+[source]
+topics = ["none"]
+[kafka]
+"bootstrap.servers" = "127.0.0.1:1"
+[spark]
+[spark.conf]
+"spark.sql.shuffle.partitions" = "2"
+"""
+TABLE = """
+[[spark.tables]]
+name = "{name}"
+path = "data/{name}"
+format = "{format}"
+"""
+CASES = (
+    "zombie",
+    "turns",
+    "racing",
+    "foreign",
+    "merged",
+    "anew",
+    "claimed",
+    "slept_false",
+    "slept_true",
+)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkSession, list[Sink]]]:
+    folder = tmp_path_factory.mktemp("fences")
+    names = [(f"{case}_{name}", name) for name in FORMATS for case in CASES]
+    tables = "".join(TABLE.format(name=name, format=format_) for name, format_ in names)
+    (folder / "kworker.toml").write_text(CONFIG + tables)
+    (folder / "state" / "spark").mkdir(parents=True)
+    config = config_file.load(folder / "kworker.toml")
+    assert config.spark
+    found = archives(config.spark.tables, progress=lambda _: None)
+    session = open_session(config, found)
+    yield session, sinks(config.spark)
+    close_session(session, config)
+
+
+class Place:
+    """One table, and as many jobs as want to write it."""
+
+    def __init__(self, session: SparkSession, sink: Sink) -> None:
+        self.session = session
+        self.sink = sink
+        if sink.table.format != "parquet":
+            session.sql(f"CREATE TABLE {sink.name} (id BIGINT, v STRING) USING {sink.table.format}")
+
+    def job(self, query: str = "", writer: str = WRITER) -> "Job":
+        return Job(self, query, writer)
+
+    def ids(self) -> list[int]:
+        if self.sink.table.format == "parquet":
+            found = self.session.read.parquet(self.sink.table.path)
+        else:
+            self.session.sql(f"REFRESH TABLE {self.sink.name}")
+            found = self.session.table(self.sink.name)
+        return sorted(row["id"] for row in found.collect())
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.sink.table.path)
+
+
+class Job:
+    """Takes a table, and adds rows whose ids are their offsets."""
+
+    def __init__(self, place: Place, query: str, writer: str) -> None:
+        self.place = place
+        self.session = place.session.newSession()  # a query's batches have one of their own
+        self.fence = fence_of(self.session, place.sink, writer)
+        self.query = query or "q"
+        self.held = self.fence.take(query or uuid.uuid4().hex)
+        self.batch = self.held.batch if self.held and self.held.query == query else -1
+        self.at = self.held.positions[0] if self.held else 0
+
+    def mark(self, end: int) -> Mark:
+        self.batch, self.at = self.batch + 1, end
+        fence = self.fence
+        return Mark(fence.writer, fence.epoch, self.query, self.batch, "id", {0: end}, 7)
+
+    def rows(self, begin: int, end: int) -> DataFrame:
+        return self.session.range(begin, end).select("id", f.lit("x").alias("v"))
+
+    def add(self, end: int, *, anew: bool = False) -> None:
+        rows = self.rows(0 if anew else self.at, end)
+        self.fence.write(rows, self.mark(end), anew=anew)
+
+    def merge(self, begin: int, end: int) -> None:
+        self.fence.merge(self.rows(begin, end), ["id"], self.mark(end), update=False)
+
+    def update(self, begin: int, end: int) -> None:
+        self.fence.merge(self.rows(begin, end), ["id"], self.mark(end), update=True)
+
+
+@pytest.fixture
+def place(
+    places: tuple[SparkSession, list[Sink]], request: pytest.FixtureRequest
+) -> Callable[[str, str], Place]:
+    session, every = places
+
+    def made(case: str, format_: str) -> Place:
+        [sink] = [sink for sink in every if sink.table.name == f"{case}_{format_}"]
+        return Place(session, sink)
+
+    return made
+
+
+Places = Callable[[str, str], Place]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_job_that_slept_writes_nothing(place: Places, name: str) -> None:
+    """It was paused, another took over from what the table says, and it wakes in mid-batch."""
+    table = place("zombie", name)
+    first = table.job()
+    assert first.held is None
+    first.add(10)
+    first.add(20)
+    second = table.job()
+    assert second.held
+    assert (second.held.query, second.held.batch, second.held.positions) == ("q", 1, {0: 20})
+    second.query = "other"
+    second.add(30)
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            first.add(25)
+        first.at = 20
+    second.add(40)
+    assert table.ids() == list(range(40))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_two_jobs_that_take_turns_go_on_where_the_other_ended(place: Places, name: str) -> None:
+    table = place("turns", name)
+    epochs = []
+    for turn in range(4):
+        query = "ab"[turn % 2]
+        job = table.job("")
+        job.query = query
+        assert job.at == 10 * turn
+        job.add(10 * turn + 5)
+        again = table.job(query)  # it started anew, and is still the one that wrote last
+        assert (again.batch, again.at) == (job.batch, 10 * turn + 5)
+        again.add(10 * turn + 10)
+        epochs.append(job.fence.epoch)
+    assert epochs == sorted(set(epochs))
+    assert table.ids() == list(range(40))
+
+
+def is_refused(job: Job) -> bool:
+    """A thousand rows more; or the other was first, or its files are in the way."""
+    try:
+        job.add(job.at + 1_000)
+    except (Fenced, *CALL_FAILED):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_of_two_jobs_at_once_one_is_refused(place: Places, name: str) -> None:
+    """Whatever each believes, and however often: each row is there once."""
+    table = place("racing", name)
+    table.job().add(1)
+    for _ in range(3):
+        jobs: list[Job] = []
+        for query in "ab":
+            jobs.append(table.job())
+            jobs[-1].query = query
+
+        with ThreadPoolExecutor() as pool:
+            refused = sum(pool.map(is_refused, jobs))
+        assert refused < len(jobs)
+        held = table.job().held
+        assert held
+        assert table.ids() == list(range(held.positions[0]))
+
+
+LATE = {"delta": "_committing", "iceberg": "_commit"}
+STEP = {"delta": "_claim", "iceberg": "_begin", "parquet": "_seal"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_of_two_that_take_a_table_at_once_one_has_it(place: Places, name: str) -> None:
+    """The other is paused between its look and its claim, and both are new to the table."""
+    table = place("claimed", name)
+    late = fence_of(table.session, table.sink, WRITER)
+    claim = getattr(late, STEP[name])
+
+    def after_another(*arguments: object) -> None:
+        table.job().add(10)
+        claim(*arguments)
+
+    setattr(late, STEP[name], after_another)
+    with pytest.raises(Fenced):
+        late.take("late")
+    second = table.job()
+    assert second.at == 10
+    second.add(20)
+    assert table.ids() == list(range(20))
+
+
+@pytest.mark.parametrize("update", [False, True])
+@pytest.mark.parametrize("name", MERGED)
+def test_a_merge_that_slept_adds_nothing(place: Places, name: str, *, update: bool) -> None:
+    """Its keys were new when it looked."""
+    table = place(f"slept_{update}".lower(), name)
+    first = table.job()
+    first.add(10)
+    merge = first.update if update else first.merge
+
+    def after_another(*arguments: object, **more: object) -> Any:
+        second = table.job()
+        second.query = "other"
+        second.merge(10, 30)
+        setattr(first.fence, LATE[name], step)
+        return step(*arguments, **more)
+
+    step = getattr(first.fence, LATE[name])
+    setattr(first.fence, LATE[name], after_another)
+    with pytest.raises(Fenced):
+        merge(10, 20)
+    assert table.ids() == list(range(30))
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_rows_of_others_disturb_nobody(place: Places, name: str) -> None:
+    """A backfill by hand, an OPTIMIZE, another service: they have no mark, or another's."""
+    table = place("foreign", name)
+    job, other = table.job(), table.job(writer="billing/t")
+    job.add(10)
+    table.session.sql(f"INSERT INTO {table.sink.name} VALUES (-1, 'y')")
+    job.add(20)
+    other.add(5)
+    job.add(30)
+    compact(table)
+    job.add(40)
+    held = table.job("q").held
+    assert held
+    assert held.positions == {0: 40}
+    assert table.ids() == [-1, *sorted([*range(5), *range(40)])]
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merges_tell_how_far_they_are(place: Places, name: str) -> None:
+    """One that finds nothing new, too: else its batch would come again for ever."""
+    table = place("merged", name)
+    job = table.job()
+    job.merge(0, 10)
+    job.merge(5, 15)
+    job.merge(5, 15)
+    second = table.job()
+    assert second.held
+    assert (second.held.batch, second.held.positions) == (2, {0: 15})
+    second.query = "other"
+    second.merge(10, 20)
+    with pytest.raises(Fenced):
+        job.merge(10, 30)
+    assert table.ids() == list(range(20))
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_a_table_that_is_written_anew_is_so_by_one_job(place: Places, name: str) -> None:
+    table = place("anew", name)
+    first = table.job()
+    first.add(10, anew=True)
+    second = table.job()
+    second.query = "other"
+    second.add(20, anew=True)
+    with pytest.raises(Fenced):
+        first.add(15, anew=True)
+    assert table.ids() == list(range(20))
+
+
+def compact(table: Place) -> None:
+    name = table.sink.name
+    if table.sink.table.format == "delta":
+        table.session.sql(f"OPTIMIZE {name}").collect()
+        return
+    catalog, _, rest = name.partition(".")
+    table.session.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{rest}')").collect()
