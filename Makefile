@@ -56,7 +56,7 @@ $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt
 	  "'$(PYTHON)' is: install one, or type: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }; \
 	test -x $(BIN)/python || "$$python" -m venv $(VENV) || { echo "make: $$python cannot make a" \
 	  "virtual environment: install its venv module (Debian: python3-venv)" >&2; exit 1; }
-	@echo "installing into $(VENV); the first time this downloads about 500 MB (Spark is most of it)"
+	@echo "installing into $(VENV); the first time this downloads about 550 MB (Spark is most of it)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
 	  -c etc/constraints.txt -e '.[spark,sandbox,dev]'
 	@touch $@

@@ -6,7 +6,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -18,6 +18,9 @@ from tests import shared
 from tests.harness.kafka import led
 from tests.tables import Reader
 from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.harness.s3 import S3
 
 TESTS = Path(__file__).parent
 PORTS_TOGETHER = 10
@@ -150,6 +153,16 @@ def bootstrap(sandbox: Sandbox) -> str:
 @pytest.fixture(scope="session")
 def redis_url(sandbox: Sandbox) -> str:
     return sandbox.redis_url
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> "Iterator[S3]":
+    """An S3 server; a test takes a bucket of its own."""
+    from tests.harness.s3 import S3  # with Amazon's client, which takes a second
+
+    server = S3(tmp_path_factory.mktemp("s3"), free_port())
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

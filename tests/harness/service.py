@@ -329,7 +329,7 @@ class Service:
         process = psutil.Process(pid)
         from_ns = now_ns()
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not _lives(process), every_s=0.001, what=f"{pid} is dead")
+        eventually(lambda: not lives(process), every_s=0.001, what=f"{pid} is dead")
         fault = Fault(what, pid, slot, partitions, from_ns, now_ns(), in_hand)
         self.faults.add(fault)
         return fault
@@ -351,7 +351,7 @@ class Service:
         found = []
         for process in psutil.process_iter():
             try:
-                if Path(process.cwd()) == self.folder and _lives(process):
+                if Path(process.cwd()) == self.folder and lives(process):
                     found.append(process)
             except (psutil.Error, OSError):  # gone meanwhile, or a kernel's
                 continue
@@ -415,7 +415,8 @@ def service(
         made.end()
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Not as a zombie."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -5,9 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
+from tests.harness import namespaces
 from tests.waiting import eventually
 
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # of <sched.h>
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18  # of <sys/mount.h>
 _PIECE_BYTES = 64 << 10
 
@@ -22,17 +22,11 @@ class SmallDisk:
 
     def enter(self) -> None:
         """Called in a process before its program begins; its children see the disk, too."""
+        namespaces.enter(namespaces.MOUNTS)
         libc = ctypes.CDLL(None, use_errno=True)
-        user, group = os.getuid(), os.getgid()
-        if libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER) == 0:
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        else:  # some machines have no user namespaces; root needs none
-            _check(libc.unshare(_CLONE_NEWNS))
-        _check(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+        namespaces.check(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
         size = f"size={self._size}".encode()
-        _check(libc.mount(b"none", bytes(self._folder), b"tmpfs", 0, size))
+        namespaces.check(libc.mount(b"none", bytes(self._folder), b"tmpfs", 0, size))
 
     def seen_by(self, pid: int) -> Path:
         """Where everybody finds it, as long as that process lives."""
@@ -69,9 +63,3 @@ def allowed() -> bool:
             os._exit(1)
         os._exit(0)
     return os.waitpid(pid, 0)[1] == 0
-
-
-def _check(result: int) -> None:
-    if result:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
