@@ -27,7 +27,7 @@ PORTS_TOGETHER = 10
 SHARES = 4
 # For every JVM: none lives long enough to gain by optimising and verifying what it costs.
 SHORT_LIVED = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 

@@ -98,9 +98,10 @@ def status(
 def _show(told: dict[str, Any]) -> None:
     reason = f": {told['reason']}" if told["reason"] else ""
     typer.echo(f"{told['state']} (process {told['pid']}){reason}")
-    shown = Table("table", "state", "batch", "rows", "rescued", "behind", "reason", box=None)
+    counted = ("batch", "rows", "rescued", "aside", "behind")
+    shown = Table("table", "state", *counted, "reason", box=None)
     for table in told["tables"]:
-        numbers = [table[name] for name in ("batch", "rows", "rescued", "behind")]
+        numbers = [table.get(name) for name in counted]
         texts = ["" if number is None else f"{number:,}" for number in numbers]
         shown.add_row(table["name"], table["state"], *texts, table["reason"])
     Console().print(shown)

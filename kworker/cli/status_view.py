@@ -105,6 +105,7 @@ def _spark(spark: dict[str, Any]) -> list[Text]:
     lines = [Text(f"spark {spark['state']} {spark['reason']}".rstrip())]
     for table in spark["tables"]:
         words = ", ".join(f"{name} {table.get(name)}" for name in ("batch", "rows", "behind"))
+        words += f", set aside {aside}" if (aside := table.get("aside")) else ""
         lines.append(Text(f"  {table.get('name')}: {words}"))
     return lines
 

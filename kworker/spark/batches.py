@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from kworker.spark.checkpoint import Positions
 from kworker.spark.fences import Fence, Fenced
 from kworker.spark.marks import Mark, Step, step
+from kworker.spark.session import CALL_FAILED
 from kworker.spark.sinks import Sink
 from kworker.spark.tables import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
 from kworker.times import now_ms
@@ -16,13 +18,23 @@ from kworker.times import now_ms
 Shape = Callable[[DataFrame], DataFrame]
 """Makes a table's rows of those of the results."""
 
-Range = tuple[Positions | None, Positions]
+Span = tuple[Positions | None, Positions]
 """Where a batch begins, unless nobody knows, and where it ends."""
 
 
 def unchanged(rows: DataFrame) -> DataFrame:
     """The shape of rows that are the table's own."""
     return rows
+
+
+class Examine(Protocol):
+    """Looks at a batch that could not be written."""
+
+    def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
+        """Raises SetAside when it can be, without some results that are kept elsewhere now.
+
+        KworkerError when so many fail that they are not the reason.
+        """
 
 
 @dataclass(slots=True)
@@ -38,13 +50,15 @@ class BatchWriter:
     held: Mark | None
     topic_id: str
     shape: Shape
-    range_of: Callable[[int], Range]
+    span_of: Callable[[int], Span]
+    examine: Examine
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         session = batch.sparkSession
         query = session.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query
-        begin, end = self.range_of(number)
+        span = self.span_of(number)
+        begin, end = span
         match step(self.held, query, number, begin):
             case Step.LEAVE:
                 return
@@ -52,11 +66,18 @@ class BatchWriter:
                 raise Fenced
         fence = self.fence
         mark = Mark(fence.writer, fence.epoch, query, number, self.topic_id, end, now_ms())
+        try:
+            self._write(batch, mark)
+        except CALL_FAILED as error:
+            self.examine(session, number, span, error)
+            raise
+        self.held = mark
+
+    def _write(self, batch: DataFrame, mark: Mark) -> None:
         if self.sink.merge_keys:
             self._merge(batch, mark)
         else:
-            fence.write(batch, mark, anew=self.sink.table.mode == "complete")
-        self.held = mark
+            self.fence.write(batch, mark, anew=self.sink.table.mode == "complete")
 
     def _merge(self, batch: DataFrame, mark: Mark) -> None:
         """By its keys, so that a result which comes again changes nothing."""

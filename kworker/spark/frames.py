@@ -1,7 +1,7 @@
 """The stream of results, and from it the rows of each table, as data frames."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException
@@ -11,8 +11,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kworker.config import Config, Table
 from kworker.config_tables import RECORD_COLUMN, RESCUED_COLUMN
-from kworker.spark.batches import Shape, unchanged
-from kworker.spark.kafka_options import source_options
+from kworker.spark.aside import among
+from kworker.spark.batches import Shape, Span, unchanged
+from kworker.spark.kafka_options import ending_offsets, source_options, starting_offsets
 from kworker.spark.reasons import reason
 from kworker.spark.sinks import leaves_out_repeats, missing_columns
 from kworker.spark.tables import (
@@ -37,13 +38,31 @@ TAKEN = "taken"
 
 
 def results(
-    session: SparkSession, config: Config, batch_records: int, starting: str = "earliest"
+    session: SparkSession,
+    config: Config,
+    batch_records: int,
+    starting: str = "earliest",
+    left_out: Mapping[int, Sequence[int]] | None = None,
 ) -> DataFrame:
-    """The records of the results topic, as Kafka has them; nothing is read yet."""
+    """The records of the results topic, as Kafka has them; nothing is read yet.
+
+    Some offsets, by partition, may be `left_out`.
+    """
     options = source_options(config.kafka.common, config.delivery.results, starting)
     # Bounds a batch's memory, and what a crash repeats.
     options["maxOffsetsPerTrigger"] = str(batch_records)
-    return session.readStream.format("kafka").options(**options).load()
+    records = session.readStream.format("kafka").options(**options).load()
+    return records.where(f"NOT ({among(left_out)})") if left_out else records
+
+
+def records_between(session: SparkSession, config: Config, span: Span) -> DataFrame:
+    """The same records, of one batch, as a table."""
+    begin, end = span
+    topic = config.delivery.results
+    starting = starting_offsets(topic, begin or {}, end)
+    options = source_options(config.kafka.common, topic, starting)
+    options["endingOffsets"] = ending_offsets(topic, end)
+    return session.read.format("kafka").options(**options).load()
 
 
 class TableRows(NamedTuple):
@@ -75,6 +94,11 @@ def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
     return TableRows(shaped, shaped.schema, unchanged, adds_up and not table.dedupe)
 
 
+def transformed(records: DataFrame, table: Table, config: Config) -> DataFrame:
+    """What the table's transform makes of records; ValueError when it cannot be applied."""
+    return _transform(table, config)(rows_of(records, table))
+
+
 _STATEFUL = re.compile(
     r"(Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState|GlobalLimit|Window)"
 )
@@ -93,7 +117,7 @@ def rows_of(stream: DataFrame, table: Table) -> DataFrame:
 
     A transform is given the record as it stands on the topic, too.
     """
-    records = stream.selectExpr(*ENVELOPE).selectExpr(*RESULT)
+    records = _told(stream)
     foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")
     size = f.sum(f.octet_length("value")).alias("bytes")
     taken = records.observe(READ, foreign, size).where(IS_RESULT).where(wanted(table))
@@ -106,6 +130,17 @@ def rows_of(stream: DataFrame, table: Table) -> DataFrame:
         rows = texts.selectExpr(*TEXT_COLUMNS, *kept)
     rescued = f.count(RESCUED_COLUMN).alias("rescued")
     return rows.observe(TAKEN, f.count(f.lit(1)).alias("rows"), rescued)
+
+
+def those_of(records: DataFrame, table: Table) -> DataFrame:
+    """Where the results stand, among Kafka's records, that are this table's."""
+    place = ("partition", "offset")
+    return _told(records, *place).where(IS_RESULT).where(wanted(table)).select(*place)
+
+
+def _told(records: DataFrame, *kept: str) -> DataFrame:
+    """What records say of themselves, beside some columns of Kafka's."""
+    return records.selectExpr(*kept, *ENVELOPE).selectExpr(*kept, *RESULT)
 
 
 def _parsed(texts: DataFrame, table: Table, kept: Sequence[str]) -> DataFrame:

@@ -55,6 +55,11 @@ def starting_offsets(topic: str, start: Mapping[int, int], partitions: Iterable[
     return json.dumps({topic: {str(part): start.get(part, _EARLIEST) for part in partitions}})
 
 
+def ending_offsets(topic: str, end: Mapping[int, int]) -> str:
+    """The same of a batch's end, which every partition has that is read."""
+    return json.dumps({topic: {str(part): at for part, at in end.items()}})
+
+
 def client_properties(common: Mapping[str, Value]) -> dict[str, str]:
     """The Java client's properties that say the same; librdkafka's own tuning has none."""
     given = {_RENAMED.get(name, name): _text(value) for name, value in common.items()}

@@ -1,6 +1,7 @@
 """How a table's query starts: its checkpoint is examined, its table made, then it begins."""
 
 import uuid
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -11,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import TopicWatch
 from kworker.config import Config, Table
 from kworker.errors import ConfigError
+from kworker.spark.aside import kept, left_out
 from kworker.spark.batches import BatchWriter
 from kworker.spark.bounds import Bounds, Range, ranges
 from kworker.spark.checkpoint import (
@@ -21,6 +23,7 @@ from kworker.spark.checkpoint import (
     range_of,
     unplan,
 )
+from kworker.spark.failing import Examiner
 from kworker.spark.fences import DeltaFence, Fence, Fenced, IcebergFence
 from kworker.spark.files import FileFence
 from kworker.spark.folders import Folder, LocalFolder
@@ -56,6 +59,7 @@ class Launcher:
         self._watch = watch
         self._trigger = trigger
         self._bounds = bounds
+        self._examiners: dict[str, Examiner] = {}
 
     def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
         """The running query. Sets the positions that its checkpoint knows better than its group.
@@ -104,14 +108,19 @@ class Launcher:
         if pinned:
             most = min(most, self._bounds.most(table, _pinned(pinned)))
         progress.batch_records = most
-        rows = self._rows(table, admitted.start, most)
+        aside = kept(folder)
+        progress.aside = len(aside)
+        rows = self._rows(table, admitted.start, most, left_out(aside, positions))
         prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
         if not fence.taken and fence.take(owner) is not None:
             raise Fenced  # another made it meanwhile, and wrote
         if pinned:
             self._make_smaller(folder, pinned, most, held, sink)
         at = partial(range_of, folder, topic=topic.name)
-        write = BatchWriter(sink, fence, held, topic.id, rows.shape, at)
+        if table.name not in self._examiners:
+            self._examiners[table.name] = Examiner(table, self._config, folder, progress)
+        examine = self._examiners[table.name]
+        write = BatchWriter(sink, fence, held, topic.id, rows.shape, at, examine)
         return start(rows.stream, sink, self._trigger, write)
 
     def _make_smaller(
@@ -133,12 +142,19 @@ class Launcher:
             batch_records=most,
         )
 
-    def _rows(self, table: Table, start: Positions | None, most: int) -> TableRows:
+    def _rows(
+        self,
+        table: Table,
+        start: Positions | None,
+        most: int,
+        without: Mapping[int, Sequence[int]] | None = None,
+    ) -> TableRows:
         topic = self._config.delivery.results
         begin = "earliest"
         if start is not None:
             begin = starting_offsets(topic, start, self._watch.ends)
-        return table_rows(results(self._session, self._config, most, begin), table, self._config)
+        stream = results(self._session, self._config, most, begin, without)
+        return table_rows(stream, table, self._config)
 
 
 def fence_of(session: SparkSession, sink: Sink, writer: str) -> Fence:

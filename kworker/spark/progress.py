@@ -37,6 +37,7 @@ class TableProgress:
     rows: int = 0
     rescued: int = 0
     foreign: int = 0
+    aside: int = 0  # results that its transform fails on, in its checkpoint
     batch_records: int = 0  # which a batch takes at most
     last: tuple[int, int] = (0, 0)  # records of the last batch, and bytes of their values
     positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
@@ -94,6 +95,7 @@ def summary(table: TableProgress, ends: Mapping[int, int]) -> dict[str, object]:
         "behind": table.behind(ends),
         "rescued": table.rescued,
         "foreign": table.foreign,
+        "aside": table.aside,
         "batch_records": table.batch_records,
         "state": table.state.value,
         "reason": table.reason,

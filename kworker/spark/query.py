@@ -11,6 +11,7 @@ from kworker.clients.offsets import GroupOffsets
 from kworker.core.restart import Backoff
 from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged
+from kworker.spark.failing import SetAside
 from kworker.spark.fences import Fenced
 from kworker.spark.progress import State, TableProgress
 from kworker.spark.reasons import reason
@@ -166,6 +167,10 @@ class TableQuery:
             self.progress.state = State.STOPPED
         else:
             said = [str(error), *causes(query)]
+            if any(SetAside.__name__ in each for each in said):
+                self._due = now  # it is no failure: the batch comes again, without them
+                self.progress.state = State.RESTARTING
+                return
             lowered = f"; {self._lower()}" if any(map(_OF_MEMORY.search, said)) else ""
             self._failed(f"{self._explain(said)}{lowered}", now)
 

@@ -14,7 +14,9 @@ REASON_CHARS_MAX = 300
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 _WRAPPER = re.compile(r"terminated with exception: ")
 _PYTHON_CAUSE = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt)\b.*)", re.M)
+_OWN_CAUSE = re.compile(r"^kworker\.[\w.]+: (.*)", re.M)
 _JAVA_CLASS = re.compile(r"^(?:[a-z][\w$]*\.)+([A-Z][\w$]*: )")
+_TRACEBACK = "Traceback (most recent call last)"
 _CALLED = re.compile(r"An error occurred while calling [^\n]*\n: ")
 _CAUSED = re.compile(r"^Caused by: (.*)$", re.M)
 
@@ -25,7 +27,7 @@ def reason(error: BaseException) -> str:
     Of what Java raised, in Java's names and with what led to it.
     """
     text = shortened(str(error))
-    if text.startswith("[") or _CALLED.search(str(error)):
+    if text.startswith("[") or _CALLED.search(str(error)) or _TRACEBACK in str(error):
         return text
     name = type(error).__name__
     return f"{name}: {text}" if text else name
@@ -34,10 +36,12 @@ def reason(error: BaseException) -> str:
 def shortened(text: str) -> str:
     """What went wrong, of a message that may wrap others, and hold plans and stack traces."""
     text = _WRAPPER.split(text)[-1]
+    if own := _OWN_CAUSE.findall(text):
+        return str(own[-1])[:REASON_CHARS_MAX]
     if called := _CALLED.search(text):
         raised = text[called.end() :]
         return _with_root([raised, *_CAUSED.findall(raised)])
-    if "Traceback (most recent call last)" in text:
+    if _TRACEBACK in text:
         causes = _PYTHON_CAUSE.findall(text)
         text = causes[-1] if causes else text
     lines = (line.strip() for line in text.splitlines())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kworker import jars
@@ -50,6 +52,12 @@ _QUIET = (
     "org.apache.spark.sql.kafka010",
     "org.apache.spark.util.Utils",
 )
+_OF_TASKS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.util.Utils",
+)
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -57,7 +65,9 @@ appender.console.type = Console
 appender.console.name = stderr
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} spark %p %c{1}: %m%n%ex{8}
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} spark %p %c{1}: %m%n\
+%notEmpty{%ex{8}%n}
+appender.console.layout.alwaysWriteExceptions = false
 """
 
 
@@ -257,7 +267,11 @@ def open_session(
         builder = SparkSession.builder
         if jvm is None:
             builder = builder.config(map={**told})
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    # pyspark logs what it raises; here it is told once, as the reason.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    return session
 
 
 def properties_text(told: dict[str, str]) -> str:
@@ -276,6 +290,21 @@ def _log4j() -> str:
         for number, name in enumerate(_QUIET)
     ]
     return _LOG4J + "".join(quiet)
+
+
+@contextmanager
+def quiet_tasks(session: SparkSession) -> Iterator[None]:
+    """While tasks are made to fail: each tells it many times over, with its stack."""
+    jvm: Any = session._jvm
+    log4j = jvm.org.apache.logging.log4j
+    levels = {name: log4j.LogManager.getLogger(name).getLevel() for name in _OF_TASKS}
+    for name in levels:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            log4j.core.config.Configurator.setLevel(name, level)
 
 
 def count_executors(session: SparkSession) -> int:

@@ -299,6 +299,9 @@ def test_archives_that_pyspark_brings_are_left_out(tmp_path: Path) -> None:
     assert missing_from(tmp_path, found) == found[1:]
 
 
+_CALLED = "An error occurred while calling o91.start."
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -316,6 +319,11 @@ def test_archives_that_pyspark_brings_are_left_out(tmp_path: Path) -> None:
             'Traceback (most recent call last):\n  File "x", line 1\nmod.MyError: no\n\tat o.a',
             "MyError: no",
         ),
+        (
+            f"{_CALLED}\n: java.io.IOException: x\n\nDuring handling of it:\n\nTraceback (most"
+            ' recent call last):\n  File "x", line 1\nkworker.spark.fences.Fenced: not now\n',
+            "not now",
+        ),
         ("x" * 1000, "x" * 300),
     ],
 )
@@ -327,7 +335,7 @@ def test_an_exception_of_pages_becomes_a_line(text: str, line: str) -> None:
 def test_of_what_java_raised_the_root_is_told() -> None:
     """Its own text begins with the number of an object, and the root is pages below."""
     text = (
-        "An error occurred while calling o91.start.\n: java.lang.RuntimeException: no lock\n"
+        f"{_CALLED}\n: java.lang.RuntimeException: no lock\n"
         "\tat a.B.c(B.java:1)\nCaused by: java.io.IOException: one\n\tat d.E\n"
         "Caused by: java.nio.file.AccessDeniedException: /d/_delta_log\n\t... 9 more"
     )

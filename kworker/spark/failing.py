@@ -1,0 +1,192 @@
+"""Which results of a batch that failed a table's transform fails on, each by itself."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from kworker.config import Config, Table
+from kworker.core.bisection import Bisection
+from kworker.errors import KworkerError
+from kworker.spark.aside import Failing, among, keep
+from kworker.spark.batches import Span
+from kworker.spark.bounds import Range
+from kworker.spark.folders import Folder
+from kworker.spark.frames import records_between, those_of, transformed
+from kworker.spark.progress import TableProgress
+from kworker.spark.reasons import reason
+from kworker.spark.session import CALL_FAILED, quiet_tasks
+from kworker.spark.tables import encoded, header, text_of
+
+_log = structlog.get_logger()
+
+ASIDE_MOST = 100  # of a batch, or in a row: more are the transform's own mistake
+_TRIED = 8  # which all fail when it fails always
+_OF_DATA = re.compile(r"Python worker exited unexpectedly|Traceback \(most|SQLSTATE: (?:22|39|P0)")
+_KEPT = (
+    "partition",
+    "offset",
+    f"{header('kworker-source')} AS source",
+    f"coalesce({text_of('key')}, {encoded('key')}) AS key",
+    f"coalesce({text_of('value')}, {encoded('value')}) AS value",
+)
+
+Part = Mapping[int, Range]
+"""Some records of a batch: of each partition those in a range of offsets."""
+Found = dict[tuple[int, int], str]
+"""By partition and offset, why a result fails."""
+
+
+class SetAside(KworkerError):
+    """Results of a batch were set aside: it comes again, and they do not."""
+
+
+class AlwaysFails(KworkerError):
+    """It is the transform that is wrong, not some results."""
+
+
+def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
+    """The results that fail alone; none where it takes several. Raises what `fails` raises.
+
+    Ends early when there are more than ASIDE_MOST. A single one among n takes 1 + 2 log2 n
+    questions, of 3 n records together.
+    """
+    parts = Bisection(range(sum(end - begin for begin, end in batch.values())))
+    found: Found = {}
+    while len(found) <= ASIDE_MOST and (numbers := parts.next()):
+        part = dict(_part(batch, numbers))
+        error = fails(part)
+        if error is None or not parts.raised(numbers, error):
+            continue
+        [(partition, (offset, _))] = part.items()
+        found[partition, offset] = reason(error)
+    return found
+
+
+def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
+    """The records with these numbers, when those of all partitions are numbered in a row."""
+    before = 0
+    for partition, (begin, end) in sorted(batch.items()):
+        first = max(begin, begin + numbers[0] - before)
+        last = min(end, begin + numbers[-1] + 1 - before)
+        if first < last:
+            yield partition, (first, last)
+        before += end - begin
+
+
+class Examiner:
+    """Examines the batches of one table; lives as long as the job.
+
+    Owned by the thread of the table's query, of which there is one at a time.
+    """
+
+    def __init__(
+        self, table: Table, config: Config, folder: Folder, progress: TableProgress
+    ) -> None:
+        self._table = table
+        self._config = config
+        self._folder = folder
+        self._progress = progress
+        self._in_row = 0  # set aside, and none went well between them
+        self._rows = 0
+
+    def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
+        if not self._table.transform or not _OF_DATA.search(str(error)):
+            return
+        records = records_between(session, self._config, span).persist()
+        try:
+            there = those_of(records, self._table)
+            self._try_some(records, there)
+            found = self._search(records, there)
+            if found:
+                self._count(len(found), there.count())
+                self._set_aside(batch, records, found)
+        except (*CALL_FAILED, ValueError) as problem:
+            _log.warning(
+                "it is not known which results the transform fails on",
+                table=self._table.name,
+                reason=reason(problem),
+            )
+        finally:
+            records.unpersist()
+
+    def _try_some(self, records: DataFrame, there: DataFrame) -> None:
+        """So that nobody looks through all of a batch for the one result that is good."""
+        some = there.orderBy(f.xxhash64("partition", "offset")).limit(_TRIED).collect()
+        if len(some) < _TRIED:
+            return
+        why = ""
+        for partition, offset in some:
+            error = self._fails(records.where(among({partition: [offset]})))
+            if error is None:
+                return
+            why = reason(error)
+        raise self._always(f"each of {_TRIED} results that were tried: {why}")
+
+    def _always(self, on: str) -> AlwaysFails:
+        return AlwaysFails(f"{self._table.transform} fails on {on}")
+
+    def _search(self, records: DataFrame, there: DataFrame) -> Found:
+        extents = there.groupBy("partition").agg(f.min("offset"), f.max("offset")).collect()
+        batch = {partition: (first, last + 1) for partition, first, last in extents}
+        found = search(batch, lambda part: self._fails(records.where(_within(part))))
+        if len(found) > ASIDE_MOST:
+            first = next(iter(found.values()))
+            raise self._always(f"more than {ASIDE_MOST} results of a batch: {first}")
+        # Only what is proven to be the reason is set aside.
+        rest = records.where(f"NOT ({among(_offsets(found))})")
+        return {} if self._fails(rest) else found
+
+    def _fails(self, records: DataFrame) -> Exception | None:
+        try:
+            rows = transformed(records, self._table, self._config)
+            with quiet_tasks(records.sparkSession):
+                rows.write.format("noop").mode("overwrite").save()
+        except CALL_FAILED as error:
+            if _OF_DATA.search(str(error)):
+                return error
+            raise
+        return None
+
+    def _set_aside(self, batch: int, records: DataFrame, found: Found) -> None:
+        those = records.where(among(_offsets(found))).selectExpr(*_KEPT)
+        failing = [
+            Failing(**row.asDict(), reason=found[row["partition"], row["offset"]])
+            for row in those.collect()
+        ]
+        file = keep(self._folder, batch, failing)
+        first = failing[0]
+        _log.error(
+            "results are set aside: the table's transform fails on them",
+            table=self._table.name,
+            results=len(failing),
+            file=file,
+            first=first.source,
+            reason=first.reason,
+        )
+        raise SetAside(f"{len(failing)} results are set aside in {file}: {first.reason}")
+
+    def _count(self, found: int, records: int) -> None:
+        if found < records or self._progress.rows != self._rows:
+            self._in_row = 0
+        self._rows = self._progress.rows
+        self._in_row += found
+        if self._in_row > ASIDE_MOST:
+            raise self._always(f"all of the last {self._in_row} results")
+
+
+def _within(part: Part) -> str:
+    each = (
+        f"(partition = {partition} AND offset >= {begin} AND offset < {end})"
+        for partition, (begin, end) in part.items()
+    )
+    return " OR ".join(each)
+
+
+def _offsets(found: Found) -> dict[int, list[int]]:
+    offsets: dict[int, list[int]] = {}
+    for partition, offset in found:
+        offsets.setdefault(partition, []).append(offset)
+    return offsets
