@@ -1,21 +1,21 @@
 """A table's own word on how far it is, and on whose commits it takes: of Delta and Iceberg."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from kworker.errors import KworkerError
+from kworker.spark.delta_log import DeltaLog
 from kworker.spark.marks import Mark, epoch_of
 from kworker.spark.session import CALL_FAILED
 from kworker.spark.sinks import Sink, is_there
 from kworker.spark.tables import merge_statement
 from kworker.times import now_ms
 
-_RECENT, _ALL = 20, 1 << 20  # commits of a table's history
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _VIEW = "kworker_rows"  # in a session that the batches of one query have for themselves
 
 
@@ -43,6 +43,9 @@ class Fence(Protocol):
         another takes the table at the same moment.
         """
 
+    def making(self) -> AbstractContextManager[None]:
+        """While this job makes a table that was not there to be taken: so it has that one."""
+
     def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
         """Adds the rows, or has them take the place of all others. Raises Fenced."""
 
@@ -61,17 +64,20 @@ class DeltaFence:
         self.writer = writer
         self.epoch = 0
         self.taken = False
+        self._owner = ""
         self._session = session
         self._sink = sink
         self._application = f"kworker/{writer}"
+        self._log = DeltaLog(session, sink)
 
     def take(self, owner: str) -> Mark | None:
+        self._owner = owner
         if not is_there(self._session, self._sink):
             return None
-        version = self._version()
+        version = self._log.version(self._application)
         self.epoch = epoch_of(version)
-        found = next(self._marks(), None) if version >= 0 else None
-        if found is None or (found.version, found.query) != (version, owner):
+        found = next(self._marks(), None) if version >= 0 else self._maker()
+        if found is None or (found.version, found.query) != (max(0, version), owner):
             self._claim(owner)
         self.taken = True
         return next((mark for mark in self._marks() if not mark.is_claim), None)
@@ -85,15 +91,21 @@ class DeltaFence:
             raise Fenced
         self.epoch = claim.epoch
 
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        claim = Mark.claim(self.writer, 0, self._owner, now_ms())
+        with conf(self._session, {_METADATA: claim.text()}):
+            yield
+
+    def _maker(self) -> Mark | None:
+        """Who has made the table, which is a claim while nobody has written to it."""
+        first = self._log.commit(0)
+        return None if first is None else Mark.parse(first.metadata, self.writer)
+
     def _marks(self) -> Iterator[Mark]:
         """Of this writer, from the last; without what the table's history has forgotten."""
-        told = 0
-        for most in (_RECENT, _ALL):
-            history = self._session.sql(f"DESCRIBE HISTORY {self._sink.name} LIMIT {most}")
-            rows = history.select("userMetadata").collect()
-            marks = (Mark.parse(row["userMetadata"], self.writer) for row in rows[told:])
-            yield from (mark for mark in marks if mark is not None)
-            told = len(rows)
+        marks = (Mark.parse(commit.metadata, self.writer) for commit in self._log.commits())
+        return (mark for mark in marks if mark is not None)
 
     def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
         table = self._sink.table
@@ -115,7 +127,7 @@ class DeltaFence:
         told = {
             "spark.databricks.delta.write.txnAppId": self._application,
             "spark.databricks.delta.write.txnVersion": str(mark.version),
-            "spark.databricks.delta.commitInfo.userMetadata": mark.text(),
+            _METADATA: mark.text(),
         }
         try:
             with conf(session, told):
@@ -125,23 +137,8 @@ class DeltaFence:
                 raise Fenced from error
             raise
         # What is below the table's own version was left out, without a word.
-        if self._version() != mark.version:
+        if self._log.version(self._application) != mark.version:
             raise Fenced
-
-    def _version(self) -> int:
-        """Of the last commit of this writer; -1 before the first."""
-        jvm: Any = self._session._jvm
-        nothing = jvm.scala.Option.empty()
-        held = self._log.update(False, nothing, nothing).transactions()
-        last = held.get(self._application)
-        return int(last.get()) if last.isDefined() else -1
-
-    @cached_property
-    def _log(self) -> Any:
-        [detail] = self._session.sql(f"DESCRIBE DETAIL {self._sink.name}").collect()
-        jvm: Any = self._session._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog
-        return log.forTable(self._session._jsparkSession, detail["location"])
 
 
 @contextmanager
@@ -187,6 +184,9 @@ class IcebergFence:
         self.epoch = (0 if last is None else last.epoch) + (not goes_on)
         self.taken = True
         return last
+
+    def making(self) -> AbstractContextManager[None]:
+        return nullcontext()  # a first commit must have a snapshot before it
 
     def _begin(self, owner: str) -> None:
         """Makes a snapshot: a first commit would have none to be compared with."""

@@ -5,7 +5,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -45,6 +45,9 @@ class FileFence:
         self._local = local_folder(str(self._folder))
         self._partition_by = sink.table.partition_by
         self._number = -1  # of the seal that this job goes on from
+
+    def making(self) -> AbstractContextManager[None]:
+        return nullcontext()  # a folder is made by its first seal
 
     def take(self, owner: str) -> Mark | None:
         self._number = max(self._seals(), default=-1)

@@ -167,15 +167,16 @@ class Job:
         return True
 
     @contextmanager
-    def _standing_for_election(self) -> Iterator[None]:
-        """Takes the turns of a candidate while the main thread is busy."""
+    def _heard_meanwhile(self) -> Iterator[None]:
+        """Takes the turns of a candidate and of the topic while the main thread is busy."""
         done = Event()
 
         def turn() -> None:
             while self._leadership is not None and not done.wait(HEARING_S):
                 self._leadership.turn()
+                self._watch.turn()
 
-        with ThreadPoolExecutor(1, "election") as threads:
+        with ThreadPoolExecutor(1, "kafka") as threads:
             turning = threads.submit(turn)
             try:
                 yield
@@ -193,7 +194,7 @@ class Job:
 
     def _run_session(self) -> None:
         self._tell(State.STARTING)
-        with self._standing_for_election():
+        with self._heard_meanwhile():
             self._session = session = self._open()
         self._manned_at = time.monotonic()
         self._calm_at = time.monotonic() + CALM_S
@@ -204,7 +205,7 @@ class Job:
             while not self._stop.made and not self._finished:
                 self.turn(time.monotonic())
                 self._end_if_all_are_mistaken()
-                self._stop.wait(TURN_S)
+                self._stop.wait(HEARING_S if self._once else TURN_S)
             self._end()
             self._raise_failures()
         except CALL_FAILED as error:

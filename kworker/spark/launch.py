@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import structlog
@@ -111,7 +112,8 @@ class Launcher:
         aside = kept(folder)
         progress.aside = len(aside)
         rows = self._rows(table, admitted.start, most, left_out(aside, positions))
-        prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
+        with nullcontext() if fence.taken else fence.making():
+            prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
         if not fence.taken and fence.take(owner) is not None:
             raise Fenced  # another made it meanwhile, and wrote
         if pinned:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from kworker import config_file
+from kworker.spark import delta_log
 from kworker.spark.fences import Fenced
 from kworker.spark.launch import fence_of
 from kworker.spark.marks import Mark
@@ -50,6 +51,9 @@ CASES = (
     "claimed",
     "slept_false",
     "slept_true",
+    "made",
+    "made_taken",
+    "forgotten",
 )
 
 
@@ -74,8 +78,12 @@ class Place:
     def __init__(self, session: SparkSession, sink: Sink) -> None:
         self.session = session
         self.sink = sink
-        if sink.table.format != "parquet":
-            session.sql(f"CREATE TABLE {sink.name} (id BIGINT, v STRING) USING {sink.table.format}")
+        if sink.table.format != "parquet" and not sink.table.name.startswith("made"):
+            self.make(session)
+
+    def make(self, session: SparkSession) -> None:
+        columns = "(id BIGINT, v STRING)"
+        session.sql(f"CREATE TABLE {self.sink.name} {columns} USING {self.sink.table.format}")
 
     def job(self, query: str = "", writer: str = WRITER) -> "Job":
         return Job(self, query, writer)
@@ -229,6 +237,67 @@ def test_of_two_that_take_a_table_at_once_one_has_it(place: Places, name: str) -
     assert second.at == 10
     second.add(20)
     assert table.ids() == list(range(20))
+
+
+def test_who_has_made_a_table_has_it_until_another_takes_it(place: Places) -> None:
+    """A commit more, at the first start of each table, would be a second of waiting."""
+    table = place("made", "delta")
+    maker = fence_of(table.session, table.sink, WRITER)
+    assert maker.take("a") is None
+    with maker.making():
+        table.make(table.session)
+    assert maker.take("a") is None
+    assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
+    rows = table.session.range(10).select("id", f.lit("x").alias("v"))
+    maker.write(rows, Mark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
+    again = table.job("q")
+    assert again.fence.epoch == maker.epoch
+    again.add(20)
+    other = table.job()
+    other.query = "other"
+    with pytest.raises(Fenced):
+        maker.write(rows, Mark(WRITER, maker.epoch, "q", 2, "id", {0: 30}, 7))
+    other.add(30)
+    assert table.ids() == list(range(30))
+
+
+def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place: Places) -> None:
+    table = place("made_taken", "delta")
+    maker = fence_of(table.session, table.sink, WRITER)
+    maker.take("a")
+    with maker.making():
+        table.make(table.session)
+    maker.take("a")
+    other = table.job()
+    rows = table.session.range(10).select("id", f.lit("x").alias("v"))
+    with pytest.raises(Fenced):
+        maker.write(rows, Mark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
+    other.add(10)
+    assert table.ids() == list(range(10))
+
+
+def test_what_the_log_has_forgotten_stands_in_its_checkpoint(
+    place: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta removes a table's older commits; of who wrote them, the checkpoint tells."""
+    table = place("forgotten", "delta")
+    job = table.job()
+    job.add(10)
+    version = job.mark(10).version - 1
+    for number in range(12):  # each tenth commit is a checkpoint
+        table.session.sql(f"INSERT INTO {table.sink.name} VALUES ({-number - 1}, 'y')")
+    log = delta_log.DeltaLog(table.session, table.sink)
+    assert log.version(f"kworker/{WRITER}") == version
+    for path in log_of(table)[:8]:
+        path.unlink()
+    assert log.version(f"kworker/{WRITER}") == version
+    monkeypatch.setattr(delta_log, "_RECENT", 3)
+    assert log.version(f"kworker/{WRITER}") == version
+    assert log.version("kworker/nobody") == -1
+
+
+def log_of(table: Place) -> list[Path]:
+    return sorted((table.folder / "_delta_log").glob("*.json"))
 
 
 @pytest.mark.parametrize("update", [False, True])

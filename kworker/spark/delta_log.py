@@ -1,0 +1,130 @@
+"""The commits of a Delta table as its log has them: read file by file, without a job of Spark's."""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from kworker.spark.sinks import Sink
+
+_RECENT = 100  # commits, among which an application's last mostly is
+_COMMIT = re.compile(r"(\d{20})\.json")
+_TOLD = ('{"commitInfo"', '{"txn"')  # of a commit's lines; the others name files
+
+
+class Commit(NamedTuple):
+    """What a commit says of itself."""
+
+    number: int
+    metadata: str | None  # the user's, of whoever committed
+    transactions: dict[str, int]  # by application, its version from here on
+
+
+class DeltaLog:
+    """Of one table; by Delta's own store, which knows how a file system lists and reads.
+
+    Raises Spark's and Java's errors.
+    """
+
+    def __init__(self, session: SparkSession, sink: Sink) -> None:
+        self._session = session
+        self._sink = sink
+
+    def commits(self) -> Iterator[Commit]:
+        """From the last one; ends at the first, or where the table has forgotten those before."""
+        number = self._last()
+        while number >= 0 and (commit := self.commit(number)) is not None:
+            yield commit
+            number -= 1
+
+    def commit(self, number: int) -> Commit | None:
+        """None for one that is not there, or not any more."""
+        lines = self._read(f"{number:020d}.json")
+        return None if lines is None else _commit(number, lines)
+
+    def version(self, application: str) -> int:
+        """Of an application's last transaction; -1 before its first."""
+        last = 0
+        for commit in islice(self.commits(), _RECENT):
+            if application in commit.transactions:
+                return commit.transactions[application]
+            last = commit.number
+        return -1 if last == 0 else self._remembered(application)
+
+    def _remembered(self, application: str) -> int:
+        """By a checkpoint, which takes Spark seconds."""
+        jvm: Any = self._session._jvm
+        nothing = jvm.scala.Option.empty()
+        log = jvm.org.apache.spark.sql.delta.DeltaLog
+        table = log.forTable(self._session._jsparkSession, self._location)
+        last = table.update(False, nothing, nothing).transactions().get(application)
+        return int(last.get()) if last.isDefined() else -1
+
+    @cached_property
+    def _location(self) -> str:
+        if self._sink.table.path:
+            return self._sink.table.path
+        [detail] = self._session.sql(f"DESCRIBE DETAIL {self._sink.name}").collect()
+        return str(detail["location"])
+
+    @cached_property
+    def _store(self) -> Any:
+        jvm: Any = self._session._jvm
+        companion = getattr(jvm.org.apache.spark.sql.delta.storage, "LogStore$")
+        return getattr(companion, "MODULE$").apply(self._session._jsparkSession)
+
+    @cached_property
+    def _conf(self) -> Any:
+        return self._session._jsparkSession.sessionState().newHadoopConf()
+
+    def _path(self, name: str) -> Any:
+        jvm: Any = self._session._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._location.rstrip('/')}/_delta_log/{name}")
+        return path.getFileSystem(self._conf).makeQualified(path)
+
+    def _last(self) -> int:
+        """The number of the last commit; -1 without any."""
+        hint = self._read("_last_checkpoint")
+        last = int(json.loads(hint[0])["version"]) if hint else -1
+        try:
+            files = self._store.listFrom(self._path(f"{max(0, last):020d}.json"), self._conf)
+            while files.hasNext():
+                if found := _COMMIT.fullmatch(files.next().getPath().getName()):
+                    last = max(last, int(found[1]))
+        except Py4JJavaError as error:
+            if not self._is_missing(error):
+                raise
+        return last
+
+    def _read(self, name: str) -> list[str] | None:
+        """The lines of a file; None where there is none."""
+        try:
+            text = self._store.read(self._path(name), self._conf).mkString("\n")
+        except Py4JJavaError as error:
+            if self._is_missing(error):
+                return None
+            raise
+        return str(text).splitlines()
+
+    def _is_missing(self, error: Py4JJavaError) -> bool:
+        gateway = self._session.sparkContext._gateway
+        missing = "java.io.FileNotFoundException"
+        return bool(is_instance_of(gateway, error.java_exception, missing))
+
+
+def _commit(number: int, lines: list[str]) -> Commit:
+    metadata, transactions = None, {}
+    for line in lines:
+        if line.startswith(_TOLD):
+            told = json.loads(line)
+            if "txn" in told:
+                transactions[told["txn"]["appId"]] = int(told["txn"]["version"])
+            else:
+                metadata = told["commitInfo"].get("userMetadata")
+    return Commit(number, metadata, transactions)
