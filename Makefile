@@ -39,7 +39,7 @@ lint: install ## style and formatting (ruff)
 types: install ## strict types (mypy)
 	@$(BIN)/mypy
 
-bench: java install ## kworker beside raw loops and a hand-written pool on one topic (ARGS="--quick" for a short one)
+bench: java install ## kworker beside raw loops, a hand-written pool and pyspark alone (ARGS="--quick" for a short one)
 	@$(BIN)/python -m bench.run $(ARGS)
 
 clean: ## remove what the other targets made, .venv too

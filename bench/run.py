@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import intervals, ours, rivals
+from bench import intervals, ours, rivals, tables
 from bench.place import ROOT, Place, Stolen, servers
 from bench.table import show
 from bench.topic import TOPIC, Group, fill
@@ -101,14 +101,16 @@ class Size:
     records: int
     waiting: int  # records of those that take 10 ms each
     paced_s: float  # for how long records come at their pace, where it is about latency
+    landed: int  # results that a table takes at once, and three times as many in batches
 
 
-INTERVALS = "intervals"  # of the options, and of the report
+INTERVALS, TABLES = "intervals", "tables"  # of the options, and of the report
+TABLES_ROUNDS = 3
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
 
-FULL = Size(rounds=5, records=1_000_000, waiting=64_000, paced_s=10.0)
-QUICK = Size(rounds=1, records=200_000, waiting=12_800, paced_s=3.0)
+FULL = Size(rounds=5, records=1_000_000, waiting=64_000, paced_s=10.0, landed=300_000)
+QUICK = Size(rounds=1, records=200_000, waiting=12_800, paced_s=3.0, landed=300_000)
 
 
 class Benchmark:
@@ -202,7 +204,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round, for development")
     parser.add_argument("--rounds", type=int, help="how often each contender runs")
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help=f"only these contenders, or {INTERVALS}"
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        help=f"only these contenders, {INTERVALS} or {TABLES}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args()
@@ -214,17 +219,23 @@ def main() -> int:
     size = replace(size, rounds=arguments.rounds or size.rounds)
     chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
     with servers(".bench", redis=True) as place:
-        print(f"filling the topic with {size.records:,} records", flush=True)
-        fill(place.kafka, TOPIC, size.records)
         benchmark = Benchmark(place, size, chosen)
-        benchmark.run()
+        if chosen:
+            print(f"filling the topic with {size.records:,} records", flush=True)
+            fill(place.kafka, TOPIC, size.records)
+            benchmark.run()
         met = show(benchmark.report())
+        landed = None
+        if not arguments.only or TABLES in arguments.only:
+            rounds = min(size.rounds, TABLES_ROUNDS)
+            landed = tables.measure(place, rounds, size.landed, 3 * size.landed)
         by_interval = []
         if not arguments.only or INTERVALS in arguments.only:
             by_interval = intervals.measure(place, size.records // 2, size.paced_s)
+    met = tables.show(landed) and met
     intervals.show(by_interval)
     if arguments.json:
-        report = {**benchmark.report(), INTERVALS: by_interval}
+        report = {**benchmark.report(), INTERVALS: by_interval, TABLES: landed}
         arguments.json.write_text(json.dumps(report, indent=1))
     return 0 if met else 1
 

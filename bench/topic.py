@@ -23,8 +23,13 @@ def values(count: int, size: int) -> Iterator[tuple[str, str]]:
         yield customer, f'{order}, "note": "{"n" * (size - len(order) - 13)}"}}'
 
 
-def fill(servers: str, topic: str, count: int, size: int = RECORD_BYTES) -> None:
-    """Creates the topic and writes `count` records of `size` bytes. Raises when one is refused."""
+def fill(
+    servers: str, topic: str, count: int, size: int = RECORD_BYTES, *, sources: bool = False
+) -> None:
+    """Creates the topic and writes `count` records of `size` bytes. Raises when one is refused.
+
+    With `sources` they are results, and say what they came of.
+    """
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(TIMEOUT_S)
     refused: list[object] = []
@@ -44,16 +49,19 @@ def fill(servers: str, topic: str, count: int, size: int = RECORD_BYTES) -> None
             "log_level": 3,  # a broker that has just started makes it wait, and it would say so
         }
     )
-    for key, value in values(count, size):
-        _send(producer, topic, key, value)
+    for number, (key, value) in enumerate(values(count, size)):
+        source = f"orders/{number % PARTITIONS}/{number}/1700000000000".encode()
+        _send(producer, topic, key, value, [("kworker-source", source)] if sources else [])
     if producer.flush(TIMEOUT_S) or refused:
         raise RuntimeError(f"the topic could not be filled: {refused[:1] or 'no answer'}")
 
 
-def _send(producer: Producer, topic: str, key: str, value: str) -> None:
+def _send(
+    producer: Producer, topic: str, key: str, value: str, headers: list[tuple[str, bytes]]
+) -> None:
     while True:
         try:
-            producer.produce(topic, value, key)
+            producer.produce(topic, value, key, headers=headers)
         except BufferError:
             producer.poll(0.1)  # the queue is full: let some be acknowledged
         else:

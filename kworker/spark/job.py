@@ -17,7 +17,7 @@ from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.properties import admin_properties, leader_properties
 from kworker.clients.samples import record_bytes
 from kworker.config import Config, Table
-from kworker.errors import ConfigError, KworkerError
+from kworker.errors import ConfigError, KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.spark.bounds import Bounds
 from kworker.spark.frames import TableRows, results, table_rows
@@ -36,7 +36,7 @@ from kworker.spark.reasons import explained, reason
 from kworker.spark.session import (
     CALL_FAILED,
     OutOfMemory,
-    archives,
+    archives_to_be_had,
     await_jvm_end,
     check_jvm,
     close_session,
@@ -83,6 +83,7 @@ class Job:
         self._bounds = Bounds(config.spark, config.state_dir, sample)
         self._leadership: Leadership | None = None
         self._session: SparkSession | None = None
+        self._missing: dict[str, Unreachable] = {}  # archives, by the format of tables
         self._calm_at = math.inf
         self._manned_at = 0.0  # a batch last had executors, or there was none
         self._recalled = False
@@ -215,9 +216,11 @@ class Job:
             close_session(session, self._config)
 
     def _open(self) -> SparkSession:
-        found = archives(self._spark.tables, progress=lambda text: _log.info(text))
+        found, self._missing = archives_to_be_had(
+            self._spark.tables, progress=lambda text: _log.info(text)
+        )
         try:
-            return open_session(self._config, found, self._lease)
+            return open_session(self._config, found, self._lease, self._missing)
         except CALL_FAILED as error:
             find_java()  # when that is the reason, it says so
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
@@ -279,7 +282,10 @@ class Job:
             self._manned_at = now
         if now - self._manned_at < UNMANNED_S:
             return ""
-        return f"{self._spark.master} gives this job no executors: batches wait"
+        return (
+            f"{self._spark.master} gives this job no executors, and batches wait: start workers"
+            " there, or ask for less, by spark.executor.memory or spark.cores.max in [spark.conf]"
+        )
 
     def _look_for_another_topic(self) -> None:
         """Of the same name: running queries would go on at their offsets, in other records."""
@@ -316,6 +322,7 @@ class Job:
         for sink in sinks(self._spark):
             progress = TableProgress(sink.table.name)
             try:
+                self._expect_archives(sink.table)
                 rows = table_rows(stream, sink.table, self._config)
             except ValueError as error:
                 query = self._query(sink, progress, _never)
@@ -326,6 +333,12 @@ class Job:
                 query = self._query(sink, progress, launch)
             planned.append(query)
         return planned
+
+    def _expect_archives(self, table: Table) -> None:
+        """ValueError when those of its format are not to be had."""
+        if error := self._missing.get(table.format):
+            why = str(error).partition(";")[0]  # then come Ivy's own words
+            raise ValueError(f"format: {why}; let it be fetched once, then start the job again")
 
     def _warn_of_repeats(self, table: Table, rows: TableRows) -> None:
         if rows.counts_again and self._config.delivery.guarantee == "at-least-once":

@@ -15,6 +15,10 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 _WRAPPER = re.compile(r"terminated with exception: ")
 _PYTHON_CAUSE = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt)\b.*)", re.M)
 _OWN_CAUSE = re.compile(r"^kworker\.[\w.]+: (.*)", re.M)
+_NO_RIGHT = re.compile(
+    r"DELTA_CANNOT_CREATE_LOG_PATH|AccessDenied|AccessControl|Permission denied|not permitted"
+    r"|status code: 403"
+)
 _JAVA_CLASS = re.compile(r"^(?:[a-z][\w$]*\.)+([A-Z][\w$]*: )")
 _TRACEBACK = "Traceback (most recent call last)"
 _CALLED = re.compile(r"An error occurred while calling [^\n]*\n: ")
@@ -27,10 +31,17 @@ def reason(error: BaseException) -> str:
     Of what Java raised, in Java's names and with what led to it.
     """
     text = shortened(str(error))
-    if text.startswith("[") or _CALLED.search(str(error)) or _TRACEBACK in str(error):
-        return text
-    name = type(error).__name__
-    return f"{name}: {text}" if text else name
+    if not (text.startswith("[") or _CALLED.search(str(error)) or _TRACEBACK in str(error)):
+        name = type(error).__name__
+        text = f"{name}: {text}" if text else name
+    return _with_step(text)
+
+
+def _with_step(text: str) -> str:
+    """What a person does where waiting alone does not help."""
+    if _NO_RIGHT.search(text):
+        return f"{text}: let the user that runs the job write there, or name another place"
+    return text
 
 
 def shortened(text: str) -> str:
@@ -67,7 +78,7 @@ def explained(table: Table, checkpoint: str, causes: Sequence[str]) -> str:
     if loss := _LOSS.search(text):
         lost = f"Kafka no longer has results that the table lacks ({loss[1].strip()})"
         return f"{lost}: to go on with what is left, {next_step(table, 'committed')}"
-    told = _with_root(causes)
+    told = _with_step(_with_root(causes))
     if not _CHECKPOINT.search(text):
         return told
     # Elsewhere no checksums stand beside the files: the file system has its own.

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from kworker import jars
 from kworker.config import Config, Spark, Table
-from kworker.errors import KworkerError
+from kworker.errors import KworkerError, Unreachable
 from kworker.host import oom_kills, spark_heap_bytes
 from kworker.spark.lease import Lease
 from kworker.spark.sql import identifier
@@ -84,8 +84,13 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def properties(config: Config, archives: Iterable[Path], folder: Path) -> dict[str, str]:
-    """All that Spark is told; what `[spark.conf]` says goes before what is usual here."""
+def properties(
+    config: Config, archives: Iterable[Path], folder: Path, without: Collection[str] = ()
+) -> dict[str, str]:
+    """All that Spark is told; what `[spark.conf]` says goes before what is usual here.
+
+    But not about formats that are to be had `without` archives, which would stop the others.
+    """
     spark = config.spark
     assert spark is not None
     usual = {
@@ -105,11 +110,11 @@ def properties(config: Config, archives: Iterable[Path], folder: Path) -> dict[s
         "spark.sql.streaming.numRecentProgressUpdates": "16",
         **(_LOCAL if is_local(spark.master) else {}),
         **(_STATE_ON_DISK if any(map(_remembers_all, spark.tables)) else {}),
-        **_catalogs(spark.tables),
+        **_catalogs(spark.tables, without),
     }
     both = {
         **_place(spark, archives),
-        "spark.sql.extensions": ",".join(_extensions(spark)),
+        "spark.sql.extensions": ",".join(_extensions(spark, without)),
         "spark.driver.extraJavaOptions": _java_options(folder, spark.conf),
     }
     return {**usual, **spark.conf, **both}
@@ -149,8 +154,8 @@ def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:
     return {"spark.driver.extraClassPath": os.pathsep.join(filter(None, [*paths, own]))}
 
 
-def _extensions(spark: Spark) -> Iterator[str]:
-    formats = {table.format for table in spark.tables}
+def _extensions(spark: Spark, without: Collection[str]) -> Iterator[str]:
+    formats = {table.format for table in spark.tables}.difference(without)
     if "delta" in formats:
         yield _DELTA_EXTENSION
     if "iceberg" in formats:
@@ -159,10 +164,12 @@ def _extensions(spark: Spark) -> Iterator[str]:
         yield own
 
 
-def _catalogs(tables: Iterable[Table]) -> dict[str, str]:
+def _catalogs(tables: Iterable[Table], without: Collection[str]) -> dict[str, str]:
     """Delta's is the session's own; an Iceberg table by path gets one for its parent folder."""
     found = {}
     for index, table in enumerate(tables):
+        if table.format in without:
+            continue
         if table.format == "delta":
             found["spark.sql.catalog.spark_catalog"] = (
                 "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -212,12 +219,30 @@ def archives(tables: Iterable[Table], *, progress: Callable[[str], None]) -> lis
 
     Raises `Unreachable` when they can be had from neither.
     """
+    found, missing = archives_to_be_had(tables, progress=progress)
+    for error in missing.values():
+        raise error
+    return found
+
+
+def archives_to_be_had(
+    tables: Iterable[Table], *, progress: Callable[[str], None]
+) -> tuple[list[Path], dict[str, Unreachable]]:
+    """The same, and by format why those of some tables are not. Raises it when no table is left."""
+    found = list(jars.fetch(jars.SPARK_KAFKA, progress=progress))
     formats = {table.format for table in tables}
-    wanted = [jars.SPARK_KAFKA]
-    wanted += [jars.DELTA] if "delta" in formats else []
-    wanted += [jars.ICEBERG] if "iceberg" in formats else []
-    found = [path for coordinate in wanted for path in jars.fetch(coordinate, progress=progress)]
-    return missing_from(_spark_home() / "jars", found)
+    missing: dict[str, Unreachable] = {}
+    for name in sorted(formats & _ARCHIVES.keys()):
+        try:
+            found += jars.fetch(_ARCHIVES[name], progress=progress)
+        except Unreachable as error:
+            missing[name] = error
+            if missing.keys() == formats:
+                raise
+    return missing_from(_spark_home() / "jars", found), missing
+
+
+_ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
 
 
 def _spark_home() -> Path:
@@ -237,16 +262,20 @@ def _artefact(path: Path) -> str:
 
 
 def open_session(
-    config: Config, archives: Iterable[Path], lease: Lease | None = None
+    config: Config,
+    archives: Iterable[Path],
+    lease: Lease | None = None,
+    without: Collection[str] = (),
 ) -> SparkSession:
     """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up.
 
-    With a lease, nobody else has that before the JVM is gone, too.
+    With a lease, nobody else has that before the JVM is gone, too. Formats whose archives are
+    missing are left out.
     """
     folder = config.state_dir / "spark"
     _clear_scratch(folder)
     (folder / "log4j2.properties").write_text(_log4j())
-    told = properties(config, archives, folder)
+    told = properties(config, archives, folder, without)
     # Found by name: a function of the user's in a Python worker is imported like here.
     paths = [str(config.file.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -1,5 +1,6 @@
 """The Spark job's decisions, all made without a JVM."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -175,7 +176,7 @@ def test_a_changed_table_is_refused_with_the_setting_and_what_to_type(
         raise raised
 
     monkeypatch.setattr(launch, "prepare", refuse)
-    nothing = SimpleNamespace(take=lambda _query: None)
+    nothing = SimpleNamespace(take=lambda _query: None, taken=False, making=nullcontext)
     monkeypatch.setattr(launch, "fence_of", lambda *_: nothing)
     watch: Any = SimpleNamespace(topic_id="id", ends={})
     monkeypatch.setattr(Launcher, "_rows", lambda *_: SimpleNamespace(schema=None))
@@ -339,8 +340,9 @@ def test_of_what_java_raised_the_root_is_told() -> None:
         "\tat a.B.c(B.java:1)\nCaused by: java.io.IOException: one\n\tat d.E\n"
         "Caused by: java.nio.file.AccessDeniedException: /d/_delta_log\n\t... 9 more"
     )
-    told = reason(OSError(text))
-    assert told == "RuntimeException: no lock (AccessDeniedException: /d/_delta_log)"
+    told = "RuntimeException: no lock (AccessDeniedException: /d/_delta_log)"
+    step = ": let the user that runs the job write there, or name another place"
+    assert reason(OSError(text)) == f"{told}{step}"
     # Of a function that Spark has called back, it stands below Python's own lines.
     called_back = f"x terminated with exception: Traceback (most recent call last):\n  F\nE: {text}"
     assert shortened(called_back) == told

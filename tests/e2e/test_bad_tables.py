@@ -1,6 +1,7 @@
 """Tables that cannot take a result, or none at all, beside others of the same job, which go on."""
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from deltalake import DeltaTable
 
+from kworker.jars import cache_folder
 from tests.e2e.spark_service import SLOW_S, STAMP_MS, Service
 from tests.waiting import eventually
 
@@ -51,6 +53,11 @@ transform = "failing:never"
 [[spark.tables]]
 name = "forbidden"
 path = "/sys/kworker/forbidden"
+
+[[spark.tables]]
+name = "unknown"
+path = "data/unknown"
+format = "iceberg"
 """
 TRANSFORMS = """
 from pyspark.sql import functions as f
@@ -96,7 +103,16 @@ def ended(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterator[
     (made.folder / "failing.py").write_text(TRANSFORMS)
     made.create_topic()
     _send(made, range(RESULTS // 2))
-    job = made.start()
+    # No archive of Iceberg's in this cache, and no way to one.
+    cache = made.folder / "cache"
+    cache.mkdir()
+    (cache / "jars").mkdir()
+    for each in (cache_folder() / "jars").iterdir():
+        if "iceberg" not in each.name:
+            (cache / "jars" / each.name).symlink_to(each)
+    away = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1"
+    options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {away} -Dhttp.proxyPort=1"
+    job = made.start(KWORKER_CACHE=str(cache), JAVA_TOOL_OPTIONS=options)
     eventually(lambda: _done(made), timeout_s=SLOW_S, every_s=0.5)
     _send(made, range(RESULTS // 2, RESULTS))
     eventually(lambda: _done(made, RESULTS), timeout_s=SLOW_S, every_s=0.5)
@@ -177,5 +193,14 @@ def test_the_good_table_has_all(ended: Ended) -> None:
 
 def test_a_place_that_cannot_be_written_is_named_in_a_line(ended: Ended) -> None:
     reason = ended.told["forbidden"]["reason"]
-    assert "/sys/kworker/forbidden" in reason
-    assert "\n" not in reason
+    step = ": let the user that runs the job write there, or name another place"
+    assert "Cannot create file:/sys/kworker/forbidden" in reason
+    assert reason.endswith(step)
+
+
+def test_a_table_whose_format_has_no_archive_says_so_and_stops_no_other(ended: Ended) -> None:
+    told = ended.told["unknown"]
+    assert told["state"] == "failed"
+    assert told["reason"].startswith("spark.tables[unknown].format: org.apache.iceberg:")
+    assert "could not be fetched" in told["reason"]
+    assert told["reason"].endswith("let it be fetched once, then start the job again")

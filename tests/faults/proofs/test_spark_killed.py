@@ -1,9 +1,10 @@
 """Spark's JVM is killed, its disk is full: workers do not notice, and the tables are complete."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,10 @@ from tests.waiting import eventually
 Topic = Callable[..., str]
 Rows = Counter[tuple[str, int, int]]
 
-pytestmark = pytest.mark.timeout(600)
+# Of each format by turns, every other one with the job; for a proof 30, ten of each.
+KILLS = int(os.environ.get("PROOF_SPARK_KILLED", "4"))
+
+pytestmark = pytest.mark.timeout(600 + 60 * KILLS)
 
 RECORDS = 3_000
 A_ROUND, A_ROUND_S = 20, 0.1  # records, while a JVM is watched
@@ -73,10 +77,10 @@ class Landing:
                 yield
             self.writer.hear()
 
-    def kill_between(self, table: str) -> int:
+    def kill_between(self, table: str, *, and_job: bool = False) -> int:
         """`kill -9` of the JVM when a batch is in the table, and its checkpoint does not say so.
 
-        Stopped first, so that it stays so; the batch.
+        Stopped first, so that it stays so; the batch. Perhaps of the job, too, which has it.
         """
         checkpoint, in_table = self.data / "_checkpoints" / table, written.IN[table]
         before = written.noted(checkpoint)
@@ -102,6 +106,8 @@ class Landing:
         eventually(writes, timeout_s=SPARK_S, what=f"{table} is written")
         process = jvm(self.service)
         batch = eventually(caught, timeout_s=SPARK_S, every_s=0.001, what=f"{table} is between")
+        if and_job:
+            psutil.Process(process.ppid()).kill()
         process.kill()
         eventually(lambda: not process.is_running(), every_s=0.001, what="the JVM is gone")
         assert between() == batch, "the run is invalid: it was not stopped in time"
@@ -166,7 +172,9 @@ def run(
         landing.serve()
         pids = running.worker_pids()
         writer.write(source, numbered(RECORDS, keys=100))
-        killed = {name: landing.kill_between(name) for name in FORMATS}
+        killed = {}
+        for number, name in enumerate(islice(cycle(FORMATS), KILLS)):
+            killed[name] = landing.kill_between(name, and_job=number % 2 == 1)
         eventually(lambda: running.state() == "red", every_s=0.01, what="it is told")
         running.is_running()
         wanting = landing.fill_disk()

@@ -1,0 +1,153 @@
+"""From the results topic into a Delta table: the Spark job beside pyspark alone, in one go."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from bench.bare_spark import SCHEMA
+from bench.place import KWORKER, ROOT, Place
+from bench.topic import RECORD_BYTES, fill
+
+COLD, WARM = "tables-cold", "tables-warm"
+COLD_BATCH, WARM_BATCH = 500_000, 100_000
+SETTLING = 2  # batches, until what Spark has compiled stays the same
+CONFIG = """
+name = "{name}"
+handler = "none:none"
+state_dir = "state"
+[source]
+topics = ["orders"]
+[delivery]
+results = "{topic}"
+[kafka]
+"bootstrap.servers" = "{servers}"
+[spark]
+checkpoints = "checkpoints"
+batch_records = {batch}
+[spark.conf]
+"spark.driver.memory" = "4g"
+[[spark.tables]]
+name = "orders"
+path = "table"
+schema = "{schema}"
+"""
+
+
+class Figures(NamedTuple):
+    """Of one contender in one round."""
+
+    cold_s: float  # a process's whole life, with a backlog
+    empty_s: float  # the same, when there is nothing new
+    warm: float  # records a second, batch by batch
+
+
+class Target(NamedTuple):
+    """How the job's figures must be to those of pyspark alone: never worse than this."""
+
+    what: str
+    ratio: float
+    bound: float
+    met: bool
+
+
+def measure(place: Place, rounds: int, cold: int, warm: int) -> dict:
+    """Each in turn, in rounds; so many records for the backlog, and for the batches."""
+    print(f"filling topics with {cold:,} and {warm:,} results", flush=True)
+    fill(place.kafka, COLD, cold, sources=True)
+    fill(place.kafka, WARM, warm, sources=True)
+    found: dict[str, list[Figures]] = {"pyspark": [], "kworker": []}
+    for number in range(1, rounds + 1):
+        for name, figures in found.items():
+            figures.append(_figures(place, name, f"tables-{name}-{number}"))
+            print(f"  {name:<10}{_line(figures[-1])}", flush=True)
+    ours, bare = found["kworker"], found["pyspark"]
+    targets = [
+        _target("a backlog, cold", [b.cold_s / o.cold_s for o, b in zip(ours, bare, strict=True)]),
+        _target("warm batches", [o.warm / b.warm for o, b in zip(ours, bare, strict=True)]),
+        _target("nothing new", [b.empty_s / o.empty_s for o, b in zip(ours, bare, strict=True)]),
+    ]
+    rows = {name: [each._asdict() for each in figures] for name, figures in found.items()}
+    return {"rounds": rows, "targets": [target._asdict() for target in targets]}
+
+
+BOUNDS = {"a backlog, cold": 0.95, "warm batches": 0.95, "nothing new": 1 / 1.3}
+
+
+def _target(what: str, ratios: Sequence[float]) -> Target:
+    ratio = median(ratios)
+    return Target(what, ratio, BOUNDS[what], ratio >= BOUNDS[what])
+
+
+def show(report: dict | None) -> bool:
+    """Prints the verdicts, if it was measured; True when every target is met."""
+    if report is None:
+        return True
+    print(f"\ninto a Delta table, results of {RECORD_BYTES} bytes, beside pyspark alone\n")
+    for target in (Target(**each) for each in report["targets"]):
+        verdict = "PASS" if target.met else "FAIL"
+        least = f"and must be {target.bound:.2f} at least"
+        print(f"{verdict}  {target.what}: {target.ratio:.3f} × as fast, {least}")
+    return all(each["met"] for each in report["targets"])
+
+
+def _line(figures: Figures) -> str:
+    seconds = f"{figures.cold_s:>6.1f} s cold{figures.empty_s:>6.1f} s empty"
+    return f"{seconds}{figures.warm:>10,.0f} records/s warm"
+
+
+def _figures(place: Place, name: str, run: str) -> Figures:
+    cold = _command(place, name, f"{run}-cold", COLD, COLD_BATCH)
+    cold_s, empty_s = _seconds(cold), _seconds(cold)
+    _seconds(_command(place, name, f"{run}-warm", WARM, WARM_BATCH))
+    return Figures(cold_s, empty_s, _rate(place.folder / f"{run}-warm" / "table"))
+
+
+def _command(place: Place, name: str, run: str, topic: str, batch: int) -> list[str]:
+    folder = place.folder / run
+    folder.mkdir()
+    if name == "pyspark":
+        bare = [sys.executable, "-m", "bench.bare_spark", place.kafka, topic]
+        return [*bare, str(folder), str(batch)]
+    file = folder / "kworker.toml"
+    file.write_text(
+        CONFIG.format(name=run, topic=topic, servers=place.kafka, batch=batch, schema=SCHEMA)
+    )
+    return [str(KWORKER), "spark", "run", "--once", "--config", str(file)]
+
+
+def _seconds(command: Sequence[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    return time.perf_counter() - began
+
+
+def _rate(table: Path) -> float:
+    """Records a second, between the commits of batches, without the first ones."""
+    commits = [_commit(path) for path in sorted((table / "_delta_log").glob("*.json"))]
+    batches = [commit for commit in commits if commit[1]][SETTLING:]
+    seconds = sum(later[0] - one[0] for one, later in pairwise(batches)) / 1000
+    return sum(records for _, records in batches[1:]) / seconds
+
+
+def _commit(path: Path) -> tuple[int, int]:
+    """When it was made, in ms, and how many records it added."""
+    at_ms = records = 0
+    for told in map(json.loads, path.read_text().splitlines()):
+        if "commitInfo" in told:
+            at_ms = told["commitInfo"]["timestamp"]
+        if "add" in told:
+            records += json.loads(told["add"]["stats"])["numRecords"]
+    return at_ms, records
