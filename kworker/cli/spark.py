@@ -55,6 +55,7 @@ def reset(
     date. A table that appends, without dedupe, gets the results that it reads again twice: what
     that will be is said. An offset that a partition does not hold becomes the nearest that it does.
     Checkpoints in an object store or HDFS are reached by a Spark of its own, some seconds more.
+    Where each host has checkpoints of its own, reset on the host whose job starts next.
     """
     loaded = config_file.load(config)
     with spark_reset.begin(loaded, table) as begin:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from kworker.config import Config, Table
 from kworker.core.bisection import Bisection
 from kworker.errors import KworkerError
-from kworker.spark.aside import Failing, among, keep
+from kworker.spark.aside import Failing, among, keep, kept, left_out
 from kworker.spark.batches import Span
 from kworker.spark.bounds import Range
 from kworker.spark.folders import Folder
@@ -40,7 +40,7 @@ Found = dict[tuple[int, int], str]
 
 
 class SetAside(KworkerError):
-    """Results of a batch were set aside: it comes again, and they do not."""
+    """Results of a batch were set aside: it comes again, without them."""
 
 
 class AlwaysFails(KworkerError):
@@ -95,7 +95,9 @@ class Examiner:
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
         if not self._table.transform or not _OF_DATA.search(str(error)):
             return
-        records = records_between(session, self._config, span).persist()
+        gone = left_out(kept(self._folder), span[0] or {})
+        records = records_between(session, self._config, span).where(f"NOT ({among(gone)})")
+        records.persist()
         try:
             there = those_of(records, self._table)
             self._try_some(records, there)

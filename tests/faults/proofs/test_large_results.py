@@ -106,5 +106,7 @@ def _portions(service: Service) -> list[int]:
 def _check(service: Service, results: int) -> None:
     for name in NAMES:
         found = DeltaTable(str(service.folder / "data" / name))
-        offsets = sorted(found.to_pyarrow_table(["source_offset"])["source_offset"].to_pylist())
+        offsets = sorted(
+            found.to_pyarrow_table(columns=["source_offset"])["source_offset"].to_pylist()
+        )
         assert offsets == list(range(results - 100 if name == "latest" else 0, results)), name
