@@ -1,13 +1,16 @@
 """Results that were set aside, since a table's transform fails on them: kept, and left out."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from kworker.spark.checkpoint import Damaged, Positions
 from kworker.spark.folders import Folder
 
 _FOLDER = "aside"
+_FILE = re.compile(_FOLDER + r"/(?P<batch>\d+)-\d+-\d+-(?P<count>\d+)\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,26 +25,42 @@ class Failing:
     reason: str
 
 
-def kept(folder: Folder) -> list[Failing]:
-    """All that a checkpoint has set aside. Raises Damaged for a file that is not whole."""
-    found = []
+class Kept(NamedTuple):
+    """What a checkpoint has set aside: how much, and what of it is still to be left out."""
+
+    number: int
+    recent: list[Failing]
+
+
+def kept(folder: Folder, since: int) -> Kept:
+    """The recent ones are those of the batch `since` and later ones.
+
+    Raises Damaged for a file of these that is not whole.
+    """
+    count = 0
+    recent: list[Failing] = []
     for name in folder.walk(_FOLDER):
-        if not name.endswith(".jsonl"):
-            continue
-        try:
-            lines = (folder.read(name) or b"").splitlines()
-            found += [Failing(**json.loads(line)) for line in lines]
-        except (ValueError, TypeError) as error:
-            raise Damaged(f"{folder}/{name}: {error}", begin="") from error
-    return found
+        if found := _FILE.fullmatch(name):
+            count += int(found["count"])
+            if int(found["batch"]) >= since:
+                recent += _read(folder, name)
+    return Kept(count, recent)
 
 
-def keep(folder: Folder, batch: int, failing: Iterable[Failing]) -> str:
-    """Adds those of a batch to a checkpoint; the name of the file."""
-    name = f"{_FOLDER}/{batch:09d}.jsonl"
-    before = folder.read(name) or b""
+def _read(folder: Folder, name: str) -> list[Failing]:
+    try:
+        lines = (folder.read(name) or b"").split(b"\n")
+        return [Failing(**json.loads(line)) for line in lines if line]
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"{folder}/{name}: {error}: remove it, and it is made again", "") from error
+
+
+def keep(folder: Folder, batch: int, failing: Sequence[Failing]) -> str:
+    """Adds some of a batch to a checkpoint; the name of the file."""
+    first = failing[0]
+    name = f"{_FOLDER}/{batch:09d}-{first.partition}-{first.offset}-{len(failing)}.jsonl"
     lines = "".join(f"{json.dumps(asdict(each))}\n" for each in failing)
-    folder.write(name, before + lines.encode())
+    folder.write(name, lines.encode())
     return f"{folder}/{name}"
 
 

@@ -42,7 +42,8 @@ class BatchWriter:
     """Writes a query's batches; called by Spark, in a thread of the query's.
 
     `shape` makes the table's rows of a batch's, where repeats have to be left out before. `held`
-    is what the table held when its fence was taken.
+    is what the table held when its fence was taken. The first batch of a query begins at `start`,
+    or with the topic.
     """
 
     sink: Sink
@@ -51,14 +52,14 @@ class BatchWriter:
     topic_id: str
     shape: Shape
     span_of: Callable[[int], Span]
-    examine: Examine
+    start: Positions | None
+    examine: Examine | None
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         session = batch.sparkSession
         query = session.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query
-        span = self.span_of(number)
-        begin, end = span
+        begin, end = self.span_of(number)
         match step(self.held, query, number, begin):
             case Step.LEAVE:
                 return
@@ -69,7 +70,8 @@ class BatchWriter:
         try:
             self._write(batch, mark)
         except CALL_FAILED as error:
-            self.examine(session, number, span, error)
+            if self.examine is not None:
+                self.examine(session, number, (self.start if begin is None else begin, end), error)
             raise
         self.held = mark
 

@@ -50,15 +50,14 @@ class DeltaLog:
 
     def version(self, application: str) -> int:
         """Of an application's last transaction; -1 before its first."""
-        last = 0
-        for commit in islice(self.commits(), _RECENT):
-            if application in commit.transactions:
-                return commit.transactions[application]
-            last = commit.number
-        return -1 if last == 0 else self._remembered(application)
+        last = None
+        for last in islice(self.commits(), _RECENT):
+            if application in last.transactions:
+                return last.transactions[application]
+        return -1 if last and last.number == 0 else self.remembered(application)
 
-    def _remembered(self, application: str) -> int:
-        """By a checkpoint, which takes Spark seconds."""
+    def remembered(self, application: str) -> int:
+        """The same by Delta's own account, which takes Spark seconds."""
         jvm: Any = self._session._jvm
         nothing = jvm.scala.Option.empty()
         log = jvm.org.apache.spark.sql.delta.DeltaLog
@@ -90,8 +89,7 @@ class DeltaLog:
 
     def _last(self) -> int:
         """The number of the last commit; -1 without any."""
-        hint = self._read("_last_checkpoint")
-        last = int(json.loads(hint[0])["version"]) if hint else -1
+        last = self._hint()
         try:
             files = self._store.listFrom(self._path(f"{max(0, last):020d}.json"), self._conf)
             while files.hasNext():
@@ -102,6 +100,14 @@ class DeltaLog:
                 raise
         return last
 
+    def _hint(self) -> int:
+        """Before which nobody need look; it may be missing, old, or not whole."""
+        try:
+            lines = self._read("_last_checkpoint")
+            return int(json.loads(lines[0])["version"]) if lines else -1
+        except (ValueError, TypeError, KeyError, Py4JJavaError):
+            return -1
+
     def _read(self, name: str) -> list[str] | None:
         """The lines of a file; None where there is none."""
         try:
@@ -110,7 +116,7 @@ class DeltaLog:
             if self._is_missing(error):
                 return None
             raise
-        return str(text).splitlines()
+        return str(text).split("\n")  # other ends of lines may stand in what a person wrote
 
     def _is_missing(self, error: Py4JJavaError) -> bool:
         gateway = self._session.sparkContext._gateway

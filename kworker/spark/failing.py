@@ -24,6 +24,7 @@ _log = structlog.get_logger()
 
 ASIDE_MOST = 100  # of a batch, or in a row: more are the transform's own mistake
 _TRIED = 8  # which all fail when it fails always
+_PATIENCE = 4  # failures of a batch in which nothing goes well, before its results are to blame
 _OF_DATA = re.compile(r"Python worker exited unexpectedly|Traceback \(most|SQLSTATE: (?:22|39|P0)")
 _KEPT = (
     "partition",
@@ -91,19 +92,26 @@ class Examiner:
         self._progress = progress
         self._in_row = 0  # set aside, and none went well between them
         self._rows = 0
+        self._failed = -1, 0  # a batch, and how often in a row
 
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
-        if not self._table.transform or not _OF_DATA.search(str(error)):
+        if not _is_of_data(error):
             return
-        gone = left_out(kept(self._folder), span[0] or {})
+        tries = self._failed[1] + 1 if self._failed[0] == batch else 1
+        self._failed = batch, tries
+        if tries == 1:
+            return  # it may pass by itself
+        gone = left_out(kept(self._folder, batch).recent, span[0] or {})
         records = records_between(session, self._config, span).where(f"NOT ({among(gone)})")
         records.persist()
         try:
             there = those_of(records, self._table)
-            self._try_some(records, there)
-            found = self._search(records, there)
-            if found:
-                self._count(len(found), there.count())
+            number = there.count()
+            why = self._try_some(records, there)
+            if why and (tries < _PATIENCE or number > ASIDE_MOST):
+                raise self._always(f"each of the results that were tried: {why}")
+            if found := self._search(records, there):
+                self._count(len(found), number)
                 self._set_aside(batch, records, found)
         except (*CALL_FAILED, ValueError) as problem:
             _log.warning(
@@ -114,18 +122,21 @@ class Examiner:
         finally:
             records.unpersist()
 
-    def _try_some(self, records: DataFrame, there: DataFrame) -> None:
-        """So that nobody looks through all of a batch for the one result that is good."""
-        some = there.orderBy(f.xxhash64("partition", "offset")).limit(_TRIED).collect()
-        if len(some) < _TRIED:
-            return
+    def _try_some(self, records: DataFrame, there: DataFrame) -> str:
+        """Why each of some results fails; "" when one does not.
+
+        A service that is down, or a mistake, fails all: nobody looks through them one by one.
+        """
         why = ""
-        for partition, offset in some:
-            error = self._fails(records.where(among({partition: [offset]})))
+        for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_TRIED).collect():
+            error = self._fails_at(records, *at)
             if error is None:
-                return
+                return ""
             why = reason(error)
-        raise self._always(f"each of {_TRIED} results that were tried: {why}")
+        return why
+
+    def _fails_at(self, records: DataFrame, partition: int, offset: int) -> Exception | None:
+        return self._fails(records.where(among({partition: [offset]})))
 
     def _always(self, on: str) -> AlwaysFails:
         return AlwaysFails(f"{self._table.transform} fails on {on}")
@@ -137,9 +148,10 @@ class Examiner:
         if len(found) > ASIDE_MOST:
             first = next(iter(found.values()))
             raise self._always(f"more than {ASIDE_MOST} results of a batch: {first}")
-        # Only what is proven to be the reason is set aside.
+        # Only what is proven to be the reason is set aside: it fails again, and the rest does not.
+        found = {at: why for at, why in found.items() if self._fails_at(records, *at)}
         rest = records.where(f"NOT ({among(_offsets(found))})")
-        return {} if self._fails(rest) else found
+        return {} if not found or self._fails(rest) else found
 
     def _fails(self, records: DataFrame) -> Exception | None:
         try:
@@ -147,7 +159,7 @@ class Examiner:
             with quiet_tasks(records.sparkSession):
                 rows.write.format("noop").mode("overwrite").save()
         except CALL_FAILED as error:
-            if _OF_DATA.search(str(error)):
+            if _is_of_data(error):
                 return error
             raise
         return None
@@ -177,6 +189,12 @@ class Examiner:
         self._in_row += found
         if self._in_row > ASIDE_MOST:
             raise self._always(f"all of the last {self._in_row} results")
+
+
+def _is_of_data(error: Exception) -> bool:
+    """Whether rows may be the reason; not of a job that was cancelled, or of what Kafka lost."""
+    text = str(error)
+    return _OF_DATA.search(text) is not None and "KAFKA_DATA_LOSS" not in text
 
 
 def _within(part: Part) -> str:

@@ -80,6 +80,8 @@ class DeltaFence:
         if found is None or (found.version, found.query) != (max(0, version), owner):
             self._claim(owner)
         self.taken = True
+        if version < 0:
+            return None  # as it was before the claim
         return next((mark for mark in self._marks() if not mark.is_claim), None)
 
     def _claim(self, owner: str) -> None:
@@ -137,7 +139,10 @@ class DeltaFence:
                 raise Fenced from error
             raise
         # What is below the table's own version was left out, without a word.
-        if self._log.version(self._application) != mark.version:
+        if self._log.version(self._application) == mark.version:
+            return
+        # Not each commit is a file of its own at once, where a catalog orders them.
+        if self._log.remembered(self._application) != mark.version:
             raise Fenced
 
 

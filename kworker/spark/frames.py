@@ -1,5 +1,6 @@
 """The stream of results, and from it the rows of each table, as data frames."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -62,6 +63,9 @@ def records_between(session: SparkSession, config: Config, span: Span) -> DataFr
     starting = starting_offsets(topic, begin or {}, end)
     options = source_options(config.kafka.common, topic, starting)
     options["endingOffsets"] = ending_offsets(topic, end)
+    # Just these: the topic may have got more partitions since.
+    del options["subscribe"]
+    options["assign"] = json.dumps({topic: sorted(end)})
     return session.read.format("kafka").options(**options).load()
 
 
@@ -104,10 +108,13 @@ _STATEFUL = re.compile(
 )
 
 
+_BEFORE_NAME = " :+-~'"  # the tree, and the marks of what streams
+
+
 def keeps_state(rows: DataFrame) -> bool:
     """Whether a query of these rows remembers some from one batch to the next."""
     plan: Any = rows._jdf.queryExecution().analyzed()
-    names = [line.lstrip(" :+-") for line in plan.treeString().splitlines()]
+    names = [line.lstrip(_BEFORE_NAME) for line in plan.treeString().splitlines()]
     streams = sum(name.startswith("StreamingRelation") for name in names)
     return streams > 1 or any(map(_STATEFUL.match, names))
 

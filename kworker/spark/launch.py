@@ -109,9 +109,9 @@ class Launcher:
         if pinned:
             most = min(most, self._bounds.most(table, _pinned(pinned)))
         progress.batch_records = most
-        aside = kept(folder)
-        progress.aside = len(aside)
-        rows = self._rows(table, admitted.start, most, left_out(aside, positions))
+        aside = kept(folder, found.planned if found is not None else 0)
+        progress.aside = aside.number
+        rows = self._rows(table, admitted.start, most, left_out(aside.recent, positions))
         with nullcontext() if fence.taken else fence.making():
             prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
         if not fence.taken and fence.take(owner) is not None:
@@ -119,11 +119,20 @@ class Launcher:
         if pinned:
             self._make_smaller(folder, pinned, most, held, sink)
         at = partial(range_of, folder, topic=topic.name)
+        begun = admitted.start if found is None or found.planned else found.begun
+        examine = self._examiner(table, folder, progress, rows)
+        write = BatchWriter(sink, fence, held, topic.id, rows.shape, at, begun, examine)
+        return start(rows.stream, sink, self._trigger, write)
+
+    def _examiner(
+        self, table: Table, folder: Folder, progress: TableProgress, rows: TableRows
+    ) -> Examiner | None:
+        """None where a result alone, without what came before, may fail for that reason."""
+        if not table.transform or keeps_state(rows.stream):
+            return None
         if table.name not in self._examiners:
             self._examiners[table.name] = Examiner(table, self._config, folder, progress)
-        examine = self._examiners[table.name]
-        write = BatchWriter(sink, fence, held, topic.id, rows.shape, at, examine)
-        return start(rows.stream, sink, self._trigger, write)
+        return self._examiners[table.name]
 
     def _make_smaller(
         self, folder: Folder, pinned: Checkpoint, most: int, held: Mark | None, sink: Sink

@@ -23,6 +23,7 @@ FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 CALM_S = 60.0
 RENEW_S = 3600.0
+_SET_ASIDE = re.compile(rf"^{re.escape(SetAside.__module__)}\.{SetAside.__name__}: ", re.M)
 _OF_MEMORY = re.compile(r"OutOfMemoryError|SparkOutOfMemory")
 MEASURED_S = 30.0  # so long the size of results is taken to be what it was at the start
 FAILURES_MAX = 5  # in a row: then a job that shall end by itself gives the table up
@@ -167,7 +168,7 @@ class TableQuery:
             self.progress.state = State.STOPPED
         else:
             said = [str(error), *causes(query)]
-            if any(SetAside.__name__ in each for each in said):
+            if any(map(_SET_ASIDE.search, said)):
                 self._due = now  # it is no failure: the batch comes again, without them
                 self.progress.state = State.RESTARTING
                 return

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import psutil
@@ -58,6 +59,8 @@ _OF_TASKS = (
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.util.Utils",
 )
+_quiet_lock = Lock()
+_quiet: list[SparkSession] = []
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -326,14 +329,22 @@ def quiet_tasks(session: SparkSession) -> Iterator[None]:
     """While tasks are made to fail: each tells it many times over, with its stack."""
     jvm: Any = session._jvm
     log4j = jvm.org.apache.logging.log4j
-    levels = {name: log4j.LogManager.getLogger(name).getLevel() for name in _OF_TASKS}
-    for name in levels:
-        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+
+    def be(level: Any) -> None:
+        for name in _OF_TASKS:
+            log4j.core.config.Configurator.setLevel(name, level)
+
+    # Levels are the JVM's, and several queries may be at it.
+    with _quiet_lock:
+        _quiet.append(session)
+        be(log4j.Level.OFF)
     try:
         yield
     finally:
-        for name, level in levels.items():
-            log4j.core.config.Configurator.setLevel(name, level)
+        with _quiet_lock:
+            _quiet.pop()
+            if not _quiet:
+                be(log4j.Level.WARN)
 
 
 def count_executors(session: SparkSession) -> int:

@@ -132,7 +132,7 @@ def _one(text: str) -> str:
 
     A first closing brace at the very end shows it at a glance; anything else is counted.
     """
-    at_a_glance = f"instr({text}, '}}') = length({text})"
+    at_a_glance = f"octet_length(substring_index({text}, '}}', 1)) = octet_length({text}) - 1"
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
 
 
@@ -145,7 +145,8 @@ def _named(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
     The intersection holds no repeats, so a repeated field is missing from it, too.
     """
     known = f"array({', '.join(literal(name) for name in schema.names)})"
-    named = f"size({keys}) = size(array_intersect({keys}, {known}))"
+    some = f"size({keys}) = size(array_intersect({keys}, {known}))"
+    named = f"({keys} = {known} OR {some})"
     return " AND ".join((named, *_inner_named(text, schema, depth)))
 
 

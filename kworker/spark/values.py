@@ -94,7 +94,7 @@ def fits(value: str, type_: DataType, depth: int = 0) -> str:
 
 def whole_characters(text: str) -> str:
     """SQL that tells whether no escape in a text is half a character."""
-    return f"NOT (instr({text}, {literal(chr(92) + 'u')}) > 0 AND {text} RLIKE {literal(_HALF)})"
+    return f"NOT (contains({text}, {literal(chr(92) + 'u')}) AND {text} RLIKE {literal(_HALF)})"
 
 
 def _read_as(type_: DataType) -> DataType:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from kworker import config_file
 from kworker.spark import delta_log
 from kworker.spark.fences import Fenced
+from kworker.spark.frames import keeps_state
 from kworker.spark.launch import fence_of
 from kworker.spark.marks import Mark
 from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
@@ -294,6 +295,26 @@ def test_what_the_log_has_forgotten_stands_in_its_checkpoint(
     monkeypatch.setattr(delta_log, "_RECENT", 3)
     assert log.version(f"kworker/{WRITER}") == version
     assert log.version("kworker/nobody") == -1
+
+
+def test_a_query_that_remembers_is_told_from_one_that_does_not(
+    places: tuple[SparkSession, list[Sink]],
+) -> None:
+    """What remembers goes on from its own checkpoint alone, and is not written without a result."""
+    session, _ = places
+    rows = session.readStream.format("rate").load()
+    double = f.udf("long")(lambda value: 2 * value)
+    alone = rows.where("value > 1").select("*", double("value").alias("twice"))
+    remembering = {
+        "sums": alone.groupBy("twice").count(),
+        "once": alone.dropDuplicates(["value"]),
+        "joined": alone.join(rows.select(f.col("value").alias("other")), f.expr("other = value")),
+        "windows": rows.withWatermark("timestamp", "1 minute")
+        .groupBy(f.window("timestamp", "1 minute"))
+        .count(),
+    }
+    assert not keeps_state(alone)
+    assert [name for name, each in remembering.items() if not keeps_state(each)] == []
 
 
 def log_of(table: Place) -> list[Path]:

@@ -84,13 +84,16 @@ def failing(partition: int, offset: int, value: str | None = "{}") -> Failing:
 
 
 def test_what_was_set_aside_is_there_after_a_restart(tmp_path: Path) -> None:
+    """And only of what may come again it is read: there may be a file for each batch."""
     folder = LocalFolder(tmp_path / "checkpoint")
-    assert kept(folder) == []
+    assert kept(folder, 0) == (0, [])
     one, two, three = failing(0, 7, "ä\n\u2028"), failing(1, 9, None), failing(0, 3)
     keep(folder, 4, [one])
-    keep(folder, 4, [two])
+    keep(folder, 4, [two, two])
     keep(folder, 3, [three])
-    assert kept(folder) == [three, one, two]
+    assert kept(folder, 0) == (4, [three, one, two, two])
+    assert kept(folder, 4) == (4, [one, two, two])
+    assert kept(folder, 5) == (4, [])
 
 
 def test_a_file_that_is_not_whole_is_named(tmp_path: Path) -> None:
@@ -98,8 +101,8 @@ def test_a_file_that_is_not_whole_is_named(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
     file = keep(folder, 0, [failing(0, 7)])
     Path(file).write_text('{"partition": 0')
-    with pytest.raises(Damaged, match=r"aside/000000000\.jsonl"):
-        kept(folder)
+    with pytest.raises(Damaged, match=r"aside/000000000-0-7-1\.jsonl.*remove it"):
+        kept(folder, 0)
 
 
 def test_a_query_leaves_out_what_lies_before_it_only() -> None:
