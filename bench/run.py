@@ -220,11 +220,12 @@ def main() -> int:
     chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
     with servers(".bench", redis=True) as place:
         benchmark = Benchmark(place, size, chosen)
+        met = True
         if chosen:
             print(f"filling the topic with {size.records:,} records", flush=True)
             fill(place.kafka, TOPIC, size.records)
             benchmark.run()
-        met = show(benchmark.report())
+            met = show(benchmark.report())
         landed = None
         if not arguments.only or TABLES in arguments.only:
             rounds = min(size.rounds, TABLES_ROUNDS)
