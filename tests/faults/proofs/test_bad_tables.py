@@ -5,6 +5,8 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -107,30 +109,31 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterator[Ended]:
-    made = Service(tmp_path_factory.mktemp("bad"), bootstrap, TABLES)
-    (made.folder / "failing.py").write_text(TRANSFORMS)
-    made.create_topic()
-    _send(made, range(RESULTS // 2))
-    # No archive of Iceberg's in this cache, and no way to one.
-    cache = made.folder / "cache"
-    cache.mkdir()
-    (cache / "jars").mkdir()
+    with closing(Service(tmp_path_factory.mktemp("bad"), bootstrap, TABLES)) as made:
+        (made.folder / "failing.py").write_text(TRANSFORMS)
+        made.create_topic()
+        _send(made, range(RESULTS // 2))
+        job = made.start(**_without_iceberg(made.folder / "cache"))
+        reasons: dict[str, str] = {}
+        eventually(lambda: _done(made, reasons), timeout_s=SLOW_S, every_s=0.2)
+        _send(made, range(RESULTS // 2, RESULTS))
+        reasons.clear()
+        eventually(lambda: _done(made, reasons, RESULTS), timeout_s=SLOW_S, every_s=0.2)
+        told = _tables(made)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.ends() == 0, job.said
+        yield Ended(made, job.said, told, reasons)
+
+
+def _without_iceberg(cache: Path) -> dict[str, str]:
+    """The environment of a job that has no archive of Iceberg's, and no way to one."""
+    (cache / "jars").mkdir(parents=True)
     for each in (cache_folder() / "jars").iterdir():
         if "iceberg" not in each.name:
             (cache / "jars" / each.name).symlink_to(each)
     away = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1"
     options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {away} -Dhttp.proxyPort=1"
-    job = made.start(KWORKER_CACHE=str(cache), JAVA_TOOL_OPTIONS=options)
-    reasons: dict[str, str] = {}
-    eventually(lambda: _done(made, reasons), timeout_s=SLOW_S, every_s=0.2)
-    _send(made, range(RESULTS // 2, RESULTS))
-    reasons.clear()
-    eventually(lambda: _done(made, reasons, RESULTS), timeout_s=SLOW_S, every_s=0.2)
-    told = _tables(made)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.ends() == 0, job.said
-    yield Ended(made, job.said, told, reasons)
-    made.close()
+    return {"KWORKER_CACHE": str(cache), "JAVA_TOOL_OPTIONS": options}
 
 
 def _send(service: Service, numbers: range) -> None:
