@@ -60,7 +60,7 @@ _OF_TASKS = (
     "org.apache.spark.util.Utils",
 )
 _quiet_lock = Lock()
-_quiet: list[SparkSession] = []
+_quiet: list[SparkSession] = []  # those whose tasks are made to fail just now
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -329,22 +329,19 @@ def quiet_tasks(session: SparkSession) -> Iterator[None]:
     """While tasks are made to fail: each tells it many times over, with its stack."""
     jvm: Any = session._jvm
     log4j = jvm.org.apache.logging.log4j
-
-    def be(level: Any) -> None:
-        for name in _OF_TASKS:
-            log4j.core.config.Configurator.setLevel(name, level)
-
+    set_level = log4j.core.config.Configurator.setLevel
     # Levels are the JVM's, and several queries may be at it.
     with _quiet_lock:
         _quiet.append(session)
-        be(log4j.Level.OFF)
+        for name in _OF_TASKS:
+            set_level(name, log4j.Level.OFF)
     try:
         yield
     finally:
         with _quiet_lock:
-            _quiet.pop()
-            if not _quiet:
-                be(log4j.Level.WARN)
+            _quiet.remove(session)
+            for name in () if _quiet else _OF_TASKS:
+                set_level(name, log4j.Level.ERROR if name in _QUIET else log4j.Level.WARN)
 
 
 def count_executors(session: SparkSession) -> int:

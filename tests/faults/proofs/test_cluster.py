@@ -1,10 +1,8 @@
 """A standalone cluster without executors: told with the next step; with some, the table goes on."""
 
 import os
-import random
-import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -28,15 +26,6 @@ path = "data/orders"
 """
 
 
-def free_port() -> int:
-    """Below those that the system gives to outgoing connections."""
-    while True:
-        port = random.randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-
-
 @contextmanager
 def running(folder: Path, name: str, *arguments: str) -> Iterator[None]:
     """A process of Spark's standalone cluster."""
@@ -52,7 +41,9 @@ def running(folder: Path, name: str, *arguments: str) -> Iterator[None]:
             process.wait()
 
 
-def test_batches_wait_for_executors_and_say_so(tmp_path: Path, bootstrap: str) -> None:
+def test_batches_wait_for_executors_and_say_so(
+    tmp_path: Path, bootstrap: str, free_port: Callable[[], int]
+) -> None:
     service = Service(tmp_path, bootstrap, TABLES)
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
