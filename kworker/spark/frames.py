@@ -15,11 +15,11 @@ from kworker.config_tables import RECORD_COLUMN, RESCUED_COLUMN
 from kworker.spark.aside import among
 from kworker.spark.batches import Shape, Span, unchanged
 from kworker.spark.kafka_options import ending_offsets, source_options, starting_offsets
+from kworker.spark.plain import PLAIN_OPTIONS, is_plain, may_be_plain, plain_schema
 from kworker.spark.reasons import reason
 from kworker.spark.sinks import leaves_out_repeats, missing_columns
 from kworker.spark.tables import (
     ENVELOPE,
-    FIELDS,
     IS_RESULT,
     LEADING,
     RESULT,
@@ -155,12 +155,24 @@ def _parsed(texts: DataFrame, table: Table, kept: Sequence[str]) -> DataFrame:
     misfit = misfit_column(schema)
     fields = StructType([*read_schema(schema).fields, StructField(misfit, StringType())])
     # Permissive: a field that does not fit is NULL, the others keep their values.
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": misfit}
-    strict = {"allowSingleQuotes": "false"}  # JSON knows but one kind of them
-    parsed = f.from_json("text", fields, {**options, **strict}).alias("parsed")
+    options = {
+        "mode": "PERMISSIVE",
+        "allowSingleQuotes": "false",
+    }  # JSON knows but one kind of them
+    plain = plain_schema(schema)
     try:
-        split = texts.select("*", parsed, f.expr(FIELDS))
-        return split.selectExpr(*parsed_columns(schema), *kept)
+        rest = "text"
+        if plain is not None:
+            some = f.expr(f"CASE WHEN {may_be_plain('text', schema)} THEN text END")
+            read = f.from_json(some, plain, {**options, **PLAIN_OPTIONS})
+            texts = texts.withColumn("plain", read)
+            texts = texts.withColumn("is_plain", f.expr(is_plain("plain", "text", schema)))
+            rest = "CASE WHEN NOT is_plain THEN text END"
+        parsed = f.from_json(f.expr(rest), fields, {**options, "columnNameOfCorruptRecord": misfit})
+        split = texts.select(
+            "*", parsed.alias("parsed"), f.expr(f"json_object_keys({rest}) AS fields")
+        )
+        return split.selectExpr(*parsed_columns(schema, plain=plain is not None), *kept)
     except AnalysisException as error:
         raise ValueError(f"schema: {reason(error)}") from error
 

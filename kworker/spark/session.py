@@ -107,6 +107,8 @@ def properties(
         # Spark's own choice, INT96, is known to few other readers.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.shuffle.partitions": "2",
+        # A longer method is never compiled by the JVM; Spark knows a way with shorter ones.
+        "spark.sql.codegen.hugeMethodLimit": "8000",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S:.0f}s",
         # Read every second: what is older has been seen.

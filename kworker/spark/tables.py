@@ -7,6 +7,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from kworker.config import Table
 from kworker.config_tables import LEADING_COLUMNS, RESCUED_COLUMN
+from kworker.spark.plain import plainly_written
 from kworker.spark.sql import identifier, literal
 from kworker.spark.values import fits, whole_characters, written
 
@@ -92,8 +93,10 @@ def misfit_column(schema: StructType) -> str:
     return name
 
 
-def parsed_columns(schema: StructType) -> list[str]:
+def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
     """From the leading columns, `text`, `value`, `parsed` and `fields`: the table's row.
+
+    With `plain`, that has the values where `is_plain` says so, and they need no further look.
 
     `_rescued` holds the whole text of a result unless all of it stands in the columns: that
     is one JSON object, each field of it named by the schema, once, and fitting its type. What
@@ -108,15 +111,22 @@ def parsed_columns(schema: StructType) -> list[str]:
         _named("fields", "text", schema),
     )
     whole = f"coalesce({' AND '.join(filter(None, conditions))}, false)"
+    lost = f"NOT is_plain AND NOT {whole}" if plain else f"NOT {whole}"
     rescued = (
-        f"CASE WHEN text IS NULL THEN {encoded('value')} WHEN NOT {whole} THEN text END"
+        f"CASE WHEN text IS NULL THEN {encoded('value')} WHEN {lost} THEN text END"
         f" AS {RESCUED_COLUMN}"
     )
-    columns = (
-        f"{written(f'parsed.{identifier(each.name)}', each.dataType)} AS {identifier(each.name)}"
-        for each in schema.fields
-    )
+    columns = (_column(each, plain=plain) for each in schema.fields)
     return [*LEADING_COLUMNS, *columns, rescued]
+
+
+def _column(field: StructField, *, plain: bool) -> str:
+    name = identifier(field.name)
+    value = written(f"parsed.{name}", field.dataType)
+    if plain:
+        at_once = plainly_written(f"plain.{name}", field.dataType)
+        value = f"CASE WHEN is_plain THEN {at_once} ELSE {value} END"
+    return f"{value} AS {name}"
 
 
 TEXT_COLUMNS = (
@@ -134,9 +144,6 @@ def _one(text: str) -> str:
     """
     at_a_glance = f"octet_length(substring_index({text}, '}}', 1)) = octet_length({text}) - 1"
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
-
-
-FIELDS = "json_object_keys(text) AS fields"
 
 
 def _named(keys: str, text: str, schema: StructType, depth: int = 0) -> str:

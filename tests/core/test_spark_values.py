@@ -5,10 +5,12 @@ What it answers is in tests/e2e/test_true_tables.py, of more than 250 values.
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
     DateType,
+    DoubleType,
     LongType,
     MapType,
     StringType,
@@ -17,6 +19,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from kworker.spark.plain import is_plain, may_be_plain, plain_schema
 from kworker.spark.values import fits, read_schema, written
 
 
@@ -43,3 +46,25 @@ def test_a_name_with_a_backtick_or_a_quote_stays_one_name() -> None:
     schema = of(StructType([StructField("it's `x`", DateType())]))
     assert "parsed.`a`.`it's ``x```" in fits("parsed", schema)
     assert r"named_struct('it\'s `x`', " in written("parsed.`a`", schema.fields[0].dataType)
+
+
+def test_what_comes_back_as_it_stood_is_known_by_its_whole_text() -> None:
+    inner = of(DoubleType())
+    schema = StructType().add('a"', inner).add("b", ArrayType(StringType())).add("c", DateType())
+    plain = plain_schema(schema)
+    assert plain == StructType().add('a"', inner).add("b", ArrayType(StringType())).add(
+        "c", StringType()
+    )
+    assert may_be_plain("text", schema) == r"""startswith(text, '{"a\\"":')"""
+    assert "plain.`c` IS NULL OR CASE WHEN plain.`c` RLIKE" in is_plain("plain", "text", schema)
+    assert "plain.`b`" not in is_plain("plain", "text", schema)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [BinaryType(), VariantType(), MapType(StringType(), LongType()), ArrayType(DateType())],
+)
+def test_what_may_come_back_otherwise_or_hide_a_field_is_not(type_: DataType) -> None:
+    """Bytes and times are read from more than one text, and a map may hold a key twice."""
+    assert plain_schema(of(type_)) is None
+    assert plain_schema(of(of(type_))) is None

@@ -3,10 +3,11 @@
 Of a time it must hold the microseconds since 1970, of all else Python's own value.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 SCHEMA = """
     tiny TINYINT, small SMALLINT, whole INT, big BIGINT, price DECIMAL(12,2), exact DECIMAL(38,18),
@@ -262,13 +263,42 @@ WHOLE_ROWS = [
 """None of these is one object of the schema's fields."""
 
 
-def results() -> Iterator[tuple[str, str]]:
-    """The column, and the text of a result with that one field; what is rescued comes last."""
+LOST = object()
+"""The value of what must be rescued."""
+
+
+class Result(NamedTuple):
+    """What was sent, and what its column must hold."""
+
+    column: str
+    text: str
+    value: Any
+
+
+def results() -> list[Result]:
+    """Each with one field; what is rescued comes last."""
+    alone = [Result(name, f'{{"{name}": {text}}}', value) for name, text, value in _values()]
+    return [*alone, *(Result("", text, LOST) for text in WHOLE_ROWS)]
+
+
+COMPLETE = SCHEMA.replace(" bin BINARY,", "").partition(",\n    days")[0]
+"""The columns of which a result that has them all is known by its whole text."""
+
+
+def complete() -> Iterator[Result]:
+    """The same values with all the other fields beside them, as two encoders write them."""
+    names = [field.split()[0] for field in re.split(r",(?![^<(]*[>)])", COMPLETE)]
+    for colon, comma in ((":", ","), (": ", ", ")):
+        for name, text, value in _values():
+            if name in names:
+                fields = (f'"{each}"{colon}{text if each == name else "null"}' for each in names)
+                yield Result(name, f"{{{comma.join(fields)}}}", value)
+
+
+def _values() -> Iterator[Result]:
     for column, values in FITS.items():
-        for text in values:
-            yield column, f'{{"{column}": {text}}}'
+        for text, value in values.items():
+            yield Result(column, text, value)
     for column, texts in RESCUED.items():
         for text in texts:
-            yield column, f'{{"{column}": {text}}}'
-    for text in WHOLE_ROWS:
-        yield "", text
+            yield Result(column, text, LOST)

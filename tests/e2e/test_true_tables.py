@@ -28,11 +28,18 @@ COUNTED = 3_000
 BROKEN = "broken"
 BYTES = [b"\xff\xfe\x00", b'{"s": "\xe4"}', b"\xed\xa0\x80", b"plain", b""]
 SCHEMA = " ".join(awkward.SCHEMA.split())
+COMPLETE = " ".join(awkward.COMPLETE.split())
 TABLES = f"""
 [[spark.tables]]
 name = "awkward"
 path = "data/awkward"
 schema = "{SCHEMA}"
+
+[[spark.tables]]
+name = "complete"
+path = "data/complete"
+select = "complete"
+schema = "{COMPLETE}"
 
 [[spark.tables]]
 name = "last"
@@ -152,8 +159,10 @@ def _done(made: Service) -> bool:
 
 
 def _send(made: Service, bootstrap: str) -> None:
-    for number, (_, text) in enumerate(awkward.results()):
+    for number, (_, text, _) in enumerate(awkward.results()):
         made.send(text, f"orders/0/{number}/{STAMP_MS}")
+    for number, (_, text, _) in enumerate(awkward.complete()):
+        made.send(text, f"orders/0/{number}/{STAMP_MS}", table="complete")
     for number, value in enumerate(BYTES):
         made.send(value, f"orders/5/{number}/{STAMP_MS}", table="bytes")
     made.send(b"late", f"orders/5/9/{2**63 - 1}", table="bytes")
@@ -223,33 +232,28 @@ READERS = pytest.mark.parametrize("reader", ["duckdb", "pandas"])
 
 
 @READERS
-def test_each_value_is_the_result_s_or_is_rescued(landed: Landed, reader: str) -> None:
-    rows = landed.read[reader]("awkward", "source_offset")
-    expected = [
-        (column, value) for column, values in awkward.FITS.items() for value in values.values()
-    ]
-    sent = list(awkward.results())
+@pytest.mark.parametrize(
+    ("table", "sent"), [("awkward", awkward.results()), ("complete", [*awkward.complete()])]
+)
+def test_each_value_is_the_result_s_or_is_rescued(
+    landed: Landed, reader: str, table: str, sent: list[awkward.Result]
+) -> None:
+    rows = landed.read[reader](table, "source_offset")
     assert len(sent) > 250
     assert [row["source_offset"] for row in rows] == list(range(len(sent)))
     wrong = [
-        (text[:80], value, row[column], row["_rescued"])
-        for row, (column, value), (_, text) in zip(rows, expected, sent, strict=False)
-        if _plain(row[column], value) != value or row["_rescued"] is not None
+        (text[:80], row.get(column), row["_rescued"])
+        for row, (column, text, value) in zip(rows, sent, strict=True)
+        if row["_rescued"] != (text if value is awkward.LOST else None)
+        or (value is not awkward.LOST and _plain(row[column], value) != value)
     ]
     assert wrong == []
-    lost = [
-        (text[:80], row["_rescued"], row.get(column))
-        for row, (column, text) in zip(rows[len(expected) :], sent[len(expected) :], strict=True)
-        if row["_rescued"] != text
-    ]
-    assert lost == []
 
 
 def test_spark_reads_the_same(landed: Landed) -> None:
     rows = sorted(landed.spark["awkward"], key=lambda row: int(row["source_offset"]))
-    fits = sum(map(len, awkward.FITS.values()))
-    assert [row.get("_rescued") for row in rows] == [None] * fits + [
-        text for _, text in list(awkward.results())[fits:]
+    assert [row.get("_rescued") for row in rows] == [
+        text if value is awkward.LOST else None for _, text, value in awkward.results()
     ]
     days = [value for value in awkward.FITS["day"].values() if value]
     assert [row["day"] for row in rows if "day" in row] == [day.isoformat() for day in days]
