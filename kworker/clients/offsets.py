@@ -67,6 +67,15 @@ class TopicWatch:
             self._partitions = []
         self._ask()
 
+    def begins(self) -> dict[int, int]:
+        """Where the partitions begin, of which the ends are known; blocks while Kafka is asked.
+
+        Raises KafkaException.
+        """
+        asked = {TopicPartition(self._topic, p): OffsetSpec.earliest() for p in self.ends}
+        answers = self._client.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+        return {at.partition: answer.result().offset for at, answer in answers.items()}
+
     def _take(self, answers: Mapping[Any, Any]) -> None:
         if self._partitions:
             self.ends = {at.partition: answer.offset for at, answer in answers.items()}

@@ -1,15 +1,19 @@
 """A table's own word on how far it is, and on whose commits it takes: of Delta and Iceberg."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, Protocol
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from kworker.errors import KworkerError
+from kworker.errors import ConfigError, KworkerError
 from kworker.spark.delta_log import DeltaLog
+from kworker.spark.folders import Folder
+from kworker.spark.hadoop import folder_at
 from kworker.spark.marks import Mark, epoch_of
+from kworker.spark.reasons import reason
 from kworker.spark.session import CALL_FAILED
 from kworker.spark.sinks import Sink, is_there
 from kworker.spark.tables import merge_statement
@@ -46,11 +50,24 @@ class Fence(Protocol):
     def making(self) -> AbstractContextManager[None]:
         """While this job makes a table that was not there to be taken: so it has that one."""
 
+    def begins_to_make(self) -> bool:
+        """Whether its first write will make the table that is not there, with what it adds."""
+
     def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
         """Adds the rows, or has them take the place of all others. Raises Fenced."""
 
     def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
         """Adds the rows whose keys the table lacks; `update` replaces the others. Raises Fenced."""
+
+
+# Beside it what a kill has left is known from files of others, among which no table is made: they
+# would go some day with what the table has outlived.
+_MAKING = "_kworker_makes_this"
+_MADE_BY_ANOTHER = (
+    "DELTA_PATH_EXISTS",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+)
 
 
 class DeltaFence:
@@ -87,7 +104,7 @@ class DeltaFence:
     def _claim(self, owner: str) -> None:
         claim = Mark.claim(self.writer, self.epoch + 1, owner, now_ms())
         columns = self._session.table(self._sink.name).schema
-        self.write(self._session.createDataFrame([], columns), claim)
+        self._add(self._session.createDataFrame([], columns), claim)
         # Another's of the same version would have it left out, too.
         if next(self._marks(), None) != claim:
             raise Fenced
@@ -98,6 +115,23 @@ class DeltaFence:
         claim = Mark.claim(self.writer, 0, self._owner, now_ms())
         with conf(self._session, {_METADATA: claim.text()}):
             yield
+
+    def begins_to_make(self) -> bool:
+        folder = self._folder
+        if folder is None or self._sink.merge_keys:
+            return False
+        try:
+            names = folder.names("")
+            if not names:
+                folder.write(_MAKING, b"")
+        except CALL_FAILED:
+            return False
+        return not names or _MAKING in names
+
+    @property
+    def _folder(self) -> Folder | None:
+        path = self._sink.table.path
+        return folder_at(self._session, path) if path else None
 
     def _maker(self) -> Mark | None:
         """Who has made the table, which is a claim while nobody has written to it."""
@@ -110,6 +144,12 @@ class DeltaFence:
         return (mark for mark in marks if mark is not None)
 
     def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+        if self.taken:
+            self._add(rows, mark, anew=anew)
+        else:
+            self._make(rows, mark)
+
+    def _add(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
         table = self._sink.table
         writer = rows.write.format("delta").mode("overwrite" if anew else "append")
         with self._committing(rows.sparkSession, mark):
@@ -117,6 +157,27 @@ class DeltaFence:
                 writer.saveAsTable(table.table)
             else:
                 writer.save(table.path)
+
+    def _make(self, rows: DataFrame, mark: Mark) -> None:
+        """With these rows: of two jobs that do so at once, one makes it."""
+        table = self._sink.table
+        writer = rows.write.format("delta").mode("errorifexists").partitionBy(*table.partition_by)
+        try:
+            with self._committing(rows.sparkSession, mark):
+                writer.save(table.path)
+        except CALL_FAILED as error:
+            if any(name in str(error) for name in _MADE_BY_ANOTHER):
+                raise Fenced from error
+            if isinstance(error, AnalysisException):
+                raise ConfigError(f"spark.tables[{table.name}]: {reason(error)}") from error
+            raise
+        # Where another's of the same version came first, this one was left out without a word.
+        if next(self._marks(), None) != mark:
+            raise Fenced
+        self.taken = True
+        with suppress(*CALL_FAILED):
+            if self._folder is not None:
+                self._folder.delete(_MAKING)
 
     def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
         rows.createOrReplaceTempView(_VIEW)
@@ -191,7 +252,10 @@ class IcebergFence:
         return last
 
     def making(self) -> AbstractContextManager[None]:
-        return nullcontext()  # a first commit must have a snapshot before it
+        return nullcontext()
+
+    def begins_to_make(self) -> bool:
+        return False  # a first commit must have a snapshot before it
 
     def _begin(self, owner: str) -> None:
         """Makes a snapshot: a first commit would have none to be compared with."""

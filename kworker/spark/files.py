@@ -47,7 +47,10 @@ class FileFence:
         self._number = -1  # of the seal that this job goes on from
 
     def making(self) -> AbstractContextManager[None]:
-        return nullcontext()  # a folder is made by its first seal
+        return nullcontext()
+
+    def begins_to_make(self) -> bool:
+        return False  # a folder is made by its first seal
 
     def take(self, owner: str) -> Mark | None:
         self._number = max(self._seals(), default=-1)

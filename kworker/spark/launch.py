@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import structlog
+from confluent_kafka import KafkaException
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -112,10 +113,12 @@ class Launcher:
         aside = kept(folder, found.planned if found is not None else 0)
         progress.aside = aside.number
         rows = self._rows(table, admitted.start, most, left_out(aside.recent, positions))
-        with nullcontext() if fence.taken else fence.making():
-            prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
-        if not fence.taken and fence.take(owner) is not None:
-            raise Fenced  # another made it meanwhile, and wrote
+        new = not fence.taken and not admitted.wrote
+        if not (new and self._has_results(positions) and fence.begins_to_make()):
+            with nullcontext() if fence.taken else fence.making():
+                prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
+            if not fence.taken and fence.take(owner) is not None:
+                raise Fenced  # another made it meanwhile, and wrote
         if pinned:
             self._make_smaller(folder, pinned, most, held, sink)
         at = partial(range_of, folder, topic=topic.name)
@@ -123,6 +126,15 @@ class Launcher:
         examine = self._examiner(table, folder, progress, rows)
         write = BatchWriter(sink, fence, held, topic.id, rows.shape, at, begun, examine)
         return start(rows.stream, sink, self._trigger, write)
+
+    def _has_results(self, positions: Positions) -> bool:
+        """Whether some come after these positions for certain, so that a batch is written."""
+        try:
+            begins = self._watch.begins()
+        except KafkaException:
+            return False
+        ends = self._watch.ends
+        return any(max(begins.get(p, 0), positions.get(p, 0)) < end for p, end in ends.items())
 
     def _examiner(
         self, table: Table, folder: Folder, progress: TableProgress, rows: TableRows

@@ -55,6 +55,10 @@ CASES = (
     "made",
     "made_taken",
     "forgotten",
+    "made_by_rows",
+    "made_by_two",
+    "made_among",
+    "made_again",
 )
 
 
@@ -275,6 +279,60 @@ def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place
         maker.write(rows, Mark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
     other.add(10)
     assert table.ids() == list(range(10))
+
+
+def test_a_first_write_makes_the_table_and_has_it(place: Places) -> None:
+    table = place("made_by_rows", "delta")
+    first, late = table.job("q"), table.job("late")
+    assert first.fence.begins_to_make()
+    first.add(10)
+    assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
+    with pytest.raises(Fenced):
+        late.add(10)
+    first.add(20)
+    again = table.job("q")
+    assert (again.at, again.fence.epoch) == (20, first.fence.epoch)
+    other = table.job("other")
+    with pytest.raises(Fenced):
+        first.add(30)
+    other.add(30)
+    assert table.ids() == list(range(30))
+    assert not other.fence.begins_to_make()
+
+
+def test_of_two_first_writes_at_once_one_makes_the_table(place: Places) -> None:
+    """Both look before either commits."""
+    table = place("made_by_two", "delta")
+    jobs = [table.job(f"q{number}") for number in range(4)]
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        ends = [threads.submit(job.add, 1000) for job in jobs]
+        errors = [end.exception() for end in ends]
+    assert [type(error) for error in errors if error] == [Fenced] * (len(jobs) - 1)
+    assert table.ids() == list(range(1000))
+
+
+def test_a_table_is_not_made_among_files_of_others(place: Places) -> None:
+    """They would go when the table is rid of what it has outlived."""
+    table = place("made_among", "delta")
+    table.folder.mkdir(parents=True)
+    (table.folder / "theirs.parquet").write_text("rows")
+    assert not table.job().fence.begins_to_make()
+    with pytest.raises(CALL_FAILED):
+        table.make(table.session)
+    (table.folder / "theirs.parquet").unlink()
+    assert table.job().fence.begins_to_make()
+
+
+def test_what_a_first_write_leaves_that_was_cut_off_is_in_nobodys_way(place: Places) -> None:
+    table = place("made_again", "delta")
+    killed = table.job("q")
+    assert killed.fence.begins_to_make()
+    (table.folder / "part-0.parquet").write_text("half")
+    other = table.job("other")
+    assert other.fence.begins_to_make()
+    other.add(10)
+    assert table.ids() == list(range(10))
+    assert "_kworker_makes_this" not in [path.name for path in table.folder.iterdir()]
 
 
 def test_what_the_log_has_forgotten_stands_in_its_checkpoint(
