@@ -152,8 +152,7 @@ def _named(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
     The intersection holds no repeats, so a repeated field is missing from it, too.
     """
     known = f"array({', '.join(literal(name) for name in schema.names)})"
-    some = f"size({keys}) = size(array_intersect({keys}, {known}))"
-    named = f"({keys} = {known} OR {some})"
+    named = f"size({keys}) = size(array_intersect({keys}, {known}))"
     return " AND ".join((named, *_inner_named(text, schema, depth)))
 
 
