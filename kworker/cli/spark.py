@@ -1,8 +1,6 @@
 """`kworker spark`: the job in the foreground, how far its tables are, and their repair."""
 
 import json
-import os
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -29,10 +27,10 @@ def run(
     ] = False,
 ) -> None:
     """Run the job here, until TERM or INT."""
-    found = config_file.find(config)
-    command = [sys.executable, "-m", "kworker.spark", "--config", str(found)]
+    from kworker.spark import process  # other commands need no pyspark
+
     # The same process from here on: signals and the exit code are the job's.
-    os.execv(sys.executable, [*command, "--once"] if once else command)
+    process.run(config, once=once)
 
 
 @app.command()

@@ -1,0 +1,45 @@
+"""The Spark job as a process: its signals, its title, its log and its exit code."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from setproctitle import setproctitle
+
+from kworker import config_file, log
+from kworker.errors import ExitCode, KworkerError
+from kworker.spark.job import Job
+from kworker.spark.stop import StopRequest, end_with_parent
+
+
+def run(config: Path | None, *, once: bool) -> NoReturn:
+    """Makes this process the job, to its end; with `once`, that is when all is in the tables."""
+    code = _run(config, once=once)
+    sys.stderr.flush()
+    # Not by way of the interpreter's end: a client's thread may still bring an answer to it.
+    os._exit(code)
+
+
+def _run(config: Path | None, *, once: bool) -> int:
+    stop = StopRequest()
+    stop.listen()
+    if not end_with_parent(os.environ):
+        return ExitCode.FAILURE
+    setproctitle("kworker: spark")
+    try:
+        settings = config_file.load(config)
+        log.configure(settings.log)
+        # Tells of each call from the JVM and back.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        # What a batch raised here is the query's exception, too, which is told in one line.
+        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+        Job(settings, stop, once=once).run()
+    except KworkerError as error:
+        for line in str(error).splitlines():
+            print(f"kworker: {line}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.OK  # while pyspark had the signal
+    return ExitCode.OK
