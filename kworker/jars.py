@@ -46,7 +46,7 @@ ICEBERG = Coordinate("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.
 
 def find_java() -> Path:
     """The `java` of JAVA_HOME, else of PATH; `ConfigError` when it is missing or too old."""
-    java = _java_of_environment()
+    java = java_of_environment()
     version = _java_version(java)
     if version < JAVA_MIN:
         raise ConfigError(
@@ -56,7 +56,8 @@ def find_java() -> Path:
     return java
 
 
-def _java_of_environment() -> Path:
+def java_of_environment() -> Path:
+    """The `java` that Spark would run, whatever its age; `ConfigError` when there is none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home, "bin", "java")

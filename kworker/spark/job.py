@@ -20,6 +20,7 @@ from kworker.config import Config, Table
 from kworker.errors import ConfigError, KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.spark.bounds import Bounds
+from kworker.spark.class_data import LEARNING_S, ClassData
 from kworker.spark.frames import TableRows, results, table_rows
 from kworker.spark.launch import Launcher
 from kworker.spark.lease import Lease
@@ -41,6 +42,7 @@ from kworker.spark.session import (
     check_jvm,
     close_session,
     count_executors,
+    has_own_jvm,
     is_local,
     open_session,
 )
@@ -83,6 +85,7 @@ class Job:
         self._bounds = Bounds(config.spark, config.state_dir, sample)
         self._leadership: Leadership | None = None
         self._session: SparkSession | None = None
+        self._classes: ClassData | None = None
         self._missing: dict[str, Unreachable] = {}  # archives, by the format of tables
         self._calm_at = math.inf
         self._manned_at = 0.0  # a batch last had executors, or there was none
@@ -213,17 +216,38 @@ class Job:
             await_jvm_end()
             raise KworkerError(f"Spark: {reason(error)}") from error
         finally:
-            close_session(session, self._config)
+            self._close(session)
 
     def _open(self) -> SparkSession:
         found, self._missing = archives_to_be_had(
             self._spark.tables, progress=lambda text: _log.info(text)
         )
+        if has_own_jvm(self._spark):
+            self._classes = ClassData(self._spark.conf, found)
+        options = self._classes.option(learn=self._once) if self._classes else ""
         try:
-            return open_session(self._config, found, self._lease, self._missing)
+            return open_session(self._config, found, self._lease, self._missing, options)
         except CALL_FAILED as error:
             find_java()  # when that is the reason, it says so
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
+
+    def _close(self, session: SparkSession) -> None:
+        """A job that has written, and ends by itself, may take longer for the next to take less."""
+        classes = self._classes
+        if classes is None or not classes.learning:
+            close_session(session, self._config)
+            return
+        wrote = any(query.progress.rows for query in self._queries)
+        if wrote and not self._stop.made:
+            _log.info("Spark's classes are kept for faster starts: once, for some seconds")
+
+        def awaited() -> bool:
+            return wrote and not self._stop.made
+
+        ended = close_session(
+            session, self._config, lambda seconds: awaited() and seconds < LEARNING_S
+        )
+        classes.settle(awaited=awaited(), ended=ended)
 
     @property
     def _finished(self) -> bool:

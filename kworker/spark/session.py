@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,6 +26,8 @@ from kworker import jars
 from kworker.config import Config, Spark, Table
 from kworker.errors import KworkerError, Unreachable
 from kworker.host import oom_kills, spark_heap_bytes
+from kworker.spark.class_data import given_options
+from kworker.spark.home import spark_home
 from kworker.spark.lease import Lease
 from kworker.spark.sql import identifier
 
@@ -38,6 +41,18 @@ _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _VERSION = re.compile(r"-\d[^/]*$")
+_COLLECTOR = re.compile(r"-XX:[+-]Use\w+GC|-XX:(Flags|VMOptionsFile)=|(^|\s)@")  # or in a file
+# Three times Java's own: a start runs much code a few times, and two cores had rather run it than
+# make it fast (2.5 of 25 s of CPU; batches that come later are as fast).
+_COMPILED_LATER = " ".join(
+    f"-XX:Tier4{what}={calls}"
+    for what, calls in (
+        ("InvocationThreshold", 15_000),
+        ("MinInvocationThreshold", 1_800),
+        ("CompileThreshold", 45_000),
+        ("BackEdgeThreshold", 120_000),
+    )
+)
 _HEAP_FULL = (3, 52)  # exit codes: Java's own, and Spark's
 _oom_kills_before = oom_kills()
 # They warn at each start, or each stop, of what is in order.
@@ -87,12 +102,22 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def has_own_jvm(spark: Spark) -> bool:
+    """Whether there is but one JVM, and this process starts and ends it."""
+    return is_local(spark.master) and _SUBMITTED not in os.environ
+
+
 def properties(
-    config: Config, archives: Iterable[Path], folder: Path, without: Collection[str] = ()
+    config: Config,
+    archives: Iterable[Path],
+    folder: Path,
+    without: Collection[str] = (),
+    options: str = "",
 ) -> dict[str, str]:
     """All that Spark is told; what `[spark.conf]` says goes before what is usual here.
 
-    But not about formats that are to be had `without` archives, which would stop the others.
+    But not about formats that are to be had `without` archives, which would stop the others. The
+    JVM gets more `options`.
     """
     spark = config.spark
     assert spark is not None
@@ -120,7 +145,7 @@ def properties(
     both = {
         **_place(spark, archives),
         "spark.sql.extensions": ",".join(_extensions(spark, without)),
-        "spark.driver.extraJavaOptions": _java_options(folder, spark.conf),
+        "spark.driver.extraJavaOptions": f"{_java_options(folder, spark.conf)} {options}".strip(),
     }
     return {**usual, **spark.conf, **both}
 
@@ -153,7 +178,7 @@ def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:
     the others, for each start anew, to a temporary folder that a kill leaves behind.
     """
     paths = [str(path) for path in archives]
-    if not is_local(spark.master) or _SUBMITTED in os.environ:
+    if not has_own_jvm(spark):
         return {"spark.jars": ",".join(filter(None, [*paths, spark.conf.get("spark.jars", "")]))}
     own = spark.conf.get("spark.driver.extraClassPath", "")
     return {"spark.driver.extraClassPath": os.pathsep.join(filter(None, [*paths, own]))}
@@ -201,8 +226,11 @@ def _java_options(folder: Path, conf: dict[str, str]) -> str:
     own = conf.get("spark.driver.extraJavaOptions", "")
     log4j = f'"-Dlog4j2.configurationFile={folder / "log4j2.properties"}"'
     places = f'"-Dderby.system.home={folder}" "-Djava.io.tmpdir={scratch(folder)}"'
+    # What starts a query makes garbage by the gigabyte; of two choices Java would not start.
+    collector = "" if _COLLECTOR.search(given_options(conf)) else "-XX:+UseParallelGC "
     # One thread without memory would leave a query that never goes on.
-    return f"{log4j} {places} -XX:+ExitOnOutOfMemoryError {own}".strip()
+    ends = "-XX:+ExitOnOutOfMemoryError"
+    return f"{log4j} {places} {collector}{_COMPILED_LATER} {ends} {own}".strip()
 
 
 def scratch(folder: Path) -> Path:
@@ -244,16 +272,10 @@ def archives_to_be_had(
             missing[name] = error
             if missing.keys() == formats:
                 raise
-    return missing_from(_spark_home() / "jars", found), missing
+    return missing_from(spark_home() / "jars", found), missing
 
 
 _ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
-
-
-def _spark_home() -> Path:
-    import pyspark
-
-    return Path(pyspark.__file__).parent
 
 
 def missing_from(folder: Path, archives: Iterable[Path]) -> list[Path]:
@@ -271,16 +293,17 @@ def open_session(
     archives: Iterable[Path],
     lease: Lease | None = None,
     without: Collection[str] = (),
+    options: str = "",
 ) -> SparkSession:
     """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up.
 
     With a lease, nobody else has that before the JVM is gone, too. Formats whose archives are
-    missing are left out.
+    missing are left out. The JVM gets more `options`.
     """
     folder = config.state_dir / "spark"
     _clear_scratch(folder)
     (folder / "log4j2.properties").write_text(_log4j())
-    told = properties(config, archives, folder, without)
+    told = properties(config, archives, folder, without, options)
     # Found by name: a function of the user's in a Python worker is imported like here.
     paths = [str(config.file.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -381,8 +404,17 @@ def _how(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def close_session(session: SparkSession, config: Config) -> None:
-    """Stops Spark, and returns when its JVM and what it kept are gone."""
+def _briefly(seconds: float) -> bool:
+    return seconds < STOP_TIMEOUT_S
+
+
+def close_session(
+    session: SparkSession, config: Config, lasts: Callable[[float], bool] = _briefly
+) -> bool:
+    """Stops Spark, and returns when its JVM and what it kept are gone.
+
+    Whether that ended by itself: it is killed once it no longer `lasts`, by the seconds since.
+    """
     jvm = _jvm()
     try:
         if jvm is None or jvm.poll() is None:
@@ -390,22 +422,25 @@ def close_session(session: SparkSession, config: Config) -> None:
     except CALL_FAILED:
         pass  # it is ending already
     finally:
-        _end_jvm()
+        ended = _end_jvm(lasts)
         shutil.rmtree(scratch(config.state_dir / "spark"), ignore_errors=True)
+    return ended
 
 
-def _end_jvm() -> None:
+def _end_jvm(lasts: Callable[[float], bool]) -> bool:
     """The JVM ends when its standard input does; one that does not is killed."""
     jvm = _jvm()
     if jvm is None:
-        return
-    if jvm.stdin is not None:
+        return True
+    began = time.monotonic()
+    if lasts(0.0) and jvm.stdin is not None:
         jvm.stdin.close()
-    try:
-        jvm.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+    while jvm.poll() is None and lasts(time.monotonic() - began):
+        with suppress(subprocess.TimeoutExpired):
+            jvm.wait(0.1)
+    if jvm.poll() is None:
         jvm.kill()
-        jvm.wait()
+    return jvm.wait() == 0
 
 
 def _jvm() -> "subprocess.Popen[bytes] | None":

@@ -1,0 +1,142 @@
+"""Spark's classes as the JVM has them once they are loaded, kept in a file for the next start.
+
+Half of what a job that starts does is to read, check and link 18,000 classes. The JVM can write
+them down when it ends ("class data sharing"), which takes 17 seconds and 190 MB, once; from then
+on a start takes three seconds less. A file is of one Java, one set of archives and one set of
+options: the JVM itself refuses any other. The first run of a kind only leaves a note: where the
+cache does not last, as in a container, nobody shall wait for what is thrown away.
+"""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from kworker.errors import ConfigError
+from kworker.jars import cache_folder, java_of_environment
+from kworker.spark.home import spark_home
+
+KEPT = 5  # files: services of one host may differ
+IN_USE_S = 3600.0  # since a start read it last: not every start shall write what the last one lost
+LEARNING_S = 120.0  # it takes 17 s on two idle cores
+_LEFT_S = 7 * 86400.0  # then a note says nothing, and a draft has lost its process
+_SUFFIX, _NOTE = ".jsa", ".seen"
+_PROPERTIES = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_SHAPING = ("spark.driver.memory", "spark.driver.extraClassPath")
+_OWN_WAY = re.compile(r"-Xshare:|-XX:[+-]?\w*Shared\w*|-XX:ArchiveClassesAtExit")
+_FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")  # the JVM keeps to archives
+
+
+def given_options(conf: Mapping[str, str]) -> str:
+    """All options that people give to Spark's JVM, in its properties and in the environment."""
+    options = [*map(conf.get, _PROPERTIES), *map(os.environ.get, _ENVIRONMENT)]
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
+    with suppress(OSError):
+        lines = (folder / "spark-defaults.conf").read_text(errors="replace").splitlines()
+        options += [line for line in lines if any(name in line for name in _PROPERTIES)]
+    return " ".join(filter(None, options))
+
+
+class ClassData:
+    """The file for one JVM that is to start. Owned by the job's main thread."""
+
+    def __init__(self, conf: Mapping[str, str], archives: Iterable[Path]) -> None:
+        self._path = _path(conf, archives)
+        self.learning = False
+        """Whether the JVM writes its classes down when it ends."""
+
+    def option(self, *, learn: bool) -> str:
+        """For the JVM: what it reads, or where it shall write if it may `learn`."""
+        path = self._path
+        if path is None:
+            return ""
+        if path.exists():
+            with suppress(OSError):
+                os.utime(path)  # the least used go first
+            return f'"-XX:SharedArchiveFile={path}" -Xlog:cds*=off'
+        self.learning = (
+            learn and _has_room(path.parent) and self._lasts() and not self._failed.exists()
+        )
+        if not self.learning:
+            return ""
+        return f'"-XX:ArchiveClassesAtExit={self._draft}" -Xlog:cds*=off'
+
+    @property
+    def _draft(self) -> Path:
+        assert self._path is not None
+        return self._path.with_suffix(f".{os.getpid()}")
+
+    def _lasts(self) -> bool:
+        """Whether the cache has the note of a run before this one."""
+        assert self._path is not None
+        note = self._path.with_suffix(_NOTE)
+        seen = note.exists()
+        with suppress(OSError):
+            note.touch()
+        return seen
+
+    @property
+    def _failed(self) -> Path:
+        """Says that this JVM cannot write its classes, so that it is not asked each time."""
+        assert self._path is not None
+        return self._path.with_suffix(".failed")
+
+    def settle(self, *, awaited: bool, ended: bool) -> None:
+        """After the JVM: whether anybody `awaited` what it writes, and it `ended` by itself."""
+        if not self.learning:
+            return
+        assert self._path is not None
+        with suppress(OSError):
+            if awaited and ended and self._draft.exists():
+                self._draft.replace(self._path)
+                self._path.with_suffix(_NOTE).unlink(missing_ok=True)
+                _prune(self._path.parent)
+                return
+            self._draft.unlink(missing_ok=True)
+            if awaited:
+                self._failed.touch()
+
+
+def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
+    """None where the JVM would not take or not write such a file."""
+    options = given_options(conf)
+    if _OWN_WAY.search(options) or any(map(os.environ.get, _FOLDERS)):
+        return None
+    try:
+        home = java_of_environment().resolve().parents[1]
+        parts = [home / "lib" / "modules", home / "lib" / "server" / "classes.jsa", *archives]
+        parts += sorted((spark_home() / "jars").iterdir())
+        told = [f"{part} {part.stat().st_size} {part.stat().st_mtime_ns}" for part in parts]
+    except (ConfigError, OSError):
+        return None
+    name = hashlib.sha256(
+        "\n".join((options, *(conf.get(each, "") for each in _SHAPING), *told)).encode()
+    ).hexdigest()[:16]
+    return cache_folder() / "classes" / f"{name}{_SUFFIX}"
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether one more may be kept, at the cost of none that is in use."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if path.suffix != _SUFFIX and _age_s(path) > _LEFT_S:
+                path.unlink(missing_ok=True)
+        in_use = [path for path in folder.glob(f"*{_SUFFIX}") if _age_s(path) < IN_USE_S]
+    except OSError:
+        return False
+    return len(in_use) < KEPT and os.access(folder, os.W_OK)
+
+
+def _prune(folder: Path) -> None:
+    """Leaves the last ones that were used: each update of Java or Spark makes others needless."""
+    for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_age_s)[KEPT:]:
+        path.unlink(missing_ok=True)
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.stat().st_mtime

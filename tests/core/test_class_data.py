@@ -1,0 +1,154 @@
+"""Which file of classes a JVM is started with, and what becomes of the one that it writes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kworker.spark import class_data
+from kworker.spark.class_data import KEPT, ClassData
+
+Make = Callable[..., ClassData]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Of a Java, a Spark and an archive that are a few small files."""
+    for name in ("bin/java", "lib/modules", "lib/server/classes.jsa", "jars/spark.jar", "a.jar"):
+        file = tmp_path / "java" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    (tmp_path / "java" / "bin" / "java").chmod(0o755)
+    monkeypatch.setattr(class_data, "spark_home", lambda: tmp_path / "java")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("KWORKER_CACHE", str(tmp_path / "cache"))
+    for name in class_data._ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
+    def made(**conf: str) -> ClassData:
+        """Of a second run."""
+        told = {name.replace("_", "."): value for name, value in conf.items()}
+        ClassData(told, [tmp_path / "java" / "a.jar"]).option(learn=True)
+        return ClassData(told, [tmp_path / "java" / "a.jar"])
+
+    return made
+
+
+def draft_of(classes: ClassData) -> Path:
+    """Where the JVM is told to write; as it does when it ends."""
+    option = classes.option(learn=True)
+    path = Path(option.partition("ArchiveClassesAtExit=")[2].partition('"')[0])
+    assert path.name
+    return path
+
+
+def learn(classes: ClassData) -> None:
+    draft_of(classes).write_text("classes")
+    classes.settle(awaited=True, ended=True)
+
+
+def test_what_one_jvm_wrote_the_next_one_reads(make: Make, tmp_path: Path) -> None:
+    learn(make())
+    classes = make()
+    [file] = (tmp_path / "cache" / "classes").iterdir()
+    assert classes.option(learn=True) == f'"-XX:SharedArchiveFile={file}" -Xlog:cds*=off'
+    assert not classes.learning
+
+
+def test_a_first_run_learns_nothing(make: Make, tmp_path: Path) -> None:
+    """In a container it would do so each time, for nothing."""
+    archives = [tmp_path / "java" / "a.jar"]
+    assert ClassData({}, archives).option(learn=True) == ""
+    assert draft_of(ClassData({}, archives))
+
+
+def test_a_job_that_goes_on_learns_nothing(make: Make) -> None:
+    """It would stop ten seconds later than it is told to."""
+    assert make().option(learn=False) == ""
+
+
+@pytest.mark.parametrize("name", ["lib/modules", "jars/spark.jar", "a.jar"])
+def test_another_java_spark_or_archive_has_a_file_of_its_own(
+    make: Make, tmp_path: Path, name: str
+) -> None:
+    learn(make())
+    os.utime(tmp_path / "java" / name, (1, 1))
+    assert "ArchiveClassesAtExit" in make().option(learn=True)
+
+
+def test_other_options_or_another_heap_have_one_too(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(make())
+    assert "ArchiveClassesAtExit" in make(spark_driver_memory="40g").option(learn=True)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC")
+    assert "ArchiveClassesAtExit" in make().option(learn=True)
+
+
+@pytest.mark.parametrize("own", ["-Xshare:off", "-XX:SharedArchiveFile=/x", "-XX:-UseSharedSpaces"])
+def test_people_s_own_way_is_theirs(make: Make, own: str) -> None:
+    assert make(spark_driver_extraJavaOptions=own).option(learn=True) == ""
+
+
+@pytest.mark.parametrize("missing", ["bin/java", "lib/server/classes.jsa"])
+def test_without_what_it_builds_on_nothing_is_asked(
+    make: Make, tmp_path: Path, missing: str
+) -> None:
+    (tmp_path / "java" / missing).unlink()
+    assert make().option(learn=True) == ""
+
+
+def test_folders_on_the_class_path_cannot_be_kept(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert make().option(learn=True) == ""
+
+
+def test_what_people_cut_off_is_written_at_the_next_end(make: Make, tmp_path: Path) -> None:
+    classes = make()
+    draft_of(classes).write_text("half of")
+    classes.settle(awaited=False, ended=False)
+    assert not [path for path in (tmp_path / "cache" / "classes").iterdir() if path.stat().st_size]
+    assert draft_of(make())
+
+
+@pytest.mark.parametrize(("text", "ended"), [("half of", False), (None, True)])
+def test_a_jvm_that_cannot_is_not_asked_each_time(
+    make: Make, tmp_path: Path, text: str | None, ended: bool
+) -> None:
+    classes = make()
+    draft = draft_of(classes)
+    if text is not None:
+        draft.write_text(text)
+    classes.settle(awaited=True, ended=ended)
+    assert make().option(learn=True) == ""
+    [file] = (tmp_path / "cache" / "classes").glob("*.failed")
+    os.utime(file, (1, 1))
+    assert draft_of(make(spark_driver_memory="1g"))
+    assert draft_of(make())
+
+
+def test_none_that_is_in_use_goes_for_another(make: Make) -> None:
+    for number in range(KEPT):
+        learn(make(spark_driver_memory=f"{number}g"))
+    assert make().option(learn=True) == ""
+    kept = make(spark_driver_memory="0g").option(learn=False).split("=")[1].split('"')[0]
+    os.utime(kept, (1, 1))
+    learn(make())
+    there = [number for number in range(KEPT) if _is_kept(make(spark_driver_memory=f"{number}g"))]
+    assert there == list(range(1, KEPT))
+    assert _is_kept(make())
+
+
+def test_what_a_killed_process_leaves_goes(make: Make, tmp_path: Path) -> None:
+    left = draft_of(make()).with_suffix(".1")
+    left.write_text("half of")
+    os.utime(left, (1, 1))
+    learn(make())
+    assert not left.exists()
+
+
+def _is_kept(classes: ClassData) -> bool:
+    return "SharedArchiveFile" in classes.option(learn=False)
