@@ -29,6 +29,7 @@ from kworker.spark.checkpoint import (
 from kworker.spark.folders import Folder, LocalFolder
 from kworker.spark.guard import is_merged
 from kworker.spark.lease import local_folder
+from kworker.spark.marks import MAKING
 from kworker.spark.reset import Reset, from_committed
 from kworker.times import now_ms
 
@@ -152,7 +153,9 @@ def _pair(text: str) -> tuple[int, int]:
 def _there(table: Table) -> bool:
     """Whether the table may hold rows; one in a catalog or far away is taken to."""
     place = local_folder(table.path) if table.path else None
-    return place is None or (place.is_dir() and any(place.iterdir()))
+    if place is None or not place.is_dir():
+        return place is None
+    return not all(each.name.startswith(MAKING) for each in place.iterdir())
 
 
 @contextmanager

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, Protocol
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
-from kworker.errors import ConfigError, KworkerError
+from kworker.errors import KworkerError
 from kworker.spark.delta_log import DeltaLog
 from kworker.spark.folders import Folder
 from kworker.spark.hadoop import folder_at
-from kworker.spark.marks import Mark, epoch_of
-from kworker.spark.reasons import reason
+from kworker.spark.marks import MAKING, Mark, epoch_of
 from kworker.spark.session import CALL_FAILED
+from kworker.spark.simple import is_simple
 from kworker.spark.sinks import Sink, is_there
 from kworker.spark.tables import merge_statement
 from kworker.times import now_ms
@@ -47,10 +47,10 @@ class Fence(Protocol):
         another takes the table at the same moment.
         """
 
-    def making(self) -> AbstractContextManager[None]:
+    def making(self, columns: StructType, /) -> AbstractContextManager[None]:
         """While this job makes a table that was not there to be taken: so it has that one."""
 
-    def begins_to_make(self) -> bool:
+    def begins_to_make(self, columns: StructType, /) -> bool:
         """Whether its first write will make the table that is not there, with what it adds."""
 
     def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
@@ -60,9 +60,6 @@ class Fence(Protocol):
         """Adds the rows whose keys the table lacks; `update` replaces the others. Raises Fenced."""
 
 
-# Beside it what a kill has left is known from files of others, among which no table is made: they
-# would go some day with what the table has outlived.
-_MAKING = "_kworker_makes_this"
 _MADE_BY_ANOTHER = (
     "DELTA_PATH_EXISTS",
     "MetadataChangedException",
@@ -111,27 +108,39 @@ class DeltaFence:
         self.epoch = claim.epoch
 
     @contextmanager
-    def making(self) -> Iterator[None]:
+    def making(self, columns: StructType) -> Iterator[None]:
         claim = Mark.claim(self.writer, 0, self._owner, now_ms())
         with conf(self._session, {_METADATA: claim.text()}):
+            if self._leftovers():  # CREATE TABLE refuses a folder that is not empty
+                self._save_first(self._session.createDataFrame([], columns))
             yield
 
-    def begins_to_make(self) -> bool:
-        folder = self._folder
-        if folder is None or self._sink.merge_keys:
+    def begins_to_make(self, columns: StructType) -> bool:
+        folder, table = self._folder, self._sink.table
+        if folder is None or self._sink.merge_keys or not is_simple(columns, table.partition_by):
             return False
         try:
-            names = folder.names("")
-            if not names:
-                folder.write(_MAKING, b"")
+            if not folder.names(""):
+                folder.write(MAKING, b"")
         except CALL_FAILED:
             return False
-        return not names or _MAKING in names
+        return bool(self._leftovers())
 
     @property
     def _folder(self) -> Folder | None:
         path = self._sink.table.path
         return folder_at(self._session, path) if path else None
+
+    def _leftovers(self) -> list[str]:
+        """The marks of a first write that was begun; one of them may be half made."""
+        try:
+            return (
+                [name for name in self._folder.names("") if name.startswith(MAKING)]
+                if self._folder
+                else []
+            )
+        except CALL_FAILED:
+            return []
 
     def _maker(self) -> Mark | None:
         """Who has made the table, which is a claim while nobody has written to it."""
@@ -160,24 +169,27 @@ class DeltaFence:
 
     def _make(self, rows: DataFrame, mark: Mark) -> None:
         """With these rows: of two jobs that do so at once, one makes it."""
-        table = self._sink.table
-        writer = rows.write.format("delta").mode("errorifexists").partitionBy(*table.partition_by)
-        try:
-            with self._committing(rows.sparkSession, mark):
-                writer.save(table.path)
-        except CALL_FAILED as error:
-            if any(name in str(error) for name in _MADE_BY_ANOTHER):
-                raise Fenced from error
-            if isinstance(error, AnalysisException):
-                raise ConfigError(f"spark.tables[{table.name}]: {reason(error)}") from error
-            raise
+        with self._committing(rows.sparkSession, mark):
+            self._save_first(rows)
         # Where another's of the same version came first, this one was left out without a word.
         if next(self._marks(), None) != mark:
             raise Fenced
         self.taken = True
+
+    def _save_first(self, rows: DataFrame) -> None:
+        table = self._sink.table
+        writer = rows.write.format("delta").mode("errorifexists").partitionBy(*table.partition_by)
+        try:
+            writer.save(table.path)
+        except CALL_FAILED as error:
+            if any(name in str(error) for name in _MADE_BY_ANOTHER):
+                raise Fenced from error
+            raise
+        folder = self._folder
         with suppress(*CALL_FAILED):
-            if self._folder is not None:
-                self._folder.delete(_MAKING)
+            for name in self._leftovers():
+                if folder is not None:
+                    folder.delete(name)
 
     def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
         rows.createOrReplaceTempView(_VIEW)
@@ -251,10 +263,10 @@ class IcebergFence:
         self.taken = True
         return last
 
-    def making(self) -> AbstractContextManager[None]:
+    def making(self, _columns: StructType, /) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begins_to_make(self) -> bool:
+    def begins_to_make(self, _columns: StructType, /) -> bool:
         return False  # a first commit must have a snapshot before it
 
     def _begin(self, owner: str) -> None:

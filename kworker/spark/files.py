@@ -10,6 +10,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from kworker.spark.checkpoint import Damaged
 from kworker.spark.fences import Fenced
@@ -46,10 +47,10 @@ class FileFence:
         self._partition_by = sink.table.partition_by
         self._number = -1  # of the seal that this job goes on from
 
-    def making(self) -> AbstractContextManager[None]:
+    def making(self, _columns: StructType, /) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begins_to_make(self) -> bool:
+    def begins_to_make(self, _columns: StructType, /) -> bool:
         return False  # a folder is made by its first seal
 
     def take(self, owner: str) -> Mark | None:

@@ -114,8 +114,8 @@ class Launcher:
         progress.aside = aside.number
         rows = self._rows(table, admitted.start, most, left_out(aside.recent, positions))
         new = not fence.taken and not admitted.wrote
-        if not (new and self._has_results(positions) and fence.begins_to_make()):
-            with nullcontext() if fence.taken else fence.making():
+        if not (new and self._has_results(positions) and fence.begins_to_make(rows.schema)):
+            with nullcontext() if fence.taken else fence.making(rows.schema):
                 prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
             if not fence.taken and fence.take(owner) is not None:
                 raise Fenced  # another made it meanwhile, and wrote

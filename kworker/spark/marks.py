@@ -10,6 +10,9 @@ from kworker.spark.checkpoint import Checkpoint, Positions
 _KEY = "kworker"
 _EPOCH_BITS = 32
 CLAIM = -1
+# Beside a table: by it what a first write has left that was cut off is known from files of others,
+# among which no table is made: they would go some day with what the table has outlived.
+MAKING = "_kworker_makes_this"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,6 @@ LONGEST_DELAY_S = 30.0
 CALM_S = 60.0
 RENEW_S = 3600.0
 _SET_ASIDE = re.compile(rf"^{re.escape(SetAside.__module__)}\.{SetAside.__name__}: ", re.M)
-_MISTAKEN = re.compile(
-    rf"^{re.escape(ConfigError.__module__)}\.{ConfigError.__name__}: (.*)$", re.M
-)
 _OF_MEMORY = re.compile(r"OutOfMemoryError|SparkOutOfMemory")
 MEASURED_S = 30.0  # so long the size of results is taken to be what it was at the start
 FAILURES_MAX = 5  # in a row: then a job that shall end by itself gives the table up
@@ -174,9 +171,6 @@ class TableQuery:
             if any(map(_SET_ASIDE.search, said)):
                 self._due = now  # it is no failure: the batch comes again, without them
                 self.progress.state = State.RESTARTING
-                return
-            if mistakes := [found[1] for each in said if (found := _MISTAKEN.search(each))]:
-                self.refuse(mistakes[-1])
                 return
             lowered = f"; {self._lower()}" if any(map(_OF_MEMORY.search, said)) else ""
             self._failed(f"{self._explain(said)}{lowered}", now)

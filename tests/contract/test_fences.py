@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StringType, StructType
 
 from kworker import config_file
 from kworker.spark import delta_log
 from kworker.spark.fences import Fenced
 from kworker.spark.frames import keeps_state
 from kworker.spark.launch import fence_of
-from kworker.spark.marks import Mark
+from kworker.spark.marks import MAKING, Mark
 from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
 from kworker.spark.sinks import Sink, sinks
 
@@ -59,6 +60,9 @@ CASES = (
     "made_by_two",
     "made_among",
     "made_again",
+    "made_half",
+    "made_empty",
+    "made_plainly",
 )
 
 
@@ -77,6 +81,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkSess
     close_session(session, config)
 
 
+COLUMNS = StructType().add("id", LongType()).add("v", StringType())
+
+
 class Place:
     """One table, and as many jobs as want to write it."""
 
@@ -86,9 +93,9 @@ class Place:
         if sink.table.format != "parquet" and not sink.table.name.startswith("made"):
             self.make(session)
 
-    def make(self, session: SparkSession) -> None:
+    def make(self, session: SparkSession, how: str = "") -> None:
         columns = "(id BIGINT, v STRING)"
-        session.sql(f"CREATE TABLE {self.sink.name} {columns} USING {self.sink.table.format}")
+        session.sql(f"CREATE TABLE {how} {self.sink.name} {columns} USING {self.sink.table.format}")
 
     def job(self, query: str = "", writer: str = WRITER) -> "Job":
         return Job(self, query, writer)
@@ -249,7 +256,7 @@ def test_who_has_made_a_table_has_it_until_another_takes_it(place: Places) -> No
     table = place("made", "delta")
     maker = fence_of(table.session, table.sink, WRITER)
     assert maker.take("a") is None
-    with maker.making():
+    with maker.making(COLUMNS):
         table.make(table.session)
     assert maker.take("a") is None
     assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
@@ -270,7 +277,7 @@ def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place
     table = place("made_taken", "delta")
     maker = fence_of(table.session, table.sink, WRITER)
     maker.take("a")
-    with maker.making():
+    with maker.making(COLUMNS):
         table.make(table.session)
     maker.take("a")
     other = table.job()
@@ -284,7 +291,7 @@ def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place
 def test_a_first_write_makes_the_table_and_has_it(place: Places) -> None:
     table = place("made_by_rows", "delta")
     first, late = table.job("q"), table.job("late")
-    assert first.fence.begins_to_make()
+    assert first.fence.begins_to_make(COLUMNS)
     first.add(10)
     assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
     with pytest.raises(Fenced):
@@ -297,7 +304,7 @@ def test_a_first_write_makes_the_table_and_has_it(place: Places) -> None:
         first.add(30)
     other.add(30)
     assert table.ids() == list(range(30))
-    assert not other.fence.begins_to_make()
+    assert not other.fence.begins_to_make(COLUMNS)
 
 
 def test_of_two_first_writes_at_once_one_makes_the_table(place: Places) -> None:
@@ -316,23 +323,55 @@ def test_a_table_is_not_made_among_files_of_others(place: Places) -> None:
     table = place("made_among", "delta")
     table.folder.mkdir(parents=True)
     (table.folder / "theirs.parquet").write_text("rows")
-    assert not table.job().fence.begins_to_make()
+    assert not table.job().fence.begins_to_make(COLUMNS)
     with pytest.raises(CALL_FAILED):
         table.make(table.session)
     (table.folder / "theirs.parquet").unlink()
-    assert table.job().fence.begins_to_make()
+    assert table.job().fence.begins_to_make(COLUMNS)
 
 
-def test_what_a_first_write_leaves_that_was_cut_off_is_in_nobodys_way(place: Places) -> None:
-    table = place("made_again", "delta")
-    killed = table.job("q")
-    assert killed.fence.begins_to_make()
-    (table.folder / "part-0.parquet").write_text("half")
+@pytest.mark.parametrize("left", [MAKING, f"{MAKING}.part"])
+def test_what_a_first_write_leaves_that_was_cut_off_is_in_nobodys_way(
+    place: Places, left: str
+) -> None:
+    table = place("made_again" if left == MAKING else "made_half", "delta")
+    table.folder.mkdir(parents=True)
+    for name in (left, "part-0.parquet"):
+        (table.folder / name).write_text("half")
     other = table.job("other")
-    assert other.fence.begins_to_make()
+    assert other.fence.begins_to_make(COLUMNS)
     other.add(10)
     assert table.ids() == list(range(10))
-    assert "_kworker_makes_this" not in [path.name for path in table.folder.iterdir()]
+    assert not [path for path in table.folder.iterdir() if path.name.startswith(MAKING)]
+
+
+def test_nor_in_the_way_of_a_table_that_is_made_without_rows(place: Places) -> None:
+    """The topic is empty by now, or the table is one that merges."""
+    table = place("made_empty", "delta")
+    assert table.job("killed").fence.begins_to_make(COLUMNS)
+    fence = fence_of(table.session, table.sink, WRITER)
+    assert fence.take("a") is None
+    with fence.making(COLUMNS):
+        table.make(table.session, "IF NOT EXISTS")
+    assert fence.take("a") is None
+    assert fence.taken
+    assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
+    assert not [path for path in table.folder.iterdir() if path.name.startswith(MAKING)]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "id BIGINT, `a b` STRING",
+        "id BIGINT, v VOID",
+        "id BIGINT, ID STRING",
+        "s STRUCT<`a,b`: INT>",
+    ],
+)
+def test_what_may_be_refused_is_made_before_there_are_rows(place: Places, columns: str) -> None:
+    assert (
+        not place("made_plainly", "delta").job().fence.begins_to_make(StructType.fromDDL(columns))
+    )
 
 
 def test_what_the_log_has_forgotten_stands_in_its_checkpoint(

@@ -218,18 +218,6 @@ def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
     assert not table_query.mistaken
 
 
-def test_a_mistake_that_the_first_batch_meets_ends_a_table() -> None:
-    """A table that is made by its first rows is refused by them."""
-    running = Query()
-    table_query = query(lambda: running)
-    table_query.turn(0.0, may_start=True)
-    running.isActive = False
-    running.error = OSError("in Java:\nkworker.errors.ConfigError: spark.tables[t]: no name\n")
-    table_query.turn(1.0, may_start=True)
-    assert (table_query.mistaken, table_query.progress.state) == (True, State.FAILED)
-    assert table_query.progress.reason == "spark.tables[t]: no name"
-
-
 def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:
     """Two jobs on one checkpoint would corrupt it."""
     first, second = Lease(str(tmp_path / "c")), Lease(f"file://{tmp_path}/c")

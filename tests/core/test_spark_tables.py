@@ -176,7 +176,9 @@ def test_a_changed_table_is_refused_with_the_setting_and_what_to_type(
         raise raised
 
     monkeypatch.setattr(launch, "prepare", refuse)
-    nothing = SimpleNamespace(take=lambda _query: None, taken=False, making=nullcontext)
+    nothing = SimpleNamespace(
+        take=lambda _query: None, taken=False, making=lambda _columns: nullcontext()
+    )
     monkeypatch.setattr(launch, "fence_of", lambda *_: nothing)
     watch: Any = SimpleNamespace(topic_id="id", ends={}, begins=dict)
     monkeypatch.setattr(Launcher, "_rows", lambda *_: SimpleNamespace(schema=None))
