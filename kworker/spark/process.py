@@ -3,6 +3,8 @@
 import logging
 import os
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,8 +18,14 @@ from kworker.spark.stop import StopRequest, end_with_parent
 
 def run(config: Path | None, *, once: bool) -> NoReturn:
     """Makes this process the job, to its end; with `once`, that is when all is in the tables."""
-    code = _run(config, once=once)
-    sys.stderr.flush()
+    code: int = ExitCode.FAILURE
+    try:
+        code = _run(config, once=once)
+    except BaseException:  # noqa: BLE001 - the top of a process
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     # Not by way of the interpreter's end: a client's thread may still bring an answer to it.
     os._exit(code)
 

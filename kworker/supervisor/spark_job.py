@@ -16,7 +16,7 @@ from kworker.supervisor.child import ended, kill_group, send, spawn
 from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 
-COMMAND = (sys.executable, "-m", "kworker.spark")
+COMMAND = (sys.executable, "-P", "-m", "kworker.spark")  # like `kworker`, not from where it is
 _log = structlog.get_logger()
 _PROGRESS_BYTES_MAX = 1 << 20
 
