@@ -8,9 +8,11 @@ cache does not last, as in a container, nobody shall wait for what is thrown awa
 """
 
 import hashlib
+import math
 import os
 import re
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,22 +24,28 @@ from kworker.spark.home import spark_home
 KEPT = 5  # files: services of one host may differ
 IN_USE_S = 3600.0  # since a start read it last: not every start shall write what the last one lost
 LEARNING_S = 120.0  # it takes 17 s on two idle cores
-_LEFT_S = 7 * 86400.0  # then a note says nothing, and a draft has lost its process
-_SUFFIX, _NOTE = ".jsa", ".seen"
+_NOTED_S = 7 * 86400.0  # then a note says nothing any more
+_DRAFT_S = 3600.0  # then a draft has lost its process
+_SUFFIX, _NOTE, _FAILED, _DRAFT = ".jsa", ".seen", ".failed", ".draft"
 _PROPERTIES = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _SHAPING = ("spark.driver.memory", "spark.driver.extraClassPath")
-_OWN_WAY = re.compile(r"-Xshare:|-XX:[+-]?\w*Shared\w*|-XX:ArchiveClassesAtExit")
+# Of agents and other modules, too, the JVM keeps no classes: it would not start.
+_OWN_WAY = re.compile(
+    r"-Xshare:|-XX:[+-]?\w*Shared\w*|-XX:ArchiveClassesAtExit|-XX:[+-]RecordDynamicDumpInfo"
+    r"|-javaagent:|-agentlib:|-agentpath:|-Xrun|--patch-module|--limit-modules|--upgrade-module-path"
+)
+_GIVING = (*_PROPERTIES, *_ENVIRONMENT)
 _FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")  # the JVM keeps to archives
 
 
 def given_options(conf: Mapping[str, str]) -> str:
     """All options that people give to Spark's JVM, in its properties and in the environment."""
     options = [*map(conf.get, _PROPERTIES), *map(os.environ.get, _ENVIRONMENT)]
-    folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
-    with suppress(OSError):
-        lines = (folder / "spark-defaults.conf").read_text(errors="replace").splitlines()
-        options += [line for line in lines if any(name in line for name in _PROPERTIES)]
+    for file in ("spark-defaults.conf", "spark-env.sh"):
+        with suppress(OSError):
+            lines = (_conf_folder() / file).read_text(errors="replace").splitlines()
+            options += [line for line in lines if any(map(line.__contains__, _GIVING))]
     return " ".join(filter(None, options))
 
 
@@ -46,59 +54,69 @@ class ClassData:
 
     def __init__(self, conf: Mapping[str, str], archives: Iterable[Path]) -> None:
         self._path = _path(conf, archives)
+        self._draft = Path()
         self.learning = False
         """Whether the JVM writes its classes down when it ends."""
 
     def option(self, *, learn: bool) -> str:
         """For the JVM: what it reads, or where it shall write if it may `learn`."""
-        path = self._path
-        if path is None:
+        self.learning = False
+        if self._path is None:
             return ""
+        try:
+            return self._option(self._path, learn=learn)
+        except OSError:
+            return ""  # a cache that others closed is none
+
+    def _option(self, path: Path, *, learn: bool) -> str:
         if path.exists():
             with suppress(OSError):
                 os.utime(path)  # the least used go first
             return f'"-XX:SharedArchiveFile={path}" -Xlog:cds*=off'
-        self.learning = (
-            learn and _has_room(path.parent) and self._lasts() and not self._failed.exists()
-        )
+        if not learn or not _has_room(path.parent) or path.with_suffix(_FAILED).exists():
+            return ""
+        note = path.with_suffix(_NOTE)
+        self.learning = note.exists()
+        note.touch()
         if not self.learning:
             return ""
+        self._draft = path.with_suffix(f".{uuid.uuid4().hex}{_DRAFT}")
         return f'"-XX:ArchiveClassesAtExit={self._draft}" -Xlog:cds*=off'
 
-    @property
-    def _draft(self) -> Path:
-        assert self._path is not None
-        return self._path.with_suffix(f".{os.getpid()}")
-
-    def _lasts(self) -> bool:
-        """Whether the cache has the note of a run before this one."""
-        assert self._path is not None
-        note = self._path.with_suffix(_NOTE)
-        seen = note.exists()
-        with suppress(OSError):
-            note.touch()
-        return seen
-
-    @property
-    def _failed(self) -> Path:
-        """Says that this JVM cannot write its classes, so that it is not asked each time."""
-        assert self._path is not None
-        return self._path.with_suffix(".failed")
+    def refused(self) -> None:
+        """No JVM starts with what it was given: it may be that, and no other shall be asked."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+                self._path.with_suffix(_FAILED).touch()
 
     def settle(self, *, awaited: bool, ended: bool) -> None:
         """After the JVM: whether anybody `awaited` what it writes, and it `ended` by itself."""
-        if not self.learning:
+        if not self.learning or self._path is None:
             return
-        assert self._path is not None
         with suppress(OSError):
             if awaited and ended and self._draft.exists():
+                _write_through(self._draft)
                 self._draft.replace(self._path)
                 self._path.with_suffix(_NOTE).unlink(missing_ok=True)
                 _prune(self._path.parent)
                 return
             self._draft.unlink(missing_ok=True)
             if awaited:
-                self._failed.touch()
+                self._path.with_suffix(_FAILED).touch()
+
+
+def _write_through(path: Path) -> None:
+    """The JVM believes what a file says that has the right size."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _conf_folder() -> Path:
+    return Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
 
 
 def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
@@ -107,6 +125,8 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
     if _OWN_WAY.search(options) or any(map(os.environ.get, _FOLDERS)):
         return None
     try:
+        if _conf_folder().is_dir() and any(_conf_folder().iterdir()):
+            return None
         home = java_of_environment().resolve().parents[1]
         parts = [home / "lib" / "modules", home / "lib" / "server" / "classes.jsa", *archives]
         parts += sorted((spark_home() / "jars").iterdir())
@@ -121,14 +141,12 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
 
 def _has_room(folder: Path) -> bool:
     """Whether one more may be kept, at the cost of none that is in use."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            if path.suffix != _SUFFIX and _age_s(path) > _LEFT_S:
-                path.unlink(missing_ok=True)
-        in_use = [path for path in folder.glob(f"*{_SUFFIX}") if _age_s(path) < IN_USE_S]
-    except OSError:
-        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        lasts_s = {_SUFFIX: math.inf, _DRAFT: _DRAFT_S}.get(path.suffix, _NOTED_S)
+        if _age_s(path) > lasts_s:
+            path.unlink(missing_ok=True)
+    in_use = [path for path in folder.glob(f"*{_SUFFIX}") if _age_s(path) < IN_USE_S]
     return len(in_use) < KEPT and os.access(folder, os.W_OK)
 
 

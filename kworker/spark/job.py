@@ -2,10 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from threading import Event
 
 import structlog
@@ -42,6 +43,8 @@ from kworker.spark.session import (
     check_jvm,
     close_session,
     count_executors,
+    end_jvm,
+    has_live_jvm,
     has_own_jvm,
     is_local,
     open_session,
@@ -224,12 +227,28 @@ class Job:
         )
         if has_own_jvm(self._spark):
             self._classes = ClassData(self._spark.conf, found)
-        options = self._classes.option(learn=self._once) if self._classes else ""
         try:
-            return open_session(self._config, found, self._lease, self._missing, options)
+            return self._started(found)
         except CALL_FAILED as error:
             find_java()  # when that is the reason, it says so
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
+
+    def _started(self, archives: Sequence[Path]) -> SparkSession:
+        classes = self._classes
+        options = classes.option(learn=self._once) if classes else ""
+        try:
+            return open_session(self._config, archives, self._lease, self._missing, options)
+        except CALL_FAILED:
+            if classes is None or not options:
+                raise
+            if has_live_jvm():
+                end_jvm(lambda _: False)
+                classes.settle(awaited=False, ended=False)
+                raise
+            classes.refused()
+        _log.info("Spark's JVM does not start with kept classes, and is started without them")
+        self._classes = None
+        return open_session(self._config, archives, self._lease, self._missing)
 
     def _close(self, session: SparkSession) -> None:
         """A job that has written, and ends by itself, may take longer for the next to take less."""
@@ -237,7 +256,7 @@ class Job:
         if classes is None or not classes.learning:
             close_session(session, self._config)
             return
-        wrote = any(query.progress.rows for query in self._queries)
+        wrote = any(query.progress.rows for query in self._queries) and has_live_jvm()
         if wrote and not self._stop.made:
             _log.info("Spark's classes are kept for faster starts: once, for some seconds")
 

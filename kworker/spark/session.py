@@ -408,6 +408,12 @@ def _briefly(seconds: float) -> bool:
     return seconds < STOP_TIMEOUT_S
 
 
+def has_live_jvm() -> bool:
+    """Whether the JVM that this process has started still runs."""
+    jvm = _jvm()
+    return jvm is not None and jvm.poll() is None
+
+
 def close_session(
     session: SparkSession, config: Config, lasts: Callable[[float], bool] = _briefly
 ) -> bool:
@@ -422,13 +428,13 @@ def close_session(
     except CALL_FAILED:
         pass  # it is ending already
     finally:
-        ended = _end_jvm(lasts)
+        ended = end_jvm(lasts)
         shutil.rmtree(scratch(config.state_dir / "spark"), ignore_errors=True)
     return ended
 
 
-def _end_jvm(lasts: Callable[[float], bool]) -> bool:
-    """The JVM ends when its standard input does; one that does not is killed."""
+def end_jvm(lasts: Callable[[float], bool]) -> bool:
+    """The JVM ends when its standard input does; one that no longer `lasts` is killed."""
     jvm = _jvm()
     if jvm is None:
         return True

@@ -3,11 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from kworker.spark import class_data
+from kworker.spark import class_data, job
 from kworker.spark.class_data import KEPT, ClassData
+from kworker.spark.job import Job
 
 Make = Callable[..., ClassData]
 
@@ -86,7 +89,16 @@ def test_other_options_or_another_heap_have_one_too(
     assert "ArchiveClassesAtExit" in make().option(learn=True)
 
 
-@pytest.mark.parametrize("own", ["-Xshare:off", "-XX:SharedArchiveFile=/x", "-XX:-UseSharedSpaces"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        "-Xshare:off",
+        "-XX:SharedArchiveFile=/x",
+        "-XX:-UseSharedSpaces",
+        "-javaagent:/opt/agent.jar",
+        "-agentlib:jdwp=transport=dt_socket",
+    ],
+)
 def test_people_s_own_way_is_theirs(make: Make, own: str) -> None:
     assert make(spark_driver_extraJavaOptions=own).option(learn=True) == ""
 
@@ -143,7 +155,7 @@ def test_none_that_is_in_use_goes_for_another(make: Make) -> None:
 
 
 def test_what_a_killed_process_leaves_goes(make: Make, tmp_path: Path) -> None:
-    left = draft_of(make()).with_suffix(".1")
+    left = draft_of(make())
     left.write_text("half of")
     os.utime(left, (1, 1))
     learn(make())
@@ -152,3 +164,65 @@ def test_what_a_killed_process_leaves_goes(make: Make, tmp_path: Path) -> None:
 
 def _is_kept(classes: ClassData) -> bool:
     return "SharedArchiveFile" in classes.option(learn=False)
+
+
+@pytest.mark.parametrize("file", ["spark-defaults.conf", "spark-env.sh"])
+def test_options_in_spark_s_own_files_are_given_ones(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    name = "spark.driver.defaultJavaOptions" if file.endswith("conf") else "SPARK_SUBMIT_OPTS"
+    (tmp_path / file).write_text(f"{name} -XX:+UseG1GC\nother -XX:+UseZGC\n")
+    assert class_data.given_options({}).endswith("-XX:+UseG1GC")
+
+
+def test_a_folder_of_settings_is_on_the_class_path(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "java" / "conf").mkdir()
+    assert draft_of(make())
+    (tmp_path / "java" / "conf" / "spark-defaults.conf").write_text("")
+    assert make().option(learn=True) == ""
+
+
+def test_a_cache_that_others_closed_is_none(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = make()
+    monkeypatch.setattr(Path, "exists", Mock(side_effect=PermissionError))
+    assert classes.option(learn=False) == classes.option(learn=True) == ""
+
+
+class Started:
+    """A job whose JVM refuses options, or a session that fails while the JVM lives."""
+
+    def __init__(self, classes: ClassData, monkeypatch: pytest.MonkeyPatch, *, lives: bool) -> None:
+        self._config = self._lease = self._missing = None
+        self._once, self._classes = True, classes
+        self.asked: list[tuple[object, ...]] = []
+        self.ended = Mock()
+        monkeypatch.setattr(job, "open_session", self.open_session)
+        monkeypatch.setattr(job, "has_live_jvm", lambda: lives)
+        monkeypatch.setattr(job, "end_jvm", self.ended)
+
+    def open_session(self, *arguments: object) -> str:
+        self.asked.append(arguments[4:])
+        if any(arguments[4:]):
+            raise OSError("Java gateway process exited")
+        return "session"
+
+
+def test_a_jvm_that_does_not_start_with_classes_starts_without(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(make())
+    started: Any = Started(make(), monkeypatch, lives=False)
+    assert Job._started(started, []) == "session"
+    assert [bool(options) for options in started.asked] == [True, False]
+    assert make().option(learn=True) == ""  # nor is it tried at each start
+
+
+def test_a_session_that_fails_has_its_jvm_write_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: Any = Started(make(), monkeypatch, lives=True)
+    with pytest.raises(OSError, match="gateway"):
+        Job._started(started, [])
+    started.ended.assert_called_once()
+    assert draft_of(make())
