@@ -39,10 +39,7 @@ def _run(config: Path | None, *, once: bool) -> int:
     try:
         settings = config_file.load(config)
         log.configure(settings.log)
-        # Tells of each call from the JVM and back.
-        logging.getLogger("py4j").setLevel(logging.WARNING)
-        # What a batch raised here is the query's exception, too, which is told in one line.
-        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+        quieten_py4j()
         Job(settings, stop, once=once).run()
     except KworkerError as error:
         for line in str(error).splitlines():
@@ -51,3 +48,17 @@ def _run(config: Path | None, *, once: bool) -> int:
     except KeyboardInterrupt:
         return ExitCode.OK  # while pyspark had the signal
     return ExitCode.OK
+
+
+def quieten_py4j() -> None:
+    """Leaves out what the bridge to the JVM tells of its own work."""
+    # Of each call there and back.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # What a batch raised here is the query's exception, too, which is told in one line.
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    # On nobody's behalf: an object that it lets go when the JVM has gone before.
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
