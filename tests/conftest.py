@@ -29,6 +29,7 @@ SHARES = 4
 SHORT_LIVED = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    " -Xshare:auto"  # nor do they keep classes, in files that others would have
 )
 
 # An example may take as long as the machine lets it: time is not what properties are about.

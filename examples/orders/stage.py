@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 STAGE = HERE.parent.parent / ".demo"
 # No JVM of the play lives long enough to gain by optimising what it runs; so each starts in half
 # the time. The environment is the way to all of them.
-SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 ENVIRONMENT = {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {SHORT_LIVED}"}
 
 
