@@ -1,0 +1,107 @@
+"""Which room of the package may import which, and what the core keeps away from."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import kworker
+
+PACKAGE = Path(kworker.__file__).parent
+# From the ground up: a room imports from its own floor and from those below.
+FLOORS = (
+    ("errors", "core", "config", "config_keys", "config_env"),
+    ("config_problems", "config_tables", "config_schema", "log", "times", "group_note", "host"),
+    ("topics", "distribution"),
+    ("clients", "jars"),
+    ("config_rules", "config_file"),
+    ("dead_import", "redrive", "transactions", "preflight"),
+    ("sandbox", "spark", "worker"),
+    ("supervisor",),
+    ("import_probe", "rejecting", "twins"),
+    ("cli",),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# Still run up. A line that is no longer true makes the test red: the list only shrinks.
+UP = {
+    ("supervisor", "twins"),
+    ("topics", "clients"),
+    ("worker", "supervisor"),
+}
+KEPT_FROM_CORE = {
+    "asyncio",
+    "concurrent",
+    "confluent_kafka",
+    "logging",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "redis",
+    "select",
+    "selectors",
+    "shutil",
+    "socket",
+    "structlog",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+}
+STILL_IN_CORE = {("message", "time")}
+
+
+class Import(NamedTuple):
+    """From the room, by the module, of what."""
+
+    room: str
+    module: str
+    name: str
+
+
+def _imports() -> Iterator[Import]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE).with_suffix("").parts
+        if inside == ("__init__",):
+            continue  # the public names, whichever room they are from
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}: imports are absolute"
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            yield from (Import(inside[0], ".".join(inside[1:]), name) for name in names)
+
+
+IMPORTS = list(_imports())
+ARROWS = {
+    (each.room, to)
+    for each in IMPORTS
+    if each.name.startswith("kworker.") and (to := each.name.split(".")[1]) != each.room
+}
+
+
+def test_each_room_has_a_floor() -> None:
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.name != "__init__.py"}
+    assert rooms - {"__pycache__", "py"} == set(FLOOR_OF)
+
+
+def test_no_room_imports_from_a_floor_above() -> None:
+    assert {(one, to) for one, to in ARROWS if FLOOR_OF[to] > FLOOR_OF[one]} == UP
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    below = {room: {to for one, to in ARROWS - UP if one == room} for room in FLOOR_OF}
+    while free := {room for room, others in below.items() if not others}:
+        below = {room: others - free for room, others in below.items() if room not in free}
+    assert not below
+
+
+def test_the_core_has_no_clock_no_threads_and_nothing_outside() -> None:
+    found = {
+        (each.module, root)
+        for each in IMPORTS
+        if each.room == "core" and (root := each.name.split(".")[0]) in KEPT_FROM_CORE
+    }
+    assert found == STILL_IN_CORE
