@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
 from kworker.errors import ConfigError
-from kworker.supervisor.proc import rss_bytes
+from kworker.instance.proc import rss_bytes
 from kworker.worker.handler import find
 
 

@@ -9,7 +9,7 @@ from kworker.core.headers import SOURCE, Forged, Source
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import KworkerError, UsageError
-from kworker.supervisor.refusals import Place
+from kworker.instance.rejections import Place
 from kworker.topics import TopicInfo, delay_pattern, source_topics
 
 At = tuple[str, int]

@@ -13,9 +13,9 @@ from kworker import host
 from kworker.clients.properties import consumer_properties, delay_group, instance_id
 from kworker.config import Config
 from kworker.errors import ExitCode, KworkerError
+from kworker.instance.host_lock import Holder, holder
+from kworker.instance.state_folder import StateFolder
 from kworker.preflight import GROUP_TIMEOUT_S, Finding, admin_of, unanswered
-from kworker.supervisor.host_lock import Holder, holder
-from kworker.supervisor.instance import StateFolder
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

@@ -21,7 +21,7 @@ from kworker.config import Config
 from kworker.core.offset_map import Committed, Identity, Settled, origin_of, same_topic
 from kworker.core.positions import Goal, Standing
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
-from kworker.supervisor.instance import StateFolder
+from kworker.instance.state_folder import StateFolder
 from kworker.topics import source_topics
 
 if TYPE_CHECKING:

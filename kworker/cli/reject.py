@@ -15,7 +15,7 @@ from kworker.times import ago, iso, now_ms
 
 if TYPE_CHECKING:
     from kworker.core.headers import Source
-    from kworker.supervisor.refusals import Place, Refusals
+    from kworker.instance.rejections import Place, Refusals
 
 app = typer.Typer()
 _PANEL = "Repair"
@@ -43,8 +43,8 @@ def reject(
     have the partition; kept over restarts until the record is settled in any way,
     or for a day.
     """
-    from kworker.supervisor.instance import StateFolder
-    from kworker.supervisor.refusals import Refusals
+    from kworker.instance.rejections import Refusals
+    from kworker.instance.state_folder import StateFolder
 
     if listing == (record is not None) or (listing and undo):
         raise UsageError("reject: one record, as TOPIC:PARTITION:OFFSET, or --list")
@@ -128,8 +128,8 @@ def resume(
     When most records die, their dead letters are held back, for the fault is rarely theirs.
     They are tried now and then, and go on by themselves once ten succeed in a row.
     """
+    from kworker.instance.state_folder import StateFolder
     from kworker.supervisor.client import Client
-    from kworker.supervisor.instance import StateFolder
 
     if not accept_dead:
         raise UsageError("resume: nothing but --accept-dead is there to resume")

@@ -177,7 +177,7 @@ def _ask(loaded: Config, verb: str, **arguments: object) -> dict[str, Any]:
 
 
 def _folder(loaded: Config) -> Any:
-    from kworker.supervisor.instance import StateFolder
+    from kworker.instance.state_folder import StateFolder
 
     return StateFolder(loaded.state_dir)
 

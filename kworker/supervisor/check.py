@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from setproctitle import setproctitle
 
 from kworker.config import Config
-from kworker.supervisor.child import ended, fork, kill_group
+from kworker.instance.child import ended, fork, kill_group
 
 _REPORT_BYTES_MAX = 1 << 20
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kworker.errors import ExitCode, KworkerError, NotRunning
-from kworker.supervisor.instance import StateFolder, connect
+from kworker.instance.state_folder import StateFolder, connect
 
 _ANSWER_TIMEOUT_S = 10.0
 

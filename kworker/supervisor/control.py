@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kworker.supervisor.instance import short_address
+from kworker.instance.state_folder import short_address
 
 LINE_BYTES_MAX = 64 << 10
 CONNECTIONS_MAX = 64

@@ -12,14 +12,14 @@ from kworker.config import Config
 from kworker.core.ending import of_a_stuck_one
 from kworker.core.restart import StartAgain
 from kworker.errors import ExitCode
-from kworker.supervisor.child import ended, fork
+from kworker.instance.child import ended, fork
+from kworker.instance.host_lock import HostLock
+from kworker.instance.proc import rss_bytes
+from kworker.instance.scoreboard import Field, Scoreboard, Text
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.fleet import Body
-from kworker.supervisor.host_lock import HostLock
-from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Death, Member
-from kworker.supervisor.proc import rss_bytes
-from kworker.supervisor.scoreboard import Field, Scoreboard, Text
 from kworker.supervisor.watch import why_silent
 
 _log = structlog.get_logger()

@@ -14,15 +14,15 @@ from kworker.config import Config
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp
 from kworker.errors import ExitCode
-from kworker.supervisor.child import ended, fork
-from kworker.supervisor.host_lock import HostLock
-from kworker.supervisor.instance import StateFolder
-from kworker.supervisor.journal import Journal
+from kworker.instance.child import ended, fork
+from kworker.instance.crash_journal import Journal
+from kworker.instance.host_lock import HostLock
+from kworker.instance.proc import stand_before
+from kworker.instance.scoreboard import Field, Scoreboard, Slot, hands_of
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.leftovers import Leftovers
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Death, Member
-from kworker.supervisor.proc import stand_before
-from kworker.supervisor.scoreboard import Field, Scoreboard, Slot, hands_of
 
 Body = Callable[[Config, Slot, int], int]
 """What a worker does: `worker.run`, or a test's stand-in."""

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kworker.core.ownership import Ownership
+from kworker.instance.scoreboard import Field, Text
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.scoreboard import Field, Text
 
 _LOOK_EVERY_S = 1.0
 At = tuple[str, int]

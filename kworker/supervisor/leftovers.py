@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kworker.supervisor.proc import in_group, title
+from kworker.instance.proc import in_group, title
 
 _log = structlog.get_logger()
 _NAMED_MOST = 10

@@ -10,9 +10,9 @@ from kworker.core.ending import Ending
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
 from kworker.core.wear import Wear, WearPolicy
-from kworker.supervisor.child import ended, send
-from kworker.supervisor.proc import Runners
-from kworker.supervisor.scoreboard import Field, Held, Slot
+from kworker.instance.child import ended, send
+from kworker.instance.proc import Runners
+from kworker.instance.scoreboard import Field, Held, Slot
 
 # Nobody's handler sends these to its own process; from outside they mean to end it.
 _WANTED = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import structlog
 
 from kworker.config import Config
+from kworker.instance.child import send
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.check import Check, Preflight, Report
-from kworker.supervisor.child import send
-from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 
 _log = structlog.get_logger()

@@ -8,12 +8,12 @@ import structlog
 
 from kworker.config import Config
 from kworker.errors import ConfigError, ExitCode
+from kworker.instance.host_lock import HostLock
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.check import Check, Preflight, Report
 from kworker.supervisor.control import Connection, Reply
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.followers import Followers
-from kworker.supervisor.host_lock import HostLock
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.roll import Roll
 

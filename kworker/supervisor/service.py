@@ -15,6 +15,8 @@ from kworker import log
 from kworker.config import Config
 from kworker.distribution import package_version
 from kworker.errors import AlreadyRunning, ConfigError, ExitCode, KworkerError
+from kworker.instance.host_lock import HostLock
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.check import Preflight
@@ -23,8 +25,6 @@ from kworker.supervisor.delay_child import DelayChild
 from kworker.supervisor.fleet import Body, Fleet
 from kworker.supervisor.followers import Followers
 from kworker.supervisor.group_lag import GroupLag
-from kworker.supervisor.host_lock import HostLock
-from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Member
 from kworker.supervisor.opening import Opening

@@ -12,8 +12,8 @@ import structlog
 from kworker.config import Config
 from kworker.core.restart import Backoff
 from kworker.errors import ExitCode
-from kworker.supervisor.child import ended, kill_group, send, spawn
-from kworker.supervisor.instance import StateFolder
+from kworker.instance.child import ended, kill_group, send, spawn
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.limits import Limits
 
 COMMAND = (sys.executable, "-P", "-m", "kworker.spark")  # like `kworker`, not from where it is

@@ -4,10 +4,10 @@ from time import monotonic_ns
 from typing import Any
 
 from kworker.core.phase import Phase
+from kworker.instance.proc import rss_bytes
+from kworker.instance.scoreboard import Field
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.member import Member
-from kworker.supervisor.proc import rss_bytes
-from kworker.supervisor.scoreboard import Field
 
 _COUNTERS = (
     "consumed",

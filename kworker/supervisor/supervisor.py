@@ -10,10 +10,10 @@ import structlog
 from setproctitle import setproctitle
 
 from kworker.config import Config
+from kworker.instance.child import reap
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.announcer import Announcer
-from kworker.supervisor.child import reap
 from kworker.supervisor.control import ControlServer
-from kworker.supervisor.instance import StateFolder
 from kworker.supervisor.notify import Notifier
 from kworker.supervisor.service import Mode, Parts, Service
 from kworker.supervisor.signals import Signals

@@ -8,11 +8,11 @@ from kworker.config import Config
 from kworker.core import ending
 from kworker.core.duration import format_duration
 from kworker.core.wear import WornOut, reason
+from kworker.instance.proc import Runners, rss_bytes
+from kworker.instance.scoreboard import Field, Held
 from kworker.supervisor.fleet import Fleet
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.member import Asked, Member
-from kworker.supervisor.proc import Runners, rss_bytes
-from kworker.supervisor.scoreboard import Field, Held
 
 _log = structlog.get_logger()
 

@@ -17,10 +17,10 @@ from kworker.core.lanes import Lanes
 from kworker.core.pace import Pace
 from kworker.core.record import Partition
 from kworker.core.retry import RetryPolicy
-from kworker.supervisor.instance import StateFolder
-from kworker.supervisor.journal import Journal, Watched
-from kworker.supervisor.refusals import Refusals
-from kworker.supervisor.scoreboard import Slot
+from kworker.instance.crash_journal import Journal, Watched
+from kworker.instance.rejections import Refusals
+from kworker.instance.scoreboard import Slot
+from kworker.instance.state_folder import StateFolder
 from kworker.topics import of_a_service
 from kworker.worker import identity
 from kworker.worker.assignment import Identify

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
-from kworker.supervisor.scoreboard import Hand
+from kworker.instance.scoreboard import Hand
 from kworker.worker.batching import AsyncBatchWork, Batch, BatchWork
 from kworker.worker.ended import Ended
 from kworker.worker.gathering import Gatherings

@@ -10,7 +10,7 @@ from kworker.core.bisection import Bisection, Ends, returned
 from kworker.core.message import Message
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
-from kworker.supervisor.scoreboard import Hand
+from kworker.instance.scoreboard import Hand
 from kworker.worker.calling import Batching
 from kworker.worker.ended import Ended
 from kworker.worker.handler import Handlers

@@ -25,8 +25,8 @@ from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Unpublishable
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
-from kworker.supervisor.proc import stand_before
-from kworker.supervisor.scoreboard import Scoreboard, Slot, Text, hands_of
+from kworker.instance.proc import stand_before
+from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
 from kworker.worker import handler
 from kworker.worker.assembly import make_pool, make_results
 from kworker.worker.dispatch import Pool

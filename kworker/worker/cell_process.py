@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from kworker.core.ending import Ending, of_a_stuck_one
 from kworker.core.suspects import Blame, End
 from kworker.host import oom_kills
-from kworker.supervisor.child import ended, send
-from kworker.supervisor.proc import rss_bytes
-from kworker.supervisor.scoreboard import Held, Scoreboard
+from kworker.instance.child import ended, send
+from kworker.instance.proc import rss_bytes
+from kworker.instance.scoreboard import Held, Scoreboard
 from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
 
 COMMAND = (sys.executable, "-m", "kworker.worker.cell")

@@ -26,7 +26,7 @@ from kworker.core.duration import format_duration
 from kworker.core.hops import Routes
 from kworker.core.phase import Phase
 from kworker.errors import ExitCode
-from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.topics import delay_ms, delay_pattern
 from kworker.worker.delay_heads import Heads
 from kworker.worker.delay_loop import DelayLoop

@@ -14,7 +14,7 @@ from kworker.core.outliving import Outliving
 from kworker.core.record import Partition, Record
 from kworker.core.stillness import Stillness
 from kworker.core.telling import TellDead
-from kworker.supervisor.refusals import Refusals
+from kworker.instance.rejections import Refusals
 from kworker.worker.claimant import Claimant
 from kworker.worker.ended import Ended
 from kworker.worker.pool import Take

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from kworker.supervisor.scoreboard import Slot
+from kworker.instance.scoreboard import Slot
 
 _PID_BYTES = 4
 _RECORDED = (signal.SIGTERM, signal.SIGUSR2)  # by the worker's handlers, which a copy has, too

@@ -12,7 +12,7 @@ from kworker.clients.kafka import At
 from kworker.clients.properties import admin_properties, own_member
 from kworker.config import Config
 from kworker.errors import Unreachable
-from kworker.supervisor.scoreboard import Text
+from kworker.instance.scoreboard import Text
 from kworker.topics import source_topics
 from kworker.worker.aside import aside
 

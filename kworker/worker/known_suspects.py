@@ -7,7 +7,7 @@ import structlog
 
 from kworker.core.record import Record
 from kworker.core.suspects import Place, Suspect
-from kworker.supervisor.journal import Journal, Watched
+from kworker.instance.crash_journal import Journal, Watched
 from kworker.worker.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()

@@ -13,7 +13,7 @@ import structlog
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
-from kworker.supervisor.scoreboard import Hand
+from kworker.instance.scoreboard import Hand
 from kworker.worker.ended import Ended
 from kworker.worker.pool import Take, emptied, place_of
 from kworker.worker.work import AsyncWork

@@ -11,7 +11,7 @@ from typing import NoReturn
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
-from kworker.supervisor.scoreboard import Hand
+from kworker.instance.scoreboard import Hand
 from kworker.worker.ended import Ended
 from kworker.worker.placement import Placement, PlacementPolicy
 from kworker.worker.work import Work

@@ -18,7 +18,7 @@ from kworker.config import Config
 from kworker.core.failure import Failure
 from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
-from kworker.supervisor.scoreboard import Scoreboard, hands_of
+from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.topics import BYTES_MAX, TopicInfo, source_topics
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_poller, make_pool, make_results

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from kworker.core.suspects import Place, Suspect
-from kworker.supervisor.journal import KEPT_S, Watched, packed, unpacked
+from kworker.instance.crash_journal import KEPT_S, Watched, packed, unpacked
 
 _EVERY_S = 1.0
 

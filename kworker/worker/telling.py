@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from kworker.clients.kafka import At
 from kworker.clients.watch import KafkaWatch
-from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.worker.poller import Poller
 from kworker.worker.topic_facts import TopicFacts
 

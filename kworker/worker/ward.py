@@ -13,7 +13,7 @@ from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.core.restart import Backoff
 from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, TrialPolicy
-from kworker.supervisor.scoreboard import Held, hands_of
+from kworker.instance.scoreboard import Held, hands_of
 from kworker.worker.cell_process import COMMAND, CellProcess, Gone
 from kworker.worker.known_suspects import KnownSuspects
 from kworker.worker.shared_suspects import SharedSuspects

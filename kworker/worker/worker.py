@@ -24,8 +24,8 @@ from kworker.core.failure import Failure
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
 from kworker.group_note import GroupNote
-from kworker.supervisor.proc import catches, rss_bytes
-from kworker.supervisor.scoreboard import Field, Slot, Text
+from kworker.instance.proc import catches, rss_bytes
+from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.topics import written_topics
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results

@@ -20,7 +20,7 @@ from kworker.core.offset_map import Committed, Identity
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
-from kworker.supervisor.refusals import Refusals
+from kworker.instance.rejections import Refusals
 from kworker.worker.assignment import Identify
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.claimant import Claimant

@@ -12,7 +12,7 @@ from kworker.core.lanes import Lanes
 from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
-from kworker.supervisor.refusals import Refusals
+from kworker.instance.rejections import Refusals
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch

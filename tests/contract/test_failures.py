@@ -16,8 +16,8 @@ from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
 from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
 from kworker.core.telling import TellDead
-from kworker.supervisor.journal import Journal
-from kworker.supervisor.refusals import Refusals
+from kworker.instance.crash_journal import Journal
+from kworker.instance.rejections import Refusals
 from kworker.worker.claim_book import Answers
 from kworker.worker.handler import Handler, Handlers
 from kworker.worker.topic_facts import TopicFacts

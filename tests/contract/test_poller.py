@@ -11,7 +11,7 @@ from kworker.clients.memory import Event, MemoryKafka
 from kworker.core import offset_map
 from kworker.core.offset_map import Committed, Identity, encode, origin_of
 from kworker.core.outcome import Failed, Output
-from kworker.supervisor.scoreboard import Scoreboard
+from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.intake import Fenced
 from kworker.worker.telling import Telling
 from kworker.worker.topic_facts import TopicFacts

@@ -13,7 +13,7 @@ from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Output, TooLarge, Unpublishable
 from kworker.core.retry import RetryPolicy
 from kworker.core.telling import TellDead
-from kworker.supervisor.refusals import Refusals
+from kworker.instance.rejections import Refusals
 from tests.contract.bench import DEAD, GROUP, RESULTS, Bench, retry_topic
 
 BOTH = pytest.mark.parametrize("name", ["", "w-0"], ids=["at least once", "exactly once"])

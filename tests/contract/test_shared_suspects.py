@@ -7,7 +7,7 @@ import pytest
 
 from kworker.core.suspects import Place, Suspect
 from kworker.errors import Unreachable
-from kworker.supervisor.journal import Journal, Watched
+from kworker.instance.crash_journal import Journal, Watched
 from kworker.worker.known_suspects import KnownSuspects
 from kworker.worker.shared_suspects import SharedSuspects
 from tests.contract.claims import Store

@@ -17,7 +17,7 @@ from kworker.core.message import Message, Undecodable
 from kworker.core.outcome import Failed, Output, Unavailable, Unpublishable
 from kworker.core.record import Partition, Record
 from kworker.core.telling import TellDead
-from kworker.supervisor.scoreboard import Scoreboard, Slot, Text
+from kworker.instance.scoreboard import Scoreboard, Slot, Text
 from kworker.worker.batch_pool import BatchPool, Crew, LoopCrew, ThreadCrew
 from kworker.worker.batching import Batch, async_batch_work, batch_work
 from kworker.worker.calling import Batching, batching

@@ -9,7 +9,7 @@ import pytest
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.headers import Source
 from kworker.core.record import Partition, Record
-from kworker.supervisor.scoreboard import Scoreboard
+from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.cell import Cell, Parent
 from kworker.worker.ended import Ended
 from kworker.worker.pool import Take

@@ -13,7 +13,7 @@ from kworker.core.outcome import Failed, Output
 from kworker.core.pace import AHEAD_MOST, Pace
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
-from kworker.supervisor.journal import Journal, Watched, packed
+from kworker.instance.crash_journal import Journal, Watched, packed
 from kworker.worker.claim_book import BUSY_S, OWN_BUSY_S
 from kworker.worker.claimant import GATHER_S
 from kworker.worker.shared_suspects import SharedSuspects

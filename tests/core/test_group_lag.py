@@ -5,7 +5,7 @@ import pytest
 from kworker.clients.admin import Refused
 from kworker.clients.group_view import GroupView
 from kworker.errors import Unreachable
-from kworker.supervisor.scoreboard import Scoreboard, Text
+from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.group_lag import GroupLag
 from tests.waiting import eventually
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kworker.core.suspects import Suspect
-from kworker.supervisor.journal import Journal
+from kworker.instance.crash_journal import Journal
 
 PLACE = ("orders", 3, 77)
 DAY_S = 24 * 3600

@@ -14,19 +14,16 @@ FLOORS = (
     ("config_problems", "config_tables", "config_schema", "log", "times", "group_note", "host"),
     ("topics", "distribution"),
     ("clients", "jars"),
-    ("config_rules", "config_file"),
+    ("config_rules", "config_file", "instance"),
     ("dead_import", "redrive", "transactions", "preflight"),
-    ("sandbox", "spark", "worker"),
-    ("supervisor",),
-    ("import_probe", "rejecting", "twins"),
+    ("sandbox", "spark", "worker", "twins"),
+    ("supervisor", "import_probe", "rejecting"),
     ("cli",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Still run up. A line that is no longer true makes the test red: the list only shrinks.
 UP = {
-    ("supervisor", "twins"),
     ("topics", "clients"),
-    ("worker", "supervisor"),
 }
 KEPT_FROM_CORE = {
     "asyncio",

@@ -13,7 +13,7 @@ import pytest
 
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
-from kworker.supervisor.scoreboard import Scoreboard, Text
+from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.ended import Ended
 from kworker.worker.loop_pool import LoopPool
 from kworker.worker.pool import Take, ThreadPool

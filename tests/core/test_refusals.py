@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from kworker.core.headers import Source
-from kworker.supervisor.refusals import KEPT_S, Refusals
+from kworker.instance.rejections import KEPT_S, Refusals
 
 RECORD = Source("orders", 3, 1042, 1_700_000_000_123)
 ARMED_S = 1_790_000_000.0

@@ -6,7 +6,7 @@ import pytest
 
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
-from kworker.supervisor.scoreboard import Field, Held, Scoreboard, Text
+from kworker.instance.scoreboard import Field, Held, Scoreboard, Text
 
 
 def board() -> Scoreboard:

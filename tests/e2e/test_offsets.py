@@ -14,8 +14,8 @@ from kworker import config_file
 from kworker.cli.main import run
 from kworker.clients.watch import KafkaWatch
 from kworker.core.offset_map import Identity, encode, origin_of
+from kworker.instance.state_folder import StateFolder
 from kworker.preflight import ensure_start_offsets
-from kworker.supervisor.instance import StateFolder
 from tests.harness import kafka
 from tests.harness.service import Service
 from tests.waiting import eventually

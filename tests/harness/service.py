@@ -18,8 +18,8 @@ from kworker import config_file
 from kworker.clients.admin import Admin
 from kworker.clients.properties import admin_properties
 from kworker.errors import KworkerError
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.client import Client
-from kworker.supervisor.instance import StateFolder
 from kworker.topics import SETTINGS, plan
 from tests.harness import kafka, recorded
 from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns, of_process
@@ -54,7 +54,7 @@ ECHO = lasting(0)
 # As a prelude: of another host are the lock that it takes, and the end of its client ids.
 OTHER_HOST = """
 from kworker import host
-from kworker.supervisor import host_lock
+from kworker.instance import host_lock
 host.fingerprint = lambda: "0ddba115"
 here = host_lock.address
 host_lock.address = lambda *of: here(*of) + b"/elsewhere"

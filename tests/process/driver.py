@@ -29,11 +29,11 @@ from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
 from kworker.core.wear import WearPolicy
 from kworker.errors import ConfigError, ExitCode, KworkerError
-from kworker.supervisor import host_lock
+from kworker.instance import host_lock
+from kworker.instance.crash_journal import Journal
+from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.supervisor.check import Report
-from kworker.supervisor.journal import Journal
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.scoreboard import Field, Slot, Text
 from kworker.supervisor.service import Parts
 from kworker.supervisor.supervisor import Supervisor
 

@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 
 from kworker.core.message import Message
-from kworker.supervisor.scoreboard import Scoreboard, Text
+from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.forked import ForkGuard
 from kworker.worker.results import Results
 from kworker.worker.topic_facts import TopicFacts

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
+from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.client import Client
-from kworker.supervisor.instance import StateFolder
 from tests.lines import whole_lines
 from tests.waiting import eventually
 

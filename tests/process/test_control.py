@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from kworker.errors import NotRunning
+from kworker.instance.state_folder import StateFolder, connect
 from kworker.supervisor.client import Client, Refused
-from kworker.supervisor.instance import StateFolder, connect
 from tests.process.service import Service
 from tests.waiting import eventually, repeated
 

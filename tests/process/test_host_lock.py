@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kworker.supervisor.host_lock import Holder, address, holder
+from kworker.instance.host_lock import Holder, address, holder
 from tests.process.driver import read_config
 from tests.process.service import Service
 from tests.waiting import eventually

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from kworker.core.suspects import Suspect
-from kworker.supervisor.journal import Journal
+from kworker.instance.crash_journal import Journal
 from tests.process.service import Service
 from tests.waiting import eventually
 

@@ -14,8 +14,8 @@ from kworker.core.failure import Described, Failure
 from kworker.core.headers import ATTEMPT, SOURCE, Envelope
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
-from kworker.supervisor.journal import Journal
-from kworker.supervisor.proc import rss_bytes
+from kworker.instance.crash_journal import Journal
+from kworker.instance.proc import rss_bytes
 from kworker.worker.cell_process import COMMAND
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.ward import Ward
