@@ -133,14 +133,12 @@ class DeltaFence:
 
     def _leftovers(self) -> list[str]:
         """The marks of a first write that was begun; one of them may be half made."""
+        folder = self._folder
         try:
-            return (
-                [name for name in self._folder.names("") if name.startswith(MAKING)]
-                if self._folder
-                else []
-            )
+            names = folder.names("") if folder else []
         except CALL_FAILED:
             return []
+        return [name for name in names if name.startswith(MAKING)]
 
     def _maker(self) -> Mark | None:
         """Who has made the table, which is a claim while nobody has written to it."""
