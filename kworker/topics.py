@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kworker.clients.properties import OWN_TOPICS
 from kworker.config import Config
 from kworker.core.duration import parse_duration
 
@@ -20,7 +19,9 @@ SETTINGS = (
     "retention.bytes",
 )
 """The topic settings that kworker looks at."""
-_OF_A_SERVICE = re.compile("|".join(OWN_TOPICS))
+NEVER_READ = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.dead(\.state)?$")
+"""What a regular expression must never read as a source: the topics of kworker services."""
+_OF_A_SERVICE = re.compile("|".join((*NEVER_READ, r"^.*\.requeue$")))
 
 
 class TopicInfo(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Literal
 
 from kworker import host
 from kworker.config import Config, Settings
+from kworker.topics import NEVER_READ
 
 Properties = dict[str, str | int | float | bool]
 Slot = int | Literal["delay", "spark"]
@@ -68,9 +69,6 @@ _LEADER_DEFAULTS: Mapping[str, str | int | bool] = {
 _LEADER_BUSY_MS = 600_000
 # With the newer protocol the broker sets the session's length, and refuses a client that does.
 _CLASSIC_ONLY = frozenset({"session.timeout.ms"})
-# What a regular expression must never read as a source: the topics of kworker services.
-_NEVER_READ = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.dead(\.state)?$")
-OWN_TOPICS = (*_NEVER_READ, r"^.*\.requeue$")
 
 
 def speaks_new_protocol(config: Settings) -> bool:
@@ -175,7 +173,7 @@ def _owned_by_consumer(config: Config, slot: Slot) -> Properties:
     else:
         owned["partition.assignment.strategy"] = "range"
     if config.source.pattern:
-        owned["topic.blacklist"] = ",".join([*_NEVER_READ, *_other_requeues(config)])
+        owned["topic.blacklist"] = ",".join([*NEVER_READ, *_other_requeues(config)])
     if config.workers.membership == "static":
         owned["group.instance.id"] = instance_id(config, slot)
     return owned
