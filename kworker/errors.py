@@ -52,12 +52,6 @@ class Unreachable(KworkerError):
     exit_code = ExitCode.UNREACHABLE
 
 
-class GaveUp(KworkerError):
-    """One worker slot died again and again before its first poll: read the log."""
-
-    exit_code = ExitCode.GAVE_UP
-
-
 class AlreadyRunning(KworkerError):
     """Another supervisor holds this instance, or a twin has taken its identity."""
 
@@ -68,7 +62,3 @@ class DrainTimedOut(KworkerError):
     """Not all that was in hand could finish; the rest is delivered again."""
 
     exit_code = ExitCode.DRAIN_TIMED_OUT
-
-
-class LostPartition(KworkerError):
-    """Another worker owns the partition now: drop the work."""

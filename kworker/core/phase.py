@@ -14,11 +14,6 @@ class Phase(IntEnum):
     GONE = 5
 
     @property
-    def polling(self) -> bool:
-        """Polling goes on from joining until the last commit, draining included."""
-        return Phase.JOINING <= self <= Phase.DRAINING
-
-    @property
     def taking(self) -> bool:
         """Only now may new records be handed to the pool."""
         return self in (Phase.JOINING, Phase.RUNNING)

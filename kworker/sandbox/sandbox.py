@@ -120,14 +120,8 @@ class Sandbox:
         """As it ran before. Without `wait` it may be one of too few to elect a leader."""
         self._start_one(f"broker-{node}", wait=wait)
 
-    def redis_pid(self) -> int:
-        return self._running("redis").pid
-
     def stop_redis(self, *, kill: bool = False) -> None:
         self._stop_one("redis", kill=kill)
-
-    def start_redis(self) -> None:
-        self._start_one("redis", wait=True)
 
     @property
     def _path(self) -> Path:

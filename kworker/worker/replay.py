@@ -30,7 +30,6 @@ from kworker.worker.topic_facts import TopicFacts
 
 _LOG = structlog.get_logger()
 
-_BATCH_BYTES = 1_000_000  # the library's own default
 _LOOK_EVERY_S = 2.0  # at the brokers
 _TELL_EVERY_S = 5.0  # what is wrong
 _MARKS_S = 2.0  # for what Redis is still to be told
