@@ -12,7 +12,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from kworker.config import Log
+from kworker.config.model import Log
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event")

@@ -15,21 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kworker.clients.properties import (
+from kworker.config.client_properties import (
     Properties,
     admin_properties,
     consumer_properties,
     speaks_new_protocol,
     worker_producer_properties,
 )
-from kworker.config import Config, format_size
-from kworker.config_rules import WORKER_BYTES, memory_ceiling
-from kworker.core.idempotency import names_function
-from kworker.distribution import how_to_install
-from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
-from kworker.group_note import GroupNote, lost
-from kworker.jars import find_java
-from kworker.topics import (
+from kworker.config.model import Config, format_size
+from kworker.config.rules import WORKER_BYTES, memory_ceiling
+from kworker.config.topics import (
     BYTES_MAX,
     SETTINGS,
     TopicInfo,
@@ -39,6 +34,11 @@ from kworker.topics import (
     plan,
     source_topics,
 )
+from kworker.core.idempotency import names_function
+from kworker.distribution import how_to_install
+from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
+from kworker.group_note import GroupNote, lost
+from kworker.jars import find_java
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from kworker.config import Config
+from kworker.config.model import Config
+from kworker.config.topics import TopicInfo, delay_pattern, source_topics
 from kworker.core.headers import SOURCE, Forged, Source
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import KworkerError, UsageError
 from kworker.instance.rejections import Place
-from kworker.topics import TopicInfo, delay_pattern, source_topics
 
 At = tuple[str, int]
 

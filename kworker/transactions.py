@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kworker.clients.properties import Properties
+from kworker.config.client_properties import Properties
 from kworker.errors import ConfigError, KworkerError, Unreachable
 from kworker.jars import KAFKA, KAFKA_LOGGING, KAFKA_TOOLS, fetch, find_java
 

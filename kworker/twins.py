@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kworker import host
-from kworker.clients.properties import consumer_properties, delay_group, instance_id
-from kworker.config import Config
+from kworker.config.client_properties import consumer_properties, delay_group, instance_id
+from kworker.config.model import Config
 from kworker.errors import ExitCode, KworkerError
 from kworker.instance.host_lock import Holder, holder
 from kworker.instance.state_folder import StateFolder

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kworker import config_file
-from kworker.config import Config
+from kworker.config import toml_file
+from kworker.config.model import Config
 from kworker.spark.session import archives, close_session, open_session
 
 
@@ -17,12 +17,12 @@ def main(path: str) -> None:
     # Standard output is for answers; a JVM says there what it likes.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    config = config_file.load(path)
+    config = toml_file.load(path)
     assert config.spark
     session = open_session(config, archives(config.spark.tables, progress=print))
     for line in sys.stdin:
         # In a session of its own, so that no table is one of before.
-        found = rows(session.newSession(), config_file.load(line.rstrip("\n")))
+        found = rows(session.newSession(), toml_file.load(line.rstrip("\n")))
         answers.write(json.dumps(found) + "\n")
     close_session(session, config)
 

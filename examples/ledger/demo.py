@@ -21,7 +21,7 @@ import database
 from confluent_kafka import Producer
 from handlers import URL
 
-from kworker import config_file
+from kworker.config import toml_file
 
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE / "kworker.toml"
@@ -46,7 +46,7 @@ def open_books(books: database.Database) -> None:
 
 def write(count: int) -> set[str]:
     """New transfers, keyed by who pays, once Kafka has acknowledged all; their ids."""
-    config = config_file.load(CONFIG)
+    config = toml_file.load(CONFIG)
     servers = config.kafka.common["bootstrap.servers"]
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
     run = uuid.uuid4().hex[:8]

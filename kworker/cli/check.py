@@ -8,10 +8,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kworker import config_file, preflight, twins
+from kworker import preflight, twins
 from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
-from kworker.config import Config, Spark, format_size
-from kworker.config_rules import memory_ceiling
+from kworker.config import toml_file
+from kworker.config.model import Config, Spark, format_size
+from kworker.config.rules import memory_ceiling
 from kworker.core.duration import format_duration
 from kworker.core.offset_map import unsettled_max
 from kworker.errors import ConfigError, ExitCode
@@ -61,7 +62,7 @@ def check(
     does not answer; 0: fit to start.
     """
     try:
-        loaded = config_file.load(config)
+        loaded = toml_file.load(config)
     except ConfigError as error:
         if as_json:
             _print_json({"ok": False, "exit_code": error.exit_code, "problems": error.problems})

@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.config import Config
-from kworker.config_schema import file_schema
+from kworker.config import toml_file
+from kworker.config.model import Config
+from kworker.config.schema import file_schema
 
 app = typer.Typer(help="What is configured, and what may be.", no_args_is_help=True)
 
@@ -23,7 +23,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show what is in force: the file, the environment over it, and the defaults; no secrets."""
-    shown = masked(config_file.load(config))
+    shown = masked(toml_file.load(config))
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
         return
@@ -64,7 +64,7 @@ def _is_secret(key: str) -> bool:
 
 
 def _name(item: Any, index: int) -> Any:
-    """As `config_keys.dotted` names it."""
+    """As `keys.dotted` names it."""
     name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) else index
 

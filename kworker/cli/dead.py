@@ -10,7 +10,6 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from kworker import config_file
 from kworker.cli import dead_options, dead_view
 from kworker.cli.dead_options import (
     DryRunOption,
@@ -21,6 +20,7 @@ from kworker.cli.dead_options import (
     SelectOption,
 )
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.config import toml_file
 from kworker.core import headers as names
 from kworker.core.dead_letters import DeadLetter, Group, Selection, grouped
 from kworker.core.dead_lines import as_data, as_line
@@ -60,7 +60,7 @@ def list_(
     """
     from kworker.cli.dead_access import access
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     selection = dead_options.selection(None, select, now_ms())
     tally = Tally()
     with access(loaded) as found:
@@ -117,7 +117,7 @@ def show(
     """
     from kworker.cli.dead_access import access
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     selection = dead_options.selection([position], None, now_ms())
     with access(loaded) as found:
         spans = found.dead.spans(selection)
@@ -167,7 +167,7 @@ def redrive(
     from kworker.cli.dead_access import access, target
     from kworker.cli.dead_repair import perform
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     selection = dead_options.selection(positions, select, now_ms())
     pace = Pace(dead_options.rate(rate))
     with access(loaded, to) as found:
@@ -194,7 +194,7 @@ def discard(
     from kworker.cli.dead_access import access
     from kworker.cli.dead_repair import perform
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     selection = dead_options.selection(positions, select, now_ms())
     if everything == bool(selection):
         raise UsageError("say which: positions, --select reason=…, or --everything alone")
@@ -219,7 +219,7 @@ def export(
     """
     from kworker.cli.dead_access import access
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     selection = dead_options.selection(positions, select, now_ms())
     with access(loaded) as found, _written(output) as file:
         resolutions = found.dead.resolutions()
@@ -272,7 +272,7 @@ def import_(
     from kworker.cli.dead_repair import Report, Watch, resolve
     from kworker.dead_import import EditedFile
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     pace = Pace(dead_options.rate(rate))
     with access(loaded) as found:
         requeue = found.requeue()

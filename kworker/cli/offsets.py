@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.cli.positions import (
     GOALS,
@@ -16,13 +15,14 @@ from kworker.cli.positions import (
     print_moves,
     print_partitions,
 )
-from kworker.clients.properties import admin_properties
-from kworker.config import Config
+from kworker.config import toml_file
+from kworker.config.client_properties import admin_properties
+from kworker.config.model import Config
+from kworker.config.topics import source_topics
 from kworker.core.offset_map import Committed, Identity, Settled, origin_of, same_topic
 from kworker.core.positions import Goal, Standing
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.instance.state_folder import StateFolder
-from kworker.topics import source_topics
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
@@ -40,7 +40,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     Example: [bold]kworker offsets show --json[/bold]
     """
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     admin = _admin(loaded)
     rows = _standings(loaded, admin, [*_sources(loaded, admin), loaded.requeue_topic])
     if as_json:
@@ -78,7 +78,7 @@ def reset(
     What lies before the new position and was not settled is skipped; what lies behind it comes
     again. An offset that a partition does not hold becomes the nearest that it does.
     """
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     goal = _goal(to)
     admin = _admin(loaded)
     if not dry_run:

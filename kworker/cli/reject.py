@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.config import Config
+from kworker.config import toml_file
+from kworker.config.model import Config
 from kworker.errors import KworkerError, UsageError
 from kworker.times import ago, iso, now_ms
 
@@ -48,7 +48,7 @@ def reject(
 
     if listing == (record is not None) or (listing and undo):
         raise UsageError("reject: one record, as TOPIC:PARTITION:OFFSET, or --list")
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     folder = StateFolder(loaded.state_dir)
     folder.make()
     refusals = Refusals(folder.rejected)
@@ -77,8 +77,8 @@ def _found(config: Config, place: "Place") -> "Source":
     # Imported by what needs a broker only: `kworker --help` does not.
     from kworker.cli.dead_access import TIMEOUT_S
     from kworker.clients.admin import Admin
-    from kworker.clients.properties import admin_properties
     from kworker.clients.reader import TopicReader
+    from kworker.config.client_properties import admin_properties
     from kworker.rejecting import Search
 
     properties = admin_properties(config)
@@ -133,6 +133,6 @@ def resume(
 
     if not accept_dead:
         raise UsageError("resume: nothing but --accept-dead is there to resume")
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     reply = Client(loaded.name, StateFolder(loaded.state_dir)).ask("accept_dead")
     typer.echo(f"{reply['workers']} workers let die what their breakers hold")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kworker import config_file, log
+from kworker import log
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.clients.properties import admin_properties
-from kworker.config import Config
+from kworker.config import toml_file
+from kworker.config.client_properties import admin_properties
+from kworker.config.model import Config
 from kworker.errors import KworkerError, UsageError
 from kworker.times import now_ms, parse_time
 
@@ -70,7 +71,7 @@ def replay(
     """
     from kworker.worker.stretch import Course
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     window = _window(from_, to, every)
     admin = _admin(loaded)
     found = _survey(loaded, admin, window)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.config import Config
+from kworker.config import toml_file
+from kworker.config.model import Config
 from kworker.core.duration import parse_duration
 from kworker.errors import (
     ConfigError,
@@ -44,7 +44,7 @@ def start(
     """Run the service: the supervisor in the foreground, its workers below it."""
     from kworker.supervisor.start import serve
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     if daemon:
         _start_daemon(loaded, config, _seconds(timeout))
     else:
@@ -62,7 +62,7 @@ def stop(
     """Drain the service and wait until it is gone; --timeout is how long."""
     from kworker.supervisor.client import Client, Mute
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     client = Client(loaded.name, _folder(loaded))
     supervisor = client.supervisor()
     end_at = time.monotonic() + _seconds(timeout) if timeout else None
@@ -94,7 +94,7 @@ def status(
     """
     from kworker.cli import status_view
 
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     if as_json and watch:
         while True:
             typer.echo(json.dumps(_ask(loaded, "status")))
@@ -113,13 +113,13 @@ def status(
 @app.command(rich_help_panel=_PANEL)
 def restart(config: ConfigOption = None) -> None:
     """Replace the workers one at a time, with the code as it is now."""
-    _roll(config_file.load(config), "restart")
+    _roll(toml_file.load(config), "restart")
 
 
 @app.command(rich_help_panel=_PANEL)
 def reload(config: ConfigOption = None) -> None:
     """Read kworker.toml again and replace the workers one at a time; a mistake changes nothing."""
-    _roll(config_file.load(config), "reload")
+    _roll(toml_file.load(config), "reload")
 
 
 @app.command(rich_help_panel=_PANEL, context_settings={"ignore_unknown_options": True})
@@ -128,14 +128,14 @@ def scale(
     config: ConfigOption = None,
 ) -> None:
     """Change the number of workers until the next start."""
-    reply = _ask(config_file.load(config), "scale", to=to)
+    reply = _ask(toml_file.load(config), "scale", to=to)
     typer.echo(f"{reply['processes']} workers")
 
 
 @app.command(rich_help_panel=_PANEL)
 def dump(config: ConfigOption = None) -> None:
     """Have every process write its stacks to the service's standard error."""
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     pids = ", ".join(str(pid) for pid in _ask(loaded, "dump")["dumped"])
     where = f"{_folder(loaded).log} with --daemon, the journal under systemd"
     typer.echo(f"stacks of workers {pids} are in the service's log ({where})")

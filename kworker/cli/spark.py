@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kworker import config_file
 from kworker.cli import spark_compact, spark_reset
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.config import toml_file
 from kworker.errors import NotRunning
 from kworker.spark.progress import read_progress
 
@@ -55,7 +55,7 @@ def reset(
     Checkpoints in an object store or HDFS are reached by a Spark of its own, some seconds more.
     Where each host has checkpoints of its own, reset on the host whose job starts next.
     """
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     with spark_reset.begin(loaded, table) as begin:
         begin.perform(where, dry_run=dry_run, as_json=as_json)
 
@@ -75,7 +75,7 @@ def compact(
     GCS). Delta and Iceberg only. The old files stay, for readers and for time travel, until you
     vacuum them.
     """
-    spark_compact.perform(config_file.load(config), table, as_json=as_json)
+    spark_compact.perform(toml_file.load(config), table, as_json=as_json)
 
 
 @app.command()
@@ -84,7 +84,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Tell the state of the job and of each table, as it wrote it last."""
-    settings = config_file.load(config)
+    settings = toml_file.load(config)
     told = read_progress(settings.state_dir)
     if told is None:
         raise NotRunning(f"the Spark job of {settings.name} has not run yet: kworker spark run")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kworker.config import Config, Spark, Table
+from kworker.config.model import Config, Spark, Table
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.spark.lease import Holder, Lease
 
@@ -55,7 +55,7 @@ def _refuse_elsewhere(config: Config) -> None:
     """Waits for those that ended without leaving: Kafka takes them for members a while longer."""
     # Imported by what needs a broker only.
     from kworker.clients import roster
-    from kworker.clients.properties import admin_properties, leader_properties
+    from kworker.config.client_properties import admin_properties, leader_properties
 
     member = leader_properties(config)
     group = str(member["group.id"])

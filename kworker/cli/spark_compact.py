@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kworker.cli.spark_access import chosen, configured, held
-from kworker.config import Config, Table
+from kworker.config.model import Config, Table
 from kworker.errors import AlreadyRunning, KworkerError
 from kworker.spark.guard import takes_one_writer
 from kworker.spark.lease import Lease

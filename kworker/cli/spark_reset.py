@@ -11,8 +11,8 @@ import typer
 
 from kworker.cli.positions import GOALS, as_data, moves, parse_goal, print_moves
 from kworker.cli.spark_access import chosen, configured, held
-from kworker.clients.properties import admin_properties
-from kworker.config import Config, Table
+from kworker.config.client_properties import admin_properties
+from kworker.config.model import Config, Table
 from kworker.core.positions import Move, Standing
 from kworker.errors import ConfigError, KworkerError, UsageError
 from kworker.spark.checkpoint import (

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.clients.properties import admin_properties
-from kworker.config import Config
-from kworker.errors import ConfigError, ExitCode, Unreachable
-from kworker.topics import (
+from kworker.config import toml_file
+from kworker.config.client_properties import admin_properties
+from kworker.config.model import Config
+from kworker.config.topics import (
     SETTINGS,
     TopicInfo,
     TopicSpec,
@@ -22,6 +21,7 @@ from kworker.topics import (
     plan,
     source_topics,
 )
+from kworker.errors import ConfigError, ExitCode, Unreachable
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
@@ -63,7 +63,7 @@ def create(
     kworker's topics take the source topics' partitions (the most of several), replication and
     min.insync.replicas.
     """
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     admin = _admin(loaded)
     outcome = Outcome()
     if partitions:
@@ -148,7 +148,7 @@ def _say(outcome: Outcome) -> None:
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show the service's topics as they are, and in what they differ from what `create` makes."""
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     admin = _admin(loaded)
     sources = source_topics(loaded, admin.topic_names())
     names = [*sources, *own_topics(loaded), *loaded.delivery.topics]

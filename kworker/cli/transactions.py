@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kworker import config_file
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.clients.properties import admin_properties
-from kworker.config import Config
+from kworker.config import toml_file
+from kworker.config.client_properties import admin_properties
+from kworker.config.model import Config
+from kworker.config.topics import own_topics, source_topics
 from kworker.errors import KworkerError, UsageError
-from kworker.topics import own_topics, source_topics
 from kworker.transactions import OFFSETS, Tool, Transaction, offsets_partition
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def show(
     open ends with its producer, or by its time-out. Kafka's own tool is asked; it needs Java
     17, and is fetched once.
     """
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     found = _found(loaded, older)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
@@ -70,7 +70,7 @@ def abort(
     come again, and what that one transaction had written is there twice. What hangs in other
     topics ends with the next transaction of its producer, and is left alone.
     """
-    loaded = config_file.load(config)
+    loaded = toml_file.load(config)
     tool, admin = _tool(loaded), _admin(loaded)
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:

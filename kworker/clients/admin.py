@@ -28,9 +28,9 @@ from confluent_kafka.admin import (
 
 from kworker.clients.kafka import committed_in
 from kworker.clients.watch import NO_ID
+from kworker.config.topics import TopicInfo, TopicSpec
 from kworker.core.offset_map import Committed, Identity
 from kworker.errors import KworkerError, Unreachable
-from kworker.topics import TopicInfo, TopicSpec
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kworker.config import Config
+from kworker.config.model import Config
 
 _ANSWER_S = 3.0  # the other may have much to do
 _ANSWER_BYTES_MAX = 4096

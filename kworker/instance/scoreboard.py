@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from itertools import accumulate
 
-from kworker.config import Workers
+from kworker.config.model import Workers
 from kworker.core.phase import Phase
 from kworker.core.record import PLACE_BITS
 

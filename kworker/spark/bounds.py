@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kworker.config import Spark, Table
+from kworker.config.model import Spark, Table
 
 Range = tuple[int, int]
 Sample = Callable[[frozenset[tuple[int, Range]]], float | None]

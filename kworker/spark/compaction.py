@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from kworker.config import Config, Table
+from kworker.config.model import Config, Table
 from kworker.errors import KworkerError
 from kworker.spark.lease import Lease
 from kworker.spark.reasons import reason

@@ -7,7 +7,7 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from kworker.config import Config, Table
+from kworker.config.model import Config, Table
 from kworker.core.bisection import Bisection
 from kworker.errors import KworkerError
 from kworker.spark.aside import Failing, among, keep, kept, left_out

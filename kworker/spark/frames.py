@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kworker.config import Config, Table
-from kworker.config_tables import RECORD_COLUMN, RESCUED_COLUMN
+from kworker.config.model import Config, Table
+from kworker.config.spark_rules import RECORD_COLUMN, RESCUED_COLUMN
 from kworker.spark.aside import among
 from kworker.spark.batches import Shape, Span, unchanged
 from kworker.spark.kafka_options import ending_offsets, source_options, starting_offsets

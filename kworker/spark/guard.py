@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from kworker.config import Table
+from kworker.config.model import Table
 from kworker.spark.checkpoint import (
     Checkpoint,
     Damaged,

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.errors import KworkerError
 from kworker.jars import find_java
 from kworker.spark.folders import Folder, LocalFolder

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kworker.clients.leader import Leadership
 from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
-from kworker.clients.properties import admin_properties, leader_properties
 from kworker.clients.samples import record_bytes
-from kworker.config import Config, Table
+from kworker.config.client_properties import admin_properties, leader_properties
+from kworker.config.model import Config, Table
 from kworker.errors import ConfigError, KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.spark.bounds import Bounds

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kworker.clients.offsets import TopicWatch
-from kworker.config import Config, Table
+from kworker.config.model import Config, Table
 from kworker.errors import ConfigError
 from kworker.spark.aside import kept, left_out
 from kworker.spark.batches import BatchWriter

@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from setproctitle import setproctitle
 
-from kworker import config_file, log
+from kworker import log
+from kworker.config import toml_file
 from kworker.errors import ExitCode, KworkerError
 from kworker.spark.job import Job
 from kworker.spark.stop import StopRequest, end_with_parent
@@ -37,7 +38,7 @@ def _run(config: Path | None, *, once: bool) -> int:
         return ExitCode.FAILURE
     setproctitle("kworker: spark")
     try:
-        settings = config_file.load(config)
+        settings = toml_file.load(config)
         log.configure(settings.log)
         quieten_py4j()
         Job(settings, stop, once=once).run()

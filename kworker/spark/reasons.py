@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from kworker.config import Table
+from kworker.config.model import Table
 from kworker.spark.checkpoint import damaged_state
 from kworker.spark.folders import LocalFolder
 from kworker.spark.guard import next_step

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kworker.config import Table
+from kworker.config.model import Table
 from kworker.core.positions import Move, Standing
 from kworker.spark.checkpoint import Positions, Survey
 

@@ -23,7 +23,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kworker import jars
-from kworker.config import Config, Spark, Table
+from kworker.config.model import Config, Spark, Table
 from kworker.errors import KworkerError, Unreachable
 from kworker.host import oom_kills, spark_heap_bytes
 from kworker.spark.class_data import given_options

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
-from kworker.config import Spark, Table
+from kworker.config.model import Spark, Table
 from kworker.core.duration import parse_duration
 from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from kworker.config import Table
-from kworker.config_tables import LEADING_COLUMNS, RESCUED_COLUMN
+from kworker.config.model import Table
+from kworker.config.spark_rules import LEADING_COLUMNS, RESCUED_COLUMN
 from kworker.spark.plain import plainly_written
 from kworker.spark.sql import identifier, literal
 from kworker.spark.values import fits, whole_characters, written

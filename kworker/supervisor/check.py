@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from setproctitle import setproctitle
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.instance.child import ended, fork, kill_group
 
 _REPORT_BYTES_MAX = 1 << 20

@@ -8,7 +8,7 @@ import structlog
 from setproctitle import setproctitle
 
 from kworker import log
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.ending import of_a_stuck_one
 from kworker.core.restart import StartAgain
 from kworker.errors import ExitCode

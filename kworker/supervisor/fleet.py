@@ -10,7 +10,7 @@ import structlog
 from setproctitle import setproctitle
 
 from kworker import log
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp
 from kworker.errors import ExitCode

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import structlog
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.instance.child import send
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.check import Check, Preflight, Report

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.errors import ConfigError, ExitCode
 from kworker.instance.host_lock import HostLock
 from kworker.supervisor.announcer import Announcer

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from kworker import log
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.distribution import package_version
 from kworker.errors import AlreadyRunning, ConfigError, ExitCode, KworkerError
 from kworker.instance.host_lock import HostLock

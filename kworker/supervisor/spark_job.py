@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.restart import Backoff
 from kworker.errors import ExitCode
 from kworker.instance.child import ended, kill_group, send, spawn

@@ -4,8 +4,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from kworker import config_file, log
-from kworker.config import Config
+from kworker import log
+from kworker.config import toml_file
+from kworker.config.model import Config
 from kworker.errors import ExitCode
 from kworker.supervisor.check import Report
 from kworker.supervisor.service import Parts
@@ -24,7 +25,7 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
         body=partial(worker.run, began=began),
         delay=partial(delay.run, began=began),
         preflight=_preflight,
-        reread=lambda: config_file.load(named),
+        reread=lambda: toml_file.load(named),
     )
     return Supervisor(config, parts, ready_fd).run()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 from setproctitle import setproctitle
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.instance.child import reap
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.announcer import Announcer

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core import ending
 from kworker.core.duration import format_duration
 from kworker.core.wear import WornOut, reason

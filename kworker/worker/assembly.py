@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kworker.clients.kafka import At, KafkaProducer
-from kworker.clients.properties import transactional_id, worker_producer_properties
 from kworker.clients.transactions import KafkaTransactor
-from kworker.config import Config, Idempotency
+from kworker.config.client_properties import transactional_id, worker_producer_properties
+from kworker.config.model import Config, Idempotency
+from kworker.config.topics import of_a_service
 from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
@@ -21,7 +22,6 @@ from kworker.instance.crash_journal import Journal, Watched
 from kworker.instance.rejections import Refusals
 from kworker.instance.scoreboard import Slot
 from kworker.instance.state_folder import StateFolder
-from kworker.topics import of_a_service
 from kworker.worker import identity
 from kworker.worker.assignment import Identify
 from kworker.worker.backlog import Backlog, BacklogPolicy

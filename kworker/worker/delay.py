@@ -12,22 +12,22 @@ import setproctitle
 import structlog
 
 from kworker.clients.kafka import KafkaConsumer
-from kworker.clients.properties import (
+from kworker.clients.transactions import KafkaTransactor
+from kworker.clients.watch import KafkaWatch
+from kworker.config.client_properties import (
     admin_properties,
     delay_consumer_properties,
     delay_producer_properties,
     transactional_id,
 )
-from kworker.clients.transactions import KafkaTransactor
-from kworker.clients.watch import KafkaWatch
-from kworker.config import Config
+from kworker.config.model import Config
+from kworker.config.topics import delay_ms, delay_pattern
 from kworker.core.delays import HoldPolicy
 from kworker.core.duration import format_duration
 from kworker.core.hops import Routes
 from kworker.core.phase import Phase
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.topics import delay_ms, delay_pattern
 from kworker.worker.delay_heads import Heads
 from kworker.worker.delay_loop import DelayLoop
 from kworker.worker.doubt import FencedByTwin, FencePolicy, Fences

@@ -9,11 +9,11 @@ import structlog
 from kworker.clients.admin import Refused
 from kworker.clients.group_view import GroupView, GroupWatcher
 from kworker.clients.kafka import At
-from kworker.clients.properties import admin_properties, own_member
-from kworker.config import Config
+from kworker.config.client_properties import admin_properties, own_member
+from kworker.config.model import Config
+from kworker.config.topics import source_topics
 from kworker.errors import Unreachable
 from kworker.instance.scoreboard import Text
-from kworker.topics import source_topics
 from kworker.worker.aside import aside
 
 _LOG = structlog.get_logger()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.batch import mark_of
 from kworker.core.message import Message
 from kworker.errors import ConfigError

@@ -8,18 +8,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 import structlog
 
 from kworker.clients.kafka import At, KafkaConsumer, Listener, Refused
-from kworker.clients.properties import (
-    Properties,
-    admin_properties,
-    consumer_properties,
-)
 from kworker.clients.watch import KafkaWatch
-from kworker.config import Config
+from kworker.config.client_properties import Properties, admin_properties, consumer_properties
+from kworker.config.model import Config
+from kworker.config.topics import BYTES_MAX, TopicInfo, source_topics
 from kworker.core.failure import Failure
 from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
-from kworker.topics import BYTES_MAX, TopicInfo, source_topics
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_poller, make_pool, make_results
 from kworker.worker.handler import Handlers

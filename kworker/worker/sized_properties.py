@@ -1,6 +1,6 @@
 """The sizes of a worker's producer, which follow the limits of the topics that it writes."""
 
-from kworker.clients.properties import Properties
+from kworker.config.client_properties import Properties
 from kworker.worker.topic_facts import TopicFacts
 
 # The library's own defaults.

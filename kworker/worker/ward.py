@@ -6,7 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.duration import format_duration
 from kworker.core.failure import Described, Failure
 from kworker.core.outcome import Failed

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
 from kworker.core.message import Headers

@@ -17,16 +17,16 @@ import setproctitle
 import structlog
 
 from kworker.clients.kafka import KafkaConsumer, Listener
-from kworker.clients.properties import admin_properties, consumer_properties
 from kworker.clients.watch import KafkaWatch
-from kworker.config import Config
+from kworker.config.client_properties import admin_properties, consumer_properties
+from kworker.config.model import Config
+from kworker.config.topics import written_topics
 from kworker.core.failure import Failure
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
 from kworker.group_note import GroupNote
 from kworker.instance.proc import catches, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.topics import written_topics
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
 from kworker.worker.doubt import FencedByTwin

@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kworker.clients.kafka import At, KafkaConsumer, KafkaProducer, Listener
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
-from kworker.clients.properties import transactional
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch
+from kworker.config.client_properties import transactional
 from kworker.core.message import Headers
 from kworker.core.offset_map import Identity
 from tests.harness.kafka import change_topic

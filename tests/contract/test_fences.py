@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructType
 
-from kworker import config_file
+from kworker.config import toml_file
 from kworker.spark import delta_log
 from kworker.spark.fences import Fenced
 from kworker.spark.frames import keeps_state
@@ -73,7 +73,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkSess
     tables = "".join(TABLE.format(name=name, format=format_) for name, format_ in names)
     (folder / "kworker.toml").write_text(CONFIG + tables)
     (folder / "state" / "spark").mkdir(parents=True)
-    config = config_file.load(folder / "kworker.toml")
+    config = toml_file.load(folder / "kworker.toml")
     assert config.spark
     found = archives(config.spark.tables, progress=lambda _: None)
     session = open_session(config, found)

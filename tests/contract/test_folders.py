@@ -8,7 +8,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from kworker import config_file
+from kworker.config import toml_file
 from kworker.spark.checkpoint import (
     Note,
     draw_up,
@@ -56,7 +56,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, mounted: Path) -> Iterator
     file = tmp_path_factory.mktemp("folders") / "kworker.toml"
     mount = '"spark.hadoop.fs.viewfs.mounttable.kworker.link./c"'
     file.write_text(f'{CONFIG}{mount} = "{mounted.as_uri()}"\n')
-    config = config_file.load(str(file))
+    config = toml_file.load(str(file))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"):
             patch.setenv(name, os.environ.get(name, ""))

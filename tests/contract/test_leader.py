@@ -30,8 +30,8 @@ from confluent_kafka.admin import (
 )
 
 from kworker.clients.leader import CLOSE_TIMEOUT_S, Leadership
-from kworker.clients.properties import admin_properties, leader_properties
-from kworker.config import Config
+from kworker.config.client_properties import admin_properties, leader_properties
+from kworker.config.model import Config
 from kworker.sandbox import Sandbox
 from tests.contract import raw_commit
 from tests.contract.candidate import Candidate, now

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kworker import config_file
-from kworker.clients.properties import CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
-from kworker.config import Config, Section
-from kworker.config_keys import all_keys, section_of, takes
-from kworker.config_schema import file_schema
+from kworker.config import toml_file
+from kworker.config.client_properties import CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
+from kworker.config.keys import all_keys, section_of, takes
+from kworker.config.model import Config, Section
+from kworker.config.schema import file_schema
 from kworker.core.duration import format_duration, parse_duration
 from kworker.errors import ConfigError
 
@@ -45,7 +45,7 @@ def load(tmp_path: Path) -> Load:
     def written_and_loaded(text: str) -> Config:
         file = tmp_path / "kworker.toml"
         file.write_text(text)
-        return config_file.load(file)
+        return toml_file.load(file)
 
     return written_and_loaded
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kworker import config_file
 from kworker.cli.config import MASK, masked
 from kworker.cli.config import show as show_command
+from kworker.config import toml_file
 from kworker.errors import ConfigError
 from tests.core.test_config import Load, Problems, load, problems, toml
 
@@ -27,10 +27,10 @@ def test_the_file_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("named.toml", "variable.toml", "kworker.toml"):
         (tmp_path / name).write_text(toml())
     monkeypatch.chdir(tmp_path)
-    assert config_file.find() == tmp_path / "kworker.toml"
+    assert toml_file.find() == tmp_path / "kworker.toml"
     monkeypatch.setenv("KWORKER_CONFIG", "variable.toml")
-    assert config_file.find() == tmp_path / "variable.toml"
-    assert config_file.find("named.toml") == tmp_path / "named.toml"
+    assert toml_file.find() == tmp_path / "variable.toml"
+    assert toml_file.find("named.toml") == tmp_path / "named.toml"
 
 
 def test_no_file_tells_where_was_looked_and_what_to_do(
@@ -38,20 +38,20 @@ def test_no_file_tells_where_was_looked_and_what_to_do(
 ) -> None:
     """One line, with the next step."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config_file, "SYSTEM_FILE", tmp_path / "etc" / "kworker.toml")
+    monkeypatch.setattr(toml_file, "SYSTEM_FILE", tmp_path / "etc" / "kworker.toml")
     with pytest.raises(ConfigError) as refused:
-        config_file.find()
+        toml_file.find()
     assert str(refused.value) == (
         f"no configuration at {tmp_path}/kworker.toml, {tmp_path}/etc/kworker.toml: name one"
         " with --config or $KWORKER_CONFIG, or write one with kworker init"
     )
     with pytest.raises(ConfigError, match=r"/other\.toml is not there; kworker init"):
-        config_file.find("other.toml")
+        toml_file.find("other.toml")
     with pytest.raises(ConfigError, match="is a folder; name the file in it"):
-        config_file.find(tmp_path)
+        toml_file.find(tmp_path)
     monkeypatch.setenv("KWORKER_CONFIG", "other.toml")
     with pytest.raises(ConfigError, match=r"other\.toml \(\$KWORKER_CONFIG\) is not there"):
-        config_file.find()
+        toml_file.find()
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"[a]\n[a]"])
@@ -60,7 +60,7 @@ def test_what_is_not_toml_is_told_with_its_place(tmp_path: Path, content: bytes)
     file = tmp_path / "kworker.toml"
     file.write_bytes(content)
     with pytest.raises(ConfigError) as refused:
-        config_file.load(file)
+        toml_file.load(file)
     [line] = refused.value.problems
     assert line.startswith(f"{file} is not TOML: ")
     assert "\n" not in line
@@ -176,8 +176,8 @@ def test_loading_leaves_the_import_path_alone_and_import_path_extends_it_once(
     monkeypatch.setattr(sys, "path", ["before"])
     config = load(toml())
     assert sys.path == ["before"]
-    config_file.import_path(config)
-    config_file.import_path(config)
+    toml_file.import_path(config)
+    toml_file.import_path(config)
     assert sys.path == [str(config.file.parent), "before"]
 
 

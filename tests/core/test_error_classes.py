@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 
 from kworker.clients.kafka import Refused
-from kworker.clients.properties import transactional
 from kworker.clients.transactions import Abortable, Broken, KafkaTransactor
+from kworker.config.client_properties import transactional
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 from tests.core.mock_cluster import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kworker import Message
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.message import Undecodable
 from kworker.errors import ConfigError
 from kworker.worker import handler

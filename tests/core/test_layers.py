@@ -10,11 +10,9 @@ import kworker
 PACKAGE = Path(kworker.__file__).parent
 # From the ground up: a room imports from its own floor and from those below.
 FLOORS = (
-    ("errors", "core", "config", "config_keys", "config_env"),
-    ("config_problems", "config_tables", "config_schema", "log", "times", "group_note", "host"),
-    ("topics", "distribution"),
-    ("clients", "jars"),
-    ("config_rules", "config_file", "instance"),
+    ("errors", "core", "host", "distribution"),
+    ("config", "jars", "times", "group_note"),
+    ("clients", "instance", "log"),
     ("dead_import", "redrive", "transactions", "preflight"),
     ("sandbox", "spark", "worker", "twins"),
     ("supervisor", "import_probe", "rejecting"),

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kworker import Message, Retry, Unavailable, config_file
+from kworker import Message, Retry, Unavailable
+from kworker.config import toml_file
 from kworker.core.message import Undecodable
 from kworker.worker import handler
 from kworker.worker.calling import Call
@@ -74,7 +75,7 @@ def load(books: Books, example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
     made = []
 
     def load() -> Call:
-        made.append(handler.load(config_file.load(LEDGER / "kworker.toml")))
+        made.append(handler.load(toml_file.load(LEDGER / "kworker.toml")))
         return made[-1].of("transfers")
 
     yield load
@@ -176,7 +177,7 @@ def test_what_is_committed_is_on_the_disk(book: Call, example: ModuleType, books
 
 def test_each_thread_has_a_connection_to_postgresql(example: ModuleType) -> None:
     """The two numbers stand in two files."""
-    config = config_file.load(LEDGER / "kworker.toml")
+    config = toml_file.load(LEDGER / "kworker.toml")
     assert config.workers.threads == example.database.CONNECTIONS_MAX
 
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from kworker import host
 from kworker.clients.admin import bare_reason, refusals
-from kworker.clients.properties import (
+from kworker.clients.transactions import KafkaTransactor
+from kworker.config.client_properties import (
     admin_properties,
     consumer_properties,
     leader_properties,
     producer_properties,
     transactional,
 )
-from kworker.clients.transactions import KafkaTransactor
-from kworker.config import Config
+from kworker.config.model import Config
 
 
 def config(*, membership: str = "static", topic: str = "orders", **kafka: Any) -> Config:

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from kworker import host
 from kworker.clients.samples import record_bytes
-from kworker.config import Spark, Table
+from kworker.config.model import Spark, Table
 from kworker.spark.bounds import RECENT, Bound, Bounds, bound_of, ranges
 from tests.core.mock_cluster import MockCluster
 

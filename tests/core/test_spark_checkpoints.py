@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kworker.config import Table
+from kworker.config.model import Table
 from kworker.core.positions import Move, Standing
 from kworker.spark.checkpoint import (
     Damaged,

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from kworker import config_file
 from kworker.cli import spark_access, spark_reset
 from kworker.cli.main import run
 from kworker.cli.spark_reset import Begin
 from kworker.clients import roster
 from kworker.clients.kafka import At
-from kworker.config import Table
+from kworker.config import toml_file
+from kworker.config.model import Table
+from kworker.config.topics import TopicInfo
 from kworker.core.offset_map import Committed
 from kworker.errors import ExitCode, Unreachable
 from kworker.spark.checkpoint import Note, read_note, write_note
 from kworker.spark.folders import LocalFolder
 from kworker.spark.guard import Guard, Topic, takes_one_writer
 from kworker.spark.lease import Lease
-from kworker.topics import TopicInfo
 
 TABLES = {
     "orders": "",
@@ -122,7 +122,7 @@ class Brokers:
 
 def beginning(file: Path, brokers: Any) -> Begin:
     """A reset of a table whose checkpoint is of the topic with the id `id-1`."""
-    config = config_file.load(str(file))
+    config = toml_file.load(str(file))
     assert config.spark
     folder = LocalFolder(file.parent / "data" / "c" / "orders")
     write_note(folder, Note("orders.results", "id-1", merged=False))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from kworker.config import Config, Kafka, Source, Spark, Table
+from kworker.config.model import Config, Kafka, Source, Spark, Table
 from kworker.errors import ConfigError
 from kworker.spark import launch
 from kworker.spark.bounds import Bounds

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from kworker.config import Config
-from kworker.topics import TopicInfo, differences, own_topics, plan, source_topics
+from kworker.config.model import Config
+from kworker.config.topics import TopicInfo, differences, own_topics, plan, source_topics
 
 SMALL = TopicInfo(3, 1, {"max.message.bytes": "1000", "min.insync.replicas": "1"})
 LARGE = TopicInfo(2, 3, {"max.message.bytes": "9000", "min.insync.replicas": "2"})

@@ -15,8 +15,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient, NewPartitions
 from redis import Redis
 
-from kworker import config_file, preflight
-from kworker.config import Config, Idempotency
+from kworker import preflight
+from kworker.config import toml_file
+from kworker.config.model import Config, Idempotency
 from kworker.errors import ExitCode
 from kworker.group_note import GroupNote
 from tests.e2e.conftest import Kworker, Meanwhile
@@ -140,7 +141,7 @@ def test_a_handler_that_will_not_import_is_told_with_its_last_words(
     configured: Configured, handlers: str, words: str
 ) -> None:
     """Whatever its import does, the check survives and says where it was."""
-    [found] = preflight.handlers(config_file.load(configured(handlers=handlers)))
+    [found] = preflight.handlers(toml_file.load(configured(handlers=handlers)))
     assert (found.key, found.exit_code) == ("handler", ExitCode.CONFIG)
     assert words in found.problem
 
@@ -158,7 +159,7 @@ def test_a_check_shows_the_handlers_trouble_without_a_traceback(
 
 def test_an_import_that_never_ends_is_given_up(configured: Configured) -> None:
     """It may be the machine, so this alone is no reason to refuse a start for ever."""
-    config = config_file.load(configured(handlers="import threading\nthreading.Event().wait()\n"))
+    config = toml_file.load(configured(handlers="import threading\nthreading.Event().wait()\n"))
     [found] = preflight.handlers(config, timeout_s=2)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert "not imported within 2 s" in found.problem
@@ -167,14 +168,14 @@ def test_an_import_that_never_ends_is_given_up(configured: Configured) -> None:
 def test_handlers_that_cannot_fit_in_memory_are_refused(configured: Configured) -> None:
     """Every worker would be over its limit before its first record."""
     file = configured("[workers]\nmemory = '400MiB'", handlers="x = b'x' * (500 << 20)\n" + HANDLER)
-    [found] = preflight.handlers(config_file.load(file))
+    [found] = preflight.handlers(toml_file.load(file))
     assert (found.key, found.exit_code) == ("workers.memory", ExitCode.CONFIG)
     assert found.problem.startswith("400MiB, and 5")
 
 
 def test_handlers_that_leave_no_room_for_records_are_told(configured: Configured) -> None:
     file = configured("[workers]\nmemory = '400MiB'", handlers="x = b'x' * (200 << 20)\n" + HANDLER)
-    [found] = preflight.handlers(config_file.load(file))
+    [found] = preflight.handlers(toml_file.load(file))
     assert (found.key, found.exit_code) == ("workers.memory", ExitCode.OK)
     assert "it would be replaced often" in found.problem
 
@@ -182,14 +183,14 @@ def test_handlers_that_leave_no_room_for_records_are_told(configured: Configured
 def test_a_handler_of_one_topic_is_named_by_its_own_key(configured: Configured) -> None:
     """With several, the reader must know which."""
     file = configured('[handlers]\n"cfg-nowhere" = "elsewhere:handle"')
-    [found] = preflight.handlers(config_file.load(file))
+    [found] = preflight.handlers(toml_file.load(file))
     assert found.key == "handlers.cfg-nowhere"
 
 
 def test_a_transform_that_will_not_import_is_told_with_its_table(configured: Configured) -> None:
     """It would fail only after Spark has started."""
     table = '[[spark.tables]]\nname = "t"\npath = "p"\ntransform = "transforms:gone"'
-    [found] = preflight.spark(config_file.load(configured(table)))
+    [found] = preflight.spark(toml_file.load(configured(table)))
     assert found.key == "spark.tables[t].transform"
     assert "No module named 'transforms'" in found.problem
 
@@ -199,7 +200,7 @@ def test_a_pattern_without_topics_is_told(
 ) -> None:
     """Nothing could be created for it."""
     file = configured(servers=bootstrap, topic="^cfg-nothing-like-this")
-    [found] = preflight.online(config_file.load(file))
+    [found] = preflight.online(toml_file.load(file))
     assert (found.exit_code, found.key) == (ExitCode.CONFIG, "source.topics")
     assert found.problem == "no topic matches ^cfg-nothing-like-this"
 
@@ -272,10 +273,10 @@ def test_redis_that_does_not_answer_is_told_without_its_password(
     """The same check is content with one that does."""
     idempotency = '[idempotency]\nkey = "key"\nredis = '
     address = f"redis://:s3cret@127.0.0.1:{free_port()}/0"
-    [found] = preflight.redis(config_file.load(configured(f'{idempotency}"{address}"')))
+    [found] = preflight.redis(toml_file.load(configured(f'{idempotency}"{address}"')))
     assert found.exit_code is ExitCode.UNREACHABLE
     assert "s3cret" not in str(found)
-    assert preflight.redis(config_file.load(configured(f'{idempotency}"{redis_url}"'))) == []
+    assert preflight.redis(toml_file.load(configured(f'{idempotency}"{redis_url}"'))) == []
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
@@ -306,7 +307,7 @@ def test_a_redis_without_a_disk_is_told_and_no_reason_not_to_start(
 ) -> None:
     """Only its restart would repeat effects; snapshots now and then are something."""
     file = configured(f'[idempotency]\nkey = "key"\nredis = "{changed_redis}"')
-    config = config_file.load(file)
+    config = toml_file.load(file)
     with Redis.from_url(changed_redis) as redis:
         redis.config_set("appendonly", "no")
         [found] = preflight.redis(config)
@@ -321,7 +322,7 @@ def test_a_redis_without_a_disk_is_told_and_no_reason_not_to_start(
 def test_an_idempotency_function_that_will_not_import_is_told(configured: Configured) -> None:
     """Else no record would have an id."""
     file = configured('[idempotency]\nkey = "handlers:order_id"\nredis = "redis://127.0.0.1:1"')
-    [found] = preflight.handlers(config_file.load(file))
+    [found] = preflight.handlers(toml_file.load(file))
     assert found.key == "idempotency.key"
     assert "nothing callable named 'order_id'" in found.problem
 
@@ -348,7 +349,7 @@ def service(
         lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
         file = configured(servers=bootstrap, topic=source, source=lines)
         assert kworker("topics", "create", "--config", file).returncode == 0
-        return config_file.load(file)
+        return toml_file.load(file)
 
     return make
 

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kworker import config_file
 from kworker.cli.main import run
 from kworker.clients.watch import KafkaWatch
+from kworker.config import toml_file
 from kworker.core.offset_map import Identity, encode, origin_of
 from kworker.instance.state_folder import StateFolder
 from kworker.preflight import ensure_start_offsets
@@ -218,7 +218,7 @@ def test_what_is_no_position_is_told_with_what_is(desk: Desk, to: str) -> None:
 
 def test_it_is_refused_while_the_service_runs_here(desk: Desk) -> None:
     """Its next commit would undo it."""
-    folder = StateFolder(config_file.load(desk.service.config).state_dir)
+    folder = StateFolder(toml_file.load(desk.service.config).state_dir)
     folder.make()
     lock = folder.lock()
     try:
@@ -253,7 +253,7 @@ def test_it_is_refused_while_the_group_has_members_anywhere(desk: Desk, member: 
 
 def test_a_group_that_has_lost_its_positions_goes_on_after_a_reset(desk: Desk) -> None:
     """It ran before, so `start` decides nothing any more: a person does."""
-    config = config_file.load(desk.service.config)
+    config = toml_file.load(desk.service.config)
     assert ensure_start_offsets(config) == []
     assert desk.committed() == both(desk, 0)
     group = desk.service.name

@@ -8,8 +8,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from kworker import config_file
-from kworker.clients.properties import transactional_id
+from kworker.config import toml_file
+from kworker.config.client_properties import transactional_id
 from tests.harness.kafka import Writer, numbered, read_all
 from tests.harness.service import Service, service
 from tests.waiting import eventually
@@ -63,7 +63,7 @@ def test_a_stranger_who_takes_our_ids_costs_time_and_nothing_else(
         prelude=OLD,
     ) as struck:
         struck.serve()
-        config = config_file.load(struck.config)
+        config = toml_file.load(struck.config)
         ids = [transactional_id(config, 0), transactional_id(config, 1)]
         ids.append(transactional_id(config, "delay"))
         for number in range(1, FENCES + 1):

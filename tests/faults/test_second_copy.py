@@ -14,7 +14,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kworker import config_file, host, preflight, twins
+from kworker import host, preflight, twins
+from kworker.config import toml_file
 from kworker.errors import ExitCode
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, numbered
@@ -135,7 +136,7 @@ def test_without_the_right_to_see_the_group_it_starts_and_says_what_that_costs(
     admin = AdminClient({"bootstrap.servers": strict})
     for made in admin.create_acls([AclBinding(*rule, *deny)]).values():
         made.result(10)
-    config = config_file.load(blind.config)
+    config = toml_file.load(blind.config)
     eventually(lambda: twins.look(config).findings, what="the rule holds")
     found = twins.look(config)
     assert (found.elsewhere, preflight.exit_code(found.findings)) == ([], ExitCode.OK)

@@ -14,13 +14,13 @@ from typing import Any
 
 import psutil
 
-from kworker import config_file
 from kworker.clients.admin import Admin
-from kworker.clients.properties import admin_properties
+from kworker.config import toml_file
+from kworker.config.client_properties import admin_properties
+from kworker.config.topics import SETTINGS, plan
 from kworker.errors import KworkerError
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.client import Client
-from kworker.topics import SETTINGS, plan
 from tests.harness import kafka, recorded
 from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns, of_process
 from tests.waiting import eventually
@@ -142,7 +142,7 @@ class Service:
 
     def create_topics(self) -> None:
         """The service's own topics, as `topics create` makes them; the source is there."""
-        config = config_file.load(self.config)
+        config = toml_file.load(self.config)
         admin = Admin(admin_properties(config), timeout_s=COMMAND_TIMEOUT_S)
         planned = plan(config, admin.topics(self.topics, SETTINGS))
         names = {spec.name for spec in planned}

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from kworker import log
-from kworker.config import Config, Kafka, Log, Source, Spark, Table, Workers
+from kworker.config.model import Config, Kafka, Log, Source, Spark, Table, Workers
 from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
 from kworker.core.wear import WearPolicy
@@ -81,7 +81,7 @@ def _tell_of_twins(config: Config, report: Report) -> None:
 
 
 def read_config(folder: Path) -> Config:
-    """As `config_file.load`, from what the test wrote."""
+    """As `toml_file.load`, from what the test wrote."""
     settings = _read(folder / "settings.json")
     if "mistake" in settings:
         raise ConfigError(settings["mistake"])

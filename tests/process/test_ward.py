@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kworker.config import Config, DeadLetter, Kafka, Source, Workers
+from kworker.config.model import Config, DeadLetter, Kafka, Source, Workers
 from kworker.core.failure import Described, Failure
 from kworker.core.headers import ATTEMPT, SOURCE, Envelope
 from kworker.core.outcome import Failed

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from kworker import config_file
-from kworker.config import Config
+from kworker.config import toml_file
+from kworker.config.model import Config
 from kworker.spark.query import causes
 from kworker.spark.reasons import explained
 from kworker.spark.session import archives, close_session, open_session
@@ -51,7 +51,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     sums = '[[spark.tables]]\nname = "sums"\npath = "data/sums"\nmode = "complete"\n'
     file.write_text(f"{CONFIG}{tables}{sums}")
     (file.parent / "state" / "spark").mkdir(parents=True)
-    return config_file.load(str(file))
+    return toml_file.load(str(file))
 
 
 @pytest.fixture(scope="module")

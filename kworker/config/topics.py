@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kworker.config import Config
+from kworker.config.model import Config
 from kworker.core.duration import parse_duration
 
 # A record that waits or is dead carries more headers than the one it was.

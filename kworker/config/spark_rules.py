@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from kworker.config import Settings, Spark, Table
-from kworker.config_keys import Key, nearest
-from kworker.config_problems import Problem
+from kworker.config.keys import Key, nearest
+from kworker.config.model import Settings, Spark, Table
+from kworker.config.validation import Problem
 from kworker.core.duration import parse_duration
 
 Problems = Iterator[Problem]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from kworker.config import Raw, Settings
-from kworker.config_keys import CLIENT_SECTIONS, Key, suggestion
+from kworker.config.keys import CLIENT_SECTIONS, Key, suggestion
+from kworker.config.model import Raw, Settings
 
 
 class Problem(NamedTuple):

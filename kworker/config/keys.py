@@ -5,7 +5,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from kworker.config import Kafka, Section, Settings
+from kworker.config.model import Kafka, Section, Settings
 
 Key = tuple[str | int, ...]
 """Where a value stands in the file: `("spark", "tables", 0, "mode")`."""

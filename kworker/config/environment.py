@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_origin
 
-from kworker.config_keys import KAFKA_TABLES, Key, all_keys, is_table, nearest, takes
+from kworker.config.keys import KAFKA_TABLES, Key, all_keys, is_table, nearest, takes
 
 PREFIX = "KWORKER_"
 # Not keys of the file: where it is, where fetched archives go, where a test build crashes, and

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kworker.config import Settings
+from kworker.config.model import Settings
 
 _ELSEWHERE = {
     "title": "A value that stands elsewhere",

@@ -5,17 +5,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from kworker.clients.properties import (
+from kworker.config.client_properties import (
     CONSUMER_DEFAULTS,
     PRODUCER_DEFAULTS,
     speaks_new_protocol,
     transactional,
 )
-from kworker.config import Settings, format_size
-from kworker.config_keys import Key, nearest
-from kworker.config_problems import Problem
+from kworker.config.keys import Key, nearest
+from kworker.config.model import Settings, format_size
+from kworker.config.topics import of_a_service
+from kworker.config.validation import Problem
 from kworker.core.duration import format_duration
-from kworker.topics import of_a_service
 
 Problems = Iterator[Problem]
 

@@ -1,4 +1,4 @@
-"""The configuration as a model: every key, its default, its bounds. Reading it is `config_file`."""
+"""The configuration as a model: every key, its default, its bounds. Reading it is `toml_file`."""
 
 import os
 import re

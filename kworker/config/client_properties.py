@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from kworker import host
-from kworker.config import Config, Settings
-from kworker.topics import NEVER_READ
+from kworker.config.model import Config, Settings
+from kworker.config.topics import NEVER_READ
 
 Properties = dict[str, str | int | float | bool]
 Slot = int | Literal["delay", "spark"]

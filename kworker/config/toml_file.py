@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kworker.config import Config, Raw, Settings, Table
-from kworker.config_env import Override, overrides
-from kworker.config_keys import KAFKA_TABLES, Key, dotted, flat, is_table, takes
-from kworker.config_problems import GOT, Problem, judge, overlaps
-from kworker.config_rules import RULES
-from kworker.config_tables import tables
+from kworker.config.environment import Override, overrides
+from kworker.config.keys import KAFKA_TABLES, Key, dotted, flat, is_table, takes
+from kworker.config.model import Config, Raw, Settings, Table
+from kworker.config.rules import RULES
+from kworker.config.spark_rules import tables
+from kworker.config.validation import GOT, Problem, judge, overlaps
 from kworker.errors import ConfigError
 
 SYSTEM_FILE = Path("/etc/kworker/kworker.toml")

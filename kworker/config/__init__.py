@@ -1,0 +1,1 @@
+"""The configuration: its model, the file and environment it comes from, the rules it must keep."""
