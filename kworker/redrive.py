@@ -12,11 +12,11 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from kworker.clients.kafka import Refused
+from kworker.clock import now_ms
 from kworker.core.outcome import Output
 from kworker.core.repair import Pace, Step, batches
 from kworker.core.resolutions import How, Resolution, resolved
 from kworker.errors import AlreadyRunning, Unreachable
-from kworker.times import now_ms
 
 T = TypeVar("T")
 

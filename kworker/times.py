@@ -1,6 +1,5 @@
 """Points in time as a person types and reads them."""
 
-import time
 from datetime import UTC, datetime
 
 from kworker.core.duration import parse_duration
@@ -54,8 +53,3 @@ def ago(at_ms: int, now_ms: int) -> str:
         if seconds >= of:
             return f"{seconds // of}{unit}"
     return f"{seconds}s"
-
-
-def now_ms() -> int:
-    """Of the wall clock."""
-    return time.time_ns() // 1_000_000

@@ -20,6 +20,7 @@ from kworker.cli.dead_options import (
     SelectOption,
 )
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.core import headers as names
 from kworker.core.dead_letters import DeadLetter, Group, Selection, grouped
@@ -27,7 +28,6 @@ from kworker.core.dead_lines import as_data, as_line
 from kworker.core.repair import Pace, Step, Tally, Work, fresh, unresolved
 from kworker.core.resolutions import Resolution, Resolutions
 from kworker.errors import KworkerError, UsageError
-from kworker.times import now_ms
 
 app = typer.Typer(
     help="Dead letters: what failed for good, and its repair.",

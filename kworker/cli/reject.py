@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.errors import KworkerError, UsageError
-from kworker.times import ago, iso, now_ms
+from kworker.times import ago, iso
 
 if TYPE_CHECKING:
     from kworker.core.headers import Source

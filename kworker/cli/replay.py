@@ -14,11 +14,12 @@ import typer
 
 from kworker import log
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config
 from kworker.errors import KworkerError, UsageError
-from kworker.times import now_ms, parse_time
+from kworker.times import parse_time
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

@@ -11,6 +11,7 @@ import typer
 
 from kworker.cli.positions import GOALS, as_data, moves, parse_goal, print_moves
 from kworker.cli.spark_access import chosen, configured, held
+from kworker.clock import now_ms
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config, Table
 from kworker.core.positions import Move, Standing
@@ -31,7 +32,6 @@ from kworker.spark.guard import is_merged
 from kworker.spark.lease import local_folder
 from kworker.spark.marks import MAKING
 from kworker.spark.reset import Reset, from_committed
-from kworker.times import now_ms
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

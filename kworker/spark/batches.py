@@ -7,13 +7,13 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from kworker.clock import now_ms
 from kworker.spark.checkpoint import Positions
 from kworker.spark.fences import Fence, Fenced
 from kworker.spark.marks import Mark, Step, step
 from kworker.spark.session import CALL_FAILED
 from kworker.spark.sinks import Sink
 from kworker.spark.tables import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
-from kworker.times import now_ms
 
 Shape = Callable[[DataFrame], DataFrame]
 """Makes a table's rows of those of the results."""

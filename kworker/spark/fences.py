@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from kworker.clock import now_ms
 from kworker.errors import KworkerError
 from kworker.spark.delta_log import DeltaLog
 from kworker.spark.folders import Folder
@@ -17,7 +18,6 @@ from kworker.spark.session import CALL_FAILED
 from kworker.spark.simple import is_simple
 from kworker.spark.sinks import Sink, is_there
 from kworker.spark.tables import merge_statement
-from kworker.times import now_ms
 
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _VIEW = "kworker_rows"  # in a session that the batches of one query have for themselves

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from kworker.clock import now_ms
 from kworker.config.model import Table
 from kworker.spark.checkpoint import (
     Checkpoint,
@@ -23,7 +24,6 @@ from kworker.spark.checkpoint import (
 )
 from kworker.spark.folders import Folder
 from kworker.spark.marks import Mark, follows
-from kworker.times import now_ms
 
 _log = structlog.get_logger()
 

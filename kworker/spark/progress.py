@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,6 +10,8 @@ from typing import Any
 
 import psutil
 import structlog
+
+from kworker.clock import now_ms
 
 _log = structlog.get_logger()
 
@@ -115,7 +116,7 @@ class ProgressFile:
         told = {
             "state": state.value,
             "pid": os.getpid(),
-            "updated": time.time_ns() // 1_000_000,
+            "updated": now_ms(),
             "reason": reason,
             "tables": tables,
         }

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
 from kworker.core.bisection import Bisection, Ends, returned
-from kworker.core.message import Message
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Hand
+from kworker.message import Message
 from kworker.worker.calling import Batching
 from kworker.worker.ended import Ended
 from kworker.worker.handler import Handlers

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ValidationError
 
 from kworker.core.batch import BatchFailed, BatchMark
 from kworker.core.bisection import ends_around, returned
-from kworker.core.message import Message, Undecodable
+from kworker.core.message import Undecodable
 from kworker.errors import ConfigError
+from kworker.message import Message
 
 Call = Callable[[Message], Any]
 

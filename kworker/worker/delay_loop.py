@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 from kworker.clients.kafka import At, Refused
+from kworker.clock import now_ms
 from kworker.core.delays import Head, Refusals
 from kworker.core.hops import Routes, Waiting
 from kworker.core.membership import Membership, MembershipPolicy
@@ -79,7 +80,7 @@ class DelayLoop:
         routes: Routes,
         fences: Fences,
         clock: Callable[[], float] = time.monotonic,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         """`routes` without the partitions, which the watch tells."""
         self.heads = heads

@@ -10,8 +10,8 @@ from typing import Any
 
 from kworker.config.model import Config
 from kworker.core.batch import mark_of
-from kworker.core.message import Message
 from kworker.errors import ConfigError
+from kworker.message import Message
 from kworker.worker.calling import Batching, Call, batching, calling, one_by_one
 
 Dead = Callable[[Message, BaseException], Any]

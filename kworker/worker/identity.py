@@ -5,8 +5,8 @@ from typing import Any
 
 from kworker.core.failure import Failure
 from kworker.core.idempotency import IdOf, NoId, fit, id_of, names_function
-from kworker.core.message import Message
 from kworker.core.record import Record
+from kworker.message import Message
 from kworker.worker import handler
 
 

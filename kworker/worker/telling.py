@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from kworker.clients.kafka import At
 from kworker.clients.watch import KafkaWatch
+from kworker.clock import now_ms
 from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.worker.poller import Poller
 from kworker.worker.topic_facts import TopicFacts
@@ -97,7 +98,7 @@ class Telling:
             unfinished += ledger.unsettled
             if (written := ledger.oldest_ms()) is not None:
                 oldest_ms = written if oldest_ms is None else min(oldest_ms, written)
-        age_ms = 0 if oldest_ms is None else max(0, int(time.time() * 1000) - oldest_ms)
+        age_ms = 0 if oldest_ms is None else max(0, now_ms() - oldest_ms)
         words = self._slot.words
         words[Field.LAG_RECORDS], words[Field.UNFINISHED] = lag, unfinished + lag
         words[Field.AGE_MS] = age_ms

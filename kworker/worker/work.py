@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from kworker.core.failure import Failure
-from kworker.core.message import Message
 from kworker.core.outcome import Outcome
 from kworker.core.record import Record
 from kworker.core.telling import TellDead
+from kworker.message import Message
 from kworker.worker.handler import Handlers
 from kworker.worker.results import Results
 

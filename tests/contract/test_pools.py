@@ -12,9 +12,9 @@ import pytest
 from kworker.clients.memory import MemoryKafka
 from kworker.core.batch import BatchFailed, batch, mark_of
 from kworker.core.claim import Done
-from kworker.core.message import Message
 from kworker.core.outcome import Reject, Unavailable
 from kworker.instance.scoreboard import Scoreboard, Slot
+from kworker.message import Message
 from kworker.worker.batch_pool import BatchPool, LoopCrew, ThreadCrew
 from kworker.worker.batching import async_batch_work, batch_work
 from kworker.worker.calling import batching

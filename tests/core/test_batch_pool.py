@@ -13,11 +13,12 @@ from pydantic import BaseModel
 
 from kworker.core.batch import NOT_ATTEMPTED, BatchFailed, NotAttempted, batch, mark_of
 from kworker.core.lanes import Lanes
-from kworker.core.message import Message, Undecodable
+from kworker.core.message import Undecodable
 from kworker.core.outcome import Failed, Output, Unavailable, Unpublishable
 from kworker.core.record import Partition, Record
 from kworker.core.telling import TellDead
 from kworker.instance.scoreboard import Scoreboard, Slot, Text
+from kworker.message import Message
 from kworker.worker.batch_pool import BatchPool, Crew, LoopCrew, ThreadCrew
 from kworker.worker.batching import Batch, async_batch_work, batch_work
 from kworker.worker.calling import Batching, batching

@@ -10,10 +10,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from kworker.core.headers import SOURCE, Envelope
-from kworker.core.message import Message
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import PLACE_BITS, Record
 from kworker.core.telling import TellDead
+from kworker.message import Message
 from kworker.worker.handler import Handler, Handlers
 from kworker.worker.pool import place_of
 from kworker.worker.results import Results

@@ -10,8 +10,8 @@ import time
 from collections import deque
 from pathlib import Path
 
-from kworker.core.message import Message
 from kworker.instance.scoreboard import Scoreboard, Text
+from kworker.message import Message
 from kworker.worker.forked import ForkGuard
 from kworker.worker.results import Results
 from kworker.worker.topic_facts import TopicFacts

@@ -1,0 +1,110 @@
+"""The record that a handler is given."""
+
+import json
+import math
+import time
+from typing import Any
+
+from kworker.core.message import Fields, Headers, RawMessage, Undecodable
+
+
+class Message:
+    """One record of a source topic. Frozen: its attributes have no setters.
+
+    Fields are read from the client's own record when asked for, because most
+    handlers use two of them and making all eight costs more than a cheap handler.
+    """
+
+    __slots__ = ("_attempt", "_attempts", "_deadline_ns", "_raw")
+
+    _raw: RawMessage
+    _attempt: int
+    _attempts: float  # how many there are
+    _deadline_ns: int | None
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int = 0,
+        timestamp: int = 0,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Headers = (),
+        attempt: int = 1,
+        last: bool = False,
+    ) -> None:
+        self._raw = Fields((topic, partition, offset), timestamp, key, value, headers)
+        self._attempt = attempt
+        self._attempts = attempt if last else math.inf
+        self._deadline_ns = None
+
+    @property
+    def topic(self) -> str:
+        """The source topic."""
+        return self._raw.topic()
+
+    @property
+    def partition(self) -> int:
+        return self._raw.partition()
+
+    @property
+    def offset(self) -> int:
+        return self._raw.offset()
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970, as Kafka stored it."""
+        return self._raw.timestamp()[1]
+
+    @property
+    def key(self) -> bytes | None:
+        return self._raw.key()
+
+    @property
+    def value(self) -> bytes | None:
+        return self._raw.value()
+
+    @property
+    def headers(self) -> Headers:
+        """In order and with repeats, as they came."""
+        return tuple(self._raw.headers() or ())
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run of this record."""
+        return self._attempt
+
+    @property
+    def last(self) -> bool:
+        """No attempt comes after this one."""
+        return self._attempt >= self._attempts
+
+    def remaining(self) -> float:
+        """Seconds until `workers.handler_timeout` ends this run; never below 0."""
+        if self._deadline_ns is None:
+            return math.inf
+        return max(0.0, (self._deadline_ns - time.monotonic_ns()) / 1e9)
+
+    def json(self) -> Any:
+        """The value parsed as JSON; None for a null value.
+
+        Raises Undecodable, a ValueError, for what is not JSON or is nested too deeply:
+        let through, it makes the record a dead letter at once.
+        """
+        value = self.value
+        try:
+            return None if value is None else json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise Undecodable(f"not JSON: {error}") from None
+
+    def text(self) -> str | None:
+        """The value as UTF-8; None for a null value. Raises Undecodable, as `json` does."""
+        value = self.value
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError as error:
+            raise Undecodable(f"not UTF-8: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic}/{self.partition}/{self.offset}, attempt={self.attempt})"
