@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kworker import preflight, twins
 from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
 from kworker.config import toml_file
 from kworker.config.model import Config, Spark, format_size
@@ -17,7 +16,8 @@ from kworker.core.duration import format_duration
 from kworker.core.offset_map import unsettled_max
 from kworker.errors import ConfigError, ExitCode
 from kworker.host import spark_heap_bytes
-from kworker.preflight import Finding
+from kworker.preflight import preflight, second_copy
+from kworker.preflight.preflight import Finding
 
 app = typer.Typer()
 
@@ -44,7 +44,7 @@ _ONLINE: dict[str, Run] = {
     "brokers answer, topics are there": preflight.online,
     "committed positions are told": preflight.positions,
     "Redis answers": preflight.redis,
-    "no other copy runs as this instance": twins.online,
+    "no other copy runs as this instance": second_copy.online,
 }
 
 

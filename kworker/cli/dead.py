@@ -23,10 +23,10 @@ from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.core import headers as names
-from kworker.core.dead_letters import DeadLetter, Group, Selection, grouped
-from kworker.core.dead_lines import as_data, as_line
-from kworker.core.repair import Pace, Step, Tally, Work, fresh, unresolved
-from kworker.core.resolutions import Resolution, Resolutions
+from kworker.dead_letters.letters import DeadLetter, Group, Selection, grouped
+from kworker.dead_letters.lines import as_data, as_line
+from kworker.dead_letters.repair import Pace, Step, Tally, Work, fresh, unresolved
+from kworker.dead_letters.resolutions import Resolution, Resolutions
 from kworker.errors import KworkerError, UsageError
 
 app = typer.Typer(
@@ -270,7 +270,7 @@ def import_(
     """
     from kworker.cli.dead_access import access
     from kworker.cli.dead_repair import Report, Watch, resolve
-    from kworker.dead_import import EditedFile
+    from kworker.dead_letters.import_file import EditedFile
 
     loaded = toml_file.load(config)
     pace = Pace(dead_options.rate(rate))

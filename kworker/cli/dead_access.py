@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from kworker.clients.admin import Admin
-from kworker.clients.dead import DeadLetters
 from kworker.clients.kafka import Refused
 from kworker.clients.reader import TopicReader
 from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import admin_properties, producer_properties, transactional
 from kworker.config.model import Config
 from kworker.config.topics import BYTES_MAX, TopicInfo, own_topics
-from kworker.core.repair import Elsewhere, Requeue
-from kworker.core.resolutions import How
+from kworker.dead_letters.reader import DeadLetters
+from kworker.dead_letters.repair import Elsewhere, Requeue
+from kworker.dead_letters.resolutions import How
+from kworker.dead_letters.resolver import Resolver, Signature
 from kworker.errors import ConfigError, UsageError
-from kworker.redrive import Resolver, Signature
 
 TIMEOUT_S = 20.0
 _BATCH_BYTES = 1_000_000  # the library's own default

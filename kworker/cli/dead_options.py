@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kworker.core.dead_letters import Place, Selection, SourcePlace
+from kworker.core.times import parse_time
+from kworker.dead_letters.letters import Place, Selection, SourcePlace
 from kworker.errors import UsageError
-from kworker.times import parse_time
 
 _NEXT = re.compile(r",(?=\w+=)")  # between two conditions, for a key may have commas
 _NAMES = ("reason", "exception", "since", "key")

@@ -12,11 +12,11 @@ import typer
 from kworker.cli import dead_view
 from kworker.cli.dead_access import Access, resolver
 from kworker.clock import now_ms
-from kworker.core.dead_letters import Group, grouped
-from kworker.core.repair import Elsewhere, Pace, Requeue, Step, Tally, Work
-from kworker.core.resolutions import How, Resolutions
+from kworker.dead_letters.letters import Group, grouped
+from kworker.dead_letters.repair import Elsewhere, Pace, Requeue, Step, Tally, Work
+from kworker.dead_letters.resolutions import How, Resolutions
+from kworker.dead_letters.resolver import Stop, alone, run
 from kworker.errors import ExitCode
-from kworker.redrive import Stop, alone, run
 
 T = TypeVar("T")
 

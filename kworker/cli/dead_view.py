@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kworker.core import headers as names
-from kworker.core.dead_letters import DeadLetter, Group
-from kworker.core.resolutions import Resolution
-from kworker.times import ago, iso
+from kworker.core.times import ago, iso
+from kworker.dead_letters.letters import DeadLetter, Group
+from kworker.dead_letters.resolutions import Resolution
 
 if TYPE_CHECKING:
     from rich.progress import Progress

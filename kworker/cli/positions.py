@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kworker.clock import now_ms
 from kworker.core.positions import Goal, Move, Offset, Standing, Time
-from kworker.times import EPOCH_MS_MIN, parse_time
+from kworker.core.times import EPOCH_MS_MIN, parse_time
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

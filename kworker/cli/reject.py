@@ -11,8 +11,8 @@ from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.config.model import Config
+from kworker.core.times import ago, iso
 from kworker.errors import KworkerError, UsageError
-from kworker.times import ago, iso
 
 if TYPE_CHECKING:
     from kworker.core.headers import Source
@@ -80,7 +80,7 @@ def _found(config: Config, place: "Place") -> "Source":
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader
     from kworker.config.client_properties import admin_properties
-    from kworker.rejecting import Search
+    from kworker.dead_letters.rejecting import Search
 
     properties = admin_properties(config)
     admin = Admin(properties, timeout_s=TIMEOUT_S)

@@ -18,8 +18,8 @@ from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config
+from kworker.core.times import parse_time
 from kworker.errors import KworkerError, UsageError
-from kworker.times import parse_time
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

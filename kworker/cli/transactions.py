@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.clients.hanging_transactions import OFFSETS, Tool, Transaction, offsets_partition
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config
 from kworker.config.topics import own_topics, source_topics
 from kworker.errors import KworkerError, UsageError
-from kworker.transactions import OFFSETS, Tool, Transaction, offsets_partition
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

@@ -9,10 +9,10 @@ from setproctitle import setproctitle
 
 from kworker import log
 from kworker.config.model import Config
-from kworker.core.ending import of_a_stuck_one
 from kworker.core.restart import StartAgain
 from kworker.errors import ExitCode
 from kworker.instance.child import ended, fork
+from kworker.instance.exit_plan import of_a_stuck_one
 from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Field, Scoreboard, Text

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal
 
-from kworker.core.ending import Ending
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
 from kworker.core.wear import Wear, WearPolicy
 from kworker.instance.child import ended, send
+from kworker.instance.exit_plan import Ending
 from kworker.instance.proc import Runners
 from kworker.instance.scoreboard import Field, Held, Slot
 

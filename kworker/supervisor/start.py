@@ -31,11 +31,11 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
 
 
 def _preflight(config: Config) -> Report:
-    from kworker import preflight, twins
+    from kworker.preflight import preflight, second_copy
 
     findings = preflight.before_start(config)
     fit = preflight.exit_code(findings) is ExitCode.OK
-    others = twins.look(config) if fit else twins.Twins()
+    others = second_copy.look(config) if fit else second_copy.Twins()
     sorted_by: dict[ExitCode, list[str]] = {}
     for finding in [*findings, *others.findings]:
         sorted_by.setdefault(finding.exit_code, []).append(str(finding))

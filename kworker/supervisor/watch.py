@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import structlog
 
 from kworker.config.model import Config
-from kworker.core import ending
 from kworker.core.duration import format_duration
 from kworker.core.wear import WornOut, reason
+from kworker.instance import exit_plan
 from kworker.instance.proc import Runners, rss_bytes
 from kworker.instance.scoreboard import Field, Held
 from kworker.supervisor.fleet import Fleet
@@ -73,7 +73,7 @@ class Watch:
             worker_pid=member.pid,
             suspects=[f"{h.topic}/{h.partition}/{h.offset}" for h in stuck.held],
         )
-        steps = ending.of_a_stuck_one(now, limits.dump_s, limits.term_s, limits.abort_s)
+        steps = exit_plan.of_a_stuck_one(now, limits.dump_s, limits.term_s, limits.abort_s)
         member.abort(steps, stuck.held)
         member.press(now)
 

@@ -19,6 +19,7 @@ from kworker.core.pace import Pace
 from kworker.core.record import Partition
 from kworker.core.retry import RetryPolicy
 from kworker.instance.crash_journal import Journal, Watched
+from kworker.instance.process_identity import Neighbours, own_life
 from kworker.instance.rejections import Refusals
 from kworker.instance.scoreboard import Slot
 from kworker.instance.state_folder import StateFolder
@@ -36,7 +37,6 @@ from kworker.worker.exactly_once import ExactlyOnce
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.letters import Letters
-from kworker.worker.life import Neighbours, own_life
 from kworker.worker.loop_pool import LoopPool
 from kworker.worker.marks import Marks
 from kworker.worker.poller import Consumer, Poller

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kworker.core.ending import Ending, of_a_stuck_one
 from kworker.core.suspects import Blame, End
 from kworker.host import oom_kills
 from kworker.instance.child import ended, send
+from kworker.instance.exit_plan import Ending, of_a_stuck_one
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Held, Scoreboard
 from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame

@@ -24,7 +24,7 @@ from kworker.config.topics import written_topics
 from kworker.core.failure import Failure
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
-from kworker.group_note import GroupNote
+from kworker.instance.group_note import GroupNote
 from kworker.instance.proc import catches, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.worker import handler

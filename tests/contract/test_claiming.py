@@ -14,9 +14,9 @@ from kworker.core.idempotency import id_of
 from kworker.core.outcome import Output
 from kworker.core.pace import Pace
 from kworker.core.record import Record
+from kworker.instance.process_identity import Neighbours, own_life
 from kworker.worker.claimant import Claimant
 from kworker.worker.claiming import Claiming, ClaimPolicy
-from kworker.worker.life import Neighbours, own_life
 from kworker.worker.marks import Marks
 from tests.contract.claims import OwnServer, RealStore, Store
 from tests.records import a_partition, a_record
@@ -30,7 +30,7 @@ _CLAIMS_AND_WAITS = """
 import sys
 from kworker.clients.redis import RedisClaims
 from kworker.core.claim import Exchange
-from kworker.worker.life import own_life
+from kworker.instance.process_identity import own_life
 url, prefix = sys.argv[1:]
 claims = RedisClaims(url, prefix=prefix, owner=own_life("host"), ttl_s=60)
 claims.exchange(Exchange(ids=["e"], sources=["orders/0/1"]))

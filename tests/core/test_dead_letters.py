@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.dead_letters import FOREIGN, DeadLetter, Place, Selection, grouped, spans
 from kworker.core.message import Fields, HeaderList
+from kworker.dead_letters.letters import FOREIGN, DeadLetter, Place, Selection, grouped, spans
 from tests.harness.dead import NOW, dead_headers
 from tests.records import Unreadable
 

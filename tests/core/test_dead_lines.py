@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.dead_letters import DeadLetter
-from kworker.core.dead_lines import BadLine, as_data, as_line, from_line
 from kworker.core.message import Fields
+from kworker.dead_letters.letters import DeadLetter
+from kworker.dead_letters.lines import BadLine, as_data, as_line, from_line
 from tests.harness.dead import NOW, dead_headers
 
 TOPIC = "orders.dead"

@@ -4,7 +4,7 @@ import pytest
 
 from kworker.cli.dead_options import rate, selection
 from kworker.cli.dead_view import content, printable
-from kworker.core.dead_letters import Place, Selection
+from kworker.dead_letters.letters import Place, Selection
 from kworker.errors import UsageError
 
 NOW = 1_760_000_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kworker.core.offset_map import Identity
-from kworker.group_note import GroupNote, lost
+from kworker.instance.group_note import GroupNote, lost
 
 ONE, TWO = Identity("cluster", "one"), Identity("cluster", "two")
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)

@@ -11,11 +11,11 @@ PACKAGE = Path(kworker.__file__).parent
 # From the ground up: a room imports from its own floor and from those below.
 FLOORS = (
     ("errors", "clock", "core", "host", "distribution"),
-    ("config", "jars", "message", "times", "group_note"),
+    ("config", "jars", "message"),
     ("clients", "instance", "log"),
-    ("dead_import", "redrive", "transactions", "preflight"),
-    ("sandbox", "spark", "worker", "twins"),
-    ("supervisor", "import_probe", "rejecting"),
+    ("dead_letters", "sandbox", "spark", "worker"),
+    ("preflight",),
+    ("supervisor",),
     ("cli",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from kworker.clients.kafka import Refused
 from kworker.clients.memory_broker import MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
-from kworker.core.dead_letters import DeadLetter, Identity, Selection
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
-from kworker.core.repair import (
+from kworker.dead_letters.letters import DeadLetter, Identity, Selection
+from kworker.dead_letters.repair import (
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
     Elsewhere,
@@ -23,9 +23,9 @@ from kworker.core.repair import (
     batches,
     fresh,
 )
-from kworker.core.resolutions import Resolution, Resolutions, resolved
+from kworker.dead_letters.resolutions import Resolution, Resolutions, resolved
+from kworker.dead_letters.resolver import Resolver, Signature, Stop, run
 from kworker.errors import AlreadyRunning, Unreachable
-from kworker.redrive import Resolver, Signature, Stop, run
 from tests.harness.dead import dead_headers
 
 REQUEUE = Requeue("orders.requeue", 4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.times import EPOCH_MS_MIN, ago, iso, parse_time
+from kworker.core.times import EPOCH_MS_MIN, ago, iso, parse_time
 
 NOW = 1_760_000_000_000
 

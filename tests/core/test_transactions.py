@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from kworker.clients.hanging_transactions import (
+    Tool,
+    Transaction,
+    java_properties,
+    offsets_partition,
+)
 from kworker.config.client_properties import Properties
 from kworker.errors import ConfigError, KworkerError
 from kworker.jars import KAFKA, KAFKA_LOGGING, KAFKA_TOOLS
-from kworker.transactions import Tool, Transaction, java_properties, offsets_partition
 
 PASSWORD = 'canary "\\ü:= #!'
 PLAIN: Properties = {

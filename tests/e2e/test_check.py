@@ -15,11 +15,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient, NewPartitions
 from redis import Redis
 
-from kworker import preflight
 from kworker.config import toml_file
 from kworker.config.model import Config, Idempotency
 from kworker.errors import ExitCode
-from kworker.group_note import GroupNote
+from kworker.instance.group_note import GroupNote
+from kworker.preflight import preflight
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.harness.kafka import commit, delete_topic, led
 from tests.harness.redis import own_redis

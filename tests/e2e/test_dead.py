@@ -15,10 +15,10 @@ from confluent_kafka import Producer
 from kworker.cli.main import run
 from kworker.clients.transactions import KafkaTransactor
 from kworker.core import headers as names
-from kworker.core.dead_letters import Identity
 from kworker.core.headers import Envelope
 from kworker.core.outcome import Output
-from kworker.core.resolutions import Resolution, resolved
+from kworker.dead_letters.letters import Identity
+from kworker.dead_letters.resolutions import Resolution, resolved
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.e2e.test_topics import written
 from tests.harness.dead import NOW, DeadWriter

@@ -15,7 +15,7 @@ from kworker.clients.watch import KafkaWatch
 from kworker.config import toml_file
 from kworker.core.offset_map import Identity, encode, origin_of
 from kworker.instance.state_folder import StateFolder
-from kworker.preflight import ensure_start_offsets
+from kworker.preflight.preflight import ensure_start_offsets
 from tests.harness import kafka
 from tests.harness.service import Service
 from tests.waiting import eventually

@@ -14,9 +14,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kworker import host, preflight, twins
+from kworker import host
 from kworker.config import toml_file
 from kworker.errors import ExitCode
+from kworker.preflight import preflight, second_copy
 from tests.harness.evidence import gather
 from tests.harness.kafka import Writer, numbered
 from tests.harness.service import OTHER_HOST, Service, service
@@ -137,8 +138,8 @@ def test_without_the_right_to_see_the_group_it_starts_and_says_what_that_costs(
     for made in admin.create_acls([AclBinding(*rule, *deny)]).values():
         made.result(10)
     config = toml_file.load(blind.config)
-    eventually(lambda: twins.look(config).findings, what="the rule holds")
-    found = twins.look(config)
+    eventually(lambda: second_copy.look(config).findings, what="the rule holds")
+    found = second_copy.look(config)
     assert (found.elsewhere, preflight.exit_code(found.findings)) == ([], ExitCode.OK)
     [finding] = found.findings
     assert str(finding).startswith("instance: the group's members cannot be seen (")

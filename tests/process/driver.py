@@ -72,10 +72,10 @@ def preflight(folder: Path) -> Report:
 
 def _tell_of_twins(config: Config, report: Report) -> None:
     """As the real one does, but for what Kafka would tell."""
-    from kworker import twins  # with a client of Kafka's
+    from kworker.preflight import second_copy  # with a client of Kafka's
 
     other = host_lock.holder(report.cluster, config)
-    for finding in twins.here(config, other) if other else ():
+    for finding in second_copy.here(config, other) if other else ():
         lines = {ExitCode.ALREADY_RUNNING: report.taken, ExitCode.UNREACHABLE: report.unreachable}
         lines[finding.exit_code].append(str(finding))
 

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 
-from kworker.worker.life import Neighbours, own_life
+from kworker.instance.process_identity import Neighbours, own_life
 from tests.waiting import eventually
 
 
 def life_of_a_child() -> tuple["subprocess.Popen[str]", str]:
     """A process, and the name that it gives itself."""
-    code = "from kworker.worker.life import own_life; print(own_life('host'), flush=True); input()"
+    imports = "from kworker.instance.process_identity import own_life"
+    code = f"{imports}; print(own_life('host'), flush=True); input()"
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

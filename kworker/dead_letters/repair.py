@@ -6,11 +6,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from kworker.core import headers as names
-from kworker.core.dead_letters import DeadLetter, Identity, Selection
 from kworker.core.headers import Envelope
 from kworker.core.message import HeaderList
 from kworker.core.outcome import Output
-from kworker.core.resolutions import How, Resolutions
+from kworker.dead_letters.letters import DeadLetter, Identity, Selection
+from kworker.dead_letters.resolutions import How, Resolutions
 
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 8 << 20

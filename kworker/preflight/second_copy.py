@@ -15,7 +15,7 @@ from kworker.config.model import Config
 from kworker.errors import ExitCode, KworkerError
 from kworker.instance.host_lock import Holder, holder
 from kworker.instance.state_folder import StateFolder
-from kworker.preflight import GROUP_TIMEOUT_S, Finding, admin_of, unanswered
+from kworker.preflight.preflight import GROUP_TIMEOUT_S, Finding, admin_of, unanswered
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kworker.core.dead_letters import DeadLetter, Identity
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import HeaderList
+from kworker.dead_letters.letters import DeadLetter, Identity
 
 Data = dict[str, Any]
 

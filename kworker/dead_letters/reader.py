@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from kworker.core.dead_letters import DeadLetter, Met, Place, Selection, spans
 from kworker.core.message import RawMessage
-from kworker.core.resolutions import Resolutions
+from kworker.dead_letters.letters import DeadLetter, Met, Place, Selection, spans
+from kworker.dead_letters.resolutions import Resolutions
 from kworker.errors import UsageError
 
 

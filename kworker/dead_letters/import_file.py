@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from kworker.clients.dead import DeadLetters
-from kworker.core.dead_letters import Identity, Place, spans
-from kworker.core.dead_lines import BadLine, Edit, from_line
 from kworker.core.headers import Source
 from kworker.core.outcome import Output
-from kworker.core.repair import Requeue, Step
+from kworker.dead_letters.letters import Identity, Place, spans
+from kworker.dead_letters.lines import BadLine, Edit, from_line
+from kworker.dead_letters.reader import DeadLetters
+from kworker.dead_letters.repair import Requeue, Step
 from kworker.errors import KworkerError, UsageError
 
 _SHOWN_MAX = 20  # problems: who has one mistake in every line sees it by then

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 from kworker.clients.kafka import Refused
 from kworker.clock import now_ms
 from kworker.core.outcome import Output
-from kworker.core.repair import Pace, Step, batches
-from kworker.core.resolutions import How, Resolution, resolved
+from kworker.dead_letters.repair import Pace, Step, batches
+from kworker.dead_letters.resolutions import How, Resolution, resolved
 from kworker.errors import AlreadyRunning, Unreachable
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from kworker.core.dead_letters import Identity
 from kworker.core.outcome import Output
+from kworker.dead_letters.letters import Identity
 
 How = Literal["redriven", "discarded", "imported"]
 

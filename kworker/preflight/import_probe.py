@@ -1,7 +1,7 @@
 """Imports handlers in a process of its own, since an import may do anything, and says how it went.
 
-Run as `python -m kworker.import_probe DESCRIPTOR FOLDER REFERENCE…`: the words go to the open
-file descriptor, since handlers may print.
+Run as `python -m kworker.preflight.import_probe DESCRIPTOR FOLDER REFERENCE…`: the words go to
+the open file descriptor, since handlers may print.
 """
 
 import json

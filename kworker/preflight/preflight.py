@@ -37,7 +37,7 @@ from kworker.config.topics import (
 from kworker.core.idempotency import names_function
 from kworker.distribution import how_to_install
 from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
-from kworker.group_note import GroupNote, lost
+from kworker.instance.group_note import GroupNote, lost
 from kworker.jars import find_java
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ def _probed(
     receive, send = os.pipe()
     with os.fdopen(receive, "rb") as answers:
         # -P and our own path: what a worker can import, and nothing from the working directory.
-        command = [sys.executable, "-P", "-m", "kworker.import_probe", str(send), str(folder)]
+        probe = "kworker.preflight.import_probe"
+        command = [sys.executable, "-P", "-m", probe, str(send), str(folder)]
         try:
             done = subprocess.run(
                 [*command, *references],

@@ -1,0 +1,1 @@
+"""Dead letters: what they say, and how a person reads, mends and resolves them."""
