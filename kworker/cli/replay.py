@@ -23,8 +23,8 @@ from kworker.errors import KworkerError, UsageError
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
-    from kworker.worker.replay import Replay, Survey
-    from kworker.worker.stretch import Course, Window
+    from kworker.replay.ranges import Course, Window
+    from kworker.replay.replay import Replay, Survey
 
 app = typer.Typer()
 
@@ -70,7 +70,7 @@ def replay(
 
     Ctrl-C lets what is in hand end, for drain_timeout at most; a second one, not.
     """
-    from kworker.worker.stretch import Course
+    from kworker.replay.ranges import Course
 
     loaded = toml_file.load(config)
     window = _window(from_, to, every)
@@ -85,7 +85,7 @@ def replay(
 
 def _window(from_: str | None, to: str | None, every: bool) -> "Window":
     """Raises UsageError."""
-    from kworker.worker.stretch import Window
+    from kworker.replay.ranges import Window
 
     if every and not from_ and not to:
         return Window()
@@ -106,7 +106,7 @@ def _time(option: str, text: str, now: int) -> int:
 
 
 def _survey(config: Config, admin: "Admin", window: "Window") -> "Survey":
-    from kworker.worker.replay import survey
+    from kworker.replay.replay import survey
 
     return survey(config, admin, window)
 
@@ -150,7 +150,7 @@ def _counts(config: Config, course: "Course") -> dict[tuple[str, int], int]:
 
 def _run(config: Config, admin: "Admin", course: "Course", *, force: bool, as_json: bool) -> None:
     """Raises Exit for an interrupted one."""
-    from kworker.worker.replay import Replay, known_facts, replayed
+    from kworker.replay.replay import Replay, known_facts, replayed
 
     identity = secrets.token_hex(3)
     group = f"{config.name}.replay.{identity}"

@@ -17,13 +17,14 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
     """Is the supervisor of this service until it ends; the exit code. `named` is --config."""
     # Imported once for all workers, so that one that was killed is back at once. Modules only:
     # no client of anything may be made before the fork.
-    from kworker.worker import delay, worker
+    from kworker.delay import process
+    from kworker.worker import worker
 
     log.configure(config.log)
     began = time.monotonic()
     parts = Parts(
         body=partial(worker.run, began=began),
-        delay=partial(delay.run, began=began),
+        delay=partial(process.run, began=began),
         preflight=_preflight,
         reread=lambda: toml_file.load(named),
     )

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import structlog
 
+from kworker.clients.awaited_positions import ASK_S, Asking, Awaited
 from kworker.clients.kafka import LOST, At, Refused
 from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of, same_topic
 from kworker.core.record import NAMELESS, Partition
 from kworker.instance.group_note import lost
-from kworker.worker.awaited import ASK_S, Asking, Awaited
 from kworker.worker.committer import Committer
 
 _LOG = structlog.get_logger()

@@ -8,12 +8,12 @@ from typing import Any
 
 import structlog
 
+from kworker.clients.background_call import aside
 from kworker.clients.kafka import At, Fault, Refused, refusal_of
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition, Record, by_partition
 from kworker.core.restart import Backoff
-from kworker.worker.aside import aside
 from kworker.worker.backlog import Backlog, Batch, Filled
 from kworker.worker.committer import Committer
 from kworker.worker.doubt import Doubt, Fences, Foreign

@@ -17,6 +17,7 @@ import setproctitle
 import structlog
 
 from kworker.clients.kafka import KafkaConsumer, Listener
+from kworker.clients.leaving import CLOSE_S, LEAVE_S, leave
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import admin_properties, consumer_properties
 from kworker.config.model import Config
@@ -33,7 +34,6 @@ from kworker.worker.doubt import FencedByTwin
 from kworker.worker.forked import ForkGuard
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced
-from kworker.worker.leaving import CLOSE_S, LEAVE_S, leave
 from kworker.worker.poller import Poller
 from kworker.worker.telling import Telling, Title
 from kworker.worker.topic_facts import TopicFacts

@@ -21,6 +21,7 @@ from kworker.core.outcome import Failed, Output
 from kworker.core.record import Partition, Record
 from kworker.core.retry import RetryPolicy
 from kworker.instance.rejections import Refusals
+from kworker.replay.ranges import Course, StretchConsumer
 from kworker.worker.assignment import Identify
 from kworker.worker.backlog import Backlog, BacklogPolicy
 from kworker.worker.claimant import Claimant
@@ -36,7 +37,6 @@ from kworker.worker.pool import Take
 from kworker.worker.publisher import Publisher
 from kworker.worker.settling import AtLeastOnce, Settling
 from kworker.worker.sized_properties import SizedProperties
-from kworker.worker.stretch import Course, StretchConsumer
 from kworker.worker.topic_facts import TopicFacts
 from kworker.worker.transacting import TransactionPolicy
 from kworker.worker.triage import Triage

@@ -7,13 +7,13 @@ from typing import Any
 from kworker.clients.kafka import At, Refused
 from kworker.clients.memory import MemoryConsumer, MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
-from kworker.core.delays import HoldPolicy
-from kworker.core.hops import Routes
 from kworker.core.message import Fields, Headers
-from kworker.worker.delay_heads import Heads
-from kworker.worker.delay_loop import DelayLoop
+from kworker.delay.assignment import Heads
+from kworker.delay.forwarder import Forwarder
+from kworker.delay.heads import HoldPolicy
+from kworker.delay.loop import DelayLoop
+from kworker.delay.routes import Routes
 from kworker.worker.doubt import FencePolicy, Fences
-from kworker.worker.forwarder import Forwarder
 
 PATTERN = r"^orders[.]retry[.][1-9][0-9]*(ms|s|m|h)$"
 DELAYS_MS = {"orders.retry.1s": 1_000, "orders.retry.10s": 10_000}

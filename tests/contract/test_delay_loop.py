@@ -8,9 +8,9 @@ import pytest
 from kworker.clients.kafka import Refused
 from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
-from kworker.core.delays import HoldPolicy
 from kworker.core.message import Headers
 from kworker.core.offset_map import Committed
+from kworker.delay.heads import HoldPolicy
 from kworker.worker.intake import Fenced
 from tests.contract.delay_bench import (
     DEAD,

@@ -7,7 +7,7 @@ import pytest
 from kworker.clients.kafka import At, Refused
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed
-from kworker.worker.stretch import Course, StretchConsumer, Window
+from kworker.replay.ranges import Course, StretchConsumer, Window
 from tests.contract.clusters import Cluster
 from tests.contract.member import Member, for_a_while, new_group, until
 from tests.waiting import eventually

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kworker.config.model import Config
 from kworker.config.topics import delay_ms, delay_pattern
-from kworker.core.delays import At, Head, HoldPolicy, Refusals
 from kworker.core.message import Fields
+from kworker.delay.heads import At, Head, HoldPolicy, Refusals
 from tests.core.test_hops import NOW, retried
 
 A, B, C = ("o.retry.1s", 0), ("o.retry.1s", 1), ("o.retry.10s", 0)

@@ -4,9 +4,9 @@ import pytest
 
 from kworker.clients.admin import Refused
 from kworker.clients.group_view import GroupView
+from kworker.delay.group_lag import GroupLag
 from kworker.errors import Unreachable
 from kworker.instance.scoreboard import Scoreboard, Text
-from kworker.worker.group_lag import GroupLag
 from tests.waiting import eventually
 
 OWNERS = {("orders", 0): "here-0", ("orders", 1): "there-0"}

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.headers import Envelope, without_foreign
-from kworker.core.hops import NEAR_MS, Routes, Waiting, leaves_ms, next_delay
 from kworker.core.message import Fields, Headers
+from kworker.delay.routes import NEAR_MS, Routes, Waiting, leaves_ms, next_delay
 
 NOW = 1_700_000_000_000
 SECOND, TEN, MINUTE = "o.retry.1s", "o.retry.10s", "o.retry.1m"

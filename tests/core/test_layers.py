@@ -14,7 +14,7 @@ FLOORS = (
     ("config", "jars", "message"),
     ("clients", "instance", "log"),
     ("dead_letters", "sandbox", "spark", "worker"),
-    ("preflight",),
+    ("delay", "preflight", "replay"),
     ("supervisor",),
     ("cli",),
 )

@@ -11,7 +11,7 @@ from kworker.clients.kafka import At
 from kworker.clients.memory import Event
 from kworker.core.message import Fields
 from kworker.core.offset_map import Settled
-from kworker.worker.stretch import Course, Window, stretches
+from kworker.replay.ranges import Course, Window, stretches
 
 A, B = ("orders", 0), ("orders", 1)
 

@@ -20,8 +20,9 @@ FEW, FENCES = 300, 4
 # A service that began long ago; a test is not.
 OLD = """
 from functools import partial
-from kworker.worker import assembly, delay
-for module in (assembly, delay):
+from kworker.delay import process
+from kworker.worker import assembly
+for module in (assembly, process):
     module.FencePolicy = partial(module.FencePolicy, grown_s=1e-3)
 """
 # One in ten is delayed once, so the delay process has its transactions, too.

@@ -10,14 +10,14 @@ import structlog
 
 from kworker.clients.kafka import At, Refused
 from kworker.clock import now_ms
-from kworker.core.delays import Head, Refusals
-from kworker.core.hops import Routes, Waiting
 from kworker.core.membership import Membership, MembershipPolicy
 from kworker.core.outcome import Output
 from kworker.core.restart import Backoff
-from kworker.worker.delay_heads import Heads
+from kworker.delay.assignment import Heads
+from kworker.delay.forwarder import Forwarder
+from kworker.delay.heads import Head, Refusals
+from kworker.delay.routes import Routes, Waiting
 from kworker.worker.doubt import Fences
-from kworker.worker.forwarder import Forwarder
 
 _LOG = structlog.get_logger()
 

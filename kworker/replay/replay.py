@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import structlog
 
 from kworker.clients.kafka import At, KafkaConsumer, Listener, Refused
+from kworker.clients.leaving import leave
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import Properties, admin_properties, consumer_properties
 from kworker.config.model import Config
@@ -16,12 +17,11 @@ from kworker.core.failure import Failure
 from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
+from kworker.replay.ranges import Course, StretchConsumer, Window, stretches
 from kworker.worker import handler
 from kworker.worker.assembly import Role, make_poller, make_pool, make_results
 from kworker.worker.handler import Handlers
 from kworker.worker.intake import Fenced, IntakePolicy
-from kworker.worker.leaving import leave
-from kworker.worker.stretch import Course, StretchConsumer, Window, stretches
 from kworker.worker.topic_facts import TopicFacts
 
 _LOG = structlog.get_logger()

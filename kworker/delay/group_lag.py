@@ -7,6 +7,7 @@ from dataclasses import replace
 import structlog
 
 from kworker.clients.admin import Refused
+from kworker.clients.background_call import aside
 from kworker.clients.group_view import GroupView, GroupWatcher
 from kworker.clients.kafka import At
 from kworker.config.client_properties import admin_properties, own_member
@@ -14,7 +15,6 @@ from kworker.config.model import Config
 from kworker.config.topics import source_topics
 from kworker.errors import Unreachable
 from kworker.instance.scoreboard import Text
-from kworker.worker.aside import aside
 
 _LOG = structlog.get_logger()
 _ASK_EVERY_S = 2.0

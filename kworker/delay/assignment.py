@@ -5,12 +5,12 @@ from typing import Protocol
 
 import structlog
 
+from kworker.clients.awaited_positions import ASK_S, Asking, Awaited
 from kworker.clients.kafka import At, Refused, Trouble, trouble_of
-from kworker.core.delays import Head, HoldPolicy
-from kworker.core.hops import SKEW_MS
 from kworker.core.membership import Absence
 from kworker.core.message import RawMessage
-from kworker.worker.awaited import ASK_S, Asking, Awaited
+from kworker.delay.heads import Head, HoldPolicy
+from kworker.delay.routes import SKEW_MS
 from kworker.worker.intake import Fenced, Taking
 
 _LOG = structlog.get_logger()

@@ -12,6 +12,7 @@ import setproctitle
 import structlog
 
 from kworker.clients.kafka import KafkaConsumer
+from kworker.clients.leaving import leave
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import (
@@ -22,19 +23,18 @@ from kworker.config.client_properties import (
 )
 from kworker.config.model import Config
 from kworker.config.topics import delay_ms, delay_pattern
-from kworker.core.delays import HoldPolicy
 from kworker.core.duration import format_duration
-from kworker.core.hops import Routes
 from kworker.core.phase import Phase
+from kworker.delay.assignment import Heads
+from kworker.delay.forwarder import Forwarder
+from kworker.delay.group_lag import make_group_lag
+from kworker.delay.heads import HoldPolicy
+from kworker.delay.loop import DelayLoop
+from kworker.delay.routes import Routes
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.delay_heads import Heads
-from kworker.worker.delay_loop import DelayLoop
 from kworker.worker.doubt import FencedByTwin, FencePolicy, Fences
-from kworker.worker.forwarder import Forwarder
-from kworker.worker.group_lag import make_group_lag
 from kworker.worker.intake import Fenced
-from kworker.worker.leaving import leave
 
 _LOG = structlog.get_logger()
 

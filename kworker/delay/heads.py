@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from kworker.core.hops import SKEW_MS, Waiting
 from kworker.core.ledger import Ledger
 from kworker.core.message import RawMessage
+from kworker.delay.routes import SKEW_MS, Waiting
 
 At = tuple[str, int]
 """A topic and a partition."""

@@ -1,0 +1,1 @@
+"""A replay: what the group has settled goes through the handler once more."""
