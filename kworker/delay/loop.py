@@ -17,7 +17,7 @@ from kworker.delay.assignment import Heads
 from kworker.delay.forwarder import Forwarder
 from kworker.delay.heads import Head, Refusals
 from kworker.delay.routes import Routes, Waiting
-from kworker.worker.doubt import Fences
+from kworker.worker.publish.in_doubt import Fences
 
 _LOG = structlog.get_logger()
 

@@ -33,8 +33,8 @@ from kworker.delay.loop import DelayLoop
 from kworker.delay.routes import Routes
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.doubt import FencedByTwin, FencePolicy, Fences
 from kworker.worker.intake import Fenced
+from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, Fences
 
 _LOG = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kworker.errors import ConfigError
 from kworker.instance.proc import rss_bytes
-from kworker.worker.handler import find
+from kworker.worker.handlers.loader import find
 
 
 def main(arguments: Sequence[str]) -> None:

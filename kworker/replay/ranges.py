@@ -8,8 +8,8 @@ from kworker.clients.kafka import At, Listener, Trouble, trouble_of
 from kworker.core.membership import Absence
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed, Settled
-from kworker.worker.committer import Committing
 from kworker.worker.intake import Taking
+from kworker.worker.publish.committer import Committing
 
 Read = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
 """The records of a topic's partitions within these offsets."""

@@ -18,11 +18,11 @@ from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.replay.ranges import Course, StretchConsumer, Window, stretches
-from kworker.worker import handler
 from kworker.worker.assembly import Role, make_poller, make_pool, make_results
-from kworker.worker.handler import Handlers
+from kworker.worker.handlers import loader
+from kworker.worker.handlers.loader import Handlers
 from kworker.worker.intake import Fenced, IntakePolicy
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.topic_limits import TopicFacts
 
 _LOG = structlog.get_logger()
 
@@ -211,7 +211,7 @@ class Replay:
 
 def _load(config: Config) -> Handlers:
     try:
-        return handler.load(config)
+        return loader.load(config)
     except ConfigError:
         raise
     except Exception as error:  # a class's __init__ may raise anything

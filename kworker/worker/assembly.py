@@ -12,45 +12,45 @@ from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import transactional_id, worker_producer_properties
 from kworker.config.model import Config, Idempotency
 from kworker.config.topics import of_a_service
-from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
-from kworker.core.pace import Pace
 from kworker.core.record import Partition
-from kworker.core.retry import RetryPolicy
 from kworker.instance.crash_journal import Journal, Watched
 from kworker.instance.process_identity import Neighbours, own_life
 from kworker.instance.rejections import Refusals
 from kworker.instance.scoreboard import Slot
 from kworker.instance.state_folder import StateFolder
-from kworker.worker import identity
 from kworker.worker.assignment import Identify
-from kworker.worker.backlog import Backlog, BacklogPolicy
-from kworker.worker.batch_pool import BatchPool, LoopCrew, ThreadCrew
-from kworker.worker.batching import async_batch_work, batch_work
-from kworker.worker.claimant import Claimant
-from kworker.worker.claiming import Claiming, ClaimPolicy
-from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
-from kworker.worker.doubt import FencePolicy, Fences
-from kworker.worker.exactly_once import ExactlyOnce
-from kworker.worker.handler import Handlers
+from kworker.worker.handlers.async_pool import LoopPool
+from kworker.worker.handlers.batch_pool import BatchPool, LoopCrew, ThreadCrew
+from kworker.worker.handlers.batch_run import async_batch_work, batch_work
+from kworker.worker.handlers.invocation import async_work, work
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.thread_pool import ThreadPool
+from kworker.worker.idempotency import key
+from kworker.worker.idempotency.client import Claimant
+from kworker.worker.idempotency.outbox import Marks
+from kworker.worker.idempotency.prefetch import Pace
+from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
 from kworker.worker.intake import IntakePolicy
-from kworker.worker.letters import Letters
-from kworker.worker.loop_pool import LoopPool
-from kworker.worker.marks import Marks
-from kworker.worker.poller import Consumer, Poller
-from kworker.worker.pool import ThreadPool
-from kworker.worker.publisher import Publisher
-from kworker.worker.results import Results
-from kworker.worker.settling import AtLeastOnce, Settling
-from kworker.worker.shared_suspects import SharedSuspects
-from kworker.worker.sized_properties import SizedProperties
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.transacting import TransactionPolicy
-from kworker.worker.triage import Triage
-from kworker.worker.ward import Ward
-from kworker.worker.work import async_work, work
+from kworker.worker.poll_loop import Consumer, Poller
+from kworker.worker.publish.at_least_once import AtLeastOnce, Settling
+from kworker.worker.publish.committer import CommitPolicy, Committer
+from kworker.worker.publish.exactly_once import ExactlyOnce
+from kworker.worker.publish.in_doubt import FencePolicy, Fences
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.producer_sizes import SizedProperties
+from kworker.worker.publish.publisher import Publisher
+from kworker.worker.publish.transactor import TransactionPolicy
+from kworker.worker.quarantine.quarantine import Ward
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
+from kworker.worker.retries.dead_letter_limit import Breaker, BreakerPolicy
+from kworker.worker.retries.decider import Triage
+from kworker.worker.retries.outputs import Letters
+from kworker.worker.retries.policy import RetryPolicy
+from kworker.worker.topic_limits import TopicFacts
 
 _TRANSACTION_S = 10.0  # for each step of one
 
@@ -213,7 +213,7 @@ def make_claimant(
     claiming = Claiming(
         RedisClaims(chosen.redis, prefix=chosen.prefix, owner=owner, ttl_s=chosen.ttl),
         owner=owner,
-        id_of=identity.load(chosen.key),
+        id_of=key.load(chosen.key),
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
         gone=Neighbours(config.instance).gone,
         marks=Marks(folder.marks, owner),

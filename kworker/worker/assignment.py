@@ -12,7 +12,7 @@ from kworker.clients.kafka import LOST, At, Refused
 from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of, same_topic
 from kworker.core.record import NAMELESS, Partition
 from kworker.instance.group_note import lost
-from kworker.worker.committer import Committer
+from kworker.worker.publish.committer import Committer
 
 _LOG = structlog.get_logger()
 _ASK_AGAIN_S = 0.5

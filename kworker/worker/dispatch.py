@@ -10,16 +10,16 @@ from kworker.core.failure import Described, Failure
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import SKIPPED, Burying, Failed, TooLarge, Unpublishable
-from kworker.core.outliving import Outliving
 from kworker.core.record import Partition, Record
-from kworker.core.stillness import Stillness
 from kworker.core.telling import TellDead
 from kworker.instance.rejections import Refusals
-from kworker.worker.claimant import Claimant
-from kworker.worker.ended import Ended
-from kworker.worker.pool import Take
-from kworker.worker.triage import Triage
-from kworker.worker.ward import Ward
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.stillness import Stillness
+from kworker.worker.handlers.thread_pool import Take
+from kworker.worker.idempotency.client import Claimant
+from kworker.worker.orphans import Outliving
+from kworker.worker.quarantine.quarantine import Ward
+from kworker.worker.retries.decider import Triage
 
 
 class Pool(Protocol):

@@ -28,15 +28,15 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.instance.group_note import GroupNote
 from kworker.instance.proc import catches, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker import handler
 from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
-from kworker.worker.doubt import FencedByTwin
-from kworker.worker.forked import ForkGuard
-from kworker.worker.handler import Handlers
+from kworker.worker.handlers import loader
+from kworker.worker.handlers.forked import ForkGuard
+from kworker.worker.handlers.loader import Handlers
 from kworker.worker.intake import Fenced
-from kworker.worker.poller import Poller
-from kworker.worker.telling import Telling, Title
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.poll_loop import Poller
+from kworker.worker.publish.in_doubt import FencedByTwin
+from kworker.worker.reporter import Telling, Title
+from kworker.worker.topic_limits import TopicFacts
 
 _LOG = structlog.get_logger()
 
@@ -145,7 +145,7 @@ class Worker:
         wait_s, most_s = _BUILD_AGAIN_S
         while True:
             try:
-                return handler.load(self._config)
+                return loader.load(self._config)
             except ConfigError:
                 raise
             except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything

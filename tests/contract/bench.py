@@ -11,7 +11,6 @@ from kworker.clients.kafka import At, Refused
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.breaker import Breaker, BreakerPolicy
 from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
@@ -19,28 +18,29 @@ from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed, Identity
 from kworker.core.outcome import Failed, Output
 from kworker.core.record import Partition, Record
-from kworker.core.retry import RetryPolicy
 from kworker.instance.rejections import Refusals
 from kworker.replay.ranges import Course, StretchConsumer
 from kworker.worker.assignment import Identify
-from kworker.worker.backlog import Backlog, BacklogPolicy
-from kworker.worker.claimant import Claimant
-from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch, Pool
-from kworker.worker.doubt import FencePolicy, Fences
-from kworker.worker.ended import Ended
-from kworker.worker.exactly_once import Begin, ExactlyOnce
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.thread_pool import Take
+from kworker.worker.idempotency.client import Claimant
 from kworker.worker.intake import IntakePolicy
-from kworker.worker.letters import Letters
-from kworker.worker.poller import Poller
-from kworker.worker.pool import Take
-from kworker.worker.publisher import Publisher
-from kworker.worker.settling import AtLeastOnce, Settling
-from kworker.worker.sized_properties import SizedProperties
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.transacting import TransactionPolicy
-from kworker.worker.triage import Triage
-from kworker.worker.ward import Ward
+from kworker.worker.poll_loop import Poller
+from kworker.worker.publish.at_least_once import AtLeastOnce, Settling
+from kworker.worker.publish.committer import CommitPolicy, Committer
+from kworker.worker.publish.exactly_once import Begin, ExactlyOnce
+from kworker.worker.publish.in_doubt import FencePolicy, Fences
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.producer_sizes import SizedProperties
+from kworker.worker.publish.publisher import Publisher
+from kworker.worker.publish.transactor import TransactionPolicy
+from kworker.worker.quarantine.quarantine import Ward
+from kworker.worker.retries.dead_letter_limit import Breaker, BreakerPolicy
+from kworker.worker.retries.decider import Triage
+from kworker.worker.retries.outputs import Letters
+from kworker.worker.retries.policy import RetryPolicy
+from kworker.worker.topic_limits import TopicFacts
 
 GROUP = "orders"
 RESULTS = "orders.results"

@@ -13,7 +13,7 @@ from kworker.delay.forwarder import Forwarder
 from kworker.delay.heads import HoldPolicy
 from kworker.delay.loop import DelayLoop
 from kworker.delay.routes import Routes
-from kworker.worker.doubt import FencePolicy, Fences
+from kworker.worker.publish.in_doubt import FencePolicy, Fences
 
 PATTERN = r"^orders[.]retry[.][1-9][0-9]*(ms|s|m|h)$"
 DELAYS_MS = {"orders.retry.1s": 1_000, "orders.retry.10s": 10_000}

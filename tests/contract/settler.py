@@ -11,21 +11,21 @@ from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record
-from kworker.core.retry import RetryPolicy
 from kworker.instance.rejections import Refusals
-from kworker.worker.backlog import Backlog, BacklogPolicy
-from kworker.worker.committer import CommitPolicy, Committer
 from kworker.worker.dispatch import Dispatch
-from kworker.worker.doubt import FencePolicy, Fences
-from kworker.worker.exactly_once import ExactlyOnce
 from kworker.worker.intake import IntakePolicy
-from kworker.worker.letters import Letters
-from kworker.worker.poller import Poller
-from kworker.worker.publisher import Publisher
-from kworker.worker.settling import AtLeastOnce, Settling
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.transacting import TransactionPolicy
-from kworker.worker.triage import Triage
+from kworker.worker.poll_loop import Poller
+from kworker.worker.publish.at_least_once import AtLeastOnce, Settling
+from kworker.worker.publish.committer import CommitPolicy, Committer
+from kworker.worker.publish.exactly_once import ExactlyOnce
+from kworker.worker.publish.in_doubt import FencePolicy, Fences
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.publisher import Publisher
+from kworker.worker.publish.transactor import TransactionPolicy
+from kworker.worker.retries.decider import Triage
+from kworker.worker.retries.outputs import Letters
+from kworker.worker.retries.policy import RetryPolicy
+from kworker.worker.topic_limits import TopicFacts
 from tests.contract.bench import LIMIT_S, Clock, SteppedPool
 from tests.contract.clusters import Cluster
 

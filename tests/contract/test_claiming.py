@@ -12,12 +12,12 @@ import pytest
 from kworker.core.claim import Exchange
 from kworker.core.idempotency import id_of
 from kworker.core.outcome import Output
-from kworker.core.pace import Pace
 from kworker.core.record import Record
 from kworker.instance.process_identity import Neighbours, own_life
-from kworker.worker.claimant import Claimant
-from kworker.worker.claiming import Claiming, ClaimPolicy
-from kworker.worker.marks import Marks
+from kworker.worker.idempotency.client import Claimant
+from kworker.worker.idempotency.outbox import Marks
+from kworker.worker.idempotency.prefetch import Pace
+from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
 from tests.contract.claims import OwnServer, RealStore, Store
 from tests.records import a_partition, a_record
 from tests.waiting import eventually

@@ -16,7 +16,7 @@ from kworker.core.claim import (
     Takeover,
 )
 from kworker.errors import Unreachable
-from kworker.worker.claiming import Claims
+from kworker.worker.idempotency.thread import Claims
 from tests.contract.claims import OwnServer, Store
 from tests.waiting import eventually
 

@@ -24,7 +24,7 @@ from kworker.core.message import Fields
 from kworker.core.offset_map import Committed, Ignored, decode, origin_of
 from kworker.core.outcome import Failed, Output, Unpublishable
 from kworker.core.record import Record
-from kworker.core.retry import RetryPolicy
+from kworker.worker.retries.policy import RetryPolicy
 from tests.contract.bench import DEAD, DELAYS_S, GROUP, HOLD, REQUEUE, RESULTS, Bench, Clock
 from tests.contract.bench import retry_topic as topic_of
 from tests.contract.delayed import Delays

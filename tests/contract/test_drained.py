@@ -3,9 +3,9 @@
 import pytest
 
 from kworker.clients.memory import MemoryKafka
-from kworker.core.breaker import BreakerPolicy
 from kworker.core.outcome import Failed, Output, Reject, Unavailable
-from kworker.core.retry import RetryPolicy
+from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.worker.retries.policy import RetryPolicy
 from tests.contract.bench import GROUP, HOLD, RESULTS, Bench
 
 BOTH = pytest.mark.parametrize("name", ["", "w-0"], ids=["at least once", "exactly once"])

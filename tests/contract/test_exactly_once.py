@@ -20,8 +20,8 @@ from kworker.core.headers import Envelope
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.core.retry import RetryPolicy
 from kworker.worker.assignment import Identify
+from kworker.worker.retries.policy import RetryPolicy
 from tests.contract.bench import (
     DEAD,
     HOLD,

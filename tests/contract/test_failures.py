@@ -8,20 +8,20 @@ import pytest
 
 from kworker.clients.memory import MemoryKafka
 from kworker.core import headers as names
-from kworker.core.breaker import BreakerPolicy
 from kworker.core.failure import Described, Failure
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields, Headers
 from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
 from kworker.core.record import Partition, Record
-from kworker.core.retry import RetryPolicy
 from kworker.core.telling import TellDead
 from kworker.instance.crash_journal import Journal
 from kworker.instance.rejections import Refusals
-from kworker.worker.claim_book import Answers
-from kworker.worker.handler import Handler, Handlers
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.ward import Ward
+from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.idempotency.table import Answers
+from kworker.worker.quarantine.quarantine import Ward
+from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.worker.retries.policy import RetryPolicy
+from kworker.worker.topic_limits import TopicFacts
 from tests.contract.bench import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
 from tests.contract.delayed import Delays
 from tests.hostile_errors import (

@@ -13,8 +13,8 @@ from kworker.core.offset_map import Committed, Identity, encode, origin_of
 from kworker.core.outcome import Failed, Output
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.intake import Fenced
-from kworker.worker.telling import Telling
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.reporter import Telling
+from kworker.worker.topic_limits import TopicFacts
 from tests.contract.bench import GROUP, HOLD, RESULTS, Bench, nobody_tells, two_partitions
 from tests.contract.test_exactly_once import Faulty
 

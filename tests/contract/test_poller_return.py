@@ -13,7 +13,7 @@ from kworker.core.claim import Done
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields
 from kworker.core.offset_map import Identity
-from kworker.core.retry import RetryPolicy
+from kworker.worker.retries.policy import RetryPolicy
 from tests.contract.bench import (
     GROUP,
     HOLD,

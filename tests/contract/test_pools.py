@@ -15,15 +15,15 @@ from kworker.core.claim import Done
 from kworker.core.outcome import Reject, Unavailable
 from kworker.instance.scoreboard import Scoreboard, Slot
 from kworker.message import Message
-from kworker.worker.batch_pool import BatchPool, LoopCrew, ThreadCrew
-from kworker.worker.batching import async_batch_work, batch_work
-from kworker.worker.calling import batching
-from kworker.worker.handler import Handler, Handlers
-from kworker.worker.loop_pool import LoopPool
-from kworker.worker.pool import ThreadPool
-from kworker.worker.results import Results
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.work import async_work, work
+from kworker.worker.handlers.async_pool import LoopPool
+from kworker.worker.handlers.batch_pool import BatchPool, LoopCrew, ThreadCrew
+from kworker.worker.handlers.batch_run import async_batch_work, batch_work
+from kworker.worker.handlers.invocation import async_work, work
+from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.signature import batching
+from kworker.worker.handlers.thread_pool import ThreadPool
+from kworker.worker.topic_limits import TopicFacts
 from tests.contract.bench import DEAD, GROUP, HOLD, RESULTS, Bench
 from tests.core import claiming_bench
 from tests.waiting import eventually

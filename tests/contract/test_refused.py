@@ -7,13 +7,13 @@ import pytest
 
 from kworker.clients.memory import MemoryKafka
 from kworker.core import headers as names
-from kworker.core.breaker import BreakerPolicy
 from kworker.core.headers import Source
 from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Output, TooLarge, Unpublishable
-from kworker.core.retry import RetryPolicy
 from kworker.core.telling import TellDead
 from kworker.instance.rejections import Refusals
+from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.worker.retries.policy import RetryPolicy
 from tests.contract.bench import DEAD, GROUP, RESULTS, Bench, retry_topic
 
 BOTH = pytest.mark.parametrize("name", ["", "w-0"], ids=["at least once", "exactly once"])

@@ -6,8 +6,8 @@ from kworker.clients.memory import MemoryKafka
 from kworker.core import headers as names
 from kworker.core.failure import Described, Failure
 from kworker.core.outcome import Failed
-from kworker.core.retry import RetryPolicy
 from kworker.replay.ranges import Course, Window
+from kworker.worker.retries.policy import RetryPolicy
 from tests.contract.bench import DEAD, DELAYS_S, GROUP, REPLAY, Bench, retry_topic, take_turns
 
 STAMP = 1_700_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.transactions import Broken
 from kworker.core.outcome import Output
-from kworker.worker.doubt import FencedByTwin
+from kworker.worker.publish.in_doubt import FencedByTwin
 from tests.contract.bench import (
     GROUP,
     LIMIT_S,

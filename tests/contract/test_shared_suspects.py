@@ -8,8 +8,8 @@ import pytest
 from kworker.core.suspects import Place, Suspect
 from kworker.errors import Unreachable
 from kworker.instance.crash_journal import Journal, Watched
-from kworker.worker.known_suspects import KnownSuspects
-from kworker.worker.shared_suspects import SharedSuspects
+from kworker.worker.quarantine.known_suspects import KnownSuspects
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.contract.claims import Store
 from tests.records import a_partition, a_record
 

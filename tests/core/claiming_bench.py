@@ -7,13 +7,13 @@ from kworker.clients.memory_redis import MemoryRedis, MemoryRedisClaims
 from kworker.core.claim import State
 from kworker.core.idempotency import IdOf, id_of
 from kworker.core.outcome import Outcome
-from kworker.core.pace import Pace
 from kworker.core.record import Partition, Record
-from kworker.worker.claim_book import Answers
-from kworker.worker.claimant import GATHER_S, Claimant
-from kworker.worker.claiming import Claiming, ClaimPolicy
-from kworker.worker.marks import Marks
-from kworker.worker.shared_suspects import SharedSuspects
+from kworker.worker.idempotency.client import GATHER_S, Claimant
+from kworker.worker.idempotency.outbox import Marks
+from kworker.worker.idempotency.prefetch import Pace
+from kworker.worker.idempotency.table import Answers
+from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.records import a_record
 
 PREFIX = "t:"

@@ -19,12 +19,12 @@ from kworker.core.record import Partition, Record
 from kworker.core.telling import TellDead
 from kworker.instance.scoreboard import Scoreboard, Slot, Text
 from kworker.message import Message
-from kworker.worker.batch_pool import BatchPool, Crew, LoopCrew, ThreadCrew
-from kworker.worker.batching import Batch, async_batch_work, batch_work
-from kworker.worker.calling import Batching, batching
-from kworker.worker.handler import Handler, Handlers
-from kworker.worker.results import Results
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.handlers.batch_pool import BatchPool, Crew, LoopCrew, ThreadCrew
+from kworker.worker.handlers.batch_run import Batch, async_batch_work, batch_work
+from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.signature import Batching, batching
+from kworker.worker.topic_limits import TopicFacts
 from tests.records import a_partition, a_record
 from tests.waiting import eventually
 

@@ -10,10 +10,10 @@ from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.headers import Source
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard
-from kworker.worker.cell import Cell, Parent
-from kworker.worker.ended import Ended
-from kworker.worker.pool import Take
-from kworker.worker.wire import Frames, Run, frame
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.thread_pool import Take
+from kworker.worker.quarantine.child import Cell, Parent
+from kworker.worker.quarantine.pipe import Frames, Run, frame
 
 
 class Pool:

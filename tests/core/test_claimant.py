@@ -10,13 +10,13 @@ import pytest
 from kworker.clients.memory_redis import MemoryRedisSuspects
 from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, Claimed, Done, Ended, Exchange
 from kworker.core.outcome import Failed, Output
-from kworker.core.pace import AHEAD_MOST, Pace
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
 from kworker.instance.crash_journal import Journal, Watched, packed
-from kworker.worker.claim_book import BUSY_S, OWN_BUSY_S
-from kworker.worker.claimant import GATHER_S
-from kworker.worker.shared_suspects import SharedSuspects
+from kworker.worker.idempotency.client import GATHER_S
+from kworker.worker.idempotency.prefetch import AHEAD_MOST, Pace
+from kworker.worker.idempotency.table import BUSY_S, OWN_BUSY_S
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.core.claiming_bench import LEASE_S, PREFIX, Bench, Worker, busy, event, with_outcome
 from tests.records import a_partition
 from tests.waiting import eventually

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kworker.clients.kafka import At, Refused
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
-from kworker.worker.committer import CommitPolicy, Committer
+from kworker.worker.publish.committer import CommitPolicy, Committer
 from tests.records import a_partition
 
 POLICY = CommitPolicy(interval_s=0.2, records=100, answer_s=30.0)

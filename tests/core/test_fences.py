@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.clients.kafka import Refused
-from kworker.worker.doubt import FencedByTwin, FencePolicy, Fences
+from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, Fences
 
 POLICY = FencePolicy(limit_s=30.0)
 NAME = "orders-here-0"

@@ -14,9 +14,9 @@ from kworker import Message
 from kworker.config.model import Config
 from kworker.core.message import Undecodable
 from kworker.errors import ConfigError
-from kworker.worker import handler
-from kworker.worker.calling import Batching
-from kworker.worker.handler import Handlers
+from kworker.worker.handlers import loader
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.signature import Batching
 
 Load = Callable[..., Handlers]
 SERIAL = itertools.count()
@@ -38,7 +38,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         module = f"handlers_{next(SERIAL)}"
         (tmp_path / f"{module}.py").write_text(IMPORTS + source)
         routes = {t: f"{module}:{n}" for t, n in settings.pop("handlers", {}).items()}
-        return handler.load(config(tmp_path, f"{module}:{name}" if name else "", routes))
+        return loader.load(config(tmp_path, f"{module}:{name}" if name else "", routes))
 
     return load
 
@@ -367,7 +367,7 @@ def test_a_dotted_name_is_followed(load: Load) -> None:
 
 def test_a_module_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot import 'nonesuch'.*No module named 'nonesuch'"):
-        handler.load(config(tmp_path, "nonesuch:notify"))
+        loader.load(config(tmp_path, "nonesuch:notify"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from kworker.core.headers import Envelope, Source
 from kworker.core.idempotency import IdOf, NoId
 from kworker.errors import ConfigError
-from kworker.worker import identity
+from kworker.worker.idempotency import key
 from tests.records import a_partition, a_record
 
 MODULE = "kworker_test_ids"
@@ -26,7 +26,7 @@ class Ids:
     @staticmethod
     def function(function: object) -> IdOf:
         setattr(sys.modules[MODULE], "of", function)  # noqa: B010 - a module has no such attribute
-        return identity.load(f"{MODULE}:of")
+        return key.load(f"{MODULE}:of")
 
 
 def test_a_function_gets_the_message_as_the_handler_does(by: type[Ids]) -> None:
@@ -63,4 +63,4 @@ def test_what_a_function_raises_is_no_id(by: type[Ids]) -> None:
 def test_a_function_that_is_not_there_is_a_mistake_in_the_file(by: type[Ids]) -> None:
     """No restart can help."""
     with pytest.raises(ConfigError):
-        identity.load(f"{MODULE}:gone")
+        key.load(f"{MODULE}:gone")

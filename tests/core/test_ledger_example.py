@@ -15,8 +15,8 @@ import pytest
 from kworker import Message, Retry, Unavailable
 from kworker.config import toml_file
 from kworker.core.message import Undecodable
-from kworker.worker import handler
-from kworker.worker.calling import Call
+from kworker.worker.handlers import loader
+from kworker.worker.handlers.signature import Call
 from tests.examples import LEDGER, imported
 
 OPENING = 1_000
@@ -75,7 +75,7 @@ def load(books: Books, example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
     made = []
 
     def load() -> Call:
-        made.append(handler.load(toml_file.load(LEDGER / "kworker.toml")))
+        made.append(loader.load(toml_file.load(LEDGER / "kworker.toml")))
         return made[-1].of("transfers")
 
     yield load

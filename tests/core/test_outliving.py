@@ -3,8 +3,8 @@
 import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.outliving import Outliving
 from kworker.core.record import Home, Partition, Record
+from kworker.worker.orphans import Outliving
 from tests.records import a_partition, a_record
 
 KEY = b"k"

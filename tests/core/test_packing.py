@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from kworker.clients.memory import MemoryKafka, MemoryProducer
 from kworker.core.outcome import Output
 from kworker.core.record import PACKED, Record, pack
-from kworker.worker.backlog import Backlog, BacklogPolicy
-from kworker.worker.publisher import Publisher
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.publisher import Publisher
 from tests.records import a_partition, a_record, with_outputs
 
 VALUES = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=30)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kworker.worker.placement import Placement, PlacementPolicy, Usage
+from kworker.worker.handlers.cpu_affinity import Placement, PlacementPolicy, Usage
 
 EVERY = os.sched_getaffinity(0)
 POLICY = PlacementPolicy()

@@ -14,9 +14,9 @@ import pytest
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
-from kworker.worker.ended import Ended
-from kworker.worker.loop_pool import LoopPool
-from kworker.worker.pool import Take, ThreadPool
+from kworker.worker.handlers.async_pool import LoopPool
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.thread_pool import Take, ThreadPool
 from tests.records import a_partition, a_record
 from tests.waiting import eventually
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kworker.clients.memory import MemoryKafka, MemoryProducer
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.backlog import Backlog, BacklogPolicy
-from kworker.worker.publisher import Publisher
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.publisher import Publisher
 from tests.records import a_partition, a_record, with_outputs
 
 PLENTY = BacklogPolicy(bytes_max=1 << 20, records_max=1000)

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from kworker.core.message import HeaderList
 from kworker.core.outcome import Output, Result, Unpublishable
 from kworker.core.record import Record
-from kworker.worker.results import Results
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.handlers.results import Results
+from kworker.worker.topic_limits import TopicFacts
 from tests.records import a_partition, a_record
 
 RESULTS, FURTHER = "orders.results", "audit"

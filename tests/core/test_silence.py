@@ -1,6 +1,6 @@
 """Whose claims may be taken over: silence counts only while it could have been broken."""
 
-from kworker.core.silence import Silence
+from kworker.worker.idempotency.liveness import Silence
 
 LEASE_S = 30.0
 

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kworker.core.headers import Envelope, Source
 from kworker.core.lanes import Lanes
-from kworker.core.outliving import Outliving
 from kworker.core.record import Partition, Record
+from kworker.worker.orphans import Outliving
 from tests.records import a_partition, a_record
 
 At = tuple[str, int]

@@ -1,7 +1,7 @@
 """Whose matter it is what a handler says is unavailable: everybody's, or a few records'."""
 
 from kworker.core.record import Record
-from kworker.core.standstill import Route
+from kworker.worker.retries.circuit_breaker import Route
 from tests.records import a_partition, a_record
 
 NAME = "customer-7"

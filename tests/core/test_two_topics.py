@@ -6,7 +6,7 @@ from kworker.clients.kafka import Refused
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.backlog import Backlog, BacklogPolicy, Batch
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy, Batch
 from tests.records import a_partition, a_record, with_outputs
 
 INVALID = KafkaError(KafkaError.INVALID_RECORD)

@@ -7,8 +7,8 @@ import pytest
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
 from kworker.core.outcome import Output
-from kworker.worker import wire
-from kworker.worker.wire import Ended, Frames, Garbled, Run, frame
+from kworker.worker.quarantine import pipe
+from kworker.worker.quarantine.pipe import Ended, Frames, Garbled, Run, frame
 
 RUN = Run(7, Source("orders", 3, 77, 1_700_000_000_000), None, b"\xff", (("a", None),), 2)
 
@@ -38,7 +38,7 @@ def test_too_much_is_refused_before_it_is_written_and_where_it_is_read(
 ):
     """Neither a handler's results nor a stray write may fill the worker's memory."""
     data = frame(Ended(1, [Output("t", None, b"x" * 1000, [])]))
-    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 500)
+    monkeypatch.setattr(pipe, "FRAME_BYTES_MAX", 500)
     with pytest.raises(OverflowError):
         frame(Ended(1, [Output("t", None, b"x" * 1000, [])]))
     with pytest.raises(Garbled):

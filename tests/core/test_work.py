@@ -14,11 +14,11 @@ from kworker.core.outcome import Failed, Output
 from kworker.core.record import PLACE_BITS, Record
 from kworker.core.telling import TellDead
 from kworker.message import Message
-from kworker.worker.handler import Handler, Handlers
-from kworker.worker.pool import place_of
-from kworker.worker.results import Results
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.work import async_work, work
+from kworker.worker.handlers.invocation import async_work, work
+from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.thread_pool import place_of
+from kworker.worker.topic_limits import TopicFacts
 from tests.records import a_partition, a_record
 
 Run = Callable[..., Any]

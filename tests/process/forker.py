@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.message import Message
-from kworker.worker.forked import ForkGuard
-from kworker.worker.results import Results
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.handlers.forked import ForkGuard
+from kworker.worker.handlers.results import Results
+from kworker.worker.topic_limits import TopicFacts
 from tests.contract.test_pools import HANDS, KINDS, SIZE, Work
 from tests.records import a_partition, a_record
 from tests.waiting import eventually

@@ -16,9 +16,9 @@ from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.instance.crash_journal import Journal
 from kworker.instance.proc import rss_bytes
-from kworker.worker.cell_process import COMMAND
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.ward import Ward
+from kworker.worker.quarantine.isolated_process import COMMAND
+from kworker.worker.quarantine.quarantine import Ward
+from kworker.worker.topic_limits import TopicFacts
 from tests.harness.service import stop
 from tests.lines import whole_lines
 from tests.records import a_partition, a_record
@@ -434,7 +434,7 @@ def test_where_memory_runs_out_the_cell_has_a_lead_that_does_not_outweigh_size(
 
 
 def test_an_idle_cell_ends(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kworker.worker.ward._IDLE_S", 0.1)
+    monkeypatch.setattr("kworker.worker.quarantine.quarantine._IDLE_S", 0.1)
     ward = bench()
     ward.suspect("good")
     ward.until_all(1)

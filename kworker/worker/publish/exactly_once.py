@@ -14,10 +14,10 @@ from kworker.clients.transactions import Abortable, Broken
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition, Record, by_partition
 from kworker.core.restart import Backoff
-from kworker.worker.backlog import Backlog, Batch, Filled
-from kworker.worker.committer import Committer
-from kworker.worker.doubt import Doubt, Fences, Foreign
-from kworker.worker.transacting import Member, TransactionPolicy, Transactor
+from kworker.worker.publish.committer import Committer
+from kworker.worker.publish.in_doubt import Doubt, Fences, Foreign
+from kworker.worker.publish.outbox import Backlog, Batch, Filled
+from kworker.worker.publish.transactor import Member, TransactionPolicy, Transactor
 
 _LOG = structlog.get_logger()
 _refusals = attrgetter("refusals")

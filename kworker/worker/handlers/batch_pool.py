@@ -10,12 +10,12 @@ from typing import NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
-from kworker.worker.batching import AsyncBatchWork, Batch, BatchWork
-from kworker.worker.ended import Ended
-from kworker.worker.gathering import Gatherings
-from kworker.worker.handler import Handlers
-from kworker.worker.loop_pool import SLACK_S, HandlerLoop
-from kworker.worker.pool import Take
+from kworker.worker.handlers.async_pool import SLACK_S, HandlerLoop
+from kworker.worker.handlers.batch_buffer import Gatherings
+from kworker.worker.handlers.batch_run import AsyncBatchWork, Batch, BatchWork
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.thread_pool import Take
 
 
 class Crew(Protocol):

@@ -12,9 +12,9 @@ from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
-from kworker.worker.ended import Ended
-from kworker.worker.placement import Placement, PlacementPolicy
-from kworker.worker.work import Work
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.cpu_affinity import Placement, PlacementPolicy
+from kworker.worker.handlers.invocation import Work
 
 Take = Callable[[int], deque[Record]]
 """Up to so many records of different lanes; none when nothing may run."""

@@ -14,7 +14,7 @@ from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import Output, Result, TooLarge, Unpublishable
 from kworker.core.record import Record
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.topic_limits import TopicFacts
 
 _PLAIN = frozenset({type(None), str, int, bool})  # holds no number that JSON lacks
 

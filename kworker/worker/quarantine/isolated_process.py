@@ -14,9 +14,9 @@ from kworker.instance.child import ended, send
 from kworker.instance.exit_plan import Ending, of_a_stuck_one
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Held, Scoreboard
-from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
+from kworker.worker.quarantine.pipe import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
 
-COMMAND = (sys.executable, "-m", "kworker.worker.cell")
+COMMAND = (sys.executable, "-m", "kworker.worker.quarantine.child")
 _READ_BYTES = 1 << 18  # a turn: the poll thread has more to do
 _DUMP_S, _TERM_S, _ABORT_S = 0.5, 1.0, 2.0
 _FINISH_S = 5.0  # for close() of the handlers

@@ -8,14 +8,14 @@ from math import inf
 
 import structlog
 
-from kworker.core.breaker import Breaker
 from kworker.core.failure import Failure
 from kworker.core.outcome import Burying, Output, Retrying
 from kworker.core.record import Partition, Record
-from kworker.core.retry import STANDSTILL_S, Again, Die, RetryPolicy
-from kworker.core.standstill import Route
-from kworker.worker.failures import FailureLog, FailureLogPolicy
-from kworker.worker.letters import Letters
+from kworker.worker.retries.circuit_breaker import Route
+from kworker.worker.retries.dead_letter_limit import Breaker
+from kworker.worker.retries.failure_log import FailureLog, FailureLogPolicy
+from kworker.worker.retries.outputs import Letters
+from kworker.worker.retries.policy import STANDSTILL_S, Again, Die, RetryPolicy
 
 _LOG = structlog.get_logger()
 

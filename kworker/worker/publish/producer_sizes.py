@@ -1,7 +1,7 @@
 """The sizes of a worker's producer, which follow the limits of the topics that it writes."""
 
 from kworker.config.client_properties import Properties
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.topic_limits import TopicFacts
 
 # The library's own defaults.
 _BATCH_BYTES = 1_000_000

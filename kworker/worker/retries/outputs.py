@@ -8,8 +8,8 @@ from kworker.core.headers import carried
 from kworker.core.message import HeaderList
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.results import replay_header
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.handlers.results import replay_header
+from kworker.worker.topic_limits import TopicFacts
 
 _ERROR_MAX = 1_000  # characters: it is for people, who read the dead letter for more
 _TOLD = frozenset({names.STACKTRACE, names.MESSAGE})

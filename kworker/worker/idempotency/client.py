@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from kworker.core.claim import pack
-from kworker.core.pace import Pace
 from kworker.core.record import Partition, Record
-from kworker.worker.claim_book import Answers, Batch
-from kworker.worker.claiming import Claiming
+from kworker.worker.idempotency.prefetch import Pace
+from kworker.worker.idempotency.table import Answers, Batch
+from kworker.worker.idempotency.thread import Claiming
 
 _LOG = structlog.get_logger()
 

@@ -11,12 +11,12 @@ from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Hand
 from kworker.message import Message
-from kworker.worker.calling import Batching
-from kworker.worker.ended import Ended
-from kworker.worker.handler import Handlers
-from kworker.worker.pool import place_of
-from kworker.worker.results import Results
-from kworker.worker.work import async_work, message_of, work
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.invocation import async_work, message_of, work
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.signature import Batching
+from kworker.worker.handlers.thread_pool import place_of
 
 BatchWork = Callable[["Batch"], None]
 """Runs a batch until each of its records has ended; what it raises is theirs that have not."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from kworker.core.record import Partition, Record
-from kworker.core.retry import STANDSTILL_S
+from kworker.worker.retries.policy import STANDSTILL_S
 
 _NAMES_MAX = 1_000  # remembered; a name may be a customer's
 _FORGET_S = 300.0  # a name that was not raised for so long is as good as new

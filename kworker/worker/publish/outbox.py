@@ -11,8 +11,8 @@ from typing import NamedTuple
 from kworker.clients.kafka import Fault, Oversized, QueueFull, Refusal, Refused, refusal_of
 from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record, pack
-from kworker.worker.sieve import Sieve
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.publish.refused import Sieve
+from kworker.worker.topic_limits import TopicFacts
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on

@@ -14,11 +14,11 @@ from kworker.core.record import Partition, Record
 from kworker.core.restart import Backoff
 from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, TrialPolicy
 from kworker.instance.scoreboard import Held, hands_of
-from kworker.worker.cell_process import COMMAND, CellProcess, Gone
-from kworker.worker.known_suspects import KnownSuspects
-from kworker.worker.shared_suspects import SharedSuspects
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.wire import Ended, Garbled, Orders, Ready, Run, Unfit
+from kworker.worker.quarantine.isolated_process import COMMAND, CellProcess, Gone
+from kworker.worker.quarantine.known_suspects import KnownSuspects
+from kworker.worker.quarantine.pipe import Ended, Garbled, Orders, Ready, Run, Unfit
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
+from kworker.worker.topic_limits import TopicFacts
 
 _LOG = structlog.get_logger()
 _BOOT_S = 300.0  # as for a worker: a slow import is no reason to kill

@@ -11,11 +11,11 @@ import structlog
 
 from kworker.core.claim import Answer, Exchange
 from kworker.core.idempotency import IdOf
-from kworker.core.silence import Silence
 from kworker.errors import Unreachable
-from kworker.worker.claim_book import Answers, Batch, Book
-from kworker.worker.marks import Marks
-from kworker.worker.shared_suspects import SharedSuspects
+from kworker.worker.idempotency.liveness import Silence
+from kworker.worker.idempotency.outbox import Marks
+from kworker.worker.idempotency.table import Answers, Batch, Book
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
 

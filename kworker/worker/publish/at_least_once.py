@@ -5,9 +5,9 @@ from typing import Protocol
 
 from kworker.clients.kafka import At
 from kworker.core.record import Partition, Record
-from kworker.worker.backlog import Backlog
-from kworker.worker.committer import Committer
-from kworker.worker.publisher import Publisher
+from kworker.worker.publish.committer import Committer
+from kworker.worker.publish.outbox import Backlog
+from kworker.worker.publish.publisher import Publisher
 
 
 class Settling(Protocol):

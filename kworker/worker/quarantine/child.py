@@ -1,4 +1,4 @@
-"""`python -m kworker.worker.cell`: a process that may die, and runs what is suspected of killing.
+"""A process that may die: `python -m kworker.worker.quarantine.child` runs suspects of a crash.
 
 It is started by a worker and ends with it. Its standard streams are the worker's; the
 descriptors of two pipes and of a scoreboard are its arguments.
@@ -27,12 +27,12 @@ from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
 from kworker.instance.proc import stand_before
 from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
-from kworker.worker import handler
 from kworker.worker.assembly import make_pool, make_results
 from kworker.worker.dispatch import Pool
-from kworker.worker.forked import ForkGuard
-from kworker.worker.topic_facts import TopicFacts
-from kworker.worker.wire import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
+from kworker.worker.handlers import loader
+from kworker.worker.handlers.forked import ForkGuard
+from kworker.worker.quarantine.pipe import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
+from kworker.worker.topic_limits import TopicFacts
 
 _LOG = structlog.get_logger()
 _PR_SET_PDEATHSIG = 1
@@ -158,7 +158,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
     facts = TopicFacts([*orders.limits])
     facts.learn(orders.limits, {})
     try:
-        handlers = handler.load(config)
+        handlers = loader.load(config)
     except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
         parent.tell(Unfit(str(Failure.of(error))))
         return ExitCode.FAILURE
@@ -175,7 +175,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m kworker.worker.cell")
+    parser = argparse.ArgumentParser(prog="python -m kworker.worker.quarantine.child")
     for name in ("parent", "reads", "writes", "board"):
         parser.add_argument(name, type=int)
     return parser.parse_args(arguments)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.backlog import Backlog, Batch, Filled
+from kworker.worker.publish.outbox import Backlog, Batch, Filled
 
 
 class Producer(Protocol):

@@ -23,8 +23,8 @@ from kworker.core.claim import (
 from kworker.core.failure import Failure
 from kworker.core.idempotency import IdOf, NoId
 from kworker.core.record import Record
-from kworker.core.silence import Silence
-from kworker.worker.marks import Marks
+from kworker.worker.idempotency.liveness import Silence
+from kworker.worker.idempotency.outbox import Marks
 
 _LOG = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from kworker.core.outcome import Outcome
 from kworker.core.record import Record
 from kworker.core.telling import TellDead
 from kworker.message import Message
-from kworker.worker.handler import Handlers
-from kworker.worker.results import Results
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.results import Results
 
 _LOG = structlog.get_logger()
 

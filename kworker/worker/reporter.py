@@ -7,8 +7,8 @@ from kworker.clients.kafka import At
 from kworker.clients.watch import KafkaWatch
 from kworker.clock import now_ms
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.poller import Poller
-from kworker.worker.topic_facts import TopicFacts
+from kworker.worker.poll_loop import Poller
+from kworker.worker.topic_limits import TopicFacts
 
 _TELL_EVERY_S = 0.05
 _LAG_EVERY_S = 2.0

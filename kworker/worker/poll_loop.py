@@ -16,11 +16,11 @@ from kworker.core.membership import Absence, Membership, MembershipPolicy
 from kworker.core.outcome import Burying, Retrying, Skipped
 from kworker.core.record import Partition, Record, by_partition
 from kworker.worker.assignment import Assignment, Identify
-from kworker.worker.backlog import Backlog, Condemned
-from kworker.worker.committer import Committer, Committing
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import Intake, IntakePolicy, Taking
-from kworker.worker.settling import Settling
+from kworker.worker.publish.at_least_once import Settling
+from kworker.worker.publish.committer import Committer, Committing
+from kworker.worker.publish.outbox import Backlog, Condemned
 
 _LOG = structlog.get_logger()
 

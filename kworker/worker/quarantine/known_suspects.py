@@ -8,7 +8,7 @@ import structlog
 from kworker.core.record import Record
 from kworker.core.suspects import Place, Suspect
 from kworker.instance.crash_journal import Journal, Watched
-from kworker.worker.shared_suspects import SharedSuspects
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
 _LOOK_EVERY_S = 0.2

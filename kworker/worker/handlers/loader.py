@@ -12,7 +12,7 @@ from kworker.config.model import Config
 from kworker.core.batch import mark_of
 from kworker.errors import ConfigError
 from kworker.message import Message
-from kworker.worker.calling import Batching, Call, batching, calling, one_by_one
+from kworker.worker.handlers.signature import Batching, Call, batching, calling, one_by_one
 
 Dead = Callable[[Message, BaseException], Any]
 

@@ -14,9 +14,9 @@ from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
-from kworker.worker.ended import Ended
-from kworker.worker.pool import Take, emptied, place_of
-from kworker.worker.work import AsyncWork
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.invocation import AsyncWork
+from kworker.worker.handlers.thread_pool import Take, emptied, place_of
 
 _LOG = structlog.get_logger()
 

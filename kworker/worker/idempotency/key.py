@@ -7,12 +7,12 @@ from kworker.core.failure import Failure
 from kworker.core.idempotency import IdOf, NoId, fit, id_of, names_function
 from kworker.core.record import Record
 from kworker.message import Message
-from kworker.worker import handler
+from kworker.worker.handlers import loader
 
 
 def load(spec: str) -> IdOf:
     """Raises ConfigError for a function that cannot be imported."""
-    return _by_function(spec, handler.find(spec)) if names_function(spec) else id_of(spec)
+    return _by_function(spec, loader.find(spec)) if names_function(spec) else id_of(spec)
 
 
 def _by_function(spec: str, function: Callable[[Message], Any]) -> IdOf:

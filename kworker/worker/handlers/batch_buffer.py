@@ -6,8 +6,8 @@ from math import inf
 
 from kworker.core.record import Partition, Record
 from kworker.core.telling import TellDead
-from kworker.worker.calling import Batching
-from kworker.worker.handler import Handlers
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.signature import Batching
 
 
 class Gathering:

@@ -1,0 +1,1 @@
+"""User handlers: loaded, called in pools, and their results made into records."""

@@ -1,0 +1,1 @@
+"""Outputs and committed positions: durable at least once, or exactly once."""

@@ -1,0 +1,1 @@
+"""Suspects of a crash: run apart from the worker, in a process that may die of them."""
