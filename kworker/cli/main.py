@@ -11,19 +11,19 @@ import typer
 from kworker.cli import (
     check,
     config,
-    dead,
     init,
     offsets,
     reject,
     replay,
     sandbox,
     service,
-    spark,
     systemd,
     topics,
     transactions,
 )
+from kworker.cli.dead import commands as dead
 from kworker.cli.options import PREPARE_PANEL
+from kworker.cli.spark import commands as spark
 from kworker.errors import ExitCode, KworkerError
 
 INTERRUPTED = 130

@@ -60,7 +60,7 @@ def reject(
     if undo:
         _undo(refusals, record, place)
     else:
-        from kworker.cli.dead_access import whoami
+        from kworker.cli.dead.access import whoami
 
         refusals.add(_found(loaded, place), whoami())
         said = f"{record} will be a dead letter as soon as a worker here has it in hand"
@@ -76,7 +76,7 @@ def _place(text: str) -> "Place":
 
 def _found(config: Config, place: "Place") -> "Source":
     # Imported by what needs a broker only: `kworker --help` does not.
-    from kworker.cli.dead_access import TIMEOUT_S
+    from kworker.cli.dead.access import TIMEOUT_S
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader
     from kworker.config.client_properties import admin_properties
@@ -130,7 +130,7 @@ def resume(
     They are tried now and then, and go on by themselves once ten succeed in a row.
     """
     from kworker.instance.state_folder import StateFolder
-    from kworker.supervisor.client import Client
+    from kworker.supervisor.control.client import Client
 
     if not accept_dead:
         raise UsageError("resume: nothing but --accept-dead is there to resume")

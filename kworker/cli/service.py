@@ -42,7 +42,7 @@ def start(
     ] = "60s",
 ) -> None:
     """Run the service: the supervisor in the foreground, its workers below it."""
-    from kworker.supervisor.start import serve
+    from kworker.cli.serve import serve
 
     loaded = toml_file.load(config)
     if daemon:
@@ -60,7 +60,7 @@ def stop(
     ] = False,
 ) -> None:
     """Drain the service and wait until it is gone; --timeout is how long."""
-    from kworker.supervisor.client import Client, Mute
+    from kworker.supervisor.control.client import Client, Mute
 
     loaded = toml_file.load(config)
     client = Client(loaded.name, _folder(loaded))
@@ -142,8 +142,8 @@ def dump(config: ConfigOption = None) -> None:
 
 
 def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
+    from kworker.cli.serve import serve
     from kworker.supervisor.daemon import Ended, Ready, Waiting, launch
-    from kworker.supervisor.start import serve
 
     folder = _folder(loaded)
     folder.make()
@@ -163,7 +163,7 @@ def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
 
 
 def _roll(loaded: Config, verb: str) -> None:
-    from kworker.supervisor.client import Client
+    from kworker.supervisor.control.client import Client
 
     if _shown(Client(loaded.name, _folder(loaded)).follow(verb), None) is None:
         raise KworkerError(f"{loaded.name} ended during the {verb}")
@@ -171,7 +171,7 @@ def _roll(loaded: Config, verb: str) -> None:
 
 
 def _ask(loaded: Config, verb: str, **arguments: object) -> dict[str, Any]:
-    from kworker.supervisor.client import Client
+    from kworker.supervisor.control.client import Client
 
     return Client(loaded.name, _folder(loaded)).ask(verb, **arguments)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from kworker.core.ownership import Ownership
 from kworker.instance.scoreboard import Field, Text
-from kworker.supervisor.fleet import Fleet
+from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.limits import Limits
 
 _LOOK_EVERY_S = 1.0

@@ -19,18 +19,18 @@ from kworker.instance.host_lock import HostLock
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
-from kworker.supervisor.check import Preflight
-from kworker.supervisor.control import Connection
-from kworker.supervisor.delay_child import DelayChild
-from kworker.supervisor.fleet import Body, Fleet
-from kworker.supervisor.followers import Followers
+from kworker.supervisor.children.delay_process import DelayChild
+from kworker.supervisor.children.fleet import Body, Fleet
+from kworker.supervisor.children.spark_job import COMMAND, SparkJob
+from kworker.supervisor.children.worker_process import Member
+from kworker.supervisor.control.followers import Followers
+from kworker.supervisor.control.server import Connection
 from kworker.supervisor.group_lag import GroupLag
+from kworker.supervisor.health import Watch
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.member import Member
-from kworker.supervisor.opening import Opening
-from kworker.supervisor.renewal import Renewals
-from kworker.supervisor.spark_job import COMMAND, SparkJob
-from kworker.supervisor.watch import Watch
+from kworker.supervisor.preflight_child import Preflight
+from kworker.supervisor.reload import Renewals
+from kworker.supervisor.startup import Opening
 
 _log = structlog.get_logger()
 

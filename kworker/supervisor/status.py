@@ -6,8 +6,8 @@ from typing import Any
 from kworker.core.phase import Phase
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Field
-from kworker.supervisor.fleet import Fleet
-from kworker.supervisor.member import Member
+from kworker.supervisor.children.fleet import Fleet
+from kworker.supervisor.children.worker_process import Member
 
 _COUNTERS = (
     "consumed",

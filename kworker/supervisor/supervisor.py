@@ -13,11 +13,11 @@ from kworker.config.model import Config
 from kworker.instance.child import reap
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.announcer import Announcer
-from kworker.supervisor.control import ControlServer
+from kworker.supervisor.control.commands import verbs
+from kworker.supervisor.control.server import ControlServer
 from kworker.supervisor.notify import Notifier
 from kworker.supervisor.service import Mode, Parts, Service
 from kworker.supervisor.signals import Signals
-from kworker.supervisor.verbs import verbs
 
 _log = structlog.get_logger()
 _SHORT_S = 0.05  # while every moment may be the last, a turn is short

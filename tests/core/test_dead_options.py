@@ -2,8 +2,8 @@
 
 import pytest
 
-from kworker.cli.dead_options import rate, selection
-from kworker.cli.dead_view import content, printable
+from kworker.cli.dead.options import rate, selection
+from kworker.cli.dead.view import content, printable
 from kworker.dead_letters.letters import Place, Selection
 from kworker.errors import UsageError
 

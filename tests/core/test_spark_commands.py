@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kworker.cli import spark_access, spark_reset
 from kworker.cli.main import run
-from kworker.cli.spark_reset import Begin
+from kworker.cli.spark import access, reset_table
+from kworker.cli.spark.reset_table import Begin
 from kworker.clients import roster
 from kworker.clients.kafka import At
 from kworker.config import toml_file
@@ -56,7 +56,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
         return told.pop(0) if len(told) > 1 else next(iter(told), frozenset())
 
     monkeypatch.setattr(roster, "members", members)
-    monkeypatch.setattr(spark_access, "LOOK_S", 0.01)
+    monkeypatch.setattr(access, "LOOK_S", 0.01)
     return told
 
 
@@ -199,8 +199,8 @@ def test_a_reset_of_local_checkpoints_loads_no_spark(file: Path) -> None:
     """It takes a second to import, and need not be installed where only workers run."""
     arguments = ["spark", "reset", "--from", "latest", "--table", "orders", "--dry-run"]
     loaded = (
-        "import sys; from kworker.cli import spark_reset; from kworker.cli.main import run;"
-        f"spark_reset.TIMEOUT_S = 0.2; print(run({[*arguments, '--config', str(file)]}),"
+        "import sys; from kworker.cli.spark import reset_table; from kworker.cli.main import run;"
+        f"reset_table.TIMEOUT_S = 0.2; print(run({[*arguments, '--config', str(file)]}),"
         "{'pyspark', 'py4j'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True)
@@ -252,11 +252,11 @@ def test_a_job_on_another_host_is_seen(
     jobs[:] = [None]
     assert "Kafka does not tell" in said(file, capsys, ExitCode.FAILURE, *reset)
     jobs[:] = [frozenset({"orders-web2-spark.1"})]
-    monkeypatch.setattr(spark_access, "GONE_S", -10.0)
+    monkeypatch.setattr(access, "GONE_S", -10.0)
     told = said(file, capsys, ExitCode.ALREADY_RUNNING, *reset)
     assert "runs elsewhere, as orders-web2-spark.1 of group orders.spark: stop it first" in told
-    monkeypatch.setattr(spark_access, "GONE_S", 10.0)
-    monkeypatch.setattr(spark_reset, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(access, "GONE_S", 10.0)
+    monkeypatch.setattr(reset_table, "TIMEOUT_S", 0.2)
     jobs[:] = [frozenset({"orders-web2-spark.1"}), frozenset()]
     said(file, capsys, ExitCode.UNREACHABLE, *reset)
 
@@ -265,6 +265,6 @@ def test_the_lease_is_free_again_after_the_command(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that failed must not keep the job waiting."""
-    monkeypatch.setattr(spark_reset, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(reset_table, "TIMEOUT_S", 0.2)
     said(file, capsys, ExitCode.UNREACHABLE, "reset", "--from", "latest", "--table", "orders")
     assert Lease(str(file.parent / "data" / "c")).take()

@@ -16,7 +16,7 @@ from kworker.clients.offsets import committed
 from tests.harness import kafka
 from tests.harness.service import named
 
-COMMAND = "from kworker.cli.spark import app; app()"
+COMMAND = "from kworker.cli.spark.commands import app; app()"
 KWORKER = "from kworker.cli.main import main; main()"
 MINUTE_MS = 60_000
 STAMP_MS = 1_700_000_040_000  # 2023-11-14T22:14:00Z

@@ -116,7 +116,7 @@ def test_without_brokers_nothing_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can tell whether the record is there."""
-    monkeypatch.setattr("kworker.cli.dead_access.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("kworker.cli.dead.access.TIMEOUT_S", 1.0)
     desk = Desk(Service(tmp_path, "127.0.0.1:1", ["orders"]), capsys)
     code, said = desk.types("orders:0:1")
     assert code == ExitCode.UNREACHABLE

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
-from kworker.cli.spark import app
+from kworker.cli.spark.commands import app
 from tests.e2e.conftest import Meanwhile
 from tests.e2e.spark_repair import (
     AGAIN,

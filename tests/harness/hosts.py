@@ -14,7 +14,7 @@ import psutil
 from tests.harness import namespaces, written
 from tests.harness.service import ROOT, lives, named, stop
 
-COMMAND = "from kworker.cli.spark import app; app()"
+COMMAND = "from kworker.cli.spark.commands import app; app()"
 GONE_TIMEOUT_S = 60.0
 _WORDS = 1_500  # characters of a log, where something is missed
 

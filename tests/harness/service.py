@@ -20,7 +20,7 @@ from kworker.config.client_properties import admin_properties
 from kworker.config.topics import SETTINGS, plan
 from kworker.errors import KworkerError
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.client import Client
+from kworker.supervisor.control.client import Client
 from tests.harness import kafka, recorded
 from tests.harness.ledgers import At, Fault, FaultLedger, lines, now_ns, of_process
 from tests.waiting import eventually

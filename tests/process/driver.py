@@ -32,8 +32,8 @@ from kworker.errors import ConfigError, ExitCode, KworkerError
 from kworker.instance import host_lock
 from kworker.instance.crash_journal import Journal
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.supervisor.check import Report
 from kworker.supervisor.limits import Limits
+from kworker.supervisor.preflight_child import Report
 from kworker.supervisor.service import Parts
 from kworker.supervisor.supervisor import Supervisor
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.client import Client
+from kworker.supervisor.control.client import Client
 from tests.lines import whole_lines
 from tests.waiting import eventually
 

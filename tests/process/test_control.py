@@ -12,7 +12,7 @@ import pytest
 
 from kworker.errors import NotRunning
 from kworker.instance.state_folder import StateFolder, connect
-from kworker.supervisor.client import Client, Refused
+from kworker.supervisor.control.client import Client, Refused
 from tests.process.service import Service
 from tests.waiting import eventually, repeated
 

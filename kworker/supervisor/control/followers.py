@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kworker.supervisor.control import Connection, Reply
+from kworker.supervisor.control.server import Connection, Reply
 
 
 class Followers:

@@ -10,12 +10,12 @@ from kworker.config.model import Config
 from kworker.errors import ConfigError, ExitCode
 from kworker.instance.host_lock import HostLock
 from kworker.supervisor.announcer import Announcer
-from kworker.supervisor.check import Check, Preflight, Report
-from kworker.supervisor.control import Connection, Reply
-from kworker.supervisor.fleet import Fleet
-from kworker.supervisor.followers import Followers
+from kworker.supervisor.children.fleet import Fleet
+from kworker.supervisor.control.followers import Followers
+from kworker.supervisor.control.server import Connection, Reply
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.roll import Roll
+from kworker.supervisor.preflight_child import Check, Preflight, Report
+from kworker.supervisor.rolling_restart import Roll
 
 _log = structlog.get_logger()
 _FIXED: dict[str, Callable[[Config], object]] = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kworker.cli.positions import GOALS, as_data, moves, parse_goal, print_moves
-from kworker.cli.spark_access import chosen, configured, held
+from kworker.cli.spark.access import chosen, configured, held
 from kworker.clock import now_ms
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config, Table

@@ -20,9 +20,9 @@ from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import stand_before
 from kworker.instance.scoreboard import Field, Scoreboard, Slot, hands_of
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.leftovers import Leftovers
+from kworker.supervisor.children.leftovers import Leftovers
+from kworker.supervisor.children.worker_process import Asked, Death, Member
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.member import Asked, Death, Member
 
 Body = Callable[[Config, Slot, int], int]
 """What a worker does: `worker.run`, or a test's stand-in."""

@@ -9,8 +9,8 @@ import structlog
 from kworker.config.model import Config
 from kworker.instance.child import send
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.check import Check, Preflight, Report
 from kworker.supervisor.limits import Limits
+from kworker.supervisor.preflight_child import Check, Preflight, Report
 
 _log = structlog.get_logger()
 

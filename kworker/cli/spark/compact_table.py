@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kworker.cli.spark_access import chosen, configured, held
+from kworker.cli.spark.access import chosen, configured, held
 from kworker.config.model import Config, Table
 from kworker.errors import AlreadyRunning, KworkerError
 from kworker.spark.guard import takes_one_writer

@@ -10,9 +10,9 @@ from kworker.core.wear import WornOut, reason
 from kworker.instance import exit_plan
 from kworker.instance.proc import Runners, rss_bytes
 from kworker.instance.scoreboard import Field, Held
-from kworker.supervisor.fleet import Fleet
+from kworker.supervisor.children.fleet import Fleet
+from kworker.supervisor.children.worker_process import Asked, Member
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.member import Asked, Member
 
 _log = structlog.get_logger()
 

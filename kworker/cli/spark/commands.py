@@ -7,8 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kworker.cli import spark_compact, spark_reset
 from kworker.cli.options import ConfigOption, JsonOption
+from kworker.cli.spark import compact_table, reset_table
 from kworker.config import toml_file
 from kworker.errors import NotRunning
 from kworker.spark.progress import read_progress
@@ -36,7 +36,7 @@ def run(
 @app.command()
 def reset(
     where: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help=f"Where to: {spark_reset.WHERE}.")
+        str, typer.Option("--from", metavar="WHERE", help=f"Where to: {reset_table.WHERE}.")
     ],
     config: ConfigOption = None,
     table: Annotated[
@@ -56,7 +56,7 @@ def reset(
     Where each host has checkpoints of its own, reset on the host whose job starts next.
     """
     loaded = toml_file.load(config)
-    with spark_reset.begin(loaded, table) as begin:
+    with reset_table.begin(loaded, table) as begin:
         begin.perform(where, dry_run=dry_run, as_json=as_json)
 
 
@@ -75,7 +75,7 @@ def compact(
     GCS). Delta and Iceberg only. The old files stay, for readers and for time travel, until you
     vacuum them.
     """
-    spark_compact.perform(toml_file.load(config), table, as_json=as_json)
+    compact_table.perform(toml_file.load(config), table, as_json=as_json)
 
 
 @app.command()

@@ -10,8 +10,8 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from kworker.cli import dead_options, dead_view
-from kworker.cli.dead_options import (
+from kworker.cli.dead import options, view
+from kworker.cli.dead.options import (
     DryRunOption,
     LimitOption,
     PositionArgument,
@@ -58,18 +58,18 @@ def list_(
 
     Example: [bold]kworker dead list --select since=-2h[/bold]
     """
-    from kworker.cli.dead_access import access
+    from kworker.cli.dead.access import access
 
     loaded = toml_file.load(config)
-    selection = dead_options.selection(None, select, now_ms())
+    selection = options.selection(None, select, now_ms())
     tally = Tally()
     with access(loaded) as found:
         resolutions = found.dead.resolutions()
         spans = found.dead.spans(selection)
-        with dead_view.reading(sum(map(len, spans.values()))) as shown:
+        with view.reading(sum(map(len, spans.values()))) as shown:
             letters = shown.of(found.dead.letters(spans))
             groups = grouped(_rows(letters, selection, resolutions, tally, all_))
-    dead_view.say(found.dead.met.misses(selection))
+    view.say(found.dead.met.misses(selection))
     _print_list(groups, loaded.dead_letter.topic, tally, all_=all_, as_json=as_json)
 
 
@@ -96,12 +96,12 @@ def _print_list(
     count = sum(group.count for group in groups)
     now = now_ms()
     if as_json:
-        rows = [dead_view.group_data(group, now) for group in groups]
+        rows = [view.group_data(group, now) for group in groups]
         told = {"topic": topic, "count": count, "hidden": tally.before, "groups": rows}
         typer.echo(json.dumps(told, indent=2))
         return
     if groups:
-        dead_view.print_groups(groups, now, resolved=all_)
+        view.print_groups(groups, now, resolved=all_)
     hidden = f"; {tally.before:,} resolved (--all shows them)" if tally.before else ""
     typer.echo(f"{count:,} dead letters in {topic}{hidden}")
 
@@ -115,10 +115,10 @@ def show(
     Example: [bold]kworker dead show 3:17[/bold], or by its record's source,
     [bold]kworker dead show orders:3:9045[/bold] (the last, when there are several)
     """
-    from kworker.cli.dead_access import access
+    from kworker.cli.dead.access import access
 
     loaded = toml_file.load(config)
-    selection = dead_options.selection([position], None, now_ms())
+    selection = options.selection([position], None, now_ms())
     with access(loaded) as found:
         spans = found.dead.spans(selection)
         letters = [each for each in found.dead.letters(spans) if each in selection]
@@ -130,7 +130,7 @@ def show(
     if as_json:
         typer.echo(json.dumps(_full(letter, found.dead.topic, resolution, others), indent=2))
         return
-    for line in dead_view.lines(letter, found.dead.topic, resolution, now_ms()):
+    for line in view.lines(letter, found.dead.topic, resolution, now_ms()):
         typer.echo(line)
     if others:
         typer.echo(f"the same record was a dead letter before, too: {', '.join(others)}")
@@ -164,12 +164,12 @@ def redrive(
     Each is resolved in the transaction that requeues it, so the same command again, after
     Ctrl-C or a crash, goes on where it was, and nothing is redriven twice.
     """
-    from kworker.cli.dead_access import access, target
-    from kworker.cli.dead_repair import perform
+    from kworker.cli.dead.access import access, target
+    from kworker.cli.dead.repair import perform
 
     loaded = toml_file.load(config)
-    selection = dead_options.selection(positions, select, now_ms())
-    pace = Pace(dead_options.rate(rate))
+    selection = options.selection(positions, select, now_ms())
+    pace = Pace(options.rate(rate))
     with access(loaded, to) as found:
         where, bytes_max = target(found, to)
         work = Work("redriven", selection, where, bytes_max, limit, pace)
@@ -191,11 +191,11 @@ def discard(
 
     Example: [bold]kworker dead discard --select reason=rejected --dry-run[/bold]
     """
-    from kworker.cli.dead_access import access
-    from kworker.cli.dead_repair import perform
+    from kworker.cli.dead.access import access
+    from kworker.cli.dead.repair import perform
 
     loaded = toml_file.load(config)
-    selection = dead_options.selection(positions, select, now_ms())
+    selection = options.selection(positions, select, now_ms())
     if everything == bool(selection):
         raise UsageError("say which: positions, --select reason=…, or --everything alone")
     with access(loaded) as found:
@@ -217,20 +217,20 @@ def export(
     Example: [bold]kworker dead export --select key=alice -o dead.jsonl[/bold]; edit key, value
     or headers; [bold]kworker dead import dead.jsonl[/bold]
     """
-    from kworker.cli.dead_access import access
+    from kworker.cli.dead.access import access
 
     loaded = toml_file.load(config)
-    selection = dead_options.selection(positions, select, now_ms())
+    selection = options.selection(positions, select, now_ms())
     with access(loaded) as found, _written(output) as file:
         resolutions = found.dead.resolutions()
         spans = found.dead.spans(selection)
         count = 0
-        with dead_view.reading(sum(map(len, spans.values()))) as shown:
+        with view.reading(sum(map(len, spans.values()))) as shown:
             letters = shown.of(found.dead.letters(spans))
             for letter, _ in _rows(letters, selection, resolutions, Tally(), all_):
                 file.write(as_line(letter, found.dead.topic).encode() + b"\n")
                 count += 1
-    dead_view.say(found.dead.met.misses(selection))
+    view.say(found.dead.met.misses(selection))
     if output:
         typer.echo(f"{count:,} dead letters in {output}")
 
@@ -268,12 +268,12 @@ def import_(
     The whole file is checked before anything is written. What was resolved since the export is
     passed, so the same file again does nothing twice.
     """
-    from kworker.cli.dead_access import access
-    from kworker.cli.dead_repair import Report, Watch, resolve
+    from kworker.cli.dead.access import access
+    from kworker.cli.dead.repair import Report, Watch, resolve
     from kworker.dead_letters.import_file import EditedFile
 
     loaded = toml_file.load(config)
-    pace = Pace(dead_options.rate(rate))
+    pace = Pace(options.rate(rate))
     with access(loaded) as found:
         requeue = found.requeue()
         edited = EditedFile(file, requeue, found.bytes_max(requeue.topic))

@@ -8,7 +8,7 @@ from kworker import log
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.errors import ExitCode
-from kworker.supervisor.check import Report
+from kworker.supervisor.preflight_child import Report
 from kworker.supervisor.service import Parts
 from kworker.supervisor.supervisor import Supervisor
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from kworker.supervisor.fleet import Fleet
+from kworker.supervisor.children.fleet import Fleet
 
 _log = structlog.get_logger()
 

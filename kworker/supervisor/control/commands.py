@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from kworker.errors import ExitCode
-from kworker.supervisor.control import Connection, Request
+from kworker.supervisor.control.server import Connection, Request
 from kworker.supervisor.service import Service
 
 _SIZE = re.compile(r"([+-]?)(\d{1,4})")

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import typer
 
-from kworker.cli import dead_view
-from kworker.cli.dead_access import Access, resolver
+from kworker.cli.dead import view
+from kworker.cli.dead.access import Access, resolver
 from kworker.clock import now_ms
 from kworker.dead_letters.letters import Group, grouped
 from kworker.dead_letters.repair import Elsewhere, Pace, Requeue, Step, Tally, Work
@@ -26,9 +26,9 @@ _INTERRUPTED = 130  # as a shell says it of a command that Ctrl-C ended
 class Watch:
     """Lets things pass that are read: shown on a terminal, and ending when a person wants it."""
 
-    def __init__(self, stop: Stop | None = None, shown: dead_view.Reading | None = None) -> None:
+    def __init__(self, stop: Stop | None = None, shown: view.Reading | None = None) -> None:
         self._stop = stop or Stop()
-        self._shown = shown or dead_view.Reading()
+        self._shown = shown or view.Reading()
 
     def __call__(self, items: Iterable[T]) -> Iterator[T]:
         return self._shown.of(self._stop.until(items))
@@ -50,7 +50,7 @@ class Report:
     def done(self, *, interrupted: bool) -> None:
         """Raises Exit for what is left."""
         if not interrupted:  # then not all was read
-            dead_view.say(self.misses())
+            view.say(self.misses())
         if self.as_json:
             self._print({"interrupted": interrupted})
         else:
@@ -64,14 +64,14 @@ class Report:
 
     def would_be(self, groups: list[Group]) -> None:
         """Of a dry run; the tally's `done` is what it would be."""
-        dead_view.say(self.misses())
+        view.say(self.misses())
         if self.as_json:
-            self._print({"groups": [dead_view.group_data(group, now_ms()) for group in groups]})
+            self._print({"groups": [view.group_data(group, now_ms()) for group in groups]})
             return
         would = f"{self.tally.done:,} would be {self.how}{self._target()}"
         typer.echo(f"{would}{self._before()}")
         if groups:
-            dead_view.print_groups(groups, now_ms(), resolved=False)
+            view.print_groups(groups, now_ms(), resolved=False)
         self._tell_left()
 
     def _target(self) -> str:
@@ -122,7 +122,7 @@ def resolve(found: Access, report: Report, pace: Pace, total: int, steps_of: Ste
     with alone(config.file, config.name), closing(writer), stop.on_signals():
         writer.open()
         resolutions = found.dead.resolutions()
-        with dead_view.reading(total, report.how) as shown:
+        with view.reading(total, report.how) as shown:
             steps = steps_of(resolutions, Watch(stop, shown))
             report.tally.done = run(steps, writer, pace, stop, shown.done)
     report.done(interrupted=stop.asked)

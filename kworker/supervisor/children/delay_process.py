@@ -17,10 +17,10 @@ from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Field, Scoreboard, Text
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.fleet import Body
+from kworker.supervisor.children.fleet import Body
+from kworker.supervisor.children.worker_process import Asked, Death, Member
+from kworker.supervisor.health import why_silent
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.member import Asked, Death, Member
-from kworker.supervisor.watch import why_silent
 
 _log = structlog.get_logger()
 _FORK_AGAIN_S = 1.0

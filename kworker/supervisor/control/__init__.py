@@ -1,0 +1,1 @@
+"""The control socket: how commands reach a running supervisor, and what it answers."""
