@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/installed
 PYTEST := $(BIN)/python -m pytest
 # Most tests wait more than they compute, so three files at a time; what is judged by the clock, alone.
 BESIDE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations 12
-PROOFS := tests/faults/proofs
+PROOFS := tests/proofs
 ALONE := tests/alone
 
 help: ## explain the targets (this list)

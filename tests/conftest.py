@@ -14,13 +14,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.sandbox import Options, Sandbox
 from kworker.sandbox.process import port_is_free
-from tests import shared
-from tests.harness.kafka import led
-from tests.tables import Reader
-from tests.waiting import eventually
+from tests.support import shared
+from tests.support.kafka import led
+from tests.support.tables import Reader
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from tests.harness.s3 import S3
+    from tests.support.s3 import S3
 
 TESTS = Path(__file__).parent
 PORTS_TOGETHER = 10
@@ -159,7 +159,7 @@ def redis_url(sandbox: Sandbox) -> str:
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> "Iterator[S3]":
     """An S3 server; a test takes a bucket of its own."""
-    from tests.harness.s3 import S3  # with Amazon's client, which takes a second
+    from tests.support.s3 import S3  # with Amazon's client, which takes a second
 
     server = S3(tmp_path_factory.mktemp("s3"), free_port())
     yield server

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.test_delay_process import PARTITIONS, Reader, Retries, settings
-from tests.harness.service import service
-from tests.waiting import repeated
+from tests.support.service import service
+from tests.support.waiting import repeated
 
 Topic = Callable[..., str]
 

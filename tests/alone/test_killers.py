@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 
 from bench.confined import Ulimit, limit
-from tests.harness import kafka
-from tests.harness.evidence import Evidence, gather
-from tests.harness.kafka import New, Read, Writer, numbered
-from tests.harness.ledgers import At, Fault, Invocation, Position, by_position, now_ns
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support import kafka
+from tests.support.evidence import Evidence, gather
+from tests.support.kafka import New, Read, Writer, numbered
+from tests.support.ledgers import At, Fault, Invocation, Position, by_position, now_ns
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
@@ -26,7 +26,7 @@ import ctypes
 import os
 import re
 import time
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 def overflow():
     many = 1_000_000

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import kafka
-from tests.harness.kafka import Writer, numbered
-from tests.harness.ledgers import At, Fault, Invocation, invocations
-from tests.harness.service import Service, service
-from tests.lines import whole_lines
-from tests.waiting import eventually, repeated
+from tests.support import kafka
+from tests.support.kafka import Writer, numbered
+from tests.support.ledgers import At, Fault, Invocation, invocations
+from tests.support.lines import whole_lines
+from tests.support.service import Service, service
+from tests.support.waiting import eventually, repeated
 
 Topic = Callable[..., str]
 
@@ -25,7 +25,7 @@ LATE_S, PUNCTUAL = 0.5, 0.99
 TRIES = 3  # the machine may be busy in one of them; who is late by himself is late in each
 KILLED_AFTER, JOINED_AFTER = (1_000, 6_000), 9_000  # retries: one in each round of them
 FAILING = """
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 @recorded
 def handle(message):

@@ -6,11 +6,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from tests.harness.evidence import Evidence, gather
-from tests.harness.kafka import New, Writer, numbered
-from tests.harness.ledgers import At, Fault
-from tests.harness.service import Service, lasting, service
-from tests.waiting import eventually
+from tests.support.evidence import Evidence, gather
+from tests.support.kafka import New, Writer, numbered
+from tests.support.ledgers import At, Fault
+from tests.support.service import Service, lasting, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

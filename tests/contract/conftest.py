@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.contract.claims import OwnServer, RealStore, Store, TwinStore
-from tests.contract.clusters import Cluster, Real, Twin
+from tests.support.kafka_and_twin import Cluster, Real, Twin
+from tests.support.redis_and_twin import OwnServer, RealStore, Store, TwinStore
 
 
 @pytest.fixture(params=["twin", "real"])

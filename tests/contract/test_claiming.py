@@ -18,9 +18,9 @@ from kworker.worker.idempotency.client import Claimant
 from kworker.worker.idempotency.outbox import Marks
 from kworker.worker.idempotency.prefetch import Pace
 from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
-from tests.contract.claims import OwnServer, RealStore, Store
-from tests.records import a_partition, a_record
-from tests.waiting import eventually
+from tests.support.records import a_partition, a_record
+from tests.support.redis_and_twin import OwnServer, RealStore, Store
+from tests.support.waiting import eventually
 
 LEASE_S = 0.6
 DRAIN_S = 10.0

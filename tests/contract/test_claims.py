@@ -17,8 +17,8 @@ from kworker.core.claim import (
 )
 from kworker.errors import Unreachable
 from kworker.worker.idempotency.thread import Claims
-from tests.contract.claims import OwnServer, Store
-from tests.waiting import eventually
+from tests.support.redis_and_twin import OwnServer, Store
+from tests.support.waiting import eventually
 
 
 def claim(claims: Claims, *wanted: tuple[str, str]) -> dict[str, State]:

@@ -9,9 +9,9 @@ import pytest
 from kworker.clients.kafka import Refused, Trouble
 from kworker.core.membership import Absence
 from kworker.core.offset_map import METADATA_MAX, Committed
-from tests.contract.clusters import Cluster, Real, sized
-from tests.contract.member import Member, for_a_while, new_group, until
-from tests.waiting import eventually
+from tests.support.kafka_and_twin import Cluster, Real, sized
+from tests.support.member import Member, for_a_while, new_group, until
+from tests.support.waiting import eventually
 
 
 def fill(kafka: Cluster, topic: str, *values: bytes, partition: int = 0) -> None:

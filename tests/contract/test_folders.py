@@ -22,7 +22,7 @@ from kworker.spark.checkpoint import (
 from kworker.spark.folders import Folder, LocalFolder
 from kworker.spark.hadoop import HadoopFolder, folder_at
 from kworker.spark.session import close_session, open_session
-from tests.object_store import ObjectStore, StoreFolder
+from tests.support.object_store import ObjectStore, StoreFolder
 
 pytestmark = pytest.mark.timeout(300)
 

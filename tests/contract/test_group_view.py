@@ -7,9 +7,9 @@ import pytest
 from kworker.clients.admin import Refused
 from kworker.clients.group_view import GroupWatcher
 from kworker.core.offset_map import Committed
-from tests.contract.clusters import Real
-from tests.contract.member import Member, new_group, until
-from tests.waiting import eventually
+from tests.support.kafka_and_twin import Real
+from tests.support.member import Member, new_group, until
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

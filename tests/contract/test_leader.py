@@ -33,10 +33,10 @@ from kworker.clients.leader import CLOSE_TIMEOUT_S, Leadership
 from kworker.config.client_properties import admin_properties, leader_properties
 from kworker.config.model import Config
 from kworker.sandbox import Sandbox
-from tests.contract import raw_commit
-from tests.contract.candidate import Candidate, now
-from tests.harness.kafka import SEVERE, create_topic, delete_topic, held_of, make_again
-from tests.waiting import eventually
+from tests.support import raw_commit
+from tests.support.kafka import SEVERE, create_topic, delete_topic, held_of, make_again
+from tests.support.leader_candidate import Candidate, now
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

@@ -7,9 +7,9 @@ import pytest
 
 from kworker.clients.kafka import QueueFull, Refused
 from kworker.core.outcome import Output
-from tests.contract.clusters import Cluster
-from tests.contract.member import Member, until
-from tests.waiting import eventually
+from tests.support.kafka_and_twin import Cluster
+from tests.support.member import Member, until
+from tests.support.waiting import eventually
 
 # Java's murmur2 of the key, its sign bit cleared, modulo seven partitions.
 OF_SEVEN = {

@@ -10,7 +10,12 @@ from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.transactions import Broken
 from kworker.core.outcome import Output
 from kworker.worker.publish.in_doubt import FencedByTwin
-from tests.contract.bench import (
+from tests.component.test_exactly_once import Faulty
+from tests.contract.test_transactions import new_id, opened, values_after
+from tests.support.kafka_and_twin import Cluster, Twin
+from tests.support.maps import named_beyond
+from tests.support.member import for_a_while, new_group, until
+from tests.support.poll_loop_rig import (
     GROUP,
     LIMIT_S,
     RESULTS,
@@ -20,12 +25,7 @@ from tests.contract.bench import (
     take_turns,
     two_partitions,
 )
-from tests.contract.clusters import Cluster, Twin
-from tests.contract.member import for_a_while, new_group, until
-from tests.contract.settler import Settler
-from tests.contract.test_exactly_once import Faulty
-from tests.contract.test_transactions import new_id, opened, values_after
-from tests.harness.maps import named_beyond
+from tests.support.settler import Settler
 
 WORDS = (b"alpha", b"bravo", b"charlie")
 # Never, within a test: what is produced stays in an open transaction until something else ends it.

@@ -10,8 +10,8 @@ from kworker.errors import Unreachable
 from kworker.instance.crash_journal import Journal, Watched
 from kworker.worker.quarantine.known_suspects import KnownSuspects
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
-from tests.contract.claims import Store
-from tests.records import a_partition, a_record
+from tests.support.records import a_partition, a_record
+from tests.support.redis_and_twin import Store
 
 WALL_S = 1_700_000_000.0
 DAY_S = 24 * 3600.0

@@ -8,8 +8,8 @@ import pytest
 from kworker.clients.kafka import Refused
 from kworker.core.offset_map import METADATA_MAX, Committed
 from kworker.core.outcome import Output
-from tests.contract.clusters import Cluster
-from tests.contract.member import Member, for_a_while, new_group, until
+from tests.support.kafka_and_twin import Cluster
+from tests.support.member import Member, for_a_while, new_group, until
 
 
 def opened(kafka: Cluster, transactional_id: str = "") -> Any:

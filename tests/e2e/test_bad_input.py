@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.conftest import Kworker, Meanwhile
-from tests.harness.service import ECHO, Service, Settings, service
-from tests.waiting import eventually
+from tests.support.service import ECHO, Service, Settings, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 Port = Callable[[], int]

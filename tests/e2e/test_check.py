@@ -21,9 +21,9 @@ from kworker.errors import ExitCode
 from kworker.instance.group_note import GroupNote
 from kworker.preflight import preflight
 from tests.e2e.conftest import Kworker, Meanwhile
-from tests.harness.kafka import commit, delete_topic, led
-from tests.harness.redis import own_redis
-from tests.waiting import eventually
+from tests.support.kafka import commit, delete_topic, led
+from tests.support.redis import own_redis
+from tests.support.waiting import eventually
 
 Configured = Callable[..., Path]
 

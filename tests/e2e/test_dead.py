@@ -21,10 +21,10 @@ from kworker.dead_letters.letters import Identity
 from kworker.dead_letters.resolutions import Resolution, resolved
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.e2e.test_topics import written
-from tests.harness.dead import NOW, DeadWriter
-from tests.harness.kafka import delete_topic, messages
-from tests.harness.service import COMMAND, ROOT, Service
-from tests.waiting import eventually
+from tests.support.dead import NOW, DeadWriter
+from tests.support.kafka import delete_topic, messages
+from tests.support.service import COMMAND, ROOT, Service
+from tests.support.waiting import eventually
 
 PARTITIONS = 2
 README = (ROOT / "README.md").read_text()

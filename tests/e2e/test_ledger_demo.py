@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.examples import EXAMPLES, LEDGER
+from tests.support.examples import EXAMPLES, LEDGER
 
 TIMEOUT_S = 120.0
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.evidence import gather
-from tests.harness.kafka import Writer, numbered
-from tests.harness.service import Service, lasting, service
-from tests.waiting import eventually
+from tests.support.evidence import gather
+from tests.support.kafka import Writer, numbered
+from tests.support.service import Service, lasting, service
+from tests.support.waiting import eventually
 
 KEYS = 500
 PORTION = 100  # each tenth of a second
@@ -19,7 +19,7 @@ Topic = Callable[..., str]
 SLOWISH = lasting(0.004)
 AWAITING = """
 import asyncio
-from tests.harness.recorded import recorded_async
+from tests.support.recorded import recorded_async
 
 @recorded_async
 async def handle(message):

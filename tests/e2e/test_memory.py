@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench.confined import confined, limit
-from tests.harness.kafka import New, Writer
-from tests.harness.service import ROOT, Service, lasting, service
-from tests.waiting import eventually
+from tests.support.kafka import New, Writer
+from tests.support.service import ROOT, Service, lasting, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

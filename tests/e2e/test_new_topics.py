@@ -6,13 +6,13 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from tests.harness import kafka
-from tests.harness.ledgers import invocations
-from tests.harness.service import service
-from tests.waiting import eventually
+from tests.support import kafka
+from tests.support.ledgers import invocations
+from tests.support.service import service
+from tests.support.waiting import eventually
 
 HANDLERS = """
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 @recorded
 def handle(message):

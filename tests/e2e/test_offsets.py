@@ -16,9 +16,9 @@ from kworker.config import toml_file
 from kworker.core.offset_map import Identity, encode, origin_of
 from kworker.instance.state_folder import StateFolder
 from kworker.preflight.preflight import ensure_start_offsets
-from tests.harness import kafka
-from tests.harness.service import Service
-from tests.waiting import eventually
+from tests.support import kafka
+from tests.support.service import Service
+from tests.support.waiting import eventually
 
 PARTITIONS = 2
 RECORDS = 10  # in each partition

@@ -12,8 +12,8 @@ from kworker.cli.main import run
 from kworker.clients.watch import KafkaWatch
 from kworker.core.offset_map import encode, origin_of
 from kworker.errors import ExitCode
-from tests.harness import kafka
-from tests.harness.service import Service
+from tests.support import kafka
+from tests.support.service import Service
 
 RECORDS = 10
 POSITION = 4  # below which the service has settled all of partition 0; and of the rest:

@@ -16,11 +16,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.e2e.conftest import Meanwhile
-from tests.harness import kafka, recorded
-from tests.harness.kafka import Read
-from tests.harness.ledgers import Invocation, invocations
-from tests.harness.service import COMMAND, ROOT, Service, service
-from tests.waiting import eventually
+from tests.support import kafka, recorded
+from tests.support.kafka import Read
+from tests.support.ledgers import Invocation, invocations
+from tests.support.service import COMMAND, ROOT, Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 Ran = subprocess.CompletedProcess[str]
@@ -37,7 +37,7 @@ import os
 import time
 from pathlib import Path
 from kworker import Reject
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 HERE = Path(__file__).parent
 

@@ -18,7 +18,7 @@ from kworker.errors import KworkerError
 from kworker.sandbox import Sandbox
 from kworker.sandbox.process import Process, kill, start
 from tests.e2e.conftest import Kworker
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 # So that a killed broker's leaders move, and it may come back, within less than nine seconds.
 SOON_MISSED = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness.kafka import New, Writer, ends, read_all, visible_ends
-from tests.harness.ledgers import Produced, invocations
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support.kafka import New, Writer, ends, read_all, visible_ends
+from tests.support.ledgers import Produced, invocations
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
@@ -15,7 +15,7 @@ Topic = Callable[..., str]
 DEADLY = """
 import os, signal, time
 from pathlib import Path
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 DEADLY, NOW = (Path(__file__).with_name(name) for name in ("deadly", "now"))
 

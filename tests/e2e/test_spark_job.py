@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from kworker.cli.spark.commands import app
 from tests.e2e.conftest import Meanwhile
-from tests.e2e.spark_repair import (
+from tests.support.spark_repair import (
     AGAIN,
     FIRST,
     LOSES,
@@ -33,9 +33,9 @@ from tests.e2e.spark_repair import (
     Repaired,
     repair,
 )
-from tests.e2e.spark_service import QUIET, SLOW_S, STAMP_MS, Job, Service
-from tests.tables import Reader
-from tests.waiting import eventually
+from tests.support.spark_service import QUIET, SLOW_S, STAMP_MS, Job, Service
+from tests.support.tables import Reader
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from tests.e2e import awkward
-from tests.e2e.spark_service import SLOW_S, STAMP_MS, Service
-from tests.tables import Reader, Rows
-from tests.waiting import eventually
+from tests.support import awkward
+from tests.support.spark_service import SLOW_S, STAMP_MS, Service
+from tests.support.tables import Reader, Rows
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

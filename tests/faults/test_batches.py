@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.history import history
-from tests.harness.kafka import New, Read, Writer, read_all
-from tests.harness.ledgers import Invocation, Position, by_position, invocations
-from tests.harness.service import service
-from tests.waiting import eventually
+from tests.support.history import history
+from tests.support.kafka import New, Read, Writer, read_all
+from tests.support.ledgers import Invocation, Position, by_position, invocations
+from tests.support.service import service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
 HANDLERS = """
 from kworker import BatchFailed, batch
-from tests.harness.recorded import recorded_batch
+from tests.support.recorded import recorded_batch
 
 @batch(size=500, wait="1s")
 @recorded_batch

@@ -9,23 +9,14 @@ from typing import NamedTuple
 import pytest
 
 from kworker.core.message import Headers
-from tests.harness.kafka import (
-    New,
-    Raw,
-    Read,
-    Writer,
-    create_topic,
-    messages_of,
-    read_all,
-    starts,
-)
-from tests.harness.ledgers import Invocation, Position, Produced, invocations, now_ns
-from tests.harness.service import service
-from tests.waiting import eventually, repeated
+from tests.support.kafka import New, Raw, Read, Writer, create_topic, messages_of, read_all, starts
+from tests.support.ledgers import Invocation, Position, Produced, invocations, now_ns
+from tests.support.service import service
+from tests.support.waiting import eventually, repeated
 
 HANDLERS = """
 from kworker import Reject
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 @recorded
 def refuse(message):

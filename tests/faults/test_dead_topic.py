@@ -20,16 +20,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.harness import oracles
-from tests.harness.history import Commit, history
-from tests.harness.kafka import New, Read, Writer, create_topic, delete_topic, read_all
-from tests.harness.ledgers import At, Position, Produced
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support import oracles
+from tests.support.history import Commit, history
+from tests.support.kafka import New, Read, Writer, create_topic, delete_topic, read_all
+from tests.support.ledgers import At, Position, Produced
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 REFUSING = """
 from kworker import Reject
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 @recorded
 def handle(message):

@@ -11,9 +11,9 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from kworker.sandbox import Sandbox
-from tests.harness.kafka import Read, committed, create_topic, ends, read_all
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support.kafka import Read, committed, create_topic, ends, read_all
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

@@ -4,11 +4,11 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness.evidence import gather
-from tests.harness.kafka import New, Writer, numbered
-from tests.harness.ledgers import Fault, invocations, now_ns
-from tests.harness.service import ECHO, Service, lasting, service
-from tests.waiting import eventually
+from tests.support.evidence import gather
+from tests.support.kafka import New, Writer, numbered
+from tests.support.ledgers import Fault, invocations, now_ns
+from tests.support.service import ECHO, Service, lasting, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
@@ -18,7 +18,7 @@ SECOND = lasting(1)
 STUCK = """
 import time
 from pathlib import Path
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 STUCK = Path(__file__).with_name("stuck")
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.kafka import New, Read, Writer, numbered, read_all
-from tests.harness.ledgers import Invocation, Position, Produced, invocations
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support.kafka import New, Read, Writer, numbered, read_all
+from tests.support.ledgers import Invocation, Position, Produced, invocations
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
@@ -71,7 +71,7 @@ def reasons(of: Service, what: str) -> int:
 
 FAILING = """
 from pathlib import Path
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 FIXED = Path(__file__).with_name("fixed")
 
@@ -125,7 +125,7 @@ UNAVAILABLE = """
 import time
 from pathlib import Path
 from kworker import Unavailable
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 DOWN = Path(__file__).with_name("down")
 
@@ -211,7 +211,7 @@ def test_what_is_unavailable_is_asked_by_one_call_a_worker_each_five_seconds(
 
 CUSTOMERS = """
 from kworker import Unavailable, batch
-from tests.harness.recorded import recorded_batch
+from tests.support.recorded import recorded_batch
 
 @batch(size=50, wait="100ms")
 @recorded_batch

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness.evidence import gather
-from tests.harness.kafka import Writer, ends, numbered, visible_ends
-from tests.harness.ledgers import At
-from tests.harness.service import OTHER_HOST, Service, lasting, service
-from tests.waiting import eventually, repeated
+from tests.support.evidence import gather
+from tests.support.kafka import Writer, ends, numbered, visible_ends
+from tests.support.ledgers import At
+from tests.support.service import OTHER_HOST, Service, lasting, service
+from tests.support.waiting import eventually, repeated
 
 Topic = Callable[..., str]
 

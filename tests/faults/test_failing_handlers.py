@@ -4,18 +4,18 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tests.harness.evidence import gather
-from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import Invocation, invocations
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support.evidence import gather
+from tests.support.kafka import New, Writer
+from tests.support.ledgers import Invocation, invocations
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
 # "bad" works at its third run; "hopeless" works when somebody has mended it.
 FAILING = """
 from pathlib import Path
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 MENDED = Path(__file__).with_name("mended")
 

@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 
 from kworker.config import toml_file
 from kworker.config.client_properties import transactional_id
-from tests.harness.kafka import Writer, numbered, read_all
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support.kafka import Writer, numbered, read_all
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

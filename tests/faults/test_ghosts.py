@@ -7,9 +7,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from tests.harness.kafka import Writer, numbered
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support.kafka import Writer, numbered
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

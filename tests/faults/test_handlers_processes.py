@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
-from tests.harness.kafka import Writer, numbered
-from tests.harness.service import service
-from tests.waiting import eventually
+from tests.support.kafka import Writer, numbered
+from tests.support.service import service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

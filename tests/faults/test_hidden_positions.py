@@ -4,9 +4,9 @@ import json
 import time
 from pathlib import Path
 
-from tests.harness.hanging import hang
-from tests.harness.kafka import create_topic
-from tests.harness.service import Service, service
+from tests.support.hanging import hang
+from tests.support.kafka import create_topic
+from tests.support.service import Service, service
 
 EXIT_UNREACHABLE = 69
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kworker.clients.redis import RedisSuspects
-from tests.harness import kafka, oracles
-from tests.harness.kafka import New, Writer, numbered
-from tests.harness.ledgers import Produced, invocations
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support import kafka, oracles
+from tests.support.kafka import New, Writer, numbered
+from tests.support.ledgers import Produced, invocations
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
@@ -17,7 +17,7 @@ THERE = """
 import ctypes
 import time
 from pathlib import Path
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 @recorded
 def handle(message):

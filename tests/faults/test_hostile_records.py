@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.harness import hostile_run
+from tests.support import hostile_run
 
 SEED = int(os.environ.get("PROOF_FUZZ_SEED", "20261123"))
 RECORDS = int(os.environ.get("PROOF_FUZZ_RECORDS", "4000"))

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.harness import kafka
-from tests.harness.effects import Effects, effects
-from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import invocations
-from tests.harness.redis import OwnRedis, own_redis
-from tests.harness.service import Service, service
-from tests.waiting import eventually
+from tests.support import kafka
+from tests.support.effects import Effects, effects
+from tests.support.kafka import New, Writer
+from tests.support.ledgers import invocations
+from tests.support.redis import OwnRedis, own_redis
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
@@ -30,7 +30,7 @@ LEASE_S = 3
 KILLS = 6
 HANDLER = """
 import time
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 {client}
 
 @recorded

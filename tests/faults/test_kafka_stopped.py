@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kworker.sandbox import Sandbox
-from tests.harness.evidence import gather
-from tests.harness.kafka import Writer, create_topic, numbered
-from tests.harness.ledgers import Fault, now_ns
-from tests.harness.service import Service, lasting, service
-from tests.waiting import eventually
+from tests.support.evidence import gather
+from tests.support.kafka import Writer, create_topic, numbered
+from tests.support.ledgers import Fault, now_ns
+from tests.support.service import Service, lasting, service
+from tests.support.waiting import eventually
 
 SESSION_MS = 6_000  # the shortest that brokers allow
 # Longer than that; `make test` must end some day, an hour would do as well.

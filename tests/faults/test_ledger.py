@@ -14,14 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.examples import LEDGER
-from tests.harness import kafka, oracles
-from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import Fault, Invocation, Produced, invocations
-from tests.harness.recorded import ENDED
-from tests.harness.service import Service, service, stop
-from tests.lines import whole_lines
-from tests.waiting import eventually
+from tests.support import kafka, oracles
+from tests.support.examples import LEDGER
+from tests.support.kafka import New, Writer
+from tests.support.ledgers import Fault, Invocation, Produced, invocations
+from tests.support.lines import whole_lines
+from tests.support.recorded import ENDED
+from tests.support.service import Service, service, stop
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 Load = Callable[..., Service]
@@ -42,7 +42,7 @@ import time
 import uuid
 from ledger import Ledger, Transfer
 from kworker import Message
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 class handle(Ledger):
     def __call__(self, transfer: Transfer, message: Message) -> None:

@@ -7,11 +7,11 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.faults.conftest import SESSION_MS
-from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import invocations
-from tests.harness.service import service, stop
-from tests.waiting import eventually
+from tests.support.fault_brokers import SESSION_MS
+from tests.support.kafka import New, Writer
+from tests.support.ledgers import invocations
+from tests.support.service import service, stop
+from tests.support.waiting import eventually
 
 RECORDS = 20
 SETTINGS = {

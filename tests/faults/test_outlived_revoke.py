@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.harness import kafka
-from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import Position, invocations
-from tests.harness.service import service
-from tests.waiting import eventually
+from tests.support import kafka
+from tests.support.kafka import New, Writer
+from tests.support.ledgers import Position, invocations
+from tests.support.service import service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
@@ -16,7 +16,7 @@ Topic = Callable[..., str]
 HELD = """
 import time
 from pathlib import Path
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 RELEASED = Path(__file__).with_name("released")
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.evidence import Evidence, gather
-from tests.harness.kafka import New, Writer
-from tests.harness.ledgers import Invocation, by_position
-from tests.harness.service import service
+from tests.support.evidence import Evidence, gather
+from tests.support.kafka import New, Writer
+from tests.support.ledgers import Invocation, by_position
+from tests.support.service import service
 
 Topic = Callable[..., str]
 
@@ -17,7 +17,7 @@ POISON = """
 import time
 import zlib
 from pathlib import Path
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 RELEASED = Path(__file__).with_name("released")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.harness.kafka import New, Read, Writer, change_topic, read_all
-from tests.harness.service import service
+from tests.support.kafka import New, Read, Writer, change_topic, read_all
+from tests.support.service import service
 
 # The source's key is the result's; of a large one its size is in the record.
 SIZED = """
 import os
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 @recorded
 def handle(message):

@@ -18,10 +18,10 @@ from kworker import host
 from kworker.config import toml_file
 from kworker.errors import ExitCode
 from kworker.preflight import preflight, second_copy
-from tests.harness.evidence import gather
-from tests.harness.kafka import Writer, numbered
-from tests.harness.service import OTHER_HOST, Service, service
-from tests.waiting import eventually
+from tests.support.evidence import gather
+from tests.support.kafka import Writer, numbered
+from tests.support.service import OTHER_HOST, Service, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from kworker.clients.kafka import At, KafkaConsumer
 from kworker.core.membership import Absence
-from tests.contract.clusters import CONSUMER
-from tests.contract.member import Member, new_group, until
-from tests.faults.conftest import Proxied
-from tests.harness.kafka import Writer, create_topic, numbered
-from tests.harness.proxy import Api
-from tests.harness.service import Service, service
+from tests.support.fault_brokers import Proxied
+from tests.support.kafka import Writer, create_topic, numbered
+from tests.support.kafka_and_twin import CONSUMER
+from tests.support.member import Member, new_group, until
+from tests.support.proxy import Api
+from tests.support.service import Service, service
 
 GROUPS = (
     Api.FIND_COORDINATOR,
@@ -28,7 +28,7 @@ GIVEN_UP_MS = 4000
 # Records are taken for as long as the test lets them.
 SLOW = """
 import time
-from tests.harness.recorded import recorded
+from tests.support.recorded import recorded
 
 @recorded
 def handle(message):

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness.evidence import gather
-from tests.harness.kafka import Writer, numbered
-from tests.harness.service import lasting, service
-from tests.waiting import eventually
+from tests.support.evidence import gather
+from tests.support.kafka import Writer, numbered
+from tests.support.service import lasting, service
+from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 

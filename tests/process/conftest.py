@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.service import Service
+from tests.support.bare_service import Service
 
 
 @pytest.fixture

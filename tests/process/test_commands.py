@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.lines import whole_lines
-from tests.process.service import ROOT, Service
-from tests.waiting import eventually
+from tests.support.bare_service import ROOT, Service
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 
 CONFIG = """
 name = "orders"
@@ -138,7 +138,7 @@ def test_without_a_service_each_verb_exits_3_with_a_line(tmp_path: Path, verb: l
 
 def launched(service: Service, timeout_s: float) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.process.daemon_driver", str(service.folder), str(timeout_s)],
+        [sys.executable, "-m", "tests.support.daemon_driver", str(service.folder), str(timeout_s)],
         cwd=ROOT,
         capture_output=True,
         text=True,

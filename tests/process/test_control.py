@@ -13,8 +13,8 @@ import pytest
 from kworker.errors import NotRunning
 from kworker.instance.state_folder import StateFolder, connect
 from kworker.supervisor.control.client import Client, Refused
-from tests.process.service import Service
-from tests.waiting import eventually, repeated
+from tests.support.bare_service import Service
+from tests.support.waiting import eventually, repeated
 
 _WORKER = {"slot", "pid", "phase", "partitions", "in_hand", "in_flight", "oldest_s"} | {
     "heartbeat_age_s",

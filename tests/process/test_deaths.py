@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.waiting import eventually
 
 DELAY_S = 3.0  # of the first start that is not made at once
 

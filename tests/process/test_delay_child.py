@@ -5,8 +5,8 @@ import signal
 
 import psutil
 
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.waiting import eventually
 
 ROWS = [["1s", 12, 1_700_000_000_000], ["1m", 0, None]]
 

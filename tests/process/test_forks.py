@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.service import ROOT
+from tests.support.bare_service import ROOT
 
 RECORDS = 12
 
@@ -16,7 +16,7 @@ def test_a_forked_child_ends_where_it_comes_back(kind: str, tmp_path: Path) -> N
     """It has no poll thread, its client is dead, and what it runs would be done twice."""
     file = tmp_path / "runs"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.process.forker", kind, str(file)],
+        [sys.executable, "-m", "tests.support.forker", kind, str(file)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from kworker.instance.host_lock import Holder, address, holder
-from tests.process.driver import read_config
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.supervisor_driver import read_config
+from tests.support.waiting import eventually
 
 ELSEWHERE = "instance: test is in use: orders-test-0 is a member from the host 10.0.0.7; stop it"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psutil
 
-from tests.process.service import ROOT, Service
-from tests.waiting import eventually
+from tests.support.bare_service import ROOT, Service
+from tests.support.waiting import eventually
 
 
 def second(service: Service) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.process.driver", str(service.folder)],
+        [sys.executable, "-m", "tests.support.supervisor_driver", str(service.folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from kworker.instance.process_identity import Neighbours, own_life
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 def life_of_a_child() -> tuple["subprocess.Popen[str]", str]:

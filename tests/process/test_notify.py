@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.waiting import eventually
 
 
 class Systemd:

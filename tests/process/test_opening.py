@@ -2,8 +2,8 @@
 
 import signal
 
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.waiting import eventually
 
 
 def test_a_mistake_ends_the_start_with_78_and_its_lines(service: Service):

@@ -16,7 +16,7 @@ import pytest
 
 from kworker import Message, Reject, Retry, Unavailable
 from kworker.core.message import Undecodable
-from tests.orders_example import FOLDER, imported
+from tests.support.orders_example import FOLDER, imported
 
 ORDER = {"customer": "customer-001", "total": 12.5, "ordered_at": "2025-01-01T00:00:00Z"}
 Notify = Callable[[dict[str, Any]], dict[str, Any]]

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2
 
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.waiting import eventually
 
 
 def test_term_drains_and_a_second_changes_nothing(service: Service):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.lines import whole_lines
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.lines import whole_lines
+from tests.support.waiting import eventually
 
 
 class Sparked:

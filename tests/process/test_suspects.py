@@ -8,8 +8,8 @@ import pytest
 
 from kworker.core.suspects import Suspect
 from kworker.instance.crash_journal import Journal
-from tests.process.service import Service
-from tests.waiting import eventually
+from tests.support.bare_service import Service
+from tests.support.waiting import eventually
 
 EXPECTED = json.dumps([["orders", 0, 7], ["orders", 0, 9]])
 QUICK = {"dump_s": 0.2, "term_s": 0.3, "abort_s": 0.5}

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from kworker.cli.systemd import unit
-from tests.process.service import ROOT
+from tests.support.bare_service import ROOT
 
 SHIPPED = ROOT / "systemd" / "kworker@.service"
 

@@ -19,10 +19,10 @@ from kworker.instance.proc import rss_bytes
 from kworker.worker.quarantine.isolated_process import COMMAND
 from kworker.worker.quarantine.quarantine import Ward
 from kworker.worker.topic_limits import TopicFacts
-from tests.harness.service import stop
-from tests.lines import whole_lines
-from tests.records import a_partition, a_record
-from tests.waiting import eventually
+from tests.support.lines import whole_lines
+from tests.support.records import a_partition, a_record
+from tests.support.service import stop
+from tests.support.waiting import eventually
 
 HANDLERS = """
 import asyncio, ctypes, os, re, time

@@ -1,0 +1,89 @@
+"""The drain: what is left is what the group does not know, and not what waits for its time."""
+
+import pytest
+
+from kworker.clients.memory import MemoryKafka
+from kworker.core.outcome import Failed, Output, Reject, Unavailable
+from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.worker.retries.policy import RetryPolicy
+from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench
+
+BOTH = pytest.mark.parametrize("name", ["", "w-0"], ids=["at least once", "exactly once"])
+RECORDS = 5
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo")
+    kafka.create(RESULTS)
+    for i in range(RECORDS):
+        kafka.append("foo", value=b"%d" % i, key=b"k%d" % i)
+    return kafka
+
+
+def bench_of(kafka: MemoryKafka, name: str, **options: object) -> Bench:
+    bench = Bench(kafka, ["foo"], transactional=name, **options)  # type: ignore[arg-type]
+    bench.turn(2)
+    return bench
+
+
+def drained(bench: Bench) -> int:
+    """Told to stop, and long after: how many records are left."""
+    bench.poller.stop_taking()
+    bench.turn(200)
+    return bench.poller.unfinished
+
+
+@BOTH
+@pytest.mark.parametrize("results", [0, 2, RECORDS])
+def test_finished_records_that_are_not_committed_are_left(
+    kafka: MemoryKafka, name: str, results: int
+) -> None:
+    """P8: they come again, so the exit code says so, with the count."""
+    bench = bench_of(kafka, name)
+    kafka.up = False
+    for i, record in enumerate(list(bench.pool.held)):
+        outputs = [Output(RESULTS, None, b"r", [])] if i < results else None
+        bench.pool.end(record, outputs)
+    assert drained(bench) == RECORDS
+    kafka.up = True
+    bench.turn(60)
+    assert bench.poller.unfinished == 0
+    assert kafka.committed(GROUP)["foo", 0] == RECORDS
+    assert len(kafka.records(RESULTS)) == results
+
+
+@BOTH
+def test_what_was_committed_before_is_not_left(kafka: MemoryKafka, name: str) -> None:
+    bench = bench_of(kafka, name)
+    bench.end(b"0", b"2", b"3")
+    bench.turn(6)
+    kafka.up = False
+    bench.end(b"1", b"4")
+    assert drained(bench) == 2
+
+
+@BOTH
+def test_a_handler_that_does_not_end_is_left(kafka: MemoryKafka, name: str) -> None:
+    bench = bench_of(kafka, name)
+    bench.end(b"1", b"2")
+    assert drained(bench) == RECORDS - 2
+
+
+@BOTH
+def test_a_drain_leaves_nothing_of_what_waits_for_its_time(kafka: MemoryKafka, name: str) -> None:
+    """P8: held keys, what is unavailable, and an open breaker do not make it 75."""
+    breaker = BreakerPolicy(0.5, 2)
+    for wait, options in (
+        (Failed(ValueError("held")), {"retry": HOLD}),
+        (Failed(Unavailable("billing")), {}),
+        (Failed(Reject("dead")), {"retry": RetryPolicy(()), "breaker": breaker}),
+    ):
+        bench = bench_of(kafka, name, **options)
+        for record in list(bench.pool.held):
+            bench.pool.end(record, wait)
+        bench.turn(2)
+        assert bench.poller.in_hand, "an invalid run"
+        assert drained(bench) == 0
+        bench.consumer.close()

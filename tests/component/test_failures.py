@@ -1,0 +1,915 @@
+"""What becomes of records that fail: the poller, its triage and its letters over the twin."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from kworker.clients.memory import MemoryKafka
+from kworker.core import headers as names
+from kworker.core.failure import Described, Failure
+from kworker.core.headers import Envelope, Source
+from kworker.core.message import Fields, Headers
+from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
+from kworker.core.record import Partition, Record
+from kworker.core.telling import TellDead
+from kworker.instance.crash_journal import Journal
+from kworker.instance.rejections import Refusals
+from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.idempotency.table import Answers
+from kworker.worker.quarantine.quarantine import Ward
+from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.worker.retries.policy import RetryPolicy
+from kworker.worker.topic_limits import TopicFacts
+from tests.support.delayed import Delays
+from tests.support.hostile_errors import (
+    HOSTILE,
+    Bare,
+    BareReject,
+    BareSnooze,
+    BareUnavailable,
+    Mute,
+    Nameless,
+)
+from tests.support.poll_loop_rig import DEAD, GROUP, HOLD, REQUEUE, RESULTS, Bench, retry_topic
+from tests.support.records import unheard
+from tests.support.supervisor_driver import read_config
+
+STAMP = 1_700_000_000_000
+FINAL = RetryPolicy(())
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """A topic of two partitions."""
+    kafka = MemoryKafka(lambda: STAMP / 1000)
+    kafka.create("foo", 2)
+    kafka.create(RESULTS)
+    kafka.create(REQUEUE, 2)
+    return kafka
+
+
+def bench_of(kafka: MemoryKafka, *words: bytes, partition: int = 0, **options: object) -> Bench:
+    """A worker that has begun with these, each of its own key."""
+    for word in words:
+        kafka.append("foo", partition, value=word, key=word)
+    bench = Bench(kafka, ["foo", REQUEUE], **options)  # type: ignore[arg-type]
+    bench.turn(2)
+    return bench
+
+
+def fail(bench: Bench, value: bytes, error: BaseException | None = None) -> None:
+    bench.pool.end(bench.holds(value), Failed(error or ValueError("no")))
+
+
+def told(raw: Fields) -> dict[str, bytes | None]:
+    return dict(raw.headers() or ())
+
+
+def committed(kafka: MemoryKafka, partition: int = 0) -> int | None:
+    return kafka.committed(GROUP).get(("foo", partition))
+
+
+# -- to another run -------------------------------------------------------------------
+
+
+def test_a_failing_record_waits_in_a_delay_topic_and_is_committed(kafka: MemoryKafka) -> None:
+    """P4: it gives up its order, and holds back nothing."""
+    bench = bench_of(kafka, b"alpha", b"bravo", partition=1)
+    fail(bench, b"alpha")
+    bench.end(b"bravo")
+    bench.turn(3)
+    [raw] = kafka.records(retry_topic(1.0))
+    assert (raw.key(), raw.value(), raw.partition()) == (b"alpha", b"alpha", 1)
+    headers = told(raw)
+    assert headers[names.SOURCE] == b"foo/1/0/%d" % STAMP
+    assert headers[names.ATTEMPT] == b"2"
+    assert headers[names.ERROR] == b"ValueError: no"
+    assert int(headers[names.DUE] or 0) >= 1000 * 1000
+    assert committed(kafka, 1) == 2
+    assert (bench.poller.counters.retried, bench.poller.counters.done) == (1, 1)
+
+
+def test_nothing_is_committed_before_the_delay_topic_has_it(kafka: MemoryKafka) -> None:
+    """P1."""
+    bench = bench_of(kafka, b"alpha")
+    kafka.writable = False
+    fail(bench, b"alpha")
+    bench.turn(5)
+    assert committed(kafka) in (None, 0)
+    kafka.writable = True
+    bench.turn(3)
+    assert committed(kafka) == 1
+
+
+def test_it_runs_again_as_what_it_was_until_its_attempts_are_used_up(kafka: MemoryKafka) -> None:
+    """n delays, n + 1 runs; position, key, value and headers are the source's at each."""
+    own: Headers = (("trace", b"1"), ("kworker-mine", b"2"), ("trace", None))
+    kafka.append("foo", 1, value=b"alpha", key=b"k", headers=own)
+    bench, delays = bench_of(kafka), Delays(kafka)
+    seen = []
+    for _ in range(3):
+        record = bench.holds(b"alpha")
+        seen.append((record.source, record.attempt, record.raw.key(), tuple(record.raw.headers())))
+        fail(bench, b"alpha")
+        bench.turn(2)
+        delays.forward()
+        bench.turn(2)
+    source = Source("foo", 1, 0, STAMP)
+    assert seen == [(source, attempt, b"k", own) for attempt in (1, 2, 3)]
+    assert not bench.in_hand()
+    [dead] = kafka.records(DEAD)
+    assert told(dead)[names.REASON] == b"exhausted"
+    assert told(dead)[names.ATTEMPT] == b"3"
+    assert bench.poller.counters.dead == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "topic", "attempt"),
+    [
+        (Retry("busy", after="30s"), retry_topic(10.0), b"2"),
+        (Retry("busy", after="200ms"), retry_topic(1.0), b"2"),
+        (Retry("busy"), retry_topic(1.0), b"2"),
+        (Snooze("10s"), retry_topic(10.0), b"1"),
+    ],
+)
+def test_a_handler_may_say_when(
+    kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
+) -> None:
+    """The largest delay that is not too long; a snooze is no attempt."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", error)
+    bench.turn(2)
+    [raw] = kafka.records(topic)
+    assert told(raw)[names.ATTEMPT] == attempt
+
+
+def test_a_record_that_comes_again_runs_in_the_lane_of_its_source(kafka: MemoryKafka) -> None:
+    """P3: of one key of one partition, one at a time, wherever it was taken from."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha")
+    bench.turn(2)
+    kafka.append("foo", 0, value=b"alpha-2", key=b"alpha")
+    bench.turn(2)
+    Delays(kafka).forward()
+    bench.turn(2)
+    assert bench.in_hand() == [b"alpha-2"]
+    bench.end(b"alpha-2")
+    bench.turn()
+    assert bench.in_hand() == [b"alpha"]
+
+
+def test_a_source_that_another_worker_has_does_not_keep_its_record_from_running(
+    kafka: MemoryKafka,
+) -> None:
+    """Where topics differ in partitions, requeue and source part; keys keep their order there."""
+    bench = bench_of(kafka)
+    for offset in (5, 6):
+        headers = ((names.SOURCE, b"foo/7/%d/1" % offset), (names.ATTEMPT, b"2"))
+        kafka.append(REQUEUE, 1, value=b"again-%d" % offset, key=b"k", headers=headers)
+    bench.turn(2)
+    assert bench.in_hand() == [b"again-5"]
+    bench.end(b"again-5")
+    bench.turn()
+    assert bench.in_hand() == [b"again-6"]
+
+
+# -- to the dead ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Reject("unknown customer"), b"rejected"),
+        (KeyError("x"), b"rejected"),  # by `never`, as a LookupError
+        (Described(Failure("crashed", message="SIGSEGV")), b"crashed"),
+        (Described(Failure("unpublishable")), b"unpublishable"),
+    ],
+)
+def test_poison_is_dead_at_once(kafka: MemoryKafka, error: BaseException, reason: bytes) -> None:
+    """No other run can help."""
+    policy = RetryPolicy((1.0,), frozenset({"LookupError"}))
+    bench = bench_of(kafka, b"alpha", retry=policy)
+    fail(bench, b"alpha", error)
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert told(dead)[names.REASON] == reason
+    assert committed(kafka) == 1
+
+
+def test_a_dead_letter_is_the_record_byte_for_byte_and_says_why(kafka: MemoryKafka) -> None:
+    """Redriven, it must be what it was; the user's reserved names cannot pass for kworker's."""
+    own: Headers = (("a", b"\xff"), ("kworker-reason", b"mine"), ("a", None))
+    kafka.append("foo", 0, value=b"\x00\xff", key=None, headers=own)
+    bench = bench_of(kafka, retry=FINAL)
+    fail(bench, b"\x00\xff", Reject("no"))
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert (dead.key(), dead.value()) == (None, b"\x00\xff")
+    envelope = Envelope.open(dead.headers() or ())
+    assert names.without_foreign(envelope.restored) == list(own)
+    headers = told(dead)
+    assert headers[names.EXCEPTION] == b"kworker.core.outcome.Reject"
+    assert headers[names.MESSAGE] == b"no"
+    assert b"Reject: no" in (headers[names.STACKTRACE] or b"")
+    assert headers[names.FOREIGN_TOPIC] == b"foo"
+    assert names.REDRIVEN not in headers
+
+
+def test_a_dead_letter_always_fits(kafka: MemoryKafka) -> None:
+    """The stack is trimmed from its outer end, the record is not touched."""
+    kafka.create(DEAD, 1, max_message_bytes=4_000)
+    bench = bench_of(kafka, b"v" * 1_000, retry=FINAL)
+    fail(bench, b"v" * 1_000, Described(Failure("error", "E", (), "m" * 500, "s" * 8_000)))
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert dead.value() == b"v" * 1_000
+    assert told(dead)[names.MESSAGE] == b"m" * 500
+    assert 500 < len(told(dead)[names.STACKTRACE] or b"") < 2_000
+
+
+def test_while_the_dead_letter_topic_is_gone_its_partition_waits_and_results_go_on(
+    kafka: MemoryKafka,
+) -> None:
+    """P7: nothing is lost, it says so, it recovers by itself."""
+    bench = bench_of(kafka, b"alpha", b"bravo", retry=FINAL)
+    kafka.delete(DEAD)
+    fail(bench, b"alpha")
+    bench.end_with_result(b"bravo")
+    bench.turn(6)
+    assert len(kafka.records(RESULTS)) == 1
+    assert committed(kafka) in (None, 0)
+    assert any(reason.startswith(DEAD) for reason in bench.poller.reasons)
+    kafka.create(DEAD)
+    bench.turn(10)
+    assert len(kafka.records(DEAD)) == 1
+    assert committed(kafka) == 2
+    assert bench.poller.reasons == []
+
+
+def test_an_old_record_expires_once_and_not_when_it_comes_again(kafka: MemoryKafka) -> None:
+    """Judged when first taken: a retry must not make it too old."""
+    kafka.append("foo", 0, value=b"old", key=b"old", timestamp=1)
+    headers = ((names.SOURCE, b"foo/0/9/1"), (names.ATTEMPT, b"2"))
+    kafka.append(REQUEUE, 0, value=b"again", key=b"k", headers=headers)
+    bench = bench_of(kafka, b"new", max_age_s=3600.0)
+    bench.turn(2)
+    assert sorted(bench.in_hand()) == [b"again", b"new"]  # type: ignore[type-var]
+    [dead] = kafka.records(DEAD)
+    assert (dead.value(), told(dead)[names.REASON]) == (b"old", b"expired")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ((names.SOURCE, b"foo"),),
+        ((names.SOURCE, b"foo/0/0/0"), (names.ATTEMPT, b"many")),
+        ((names.SOURCE, b"orders.results/0/0/0"),),
+        ((names.SOURCE, b"foo/0/%d/0" % 2**63),),
+        ((names.SOURCE, b"foo/0/%d/0" % 2**48),),
+        ((names.SOURCE, b"foo/%d/0/0" % 2**31),),
+        ((names.SOURCE, b"foo/0/0/%d" % 2**63),),
+        ((names.SOURCE, b"foo/0/1_0/0"),),
+        ((names.SOURCE, b"foo/0/ 1/0"),),
+        ((names.SOURCE, "foo/0/\u0661/0".encode()),),
+        ((names.SOURCE, b"foo/0/0/0"), (names.ATTEMPT, b"0")),
+        ((names.SOURCE, b"foo/0/0/0"), (names.ATTEMPT, b"%d" % 2**64)),
+        ((names.SOURCE, b"foo/0/0/0"), (names.REDRIVEN, b"-1")),
+        ((names.SOURCE, b"foo/0/0/0"), (names.DUE, b"%d" % 2**53)),
+    ],
+)
+def test_forged_headers_cannot_stop_a_partition(kafka: MemoryKafka, headers: Headers) -> None:
+    """Whoever may write to the requeue topic must not steer kworker."""
+    kafka.append(REQUEUE, 0, value=b"forged", headers=headers)
+    bench = bench_of(kafka, b"alpha")
+    bench.turn(3)
+    assert bench.in_hand() == [b"alpha"]
+    [dead] = kafka.records(DEAD)
+    assert told(dead)[names.REASON] == b"undecodable"
+    assert told(dead)[names.SOURCE] == b"orders.requeue/0/0/%d" % STAMP
+    assert kafka.committed(GROUP)[(REQUEUE, 0)] == 1
+
+
+@pytest.mark.parametrize("topic", ["foo", REQUEUE])
+def test_headers_that_cannot_be_read_are_one_records_matter(kafka: MemoryKafka, topic: str) -> None:
+    """P5: a header name that is not UTF-8 ended the poll thread, again and again."""
+    kafka.append("foo", 0, value=b"before", key=b"before")
+    for word in (b"\xffone", b"\xfftwo"):
+        unheard(kafka, topic, 0, key=word, value=word)
+    bench = bench_of(kafka, b"after")
+    bench.turn(2)
+    assert sorted(bench.in_hand()) == [b"after", b"before"]  # type: ignore[type-var]
+    letters = kafka.records(DEAD)
+    assert {(dead.key(), dead.value()) for dead in letters} == {
+        (b"\xffone", b"\xffone"),
+        (b"\xfftwo", b"\xfftwo"),
+    }
+    for dead in letters:
+        assert told(dead)[names.REASON] == b"unreadable"
+        assert told(dead)[names.EXCEPTION] == b"UnicodeDecodeError"
+        message = told(dead)[names.MESSAGE] or b""
+        assert message.startswith(b"its headers cannot be read and are not copied ('utf-8' codec")
+        assert str(told(dead)[names.SOURCE], "utf-8").startswith(f"{topic}/0/")
+    bench.end(b"before", b"after")
+    bench.turn(2)
+    assert all(kafka.committed(GROUP)[topic, 0] == kafka.log((topic, 0)).high for topic in {topic})
+    assert bench.poller.idle
+
+
+def test_a_handler_is_told_of_a_record_without_its_headers(kafka: MemoryKafka) -> None:
+    """The message that `dead` gets must not ask for them either."""
+    unheard(kafka, "foo", key=b"k", value=b"v")
+    bench = bench_of(kafka, tells_dead=True)
+    [record] = bench.pool.held
+    assert isinstance(record.outcome, TellDead)
+    assert record.raw.headers() is None
+
+
+def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
+    """Where each source topic has a handler of its own, the requeue topic has none."""
+    handlers = Handlers(None, {"foo": Handler("h", lambda _: None, False)})
+    kafka.append(REQUEUE, 0, value=b"stray", key=b"k")
+    unheard(kafka, REQUEUE, 0, value=b"unheard")
+    bench = bench_of(kafka)
+    bench.poller.dispatch._tells_dead = lambda topic: handlers.dead_of(topic) is not None
+    bench.turn(3)
+    letters = {dead.value(): told(dead)[names.REASON] for dead in kafka.records(DEAD)}
+    assert letters == {b"stray": b"undecodable", b"unheard": b"unreadable"}
+    assert handlers.batching_of(REQUEUE) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "topic", "attempt"),
+    [
+        (Bare(3), retry_topic(1.0), b"2"),
+        (BareSnooze(), retry_topic(1.0), b"1"),
+        (BareReject(4), DEAD, b"1"),
+    ],
+)
+def test_a_subclass_without_its_parents_init_is_what_it_is(
+    kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
+) -> None:
+    """With the defaults; an AttributeError on the poll thread ended the worker."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", error)
+    bench.turn(2)
+    [raw] = kafka.records(topic)
+    assert told(raw)[names.ATTEMPT] == attempt
+
+
+def test_a_bare_unavailable_stops_its_route(kafka: MemoryKafka) -> None:
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", BareUnavailable())
+    bench.turn(2)
+    assert bench.poller.dispatch.reasons[0].startswith("a dependency is unavailable: ")
+
+
+@pytest.mark.parametrize("hold", [False, True])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_exception_of_a_handler_ends_the_poll_thread(
+    kafka: MemoryKafka, kind: str, hold: bool
+) -> None:
+    """P5: it waits in a topic or in memory, or is a dead letter; never is it lost."""
+    bench = bench_of(kafka, b"alpha", b"beta", **({"retry": HOLD} if hold else {}))
+    fail(bench, b"alpha", HOSTILE[kind]())
+    bench.end(b"beta")
+    bench.turn(3)
+    topics = (DEAD, retry_topic(1.0), retry_topic(10.0))
+    own = [raw for topic in topics for raw in kafka.records(topic)]
+    again = [record for record in bench.pool.held if record.raw.value() == b"alpha"]
+    assert len(own) + len(again) + bench.poller.flow.held == 1
+    for raw in own:
+        due = int(told(raw).get(names.DUE) or b"0")
+        assert Envelope.open(raw.headers() or ()).due_ms == due
+
+
+@pytest.mark.parametrize("name", [[], "\ud800", "x" * 1_000_000, None, Mute()])
+def test_any_name_of_what_is_unavailable_can_be_told(kafka: MemoryKafka, name: object) -> None:
+    """A list cannot be looked up, and a megabyte has no room in the status."""
+    bench = bench_of(kafka, b"alpha")
+    fail(bench, b"alpha", Nameless(name))
+    bench.turn(2)
+    [reason] = bench.poller.dispatch.reasons
+    assert len(reason.encode()) < 1_000
+
+
+# -- what has no room -----------------------------------------------------------------
+
+
+def test_headers_that_grow_may_cost_a_retry_and_never_the_record(kafka: MemoryKafka) -> None:
+    """Each of the reserved names is three bytes longer in kworker's topics: 300 kB here."""
+    own = (("kworker-", b""),) * 100_000
+    kafka.append("foo", 0, value=b"alpha", key=b"alpha", headers=own)
+    bench = bench_of(kafka, b"beta")
+    fail(bench, b"alpha")
+    fail(bench, b"beta")
+    bench.turn(3)
+    [dead] = kafka.records(DEAD)
+    assert (dead.value(), told(dead)[names.REASON]) == (b"alpha", b"unpublishable")
+    assert dead.headers()[0][0] == names.SOURCE  # type: ignore[index]
+    message = (told(dead)[names.MESSAGE] or b"").decode()
+    assert message.startswith("no; its retry has up to ")
+    assert message.endswith(names.NO_ROOM_FOR_HEADERS)
+    assert [raw.value() for raw in kafka.records(retry_topic(1.0))] == [b"beta"]
+    assert committed(kafka) == 2
+
+
+@pytest.mark.parametrize(
+    ("forged", "reason"),
+    [((), b"undecodable"), (((names.SOURCE, b"foo/0/1000/0"),), b"exhausted")],
+)
+def test_a_strangers_record_without_room_stays_where_it_is(
+    kafka: MemoryKafka, forged: Headers, reason: bytes
+) -> None:
+    """P5: else its partition stands still for ever."""
+    value = b"x" * (1_048_588 - 200)
+    kafka.append(REQUEUE, 0, value=value, headers=forged)
+    bench = bench_of(kafka, retry=FINAL)
+    if forged:
+        fail(bench, value)
+    bench.turn(4)
+    [dead] = kafka.records(DEAD)
+    assert (dead.value(), told(dead)[names.REASON]) == (None, reason)
+    assert (told(dead)[names.MESSAGE] or b"").decode().endswith(f"stays at {REQUEUE}/0/0")
+    assert kafka.committed(GROUP)[REQUEUE, 0] == 1
+
+
+def test_nothing_is_left_out_of_a_source_record(kafka: MemoryKafka) -> None:
+    """P1: when its dead-letter topic takes less than it should, that waits for a person."""
+    value = b"x" * (1_048_588 - 200)
+    kafka.append("foo", 0, value=value)
+    bench = bench_of(kafka, retry=FINAL)
+    fail(bench, value)
+    bench.turn(4)
+    assert (kafka.records(DEAD), committed(kafka)) == ([], 0)
+
+
+# -- hold -----------------------------------------------------------------------------
+
+
+def test_a_held_key_does_not_take_the_room_of_others(kafka: MemoryKafka) -> None:
+    """P4: ten records of the key that waits, and room for four in flight."""
+    for i in range(10):
+        kafka.append("foo", 0, value=b"slow-%d" % i, key=b"slow")
+    for i in range(10):
+        kafka.append("foo", 0, value=b"fast-%d" % i, key=b"fast")
+    bench = bench_of(kafka, retry=HOLD, in_flight=4)
+    fail(bench, b"slow-0")
+    ended = 0
+    for _ in range(40):
+        bench.turn()
+        for value in [value for value in bench.in_hand() if value and value.startswith(b"fast")]:
+            bench.end(value)
+            ended += 1
+        if bench.in_hand() == [b"slow-0"]:
+            fail(bench, b"slow-0")
+    assert ended == 10
+    assert bench.poller.flow.held == 10
+
+
+def test_what_is_held_is_bounded(kafka: MemoryKafka) -> None:
+    """P6."""
+    for i in range(20):
+        kafka.append("foo", 0, value=b"slow-%d" % i, key=b"slow")
+    bench = bench_of(kafka, retry=HOLD, in_flight=4, held=6)
+    for _ in range(10):
+        if bench.in_hand():
+            fail(bench, b"slow-0")
+        bench.turn()
+    assert bench.poller.flow.held <= 6 + 4
+    assert bench.poller.consumed <= 6 + 4
+
+
+def test_a_held_key_keeps_its_order_to_the_end(kafka: MemoryKafka) -> None:
+    """Record by record, through failures."""
+    for i in range(6):
+        kafka.append("foo", 0, value=b"%d" % i, key=b"k")
+    bench = bench_of(kafka, retry=HOLD)
+    ended: list[bytes] = []
+    while len(ended) < 6:
+        [record] = bench.pool.held or [None]
+        if record is not None and record.attempt == 1:
+            bench.pool.end(record, Failed(ValueError("first")))
+        elif record is not None:
+            ended.append(record.raw.value() or b"")
+            bench.pool.end(record)
+        bench.turn()
+    bench.turn(2)
+    assert ended == [b"%d" % i for i in range(6)]
+    assert (bench.poller.flow.held, bench.poller.flow.records) == (0, 0)
+    assert committed(kafka) == 6
+
+
+# -- unavailable ----------------------------------------------------------------------
+
+
+def test_what_is_unavailable_is_asked_by_one_record_each_five_seconds(kafka: MemoryKafka) -> None:
+    """Nobody's fault: no attempt is spent, intake stops, each probe is another record."""
+    bench = bench_of(kafka, *[b"%d" % i for i in range(20)], hands=2)
+    began = bench.clock.now
+    for value in list(bench.in_hand()):
+        fail(bench, value or b"", Unavailable("billing"))
+    probes: list[bytes] = []
+    while bench.clock.now < began + 31:
+        bench.turn()
+        for value in list(bench.in_hand()):
+            probes.append(value or b"")
+            fail(bench, value or b"", Unavailable("billing"))
+    assert len(probes) == len(set(probes)) == 6
+    assert any("billing is unavailable" in reason for reason in bench.poller.reasons)
+    ended = 0
+    while ended < 20:
+        bench.turn()
+        assert all(record.attempt == 1 for record in bench.pool.held)
+        for value in list(bench.in_hand()):
+            bench.end(value or b"")
+            ended += 1
+    bench.turn(2)
+    assert committed(kafka) == 20
+    assert bench.poller.reasons == []
+
+
+def test_one_customer_for_ever_unavailable_stops_nobody_else(kafka: MemoryKafka) -> None:
+    """It is snoozed as soon as others are seen to succeed."""
+    words = [b"%d" % i for i in range(60)]
+    bench, delays = bench_of(kafka, *words, hands=4), Delays(kafka)
+    ended: set[bytes] = set()
+    began = bench.clock.now
+    while len(ended) < 50 and bench.clock.now < began + 60:
+        bench.turn()
+        delays.forward()
+        for value in list(bench.in_hand()):
+            if (value or b"").endswith(b"7"):
+                fail(bench, value or b"", Unavailable("customer-7"))
+            else:
+                bench.end(value or b"")
+                ended.add(value or b"")
+    assert len(ended) >= 50
+    assert bench.clock.now < began + 30
+    assert all(told(raw)[names.ATTEMPT] == b"1" for raw in kafka.records(retry_topic(1.0)))
+
+
+def test_a_drain_does_not_wait_for_what_is_unavailable(kafka: MemoryKafka) -> None:
+    """P8."""
+    bench = bench_of(kafka, b"alpha", b"bravo", hands=1)
+    fail(bench, b"alpha", Unavailable("billing"))
+    bench.turn(2)
+    bench.drain()
+    assert committed(kafka) in (None, 0)
+
+
+# -- the breaker ----------------------------------------------------------------------
+
+BREAKER = BreakerPolicy(0.5, 10)
+
+
+def fail_all(bench: Bench) -> int:
+    held = list(bench.pool.held)
+    for record in held:
+        bench.pool.end(record, Failed(ValueError("no")))
+    return len(held)
+
+
+def test_when_everything_fails_dead_letters_stop_with_the_window_and_all_are_done_after(
+    kafka: MemoryKafka,
+) -> None:
+    """The fault is not the records': after the fix all are processed without a hand."""
+    bench = bench_of(kafka, *[b"%d" % i for i in range(60)], retry=FINAL, breaker=BREAKER)
+    for _ in range(100):
+        fail_all(bench)
+        bench.turn()
+    assert len(kafka.records(DEAD)) == 10
+    assert any("breaker is open" in reason for reason in bench.poller.reasons)
+    for _ in range(400):
+        for record in list(bench.pool.held):
+            bench.pool.end(record)
+        bench.turn()
+    assert len(kafka.records(DEAD)) == 10
+    assert bench.poller.counters.done == 50
+    assert committed(kafka) == 60
+    assert bench.poller.reasons == []
+
+
+def test_a_person_may_let_the_held_ones_die(kafka: MemoryKafka) -> None:
+    bench = bench_of(kafka, *[b"%d" % i for i in range(30)], retry=FINAL, breaker=BREAKER)
+    for _ in range(4):
+        fail_all(bench)
+        bench.turn()
+    assert len(kafka.records(DEAD)) == 10
+    bench.poller.accept_dead()
+    bench.turn(4)
+    assert len(kafka.records(DEAD)) == 30
+    assert committed(kafka) == 30
+
+
+@pytest.mark.parametrize("begin", [lambda b: b.drain(), lambda b: b.consumer.close()])
+def test_an_open_breaker_holds_up_no_end(
+    kafka: MemoryKafka, begin: Callable[[Bench], None]
+) -> None:
+    """What it holds is delivered again, to whoever comes next."""
+    bench = bench_of(kafka, *[b"%d" % i for i in range(30)], retry=FINAL, breaker=BREAKER)
+    for _ in range(4):
+        fail_all(bench)
+        bench.turn()
+    before = bench.clock.now
+    begin(bench)
+    assert bench.clock.now - before < 3
+    assert len(kafka.records(DEAD)) == 10
+
+
+# -- rejected by a person -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retry", [HOLD, RetryPolicy((1.0, 10.0)), FINAL])
+def test_what_a_person_rejects_is_dead_at_its_next_turn(
+    kafka: MemoryKafka, tmp_path: Path, retry: RetryPolicy
+) -> None:
+    """Whether it runs, is held, or has yet to begin; and once only."""
+    words = [b"running", b"waiting", b"failing"]
+    bench = bench_of(kafka, *words, retry=retry, state_dir=tmp_path, hands=1)
+    delays = Delays(kafka)
+    for offset in range(3):
+        Refusals(tmp_path).add(Source("foo", 0, offset, STAMP), "me@here")
+    bench.turn()
+    assert bench.in_hand() == [b"running"]
+    fail(bench, b"running")
+    for _ in range(10):
+        bench.turn()
+        delays.forward()
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"running", b"waiting", b"failing"]
+    for raw in kafka.records(DEAD):
+        assert told(raw)[names.REASON] == b"operator"
+        assert told(raw)[names.MESSAGE] == b"rejected by me@here"
+    assert bench.pool.runs == bench.pool.runs[:1]
+    assert list(tmp_path.iterdir()) == []
+    assert committed(kafka) == 3
+
+
+def test_a_held_record_is_rejected_without_waiting_for_its_time(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """And its key goes on."""
+    policy = RetryPolicy((3600.0,), hold=True)
+    bench = bench_of(kafka, b"alpha", retry=policy, state_dir=tmp_path)
+    kafka.append("foo", 0, value=b"behind", key=b"alpha")
+    fail(bench, b"alpha")
+    bench.turn(2)
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    bench.turn(4)
+    assert len(kafka.records(DEAD)) == 1
+    assert bench.in_hand() == [b"behind"]
+    assert bench.poller.flow.held == 0
+
+
+def test_a_rejection_goes_when_its_record_has_ended_well(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """Else it stays for ever, and kills whatever has that place next."""
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path)
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    bench.end(b"alpha")
+    bench.turn(4)
+    assert (committed(kafka), kafka.records(DEAD)) == (1, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rejection_goes_with_a_record_that_was_done_before(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    claimant = Granting()
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
+    claimant.done_before, claimant.granted = list(claimant.granted), deque()
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    bench.turn(4)
+    assert (committed(kafka), kafka.records(DEAD)) == (1, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rejection_is_of_the_record_that_lay_there_then(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """A topic that was made again has another at its offset."""
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP - 1), "me@here")
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path)
+    assert bench.in_hand() == [b"alpha"]
+
+
+def test_a_rejection_that_was_undone_is_none(kafka: MemoryKafka, tmp_path: Path) -> None:
+    bench = bench_of(kafka, b"alpha", b"bravo", state_dir=tmp_path, hands=1)
+    refusals = Refusals(tmp_path)
+    for offset in range(2):
+        refusals.add(Source("foo", 0, offset, STAMP), "me@here")
+    bench.turn(2)
+    assert refusals.undo(("foo", 0, 1))
+    assert not refusals.undo(("foo", 0, 1))
+    bench.turn(2)
+    fail(bench, b"alpha")
+    bench.turn(4)
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"alpha"]
+    assert bench.in_hand() == [b"bravo"]
+
+
+# -- a pool that stands still ------------------------------------------------------------
+
+
+def still_s(bench: Bench) -> float:
+    """After a minute and more."""
+    bench.turn(300)
+    return bench.poller.dispatch.still_s
+
+
+def test_a_pool_that_has_records_and_ends_none_is_still(kafka: MemoryKafka) -> None:
+    """From outside it looks like a worker that has nothing to do."""
+    bench = Bench(kafka, ["foo"])
+    bench.pool.waiting = deque()
+    kafka.append("foo", value=b"alpha")
+    bench.turn(2)
+    assert bench.pool.waiting
+    assert 60 < still_s(bench) < 80
+
+
+def test_a_pool_that_takes_nothing_of_what_is_ready_is_still(kafka: MemoryKafka) -> None:
+    bench = bench_of(kafka, b"alpha", hands=0)
+    assert still_s(bench) > 60
+
+
+@pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing")])
+def test_what_waits_for_its_time_makes_no_pool_still(kafka: MemoryKafka, error: Exception) -> None:
+    """A held key, and what is unavailable, probed now and then."""
+    bench = bench_of(kafka, b"alpha", retry=HOLD)
+    for _ in range(300):
+        for record in list(bench.pool.held):
+            bench.pool.end(record, Failed(error))
+        bench.turn()
+        assert bench.poller.dispatch.still_s < 1
+
+
+def test_time_in_which_nobody_took_what_had_ended_does_not_count(kafka: MemoryKafka) -> None:
+    """A rebalance that waits for positions: handlers are through, and nobody hears of it."""
+    bench = bench_of(kafka, b"alpha")
+    bench.clock.now += 3600
+    bench.turn()
+    assert bench.poller.dispatch.still_s < 1
+
+
+# -- too old --------------------------------------------------------------------------
+
+
+HOUR_S = 3600.0
+
+
+def test_old_records_open_no_breaker_and_none_is_tried(kafka: MemoryKafka) -> None:
+    """A source that lags by a day has nothing else: it would stop there, and try them after all."""
+    bench = bench_of(kafka, max_age_s=HOUR_S, breaker=BreakerPolicy(0.5, 20))
+    bench.clock.now += 2 * HOUR_S
+    for i in range(60):
+        kafka.append("foo", 0, value=b"%d" % i, key=b"%d" % i)
+    bench.turn(100)
+    assert bench.pool.runs == []
+    assert [told(raw)[names.REASON] for raw in kafka.records(DEAD)] == [b"expired"] * 60
+    assert bench.poller.reasons == []
+    assert committed(kafka) == 60
+
+
+def test_an_old_record_expires_while_the_breaker_is_open(kafka: MemoryKafka) -> None:
+    """What is held is tried, and its handler would have it after all."""
+    options = {"max_age_s": HOUR_S, "breaker": BreakerPolicy(0.5, 2), "retry": FINAL}
+    bench = bench_of(kafka, b"a", b"b", b"c", **options)
+    for word in (b"a", b"b", b"c"):
+        fail(bench, word)
+    bench.turn(2)
+    assert "the breaker is open" in bench.poller.reasons[0]
+    bench.clock.now += 2 * HOUR_S
+    kafka.append("foo", 1, value=b"old", key=b"old")
+    bench.turn(3)
+    assert kafka.records(DEAD)[-1].value() == b"old"
+    assert b"old" not in [record.raw.value() for record in bench.pool.runs]
+
+
+def test_an_old_record_that_comes_again_after_a_death_is_old_again(kafka: MemoryKafka) -> None:
+    """It was never settled."""
+    options = {"max_age_s": HOUR_S, "tells_dead": True}
+    first = bench_of(kafka, **options)
+    first.clock.now += 2 * HOUR_S
+    kafka.append("foo", 0, value=b"old", key=b"old")
+    first.turn(2)
+    assert isinstance(first.holds(b"old").outcome, TellDead)
+    first.die()
+    second = Bench(kafka, ["foo"], clock=first.clock, **options)
+    second.turn(4)
+    assert isinstance(second.holds(b"old").outcome, TellDead)
+
+
+def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> None:
+    """P5: that may be what ended its process, again and again."""
+    folder = tmp_path / "suspects"
+    Journal(folder).accuse([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
+    ward = Ward(read_config(tmp_path), folder, TopicFacts([]))
+    bench = bench_of(kafka, max_age_s=HOUR_S, tells_dead=True, ward=ward)
+    bench.clock.now += 2 * HOUR_S
+    for word in (b"suspect", b"another"):
+        kafka.append("foo", 0, value=word, key=word)
+    bench.turn(4)
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"suspect"]
+    assert bench.in_hand() == [b"another"]
+
+
+class Granting:
+    """A claimant that grants everything, and remembers what it is given back."""
+
+    reason, pending, unguarded = None, False, 0
+
+    def __init__(self) -> None:
+        self.granted: deque[Record] = deque()
+        self.given_back: list[Record] = []
+        self.done_before: list[Record] = []
+
+    @property
+    def ready(self) -> int:
+        return len(self.granted)
+
+    def room(self) -> int:
+        return 100 - self.ready
+
+    def ask(self, records: Iterable[Record]) -> None:
+        self.granted.extend(records)
+
+    def take(self, most: int) -> deque[Record]:
+        return deque(self.granted.popleft() for _ in range(min(most, self.ready)))
+
+    def turn(self, now: float) -> Answers:
+        answers = Answers(duplicates=self.done_before)
+        self.done_before = []
+        return answers
+
+    def withdraw(self, partition: Partition) -> list[Record]:
+        return []
+
+    def given_up(self, records: Iterable[Record]) -> None:
+        self.given_back += records
+
+    def settled(self, records: Iterable[Record]) -> None:
+        """They led to something."""
+
+    released = settled
+
+
+def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_partition(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """Else its event would be in hand for as long as this worker lives, and the next would wait."""
+    claimant = Granting()
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
+    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    bench.turn()
+    bench.pool._hands = 1
+    bench.poller.dispatch.turn(0.0)  # it is taken for the pool, and doomed
+    [partition] = [p for p in bench.poller.assignment.partitions.values() if p.ledger.unsettled]
+    bench.poller.dispatch.close(partition)
+    assert [record.source.place for record in claimant.given_back] == [("foo", 0, 0)]
+    assert (bench.poller.flow.records, bench.poller.dispatch.waiting) == (0, False)
+
+
+class OneCell:
+    """A ward whose cell runs its suspect until the test has it die."""
+
+    known, reason = True, ""
+
+    def __init__(self) -> None:
+        self.runs: list[Record] = []
+        self.waits: list[Record] = []
+
+    def suspects(self, record: Record) -> bool:
+        return record.raw.value() == b"suspect"
+
+    def take(self, records: Iterable[Record]) -> None:
+        self.runs += records
+
+    def look(self, now: float, *, force: bool = False) -> None: ...
+
+    def turn(self, now: float) -> list[Record]:
+        return []
+
+    def settled(self, records: Iterable[Record]) -> None: ...
+
+    def withdraw(self, wanted: Callable[[Record], bool]) -> list[Record]:
+        back, self.waits = [r for r in self.waits if wanted(r)], []
+        return back
+
+    def dies(self) -> None:
+        self.runs, self.waits = [], self.runs
+
+
+def test_a_suspect_whose_cell_dies_in_a_drain_does_not_begin_again(kafka: MemoryKafka) -> None:
+    """It is delivered again, and a suspect there, too."""
+    ward = OneCell()
+    bench = bench_of(kafka, b"suspect", ward=ward)
+    assert len(ward.runs) == 1
+    bench.poller.stop_taking()
+    assert not bench.poller.idle
+    ward.dies()
+    bench.turn(2)
+    assert (ward.runs, ward.waits, bench.poller.idle) == ([], [], True)
+    assert committed(kafka) in (None, 0)

@@ -1,0 +1,425 @@
+"""The real poller on the twin when partitions return that it had records of in hand."""
+
+import itertools
+from collections import deque
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from kworker.clients.memory import MemoryKafka
+from kworker.core.claim import Done
+from kworker.core.headers import Envelope, Source
+from kworker.core.message import Fields
+from kworker.core.offset_map import Identity
+from kworker.worker.retries.policy import RetryPolicy
+from tests.support import claims_rig
+from tests.support.delayed import Delays, requeue
+from tests.support.poll_loop_rig import (
+    GROUP,
+    HOLD,
+    REQUEUE,
+    RESULTS,
+    Bench,
+    Clock,
+    nobody_tells,
+    take_turns,
+    two_partitions,
+)
+
+GUARANTEES = pytest.mark.parametrize("transactional", ["", "w-0"])
+AT = ("foo", 0)
+
+
+def one_partition(*keys: bytes) -> MemoryKafka:
+    """A topic of one partition, whose records are named by their offsets."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo", 1)
+    kafka.create(RESULTS)
+    for i, key in enumerate(keys):
+        kafka.append("foo", 0, value=b"%d" % i, key=key)
+    return kafka
+
+
+def lose(bench: Bench) -> None:
+    """It loses all, and has it again before its handlers end."""
+    bench.die()
+    bench.turn(6)
+
+
+def begun(bench: Bench) -> list[int]:
+    return [record.offset for record in bench.pool.runs]
+
+
+def published(kafka: MemoryKafka) -> list[bytes | None]:
+    return [raw.value() for raw in kafka.records(RESULTS)]
+
+
+@GUARANTEES
+def test_what_still_runs_when_its_partition_returns_goes_on(transactional: str) -> None:
+    """It is not begun again, and its outcome counts, in the epoch in which it ends."""
+    kafka = one_partition(b"a", b"b")
+    bench = Bench(kafka, ["foo"], transactional=transactional)
+    bench.turn(2)
+    lose(bench)
+    assert bench.poller.flow.records == 2
+    bench.end_with_result(b"0")
+    bench.end_with_result(b"1")
+    bench.turn(3)
+    assert begun(bench) == [0, 1]
+    assert published(kafka) == [b"result of 0", b"result of 1"]
+    assert kafka.committed(GROUP) == {AT: 2}
+    assert (bench.poller.flow.records, bench.poller.idle) == (0, True)
+
+
+def test_a_loss_is_not_told_as_the_gain_of_others() -> None:
+    """Here nobody else is in the group, and what was in hand is not done again, either."""
+    bench = Bench(one_partition(b"a"), ["foo"])
+    bench.turn(2)
+    with capture_logs() as lines:
+        lose(bench)
+    [lost] = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert lost == "partitions lost; whoever has them next goes on from what is committed"
+    assert (bench.owned, begun(bench)) == ([AT], [0])
+
+
+@GUARANTEES
+@pytest.mark.parametrize("times", [2, 3])
+def test_it_goes_on_however_often_the_partition_leaves(transactional: str, times: int) -> None:
+    kafka = one_partition(b"a")
+    bench = Bench(kafka, ["foo"], transactional=transactional)
+    bench.turn(2)
+    for _ in range(times):
+        lose(bench)
+    bench.end_with_result(b"0")
+    bench.turn(3)
+    assert begun(bench) == [0]
+    assert published(kafka) == [b"result of 0"]
+    assert kafka.committed(GROUP) == {AT: 1}
+
+
+@GUARANTEES
+def test_what_ends_while_its_partition_is_away_is_not_done_again(transactional: str) -> None:
+    """A rebalance takes its time."""
+    kafka = one_partition(b"a", b"b")
+    bench = Bench(kafka, ["foo"], transactional=transactional)
+    bench.turn(2)
+    bench.die()
+    bench.turn()  # it has lost it, and not got it again
+    assert bench.owned == []
+    bench.end_with_result(b"0")
+    bench.turn(6)
+    bench.end_with_result(b"1")
+    bench.turn(3)
+    assert begun(bench) == [0, 1]
+    assert published(kafka) == [b"result of 0", b"result of 1"]
+    assert kafka.committed(GROUP) == {AT: 2}
+
+
+def test_an_outcome_whose_transaction_was_given_up_is_written_in_the_next_epoch() -> None:
+    """Its handler has run; only what was not committed is done again, and not the handler."""
+    kafka = one_partition(b"a")
+    bench = Bench(kafka, ["foo"], transactional="w-0")
+    bench.turn(2)
+    bench.end_with_result(b"0")
+    bench.clock.now += 0.01  # before the next commit is due
+    bench.poller.turn()
+    assert bench.poller.backlog.pending == 1
+    lose(bench)
+    bench.turn(3)
+    assert begun(bench) == [0]
+    assert published(kafka) == [b"result of 0"]
+    assert kafka.committed(GROUP) == {AT: 1}
+    assert (bench.poller.flow.records, bench.poller.flow.bytes) == (0, 0)
+
+
+@GUARANTEES
+def test_what_another_did_meanwhile_is_dropped(transactional: str) -> None:
+    """The position read back covers it: its outcome is there already."""
+    kafka, clock = two_partitions(records=1), Clock()
+    one = Bench(kafka, ["foo"], clock=clock, transactional=transactional)
+    one.turn(2)
+    late = list(one.pool.held)
+    two = Bench(kafka, ["foo"], clock=clock, transactional=transactional and "w-1")
+    take_turns(one, two)
+    [moved] = two.owned
+    for value in two.in_hand():
+        assert value
+        two.end_with_result(value)
+    take_turns(one, two)
+    assert kafka.committed(GROUP)[moved] == 1
+    two.poller.stop_taking()
+    two.consumer.close()
+    take_turns(one)
+    assert len(one.owned) == 2
+    for record in late:
+        one.pool.end(record)
+    take_turns(one)
+    assert len(one.pool.runs) == 2
+    assert len(published(kafka)) == 1
+    assert set(kafka.committed(GROUP).values()) == {1}
+
+
+def test_the_record_of_a_topic_that_was_made_again_is_another() -> None:
+    kafka, ids = one_partition(b"a"), itertools.count()
+
+    def identify(topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
+        return {topic: Identity("memory", str(next(ids))) for topic in topics}
+
+    bench = Bench(kafka, ["foo"], identify=identify)
+    bench.turn(2)
+    lose(bench)
+    [old] = bench.pool.held
+    bench.pool.end(old)
+    bench.turn(2)
+    assert begun(bench) == [0, 0]
+    assert kafka.committed(GROUP) == {AT: 0}
+
+
+def test_without_ids_of_topics_nothing_is_taken_up() -> None:
+    """Nobody knows whether it is the same; but one of a key runs at a time."""
+    kafka = one_partition(b"a")
+    bench = Bench(kafka, ["foo"], identify=nobody_tells)
+    bench.turn(2)
+    lose(bench)
+    assert begun(bench) == [0]
+    bench.end(b"0")
+    bench.turn(2)
+    assert begun(bench) == [0, 0]
+    bench.end(b"0")
+    bench.turn(2)
+    assert kafka.committed(GROUP) == {AT: 1}
+
+
+def test_its_key_waits_for_it_and_no_other() -> None:
+    kafka = one_partition(b"a", b"a", b"b")
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.end(b"2")
+    lose(bench)
+    assert bench.in_hand() == [b"0"]
+    kafka.append("foo", 0, value=b"3", key=b"b")
+    bench.turn(2)
+    assert bench.in_hand() == [b"0", b"3"]
+    bench.end(b"0")
+    bench.turn(2)
+    assert bench.in_hand() == [b"3", b"1"]
+
+
+@pytest.mark.parametrize("ends_early", [True, False])
+def test_a_run_that_came_before_an_earlier_one_of_its_key_is_done_again(ends_early: bool) -> None:
+    """Else what is done again would come after what followed it, and that would stand."""
+    kafka = one_partition(b"a", b"a")
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    kafka.up = False  # what is settled now is not committed
+    bench.end(b"0")
+    bench.turn(2)
+    assert bench.in_hand() == [b"1"]
+    [early] = bench.pool.held
+    bench.die()
+    kafka.up = True
+    bench.turn()
+    if ends_early:
+        bench.pool.end(early)
+    bench.turn(6)
+    if not ends_early:
+        assert bench.in_hand() == [b"1"], "one of a key at a time"
+        bench.pool.end(early)
+        bench.turn(2)
+    assert bench.in_hand() == [b"0"]
+    bench.end(b"0")
+    bench.turn(2)
+    bench.end(b"1")
+    bench.turn(2)
+    assert begun(bench) == [0, 1, 0, 1]
+    assert kafka.committed(GROUP) == {AT: 2}
+
+
+@GUARANTEES
+def test_what_fails_after_its_partition_returned_is_judged_there(transactional: str) -> None:
+    """With the attempts that it has had."""
+    kafka = one_partition(b"a")
+    bench = Bench(kafka, ["foo"], retry=HOLD, transactional=transactional)
+    bench.turn(2)
+    bench.fail(b"0")
+    bench.turn(6)
+    assert [record.attempt for record in bench.pool.held] == [2]
+    lose(bench)
+    bench.fail(b"0")
+    bench.turn(10)
+    assert [record.attempt for record in bench.pool.held] == [3]
+    bench.end(b"0")
+    bench.turn(2)
+    assert kafka.committed(GROUP) == {AT: 1}
+
+
+def test_a_record_that_came_again_goes_on_too() -> None:
+    """From the requeue topic, whose positions are others than its source's."""
+    kafka = one_partition(b"a")
+    bench = Bench(kafka, ["foo", REQUEUE])
+    bench.turn(2)
+    bench.fail(b"0")
+    bench.turn(2)
+    Delays(kafka).forward()
+    bench.turn(2)
+    assert [record.attempt for record in bench.pool.held] == [2]
+    lose(bench)
+    bench.end_with_result(b"0")
+    bench.turn(3)
+    assert [record.attempt for record in bench.pool.runs] == [1, 2]
+    assert published(kafka) == [b"result of 0"]
+    assert bench.poller.idle
+
+
+class Claiming:
+    """A worker with claims, their thread turned by hand."""
+
+    def __init__(self, kafka: MemoryKafka, folder: Path) -> None:
+        self.store = claims_rig.Bench(folder)
+        self.claims = self.store.worker()
+        self.bench = Bench(kafka, ["foo"], claimant=self.claims.claimant)
+
+    def turn(self, count: int = 6) -> None:
+        for _ in range(count):
+            self.bench.turn()
+            self.store.now = self.bench.clock.now
+            self.claims.claiming.turn(0.0)
+
+
+@pytest.mark.parametrize("ends", ["before the loss", "while it is away", "when it is back"])
+def test_with_claims_it_goes_on_and_its_event_is_done(tmp_path: Path, ends: str) -> None:
+    """What is ended before anybody waits for it is left with Redis, for whoever is given it."""
+    kafka = one_partition(b"a", b"b")
+    worker = Claiming(kafka, tmp_path)
+    bench, at = worker.bench, {"before the loss": 0, "while it is away": 1, "when it is back": 2}
+    worker.turn()
+    for moment in range(3):
+        if at[ends] == moment:
+            bench.end_with_result(b"0")
+        match moment:
+            case 0:
+                bench.die()
+                worker.turn(1)
+            case 1:
+                worker.turn()
+    worker.turn()
+    assert begun(bench) == [0, 1]
+    assert published(kafka) == [b"result of 0"]
+    assert worker.store.state("a") == Done()
+    assert bench.in_hand() == [b"1"]
+    bench.fail(b"1")
+    worker.turn()
+    assert worker.store.state("b") is None
+    assert kafka.committed(GROUP) == {AT: 2}
+
+
+@pytest.mark.parametrize("given_back", [True, False])
+def test_what_did_not_begin_before_its_partition_went_begins_when_it_is_back(
+    given_back: bool,
+) -> None:
+    """The pool had it, and no handler: it may give it back, or come to it and leave it."""
+    kafka = one_partition(b"a")
+    bench = Bench(kafka, ["foo"])
+    bench.pool.waiting = deque()
+    bench.turn(2)
+    assert len(bench.pool.waiting) == 1
+    lose(bench)
+    assert bench.poller.flow.records == 1
+    if given_back:
+        bench.pool.given_back.extend(bench.pool.waiting)
+        bench.pool.waiting.clear()
+    bench.pool.begin_waiting()
+    assert begun(bench) == []
+    bench.turn(2)
+    assert begun(bench) == [0]
+
+
+def test_a_revoke_waits_for_what_it_took_up_and_for_nothing_behind_it() -> None:
+    """Its time is long enough here for the run of the earlier epoch."""
+    kafka, clock = one_partition(b"a", b"a"), Clock()
+    bench = Bench(kafka, ["foo"], clock=clock)
+    bench.turn(2)
+    lose(bench)
+    bench.pool.ended.meanwhile = lambda: bench.end(*[v for v in bench.in_hand() if v])
+    before = clock.now
+    bench.consumer.close()
+    assert clock.now - before < 1
+    assert begun(bench) == [0]
+    assert kafka.committed(GROUP) == {AT: 1}
+
+
+def test_a_revoke_does_not_wait_for_what_stands_behind_a_run_of_no_use() -> None:
+    """It has not begun, and its next owner may."""
+    kafka, clock = one_partition(b"a", b"a"), Clock()
+    bench = Bench(kafka, ["foo"], clock=clock)
+    bench.turn(2)
+    kafka.up = False
+    bench.end(b"0")
+    bench.turn(2)
+    bench.die()
+    kafka.up = True
+    bench.turn(6)
+    assert bench.poller.flow.records > 0
+    before = clock.now
+    bench.consumer.close()
+    assert clock.now - before < 1
+    assert begun(bench) == [0, 1]
+
+
+def test_a_drain_ends_what_it_took_up() -> None:
+    kafka = one_partition(b"a", b"b")
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    lose(bench)
+    bench.drain()
+    assert begun(bench) == [0, 1]
+    assert kafka.committed(GROUP) == {AT: 2}
+
+
+def test_an_outcome_of_which_nobody_asks_is_forgotten() -> None:
+    """Its record was compacted away meanwhile, say: all below the position is done without it."""
+    kafka = one_partition(b"a", b"b")
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.die()
+    bench.turn()
+    bench.end_with_result(b"0")
+    kafka.log(AT).records.pop(0)
+    bench.turn(6)
+    outliving = bench.poller.dispatch._outliving
+    assert outliving
+    bench.end(b"1")
+    bench.turn(3)
+    assert kafka.committed(GROUP) == {AT: 2}
+    assert not outliving
+
+
+@pytest.mark.parametrize("retry", [None, HOLD])
+def test_a_source_that_goes_alone_frees_no_other_retry(
+    retry: RetryPolicy | None,
+) -> None:
+    """With `group.protocol = "consumer"` its requeue partition stays, and P3 holds there."""
+    kafka = one_partition()
+    kafka.create(REQUEUE, 2)
+    for offset in range(2):
+        envelope = Envelope(Source("foo", 0, 10 + offset, 1_700_000_000_000), 2, 0, 0, [])
+        raw = Fields(("", 0, 0), 0, b"a", b"retry %d" % offset, ())
+        requeue(kafka, envelope, raw)
+    bench = Bench(kafka, ["foo", REQUEUE], retry=retry)
+    bench.turn(2)
+    if retry is HOLD:
+        bench.fail(b"retry 0")  # it waits in memory, and its key with it
+        bench.turn()
+    bench.poller.assignment.revoked([AT])
+    bench.turn(2)
+    assert bench.in_hand() == ([] if retry is HOLD else [b"retry 0"])
+    bench.turn(6)
+    assert bench.in_hand() == [b"retry 0"]
+    bench.end(b"retry 0")
+    bench.turn(2)
+    assert bench.in_hand() == [b"retry 1"]
+    bench.end(b"retry 1")
+    bench.turn(2)
+    assert (bench.poller.flow.records, bench.poller.flow.held, bench.poller.idle) == (0, 0, True)

@@ -1,0 +1,304 @@
+"""Real pools under the poller: what begins and what does not, and what it waits for."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kworker.clients.memory import MemoryKafka
+from kworker.core.batch import BatchFailed, batch, mark_of
+from kworker.core.claim import Done
+from kworker.core.outcome import Reject, Unavailable
+from kworker.instance.scoreboard import Scoreboard, Slot
+from kworker.message import Message
+from kworker.worker.handlers.async_pool import LoopPool
+from kworker.worker.handlers.batch_pool import BatchPool, LoopCrew, ThreadCrew
+from kworker.worker.handlers.batch_run import async_batch_work, batch_work
+from kworker.worker.handlers.invocation import async_work, work
+from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.signature import batching
+from kworker.worker.handlers.thread_pool import ThreadPool
+from kworker.worker.topic_limits import TopicFacts
+from tests.support import claims_rig
+from tests.support.poll_loop_rig import DEAD, GROUP, HOLD, RESULTS, Bench
+from tests.support.waiting import eventually
+
+WAIT_S = 20.0
+THREADS, HANDS, SIZE, RECORDS = 4, 100, 4, 40
+Place = tuple[int, int]
+
+
+class Work:
+    """Handlers that begin when the pool comes to them, and end when the test lets them."""
+
+    def __init__(self) -> None:
+        self.begun: list[Place] = []
+        self.told: list[int] = []
+        self.answer: Callable[[Message], Any] = lambda _: None
+        self._gate = threading.Event()
+
+    def release(self) -> None:
+        self._gate.set()
+
+    def one(self, message: Message) -> Any:
+        self.begun.append((message.partition, message.offset))
+        assert self._gate.wait(WAIT_S)
+        return self.answer(message)
+
+    async def one_blocking_its_loop(self, message: Message) -> Any:
+        return self.one(message)
+
+    def many(self, messages: list[Message]) -> list[Any]:
+        self.begun += [(message.partition, message.offset) for message in messages]
+        assert self._gate.wait(WAIT_S)
+        return [self.answer(message) for message in messages]
+
+    async def many_aside(self, messages: list[Message]) -> list[Any]:
+        return await asyncio.to_thread(self.many, messages)
+
+    def dead(self, message: Message, _error: BaseException) -> None:
+        self.told.append(message.offset)
+
+    async def dead_aside(self, message: Message, error: BaseException) -> None:
+        await asyncio.sleep(0)  # the others begin
+        self.dead(message, error)
+
+
+def threads(work_: Work, slot: Slot, results: Results) -> Any:
+    handlers = Handlers(Handler("h", work_.one, is_async=False, dead=work_.dead), {})
+    hands = [slot.hand(i) for i in range(THREADS)]
+    return ThreadPool(work(handlers, results, 300.0), hands)
+
+
+def loop(work_: Work, slot: Slot, results: Results) -> Any:
+    handlers = Handlers(
+        Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead_aside), {}
+    )
+    hands = [slot.hand(i) for i in range(HANDS)]
+    return LoopPool(async_work(handlers, results, 300.0), hands)
+
+
+def batches(work_: Work, slot: Slot, results: Results) -> Any:
+    made = (_batch_handlers(work_.many, work_, is_async=False), results, 300.0, 4)
+    crew = ThreadCrew(batch_work(*made), 2)
+    return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
+
+
+def async_batches(work_: Work, slot: Slot, results: Results) -> Any:
+    made = (_batch_handlers(work_.many_aside, work_, is_async=True), results, 300.0, 4)
+    crew = LoopCrew(async_batch_work(*made), 2)
+    return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
+
+
+def _batch_handlers(function: Any, work_: Work, *, is_async: bool) -> Handlers:
+    def form(what: list[Message]) -> Any:
+        return function(what)
+
+    mark = mark_of(batch(size=SIZE, wait="1h")(form))
+    assert mark is not None
+    form.__annotations__ = {"what": list[Message]}
+    called = batching("h", form, form, mark)
+    return Handlers(Handler("h", form, is_async, None, work_.dead, called), {})
+
+
+KINDS = {"threads": threads, "loop": loop, "batches": batches, "async batches": async_batches}
+Running = Callable[..., tuple[Bench, Work]]
+
+
+@pytest.fixture(params=KINDS)
+def running(request: pytest.FixtureRequest) -> Iterator[Running]:
+    yield from _running(KINDS[request.param])
+
+
+@pytest.fixture
+def threaded(request: pytest.FixtureRequest) -> Iterator[Running]:
+    yield from _running(threads)
+
+
+@pytest.fixture
+def batched(request: pytest.FixtureRequest) -> Iterator[Running]:
+    yield from _running(batches)
+
+
+def _running(kind: Callable[[Work, Slot, Results], Any]) -> Iterator[Running]:
+    """Makes a worker over a topic of two partitions, each record of a key of its own."""
+    made: list[tuple[Any, Work]] = []
+
+    def make(records: int = RECORDS, **options: Any) -> tuple[Bench, Work]:
+        work_ = Work()
+        kafka = MemoryKafka(lambda: 1_700_000_000.0)
+        kafka.create("foo", 2)
+        kafka.create(RESULTS)
+        for i in range(records):
+            kafka.append("foo", i % 2, value=b"%d" % i, key=b"%d" % i)
+        facts = TopicFacts([RESULTS])
+        facts.learn({RESULTS: 1 << 20}, {RESULTS: 1})
+        slot = Scoreboard(1, HANDS).slots[0]
+        pool = kind(work_, slot, Results(RESULTS, [], facts))
+        made.append((pool, work_))
+        bench = Bench(kafka, ["foo"], pool=pool, **options)
+        pool.start()
+        bench.poller.dispatch.start()
+        return bench, work_
+
+    yield make
+    for pool, work_ in made:
+        work_.release()
+        pool.stop()
+
+
+def filled(bench: Bench, work_: Work) -> None:
+    """Turns until the pool has more than it has begun."""
+    out = bench.poller.dispatch._out
+
+    def more_than_begun() -> bool:
+        bench.turn()
+        return bool(work_.begun) and len(out) > len(work_.begun)
+
+    eventually(more_than_begun, timeout_s=WAIT_S)
+    bench.turn(20)  # whatever the pool begins by itself, it has
+
+
+def drained(bench: Bench) -> None:
+    def idle() -> bool:
+        bench.turn()
+        return bench.poller.idle
+
+    eventually(idle, timeout_s=WAIT_S, every_s=0.001, what="the drain ends")
+
+
+def test_after_the_drain_began_no_handler_begins(running: Running) -> None:
+    """P8, and a mutant of its own: the pool's next run waits for nobody during a drain."""
+    bench, work_ = running()
+    filled(bench, work_)
+    bench.poller.stop_taking()
+    before = list(work_.begun)
+    assert len(before) < bench.poller.consumed
+    work_.release()
+    drained(bench)
+    assert work_.begun == before
+    known = bench.poller.assignment.partitions
+    settled = [at for at in before if known["foo", at[0]].ledger.has(at[1])]
+    assert settled == before
+    assert bench.poller.in_hand == bench.poller.consumed - len(before)
+
+
+def test_at_a_revoke_nothing_begins_of_what_goes_and_the_rest_goes_on(running: Running) -> None:
+    """What does not begin here is the next owner's at once, and waits for nothing."""
+    bench, work_ = running()
+    filled(bench, work_)
+    gone = bench.poller.assignment.partitions["foo", 1]
+    over = threading.Event()
+
+    def release() -> None:
+        eventually(lambda: bench.poller.dispatch.shedding or over.is_set())
+        work_.release()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    before = [at for at in work_.begun if at[0] == 1]
+    bench.poller.assignment.revoked([("foo", 1)])
+    over.set()
+    releasing.join()
+    assert gone.in_flight == 0
+    stays = bench.poller.assignment.partitions["foo", 0]
+
+    def all_of_the_other() -> bool:
+        bench.turn()
+        bench.clock.now += 3600  # for what waits to be a batch
+        return stays.ledger.unsettled == 0 and stays.ledger.end == RECORDS // 2
+
+    eventually(all_of_the_other, timeout_s=WAIT_S, every_s=0.001)
+    assert [at for at in work_.begun if at[0] == 1] == before
+    others = sorted(at for at in work_.begun if at[0] == 0)
+    assert others == [(0, offset) for offset in range(RECORDS // 2)]
+
+
+def test_what_is_taken_back_from_the_pool_gives_its_claim_back(
+    threaded: Running, tmp_path: Path
+) -> None:
+    """Else its next owner would wait for a lease."""
+    store = claims_rig.Bench(tmp_path)
+    claimant = store.worker().claimant
+    bench, work_ = threaded(claimant=claimant)
+    filled(bench, work_)
+    bench.poller.stop_taking()
+    begun = {partition + 2 * offset for partition, offset in work_.begun}
+    work_.release()
+    drained(bench)
+    assert claimant.drain(time.monotonic() + WAIT_S)
+    states = [store.state(str(i)) for i in range(RECORDS)]
+    assert states == [Done() if i in begun else None for i in range(RECORDS)]
+
+
+@pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing")])
+def test_what_fails_in_a_drain_and_could_run_at_once_does_not(
+    threaded: Running, error: Exception
+) -> None:
+    bench, work_ = threaded(retry=HOLD)
+    filled(bench, work_)
+    bench.poller.stop_taking()
+    before = list(work_.begun)
+    failing = before[0]
+
+    def answer(message: Message) -> None:
+        if (message.partition, message.offset) == failing:
+            raise error
+
+    work_.answer = answer
+    work_.release()
+    drained(bench)
+    assert work_.begun == before
+
+
+def test_the_rest_of_a_batch_that_failed_does_not_begin_in_a_drain(batched: Running) -> None:
+    """It was not attempted, and is delivered again."""
+    bench, work_ = batched()
+    filled(bench, work_)
+    bench.poller.stop_taking()
+    before = list(work_.begun)
+
+    def answer(_: Message) -> None:
+        raise BatchFailed(1, ValueError("bravo"))
+
+    work_.answer = answer
+    work_.release()
+    drained(bench)
+    assert work_.begun == before
+
+
+def test_who_fails_for_good_in_a_drain_is_told_of_its_end(threaded: Running) -> None:
+    """Its handler has ended, and its dead letter is on its way."""
+    bench, work_ = threaded(tells_dead=True)
+    filled(bench, work_)
+    failing = [offset for _, offset in work_.begun]
+
+    def answer(_: Message) -> None:
+        raise Reject("no")
+
+    work_.answer = answer
+    work_.release()
+    bench.poller.stop_taking()
+    drained(bench)
+    assert sorted(work_.told) == sorted(failing)
+    assert len(bench.kafka.records(DEAD)) == len(failing)
+    assert bench.kafka.committed(GROUP)
+
+
+def test_more_dead_to_tell_than_there_are_hands_are_all_told(running: Running) -> None:
+    """Else the free hands fall below zero, and the pool stands still for ever."""
+    bench, work_ = running(records=3 * HANDS, max_age_s=60.0, tells_dead=True)
+    end = {("foo", 0): 3 * HANDS // 2, ("foo", 1): 3 * HANDS // 2}
+
+    def all_settled() -> bool:
+        bench.turn()
+        return bench.kafka.committed(GROUP) == end
+
+    eventually(all_settled, timeout_s=WAIT_S, every_s=0.001)
+    assert len(work_.told) == len(bench.kafka.records(DEAD)) == 3 * HANDS
+    assert work_.begun == []

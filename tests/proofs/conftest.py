@@ -1,0 +1,5 @@
+"""Brokers that refuse, and one behind a proxy."""
+
+from tests.support.fault_brokers import proxied, proxied_broker, strict
+
+__all__ = ["proxied", "proxied_broker", "strict"]

@@ -1,0 +1,221 @@
+"""Tables that cannot take a result, or none at all, beside others of the same job, which go on."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from deltalake import DeltaTable
+
+from kworker.jars import cache_folder
+from tests.support.spark_service import SLOW_S, STAMP_MS, Service
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(400)
+
+RESULTS = 400
+BAD = {17, 250}
+"""A Python function raises for the first, Spark for the other."""
+TABLES = """
+[[spark.tables]]
+name = "good"
+path = "data/good"
+
+[[spark.tables]]
+name = "rows"
+path = "data/rows"
+schema = "id INT, divisor INT"
+transform = "failing:checked"
+
+[[spark.tables]]
+name = "once"
+path = "data/once"
+schema = "id INT, divisor INT"
+transform = "failing:checked"
+dedupe = true
+
+[[spark.tables]]
+name = "sums"
+path = "data/sums"
+schema = "id INT, divisor INT"
+transform = "failing:sums"
+mode = "complete"
+
+[[spark.tables]]
+name = "never"
+path = "data/never"
+schema = "id INT, divisor INT"
+transform = "failing:never"
+
+[[spark.tables]]
+name = "forbidden"
+path = "/sys/kworker/forbidden"
+
+[[spark.tables]]
+name = "unknown"
+path = "data/unknown"
+format = "iceberg"
+"""
+TRANSFORMS = """
+from pyspark.sql import functions as f
+
+
+@f.udf("int")
+def checked_id(id):
+    if id == 17:
+        raise ValueError("seventeen is not sold here")
+    return id
+
+
+@f.udf("int")
+def none(id):
+    raise LookupError("no prices today")
+
+
+def checked(rows):
+    return rows.withColumn("id", checked_id("id")).withColumn("share", f.expr("100 / divisor"))
+
+
+def sums(rows):
+    counts = (f.count("id").alias("n"), f.sum("share").alias("shares"))
+    return checked(rows).groupBy("divisor").agg(*counts)
+
+
+def never(rows):
+    return rows.withColumn("price", none("id"))
+"""
+
+
+WAITING = {
+    "never": "failing:never fails on each of the results that were tried: LookupError: no prices"
+    " today",
+    "sums": "ValueError: seventeen is not sold here",
+}
+
+
+class Ended(NamedTuple):
+    """What the job told while it ran, and its tables when it had stopped."""
+
+    service: Service
+    said: str
+    told: dict[str, dict[str, Any]]
+    reasons: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterator[Ended]:
+    with closing(Service(tmp_path_factory.mktemp("bad"), bootstrap, TABLES)) as made:
+        (made.folder / "failing.py").write_text(TRANSFORMS)
+        made.create_topic()
+        _send(made, range(RESULTS // 2))
+        job = made.start(**_without_iceberg(made.folder / "cache"))
+        reasons: dict[str, str] = {}
+        eventually(lambda: _done(made, reasons), timeout_s=SLOW_S, every_s=0.2)
+        _send(made, range(RESULTS // 2, RESULTS))
+        reasons.clear()
+        eventually(lambda: _done(made, reasons, RESULTS), timeout_s=SLOW_S, every_s=0.2)
+        told = _tables(made)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.ends() == 0, job.said
+        yield Ended(made, job.said, told, reasons)
+
+
+def _without_iceberg(cache: Path) -> dict[str, str]:
+    """The environment of a job that has no archive of Iceberg's, and no way to one."""
+    (cache / "jars").mkdir(parents=True)
+    for each in (cache_folder() / "jars").iterdir():
+        if "iceberg" not in each.name:
+            (cache / "jars" / each.name).symlink_to(each)
+    away = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1"
+    options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {away} -Dhttp.proxyPort=1"
+    return {"KWORKER_CACHE": str(cache), "JAVA_TOOL_OPTIONS": options}
+
+
+def _send(service: Service, numbers: range) -> None:
+    for number in numbers:
+        value = json.dumps({"id": number, "divisor": 0 if number == 250 else 1})
+        service.send(value, f"orders/0/{number}/{STAMP_MS}")
+    service.flush()
+
+
+def _tables(service: Service) -> dict[str, dict[str, Any]]:
+    return {table["name"]: table for table in service.progress()["tables"]}
+
+
+def _done(service: Service, reasons: dict[str, str], results: int = RESULTS // 2) -> bool:
+    told = _tables(service)
+    if not told:
+        return False
+    on = all(told[name]["behind"] == 0 for name in ("good", "rows", "once"))
+    # A table that starts again has no reason for a moment.
+    reasons |= {name: table["reason"] for name, table in told.items() if table["reason"]}
+    return on and told["good"]["rows"] == results and WAITING.keys() <= reasons.keys()
+
+
+def _read(service: Service, table: str) -> Any:
+    return DeltaTable(str(service.folder / "data" / table)).to_pyarrow_table()
+
+
+@pytest.mark.parametrize("table", ["rows", "once"])
+def test_results_that_a_transform_fails_on_are_set_aside_and_the_others_are_rows(
+    ended: Ended, table: str
+) -> None:
+    """Else one result stops a table for ever: its range is planned, and comes again."""
+    found = _read(ended.service, table).column("id").to_pylist()
+    assert sorted(found) == sorted(set(range(RESULTS)) - BAD)
+    assert ended.told[table]["aside"] == len(BAD)
+
+
+def test_a_transform_that_adds_up_waits_for_a_person(ended: Ended) -> None:
+    """What fails alone may have failed for want of what came before."""
+    sums = ended.told["sums"]
+    assert (sums["aside"], sums["rows"]) == (0, 0)
+    assert ended.reasons["sums"] == WAITING["sums"]
+
+
+def test_what_was_set_aside_is_kept_with_the_reason(ended: Ended) -> None:
+    """A person mends the transform by it; then a reset takes these results, too."""
+    files = sorted((ended.service.checkpoint("rows") / "aside").iterdir())
+    kept = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [each["source"].split("/")[2] for each in kept] == ["17", "250"]
+    assert [json.loads(each["value"])["id"] for each in kept] == [17, 250]
+    assert kept[0]["reason"] == "ValueError: seventeen is not sold here"
+    assert kept[1]["reason"].startswith("[DIVIDE_BY_ZERO]")
+    assert ended.said.count("results are set aside") == 4
+
+
+def test_each_line_of_the_log_begins_as_one(ended: Ended) -> None:
+    """Spark's stacks were cut off without a line's end, and swallowed what came next."""
+    begun = re.findall(r"(.?)(?:\d{4}-\d\d-\d\dT[\d:.]+ spark |\{\"timestamp\")", ended.said)
+    assert len(begun) > 10
+    assert set(begun) == {""}
+
+
+def test_a_transform_that_always_fails_is_told_instead(ended: Ended) -> None:
+    """All results would be set aside, by and by."""
+    assert ended.told["never"]["aside"] == 0
+    assert ended.reasons["never"] == WAITING["never"]
+
+
+def test_the_good_table_has_all(ended: Ended) -> None:
+    assert len(_read(ended.service, "good")) == RESULTS
+
+
+def test_a_place_that_cannot_be_written_is_named_in_a_line(ended: Ended) -> None:
+    reason = ended.reasons["forbidden"]
+    step = ": let the user that runs the job write there, or name another place"
+    assert "Cannot create file:/sys/kworker/forbidden" in reason
+    assert reason.endswith(step)
+
+
+def test_a_table_whose_format_has_no_archive_says_so_and_stops_no_other(ended: Ended) -> None:
+    told = ended.told["unknown"]
+    assert told["state"] == "failed"
+    assert told["reason"].startswith("spark.tables[unknown].format: org.apache.iceberg:")
+    assert "could not be fetched" in told["reason"]
+    assert told["reason"].endswith("let it be fetched once, then start the job again")

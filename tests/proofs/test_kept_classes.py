@@ -1,0 +1,66 @@
+"""Spark's classes are kept by one real JVM and read by the next; a damaged file stops nobody."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kworker.jars import cache_folder
+from tests.support.spark_service import Job, Service
+from tests.support.tables import Reader
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(600)
+
+TABLE = '[[spark.tables]]\nname = "t"\npath = "data/t"\nformat = "delta"\n'
+
+
+def test_the_second_run_keeps_spark_s_classes_and_later_ones_read_them(
+    tmp_path: Path, bootstrap: str, tables: Reader
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for each in cache_folder().iterdir():
+        if each.name != "classes":
+            (cache / each.name).symlink_to(each)
+    made = Service(tmp_path, bootstrap, TABLE)
+    sent = 0
+
+    def run() -> Job:
+        nonlocal sent
+        made.send_orders(sent, 10)
+        sent += 10
+        return made.start("--once", KWORKER_CACHE=str(cache), JAVA_TOOL_OPTIONS="")
+
+    def kept() -> list[str]:
+        return [path.suffix for path in (cache / "classes").iterdir()]
+
+    try:
+        made.create_topic()
+        assert run().ends() == 0
+        assert kept() == [".seen"]
+        learning = run()
+        assert learning.ends() == 0
+        assert kept() == [".jsa"]
+        assert "kept for faster starts" in learning.said
+        reading = run()
+        eventually(lambda: _has_open(reading, ".jsa"))
+        assert reading.ends() == 0
+        [file] = (cache / "classes").glob("*.jsa")
+        file.chmod(0o644)
+        file.write_bytes(b"no classes" * 1000)
+        assert run().ends() == 0
+        rows = [row["source_offset"] for row in tables.rows(made.file)["t"]]
+        assert sorted(rows) == list(range(sent))
+    finally:
+        made.close()
+
+
+def _has_open(job: Job, ending: str) -> bool:
+    """Whether a process below the job maps such a file of the cache."""
+    try:
+        below = psutil.Process(job.process.pid).children(recursive=True)
+        paths = [each.path for process in below for each in process.memory_maps()]
+    except psutil.Error:
+        return False  # one of them has ended
+    return any(path.endswith(ending) and "/cache/classes/" in path for path in paths)

@@ -1,0 +1,265 @@
+"""Lanes against a model: order of each key, one at a time, nothing lost and nothing twice."""
+
+import gc
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kworker.core.lanes import Lanes
+from kworker.core.record import Partition, Record
+from tests.support.records import a_partition, a_record
+
+KEYS = st.sampled_from([None, b"", b"a", b"b", b"c"])
+
+
+class LanesAgainstModel(RuleBasedStateMachine):
+    """Records of three partitions, taken and given back in every way there is."""
+
+    ordering = "key"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes = Lanes(self.ordering)  # type: ignore[arg-type]
+        self.now = 100.0
+        self.next_offset = 0
+        self.partitions = [a_partition(number=n) for n in range(3)]
+        self.unfinished: list[Record] = []  # in the order of delivery
+        self.out: list[Record] = []  # in the order in which they were taken
+        self.parked: dict[Record, float] = {}
+        self.ended: Counter[Record] = Counter()
+
+    def ahead(self, record: Record) -> list[Record]:
+        """What has to end before the record may run."""
+        if record.lane is None:
+            return []
+        lane = [r for r in self.unfinished if same_lane(r, record)]
+        return lane[: lane.index(record)]
+
+    def ready(self) -> list[Record]:
+        held = [*self.out, *self.parked]
+        return [r for r in self.unfinished if r not in held and not self.ahead(r)]
+
+    @precondition(lambda self: self.partitions)
+    @rule(data=st.data(), keys=st.lists(KEYS, min_size=1, max_size=5))
+    def add(self, data: st.DataObject, keys: list[bytes | None]) -> None:
+        partition = data.draw(st.sampled_from(self.partitions))
+        records = []
+        for key, lane in zip(keys, self.lanes.lanes_of(keys), strict=True):
+            records.append(a_record(partition, self.next_offset, lane=lane, key=key))
+            self.next_offset += 1
+        self.lanes.add(partition, records)
+        self.unfinished += records
+
+    @rule(most=st.integers(1, 6))
+    def take(self, most: int) -> None:
+        """Only what may run, and so never two of a lane."""
+        may = self.ready()
+        run = list(self.lanes.take(most))
+        assert len(run) == min(most, len(may))
+        assert all(record in may for record in run)
+        assert len(set(run)) == len(run)
+        self.out += run
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        records = data.draw(st.lists(st.sampled_from(self.out), min_size=1, unique=True))
+        self.lanes.finish(records)
+        for record in records:
+            self.out.remove(record)
+            self.unfinished.remove(record)
+            self.ended[record] += 1
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), delay=st.sampled_from([0.0, 1.0, 5.0]))
+    def park(self, data: st.DataObject, delay: float) -> None:
+        record = data.draw(st.sampled_from(self.out))
+        self.out.remove(record)
+        self.parked[record] = self.now + delay
+        self.lanes.park(record, self.now + delay)
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 3.0]))
+    def wake(self, seconds: float) -> None:
+        self.now += seconds
+        self.lanes.wake(self.now)
+        self.parked = {r: due for r, due in self.parked.items() if due > self.now}
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        """What did not start comes before what has not been taken yet of its partition."""
+        count = data.draw(st.integers(1, len(self.out)))
+        back, self.out = self.out[-count:], self.out[:-count]
+        self.lanes.put_back(back)
+        again = list(self.lanes.take(1_000_000))
+        for partition in {record.partition for record in back}:
+            mine = [record for record in back if record.partition is partition]
+            assert [r for r in again if r.partition is partition][: len(mine)] == mine
+        self.lanes.put_back(again)
+
+    @precondition(lambda self: self.partitions)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        partition = data.draw(st.sampled_from(self.partitions))
+        above = data.draw(st.integers(-1, self.next_offset))
+        self.partitions.remove(partition)  # nothing is added to it any more
+        going = [r for r in self.unfinished if self.goes(r, partition, above)]
+        dropped = self.lanes.drop(partition, above).records
+        assert Counter(dropped) == Counter(going)
+        self.unfinished = [r for r in self.unfinished if r not in going]
+        self.parked = {r: due for r, due in self.parked.items() if r not in going}
+
+    def goes(self, record: Record, partition: Partition, above: int) -> bool:
+        """Whether a drop must take the record: it waits, and too high or for what is parked."""
+        if record.partition is not partition or record in self.out:
+            return False
+        blocked = any(r in self.parked for r in [record, *self.ahead(record)])
+        return blocked or record.offset > above
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert self.lanes.ready == bool(self.ready())
+        assert self.lanes.parked == len(self.parked)
+        assert self.lanes.next_due() == min(self.parked.values(), default=None)
+
+    @invariant()
+    def what_waits_is_what_is_not_out(self) -> None:
+        """What a drop is measured by."""
+        for partition in self.partitions:
+            mine = {r.offset for r in self.unfinished if r.partition is partition}
+            out = {r.offset for r in self.out if r.partition is partition}
+            assert self.lanes.waiting(partition) == mine - out
+
+    @invariant()
+    def no_lane_has_two_out(self) -> None:
+        lanes = Counter((id(r.partition), r.lane) for r in self.out if r.lane is not None)
+        assert all(count == 1 for count in lanes.values())
+
+    def teardown(self) -> None:
+        """Whatever happened, the rest ends, each record once and every key in order."""
+        self.lanes.wake(float("inf"))
+        ends: list[Record] = []
+        while run := [*self.out, *self.lanes.take(3)]:
+            self.out = []
+            self.lanes.finish(run)
+            ends += run
+        assert Counter(ends) == Counter(self.unfinished)
+        for lane in {(id(r.partition), r.lane) for r in ends if r.lane is not None}:
+            offsets = [r.offset for r in ends if (id(r.partition), r.lane) == lane]
+            assert offsets == sorted(offsets)
+
+
+def same_lane(one: Record, other: Record) -> bool:
+    return one.partition is other.partition and one.lane == other.lane
+
+
+class ByPartition(LanesAgainstModel):
+    ordering = "partition"
+
+
+class Unordered(LanesAgainstModel):
+    ordering = "none"
+
+
+TestByKey = LanesAgainstModel.TestCase
+TestByPartition = ByPartition.TestCase
+TestUnordered = Unordered.TestCase
+TestByKey.settings = settings(max_examples=60, stateful_step_count=30)
+TestByPartition.settings = TestUnordered.settings = settings(TestByKey.settings, max_examples=25)
+
+
+def filled(ordering: str, keys: list[bytes | None]) -> tuple[Lanes, Partition, list[Record]]:
+    lanes, partition = Lanes(ordering), a_partition()  # type: ignore[arg-type]
+    records = [a_record(partition, i, lane=lane) for i, lane in enumerate(lanes.lanes_of(keys))]
+    lanes.add(partition, records)
+    return lanes, partition, records
+
+
+def test_a_null_key_is_no_key() -> None:
+    """P3: records without a key have no order, so all of them may run at once."""
+    lanes, _, records = filled("key", [None, None, None])
+    assert list(lanes.take(10)) == records
+
+
+def test_an_empty_key_is_a_key() -> None:
+    lanes, _, records = filled("key", [b"", b""])
+    assert list(lanes.take(10)) == records[:1]
+
+
+@pytest.mark.parametrize(("ordering", "ready"), [("key", 2), ("partition", 1), ("none", 4)])
+def test_the_ordering_decides_what_may_run_together(ordering: str, ready: int) -> None:
+    lanes, _, _ = filled(ordering, [b"a", b"a", b"b", b"b"])
+    assert len(lanes.take(10)) == ready
+
+
+def test_the_same_key_of_two_partitions_is_two_lanes() -> None:
+    lanes = Lanes("key")
+    for number in (0, 1):
+        partition = a_partition(number=number)
+        lanes.add(partition, [a_record(partition, 0, lane=b"a")])
+    assert len(lanes.take(10)) == 2
+
+
+def test_a_backlog_of_one_partition_does_not_keep_the_others_waiting() -> None:
+    """Else a partition that was just assigned is served when all of another has been."""
+    lanes, early, late = Lanes("key"), a_partition(number=0), a_partition(number=1)
+    lanes.add(early, [a_record(early, i, lane=i) for i in range(100)])
+    lanes.add(late, [a_record(late, i, lane=i) for i in range(2)])
+    taken = [record for _ in range(4) for record in lanes.take(1)]
+    assert [(r.partition.number, r.offset) for r in taken] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    lanes.put_back(taken[:2])
+    assert [r.partition.number for r in lanes.take(50)].count(1) == 1
+
+
+def test_two_keys_never_share_a_lane() -> None:
+    """A lane is one key, never a hash bucket: a slow key delays no other (P4)."""
+    keys: list[bytes | None] = [b"%d" % i for i in range(5000)]
+    lanes, _, records = filled("key", keys)
+    assert list(lanes.take(5000)) == records
+
+
+def test_a_parked_record_keeps_its_lane_and_no_other() -> None:
+    lanes, _, records = filled("key", [b"a", b"a", b"b"])
+    first = lanes.take(1)[0]
+    lanes.park(first, 5.0)
+    lanes.wake(4.9)
+    assert list(lanes.take(10)) == [records[2]]
+    lanes.wake(5.0)
+    assert list(lanes.take(10)) == [first]
+
+
+def test_a_drop_keeps_what_lies_below_what_has_begun() -> None:
+    """What has ended beyond it could not be committed, and would be done again."""
+    lanes, partition, records = filled("key", [b"a", b"b", b"a", b"c"])
+    begun = lanes.take(2)
+    lanes.put_back([begun[0]])
+    assert lanes.drop(partition, above=1).records == [*records[3:], records[2]]
+    assert list(lanes.take(10)) == [records[0]]
+
+
+def test_a_drop_takes_what_waits_behind_a_parked_record_wherever_it_lies() -> None:
+    """It could never run, and its partition would never be empty."""
+    lanes, partition, records = filled("key", [b"a", b"a"])
+    lanes.park(lanes.take(1)[0], 5.0)
+    assert set(lanes.drop(partition, above=100).records) == set(records)
+    assert lanes.next_due() is None
+
+
+def test_one_that_is_kept_keeps_none_of_those_that_followed() -> None:
+    """A dead letter that its topic refuses may wait for weeks, beside all others of its key."""
+    lanes, partition, records = filled("key", [b"a", b"a", b"a"])
+    kept, *records = records
+    (first,) = lanes.take(1)
+    assert first is kept
+    lanes.finish([kept])
+    for offset in range(3, 50):
+        lanes.add(partition, [a_record(partition, offset, lane=b"a")])
+        lanes.finish(lanes.take(1))
+    reached, news = {id(kept)}, [kept]
+    while news:
+        news = [r for r in gc.get_referents(*news) if type(r) is Record and id(r) not in reached]
+        reached.update(map(id, news))
+    assert len(reached) == 1

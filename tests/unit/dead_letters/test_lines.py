@@ -1,0 +1,100 @@
+"""Dead letters as lines of JSON, and what is said of lines that cannot be imported."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kworker.core.message import Fields
+from kworker.dead_letters.letters import DeadLetter
+from kworker.dead_letters.lines import BadLine, as_data, as_line, from_line
+from tests.support.dead import NOW, dead_headers
+
+TOPIC = "orders.dead"
+CONTENT = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode)
+
+
+def letter(key: bytes | None = b"k", value: bytes | None = b"v", own=(), **told) -> DeadLetter:
+    headers = tuple(dead_headers(own=own, **told))
+    return DeadLetter.of(Fields((TOPIC, 3, 17), 123, key, value, headers))
+
+
+@given(CONTENT, CONTENT, st.lists(st.tuples(st.text(max_size=9), CONTENT), max_size=5))
+def test_what_is_exported_comes_back_byte_for_byte(key, value, own):
+    """And on one line, whatever it holds."""
+    exported = letter(key, value, own, redriven=2)
+    line = as_line(exported, TOPIC)
+    assert "\n" not in line
+    edit = from_line(line.encode(), TOPIC)
+    assert (edit.key, edit.value, edit.headers) == (key, value, own)
+    assert edit.identity == exported.identity
+    assert (edit.envelope.source, edit.envelope.redriven) == (exported.source, 2)
+
+
+def test_a_line_says_where_what_happened_and_the_record():
+    """Scripts read it as well as people."""
+    assert as_data(letter(b"\xff", None, [("h", b"1")]), TOPIC) == {
+        "position": {"topic": TOPIC, "partition": 3, "offset": 17, "timestamp": 123},
+        "source": {"topic": "orders", "partition": 0, "offset": 5, "timestamp": 1700000000000},
+        "reason": "exhausted",
+        "exception": "requests.exceptions.Timeout",
+        "message": "no answer",
+        "attempt": 4,
+        "failed_at": NOW,
+        "redriven": 0,
+        "key": {"base64": "/w=="},
+        "value": None,
+        "headers": [["h", "1"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"key": 5}, 'key: expected text, {"base64": …} or null, got 5'),
+        ({"value": {"base64": "?"}}, "value: not base64"),
+        ({"value": {"base64": "", "hex": ""}}, "value: expected text"),
+        ({"value": "\ud800"}, "value: half of a surrogate pair"),
+        ({"headers": {"a": "b"}}, "headers: expected a list"),
+        ({"headers": [["a", "b"], ["a"]]}, r'headers\[1\]: expected \["name", value\], got'),
+        ({"headers": [[1, "b"]]}, r"headers\[0\]: expected"),
+        ({"headers": [["\udfff", "b"]]}, r"headers\[0\]: half of a surrogate pair"),
+        ({"redriven": -1}, "redriven: expected a whole number, got -1"),
+        ({"redriven": True}, "redriven: expected a whole number, got true"),
+        ({"position": "3:17"}, "position: expected an object as exported"),
+        ({"position": {"topic": "other.dead"}}, "position.topic: expected orders.dead, got 'other"),
+        ({"position": {"topic": TOPIC, "partition": 1}}, "position.offset is missing"),
+        ({"source": None}, "source: expected an object as exported, got null"),
+        ({"source": {"topic": ""}}, "source.topic: expected a topic"),
+    ],
+)
+def test_a_bad_line_is_told_by_what_is_wrong(change, problem):
+    """The person who edits it looks for that word."""
+    data = {**as_data(letter(), TOPIC), **change}
+    with pytest.raises(BadLine, match=problem):
+        from_line(json.dumps(data).encode(), TOPIC)
+
+
+@pytest.mark.parametrize("name", ["position", "source", "redriven", "key", "value", "headers"])
+def test_nothing_is_guessed_for_what_is_missing(name):
+    """A mistyped name would else become a null value."""
+    data = as_data(letter(), TOPIC)
+    del data[name]
+    with pytest.raises(BadLine, match=f"{name} is missing"):
+        from_line(json.dumps(data).encode(), TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff{}", "not UTF-8"),
+        (b"[]", "expected a JSON object"),
+        (b"[" * 100_000, "reasonable depth"),
+        (b'{"redriven": ' + b"9" * 5_000 + b"}", "not JSON"),
+    ],
+)
+def test_what_is_no_object_is_told(line, problem):
+    with pytest.raises(BadLine, match=problem):
+        from_line(line, TOPIC)

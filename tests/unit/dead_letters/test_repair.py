@@ -1,0 +1,257 @@
+"""What is written for dead letters, which are passed, and in what portions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kworker.clients.kafka import Refused
+from kworker.clients.memory_broker import MemoryKafka
+from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.core.headers import Envelope
+from kworker.core.message import Fields
+from kworker.core.outcome import Output
+from kworker.dead_letters.letters import DeadLetter, Identity, Selection
+from kworker.dead_letters.repair import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    Elsewhere,
+    Pace,
+    Requeue,
+    Step,
+    Tally,
+    Work,
+    batches,
+    fresh,
+)
+from kworker.dead_letters.resolutions import Resolution, Resolutions, resolved
+from kworker.dead_letters.resolver import Resolver, Signature, Stop, run
+from kworker.errors import AlreadyRunning, Unreachable
+from tests.support.dead import dead_headers
+
+REQUEUE = Requeue("orders.requeue", 4)
+STATE, DEAD = "orders.dead.state", "orders.dead"
+NOTE = Resolution("discarded", "ann@host", 5)
+
+
+def letter(offset: int = 0, value: bytes = b"v", **told) -> DeadLetter:
+    told.setdefault("source", f"orders/6/{offset}/1700000000000")
+    return DeadLetter.of(Fields((DEAD, 0, offset), 123, b"k", value, tuple(dead_headers(**told))))
+
+
+def noted(*letters: DeadLetter) -> Resolutions:
+    found = Resolutions(DEAD)
+    for each in letters:
+        state = resolved(STATE, DEAD, each.identity, NOTE)
+        found.add(state.key, state.value)
+    return found
+
+
+def test_a_requeued_record_is_a_first_attempt_beside_its_source():
+    """Partition p of requeue sits with partition p of the source, so it meets its lane."""
+    own = [("a", b"1"), ("kworker-source", b"the producer's")]
+    output = REQUEUE.output(letter(9, own=own, redriven=3))
+    assert (output.topic, output.partition) == ("orders.requeue", 6 % 4)
+    envelope = Envelope.open(output.headers)
+    assert envelope == Envelope(letter(9).source, 1, 4, 0, envelope.carried)
+    assert envelope.restored == own
+
+
+def test_elsewhere_a_record_is_as_its_producer_wrote_it():
+    """No other reader knows what to make of kworker's headers."""
+    own = [("a", b"1"), ("kworker-source", b"the producer's")]
+    output = Elsewhere("orders").output(letter(own=own, redriven=3))
+    assert (output.headers, output.partition) == (own, -1)
+
+
+def test_what_is_resolved_foreign_or_too_large_is_counted_and_left():
+    """Nothing that was meant is passed without a word."""
+    foreign = DeadLetter.of(Fields((DEAD, 0, 3), 123, None, b"v", ()))
+    letters = [letter(0), letter(1), letter(2, b"x" * 5_000), foreign, letter(4, reason="rejected")]
+    work = Work("redriven", Selection(reason="exhausted"), Elsewhere("orders"), bytes_max=4_000)
+    tally = Tally()
+    assert list(work.chosen(letters, noted(letter(0)), tally)) == [letters[1]]
+    assert tally == Tally(before=1, oversized=1)
+    everything = Work("redriven", Selection(), REQUEUE)
+    chosen = everything.chosen(letters, Resolutions(DEAD), tally)
+    assert [each.place.offset for each in chosen] == [0, 1, 2, 4]
+    assert tally.unreadable == 1
+    discard = Work("discarded", Selection())
+    assert list(discard.chosen(letters, Resolutions(DEAD), tally)) == letters
+    assert discard.step(foreign) == Step(foreign.identity, None)
+
+
+def test_a_limit_counts_what_is_done_and_reads_no_further():
+    """What was resolved before does not use it up."""
+    letters = iter([letter(n) for n in range(10)])
+    work = Work("redriven", Selection(), REQUEUE, limit=3)
+    chosen = work.chosen(letters, noted(letter(0), letter(1)), Tally())
+    assert [each.place.offset for each in chosen] == [2, 3, 4]
+    assert next(letters).place.offset == 5
+
+
+@given(st.lists(st.integers(0, BATCH_BYTES_MAX * 2), max_size=30), st.integers(1, 7))
+def test_batches_hold_all_in_order_and_are_bounded(sizes, most):
+    """A transaction is bounded by what waits for it in memory; one record is always possible."""
+    steps = [
+        Step(Identity(0, n, 0), Output("t", None, None, [], size) if size else None)
+        for n, size in enumerate(sizes)
+    ]
+    found = list(batches(steps, most))
+    assert [step for batch in found for step in batch] == steps
+    for batch in found:
+        assert 1 <= len(batch) <= most
+        size = sum(step.output.size for step in batch if step.output)
+        assert size <= BATCH_BYTES_MAX or len(batch) == 1
+
+
+@given(st.floats(0.01, 10_000))
+def test_at_a_rate_no_second_has_more_than_its_share_and_one_transaction(rate):
+    """What failed for overload comes back as slowly as it is told to."""
+    pace = Pace(rate)
+    assert 1 <= pace.batch_max <= max(1, rate)
+    assert pace.rest_s(0) == 0
+    assert pace.rest_s(100) * rate == pytest.approx(100)
+    assert Pace().batch_max == BATCH_RECORDS_MAX
+    assert Pace().rest_s(1_000_000) == 0
+
+
+# Resolutions.
+
+
+def test_a_resolution_is_read_as_it_was_written():
+    """With who, how and when, for the next person."""
+    found = noted(letter(3))
+    assert letter(3).identity in found
+    assert found.of(letter(3).identity) == NOTE
+    assert letter(4).identity not in found
+
+
+def test_a_resolution_is_of_that_dead_letter_only():
+    """Not of one with its position in a topic that was made again, or in another's."""
+    found = noted(letter(3))
+    assert Identity(0, 3, 124) not in found
+    assert Identity(1, 3, 123) not in found
+    other = Resolutions("orders.dead2")
+    state = resolved(STATE, DEAD, letter(3).identity, NOTE)
+    other.add(state.key, state.value)
+    assert letter(3).identity not in other
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"[" * 100_000,
+        b'{"how": "forgotten", "by": "x", "at": 1, "timestamp": 123}',
+        b'{"how": ["redriven"], "by": "x", "at": 1, "timestamp": 123}',
+        b'{"how": "redriven", "by": "x", "at": "now", "timestamp": 123}',
+        b'{"how": "redriven", "by": "x", "at": 1, "timestamp": "123"}',
+        None,
+    ],
+)
+def test_what_cannot_be_read_is_nobodys_word_that_something_was_done(value):
+    """To redrive again is better than to lose one."""
+    found = noted(letter(3))
+    found.add(b"orders.dead/0/3", value)
+    found.add(None, b"x")
+    found.add(b"\xff", b"x")
+    assert letter(3).identity not in found
+
+
+# Doing it, on the twin.
+
+
+SIGNED = Signature(STATE, DEAD, "redriven", "ann@host", "orders.redrive")
+
+
+class Desk:
+    """A broker with dead letters' topics, and commands that come one after another."""
+
+    def __init__(self) -> None:
+        self.kafka = MemoryKafka()
+        for topic in (REQUEUE.topic, STATE):
+            self.kafka.create(topic, 4)
+
+    def resolver(self) -> Resolver:
+        transactor = MemoryTransactor(self.kafka, {}, "orders.redrive", 1.0)
+        made = Resolver(transactor, SIGNED)
+        made.open()
+        return made
+
+    def resolutions(self) -> Resolutions:
+        found = Resolutions(DEAD)
+        for record in self.kafka.records(STATE):
+            found.add(record.key(), record.value())
+        return found
+
+    def requeued(self) -> list[int]:
+        records = self.kafka.records(REQUEUE.topic)
+        return sorted(Envelope.open(record.headers()).source.offset for record in records)
+
+
+def steps(*offsets: int) -> list[Step]:
+    return [Step(letter(n).identity, REQUEUE.output(letter(n))) for n in offsets]
+
+
+def test_a_record_and_its_resolution_are_written_together_and_once():
+    """Whoever does it again finds it done."""
+    desk = Desk()
+    told: list[int] = []
+    assert run(steps(0, 1, 2), desk.resolver(), Pace(), Stop(), told.append) == 3
+    assert told == [3]
+    again = desk.resolver()
+    tally = Tally()
+    assert (
+        run(fresh(steps(0, 1, 2, 3), desk.resolutions(), tally), again, Pace(), Stop(), print) == 1
+    )
+    assert tally.before == 3
+    assert desk.requeued() == [0, 1, 2, 3]
+
+
+def test_a_second_one_fences_the_first():
+    """What the second has read of the state holds from then on."""
+    desk = Desk()
+    first = desk.resolver()
+    first.resolve(steps(0))
+    desk.resolver().resolve(steps(1))
+    with pytest.raises(AlreadyRunning, match="another command has taken over the dead letters"):
+        first.resolve(steps(2))
+    assert desk.requeued() == [0, 1]
+
+
+def test_a_broker_that_goes_away_ends_it_with_how_to_go_on():
+    """The exit code is that of what cannot be reached."""
+    desk = Desk()
+    resolver = desk.resolver()
+    desk.kafka.up = False
+    with pytest.raises(Unreachable, match="the same command again goes on, and does nothing twice"):
+        resolver.resolve(steps(0))
+
+
+def test_it_stops_between_transactions_when_it_is_asked():
+    """What it has said it did, it did."""
+    desk = Desk()
+    stop = Stop()
+
+    def tell(done: int) -> None:
+        stop.asked = done >= 4
+
+    assert run(steps(*range(10)), desk.resolver(), Pace(4.0), stop, tell) == 4
+    assert desk.requeued() == [0, 1, 2, 3]
+    assert list(stop.until([1, 2])) == []
+
+
+def test_a_refusal_that_waiting_cannot_help_is_a_takeover():
+    """The client's word for a fenced producer."""
+
+    class Fenced:
+        def open(self) -> None:
+            raise Refused("fenced", passing=False)
+
+    with pytest.raises(
+        AlreadyRunning, match=r"or a stranger the transactional id orders\.redrive:"
+    ):
+        Resolver(Fenced(), SIGNED).open()

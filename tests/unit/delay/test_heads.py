@@ -1,0 +1,188 @@
+"""What is held at the head of a delay partition, when it goes, and how much of it there is."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kworker.config.model import Config
+from kworker.config.topics import delay_ms, delay_pattern
+from kworker.core.message import Fields
+from kworker.delay.heads import At, Head, HoldPolicy, Refusals
+from tests.unit.delay.test_routes import NOW, retried
+
+A, B, C = ("o.retry.1s", 0), ("o.retry.1s", 1), ("o.retry.10s", 0)
+
+
+def record(offset: int, written_ms: int = NOW, size: int = 1) -> Fields:
+    return Fields((*A, offset), written_ms, None, b"v" * size, retried())
+
+
+def head(*offsets: int, position: int | None = 0, written_ms: int = NOW, size: int = 1) -> Head:
+    made = Head(1_000, position)
+    for offset in offsets:
+        made.take(record(offset, written_ms, size), NOW)
+    return made
+
+
+def due(of: Head, now_ms: int) -> list[int]:
+    return [waiting.raw.offset() for waiting in of.due(now_ms)]
+
+
+def test_the_first_records_are_due_when_their_delay_is_over() -> None:
+    waiting = Head(1_000, 0)
+    for offset, written_ms in enumerate((NOW, NOW + 5, NOW + 5, NOW + 300)):
+        waiting.take(record(offset, written_ms), NOW + 300)
+    assert waiting.leaves_ms == NOW + 1_000
+    assert due(waiting, NOW + 999) == []
+    assert due(waiting, NOW + 1_005) == [0, 1, 2]
+    assert due(waiting, NOW + 9_999) == [0, 1, 2, 3]
+
+
+def test_nobody_overtakes_the_head() -> None:
+    """What is behind it has the same delay, so it cannot be due for long."""
+    waiting = Head(1_000, 0)
+    waiting.take(record(0, NOW + 200), NOW + 200)
+    waiting.take(record(1, NOW), NOW + 200)
+    assert due(waiting, NOW + 1_100) == []
+    assert due(waiting, NOW + 1_200) == [0, 1]
+
+
+def test_the_position_is_behind_what_went_and_before_what_stays() -> None:
+    """Gaps between records, such as markers of transactions, wait for nothing."""
+    waiting = head(0, 3, 8)
+    assert [waiting.position(gone) for gone in (0, 1, 2, 3)] == [0, 3, 8, 9]
+    waiting.ledger.reach(12)
+    assert waiting.position(3) == 12
+
+
+def test_what_the_group_has_is_not_held_any_more() -> None:
+    """Positions read back after a doubt are the truth, also in the midst of a run."""
+    waiting = head(0, 3, 8)
+    waiting.reached(4)
+    assert due(waiting, NOW + 9_999) == [8]
+    assert waiting.position(0) == 8
+    waiting.reached(9)
+    assert (list(waiting.held), waiting.bytes, waiting.position(0)) == ([], 0, 9)
+
+
+def test_a_record_that_comes_again_is_not_taken_twice() -> None:
+    waiting = head(0, 1)
+    waiting.take(record(1), NOW)
+    waiting.reached(2)
+    waiting.take(record(1), NOW)
+    assert due(waiting, NOW + 9_999) == []
+
+
+@given(
+    written=st.lists(st.integers(NOW, NOW + 5_000), min_size=1, max_size=30),
+    steps=st.lists(st.integers(1, 1_500), min_size=8, max_size=20),
+)
+def test_all_go_in_order_and_none_early(written: list[int], steps: list[int]) -> None:
+    waiting = Head(1_000, 0)
+    for offset, written_ms in enumerate(sorted(written)):
+        waiting.take(record(offset, written_ms), NOW + 5_000)
+    went: list[int] = []
+    now_ms = NOW
+    for step_ms in [*steps, 10_000]:
+        now_ms += step_ms
+        run = list(waiting.due(now_ms))
+        assert all(one.raw.timestamp()[1] + 1_000 <= now_ms for one in run)
+        position = waiting.position(len(run))
+        assert position is not None
+        waiting.reached(position)
+        went += [one.raw.offset() for one in run]
+    assert went == list(range(len(written)))
+
+
+def paused(policy: HoldPolicy, heads: dict[At, Head], before: tuple[At, ...] = ()) -> set[At]:
+    return set(policy.to_pause(heads, before, NOW))
+
+
+def test_a_partition_pauses_at_its_share_and_goes_on_at_half_of_it() -> None:
+    """Thousands wait in Kafka, not in memory; and pausing costs, so steps are large."""
+    policy, later = HoldPolicy(records_max=10, bytes_max=1 << 20), NOW + 10_000
+    heads = {A: head(*range(5), written_ms=later), B: head(*range(4), written_ms=later)}
+    assert paused(policy, heads) == {A}
+    heads[A].reached(2)
+    assert paused(policy, heads, before=(A,)) == {A}
+    heads[A].reached(3)
+    assert paused(policy, heads, before=(A,)) == set()
+
+
+def test_bytes_count_as_records_do() -> None:
+    policy = HoldPolicy(records_max=1_000, bytes_max=100_000)
+    heads = {A: head(0, 1, written_ms=NOW + 10_000, size=30_000), B: head(), C: head()}
+    assert paused(policy, heads) == {A}
+
+
+def test_what_leaves_soon_is_not_paused_unless_there_is_far_too_much() -> None:
+    """Pausing throws away what was prefetched, and a fetch takes its time."""
+    policy = HoldPolicy(records_max=10, bytes_max=1 << 20, soon_ms=2_000)
+    assert paused(policy, {A: head(*range(19))}) == set()
+    assert paused(policy, {A: head(*range(20))}) == {A}
+
+
+def test_one_record_larger_than_the_share_is_held_alone() -> None:
+    policy = HoldPolicy(records_max=10, bytes_max=1_000)
+    heads = {A: head(0, written_ms=NOW + 10_000, size=5_000), B: head()}
+    assert paused(policy, heads) == {A}
+    heads[A].reached(1)
+    assert paused(policy, heads, before=(A,)) == set()
+
+
+def test_after_a_refusal_each_partition_is_tried_alone_and_the_guilty_one_rests() -> None:
+    """What cannot be written keeps nobody else's records waiting."""
+    refusals = Refusals(rest_s=1.0)
+    assert refusals.chosen([A, B, C], 0.0) == [A, B, C]
+    refusals.refused([A, B, C], "too large", 0.0)
+    assert refusals.chosen([A, B, C], 0.0) == [A]
+    refusals.accepted([A])
+    assert refusals.chosen([A, B, C], 0.0) == [B]
+    refusals.refused([B], "too large", 0.0)
+    assert refusals.chosen([A, B, C], 0.0) == [C]
+    refusals.accepted([C])
+    assert refusals.chosen([A, B, C], 0.5) == [A, C]
+    assert refusals.reasons == ["too large"]
+    assert refusals.chosen([A, B, C], 1.0) == [B]
+    refusals.accepted([B])
+    assert (refusals.chosen([A, B, C], 1.0), refusals.reasons) == ([A, B, C], [])
+
+
+def config(name: str = "orders.eu") -> Config:
+    return Config.model_validate(
+        {
+            "name": name,
+            "file": "kworker.toml",
+            "source": {"topics": ["orders"]},
+            "kafka": {"common": {"bootstrap.servers": "127.0.0.1:9"}},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "own"),
+    [
+        ("orders.eu.retry.500ms", True),
+        ("orders.eu.retry.10s", True),
+        ("orders.eu.retry.1m", True),
+        ("orders.eu.retry.24h", True),
+        ("orders.eu.retry.0s", False),  # nothing would wait, and it would go round for ever
+        ("orders.eu.retry.results", False),  # of a service called orders.eu.retry
+        ("orders.eu.retry.retry.1s", False),
+        ("orders.eu.retry.1s.dead", False),
+        ("orders-eu.retry.1s", False),
+        ("my.orders.eu.retry.1s", False),
+    ],
+)
+def test_the_delay_topics_of_this_service_are_read_and_no_others(topic: str, own: bool) -> None:
+    assert bool(re.search(delay_pattern(config()), topic)) is own
+
+
+def test_a_delay_is_read_off_its_topic() -> None:
+    assert [delay_ms(config(), f"orders.eu.retry.{name}") for name in ("500ms", "1m", "24h")] == [
+        500,
+        60_000,
+        86_400_000,
+    ]

@@ -1,0 +1,587 @@
+"""The pools: runs in, records with outcomes out, whatever handlers do."""
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kworker.core.outcome import Failed, Outcome
+from kworker.core.record import Record
+from kworker.instance.scoreboard import Scoreboard, Text
+from kworker.worker.handlers.async_pool import LoopPool
+from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.thread_pool import Take, ThreadPool
+from tests.support.records import a_partition, a_record
+from tests.support.waiting import eventually
+
+WAIT_S = 10.0
+Pools = Callable[..., Any]
+
+
+class Gates:
+    """Handlers that begin when handed and end when let go."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self._gates: dict[int, threading.Event] = {}
+
+    def hold(self, *offsets: int) -> None:
+        for offset in offsets:
+            self._gates[offset] = threading.Event()
+
+    def release(self, *offsets: int) -> None:
+        for offset in offsets:
+            self._gates[offset].set()
+
+    def work(self, record: Record, _began: float) -> Outcome:
+        self.begun.append(record.offset)
+        if gate := self._gates.get(record.offset):
+            assert gate.wait(WAIT_S)
+        return None
+
+    def until_begun(self, *offsets: int) -> None:
+        eventually(lambda: set(offsets) <= set(self.begun), timeout_s=WAIT_S)
+
+
+@pytest.fixture
+def threads() -> Iterator[Pools]:
+    """Makes pools of threads, started; they are stopped at the end."""
+    pools: list[ThreadPool] = []
+
+    def make(work: Any, count: int = 1) -> ThreadPool:
+        slot = Scoreboard(1, count).slots[0]
+        pools.append(ThreadPool(work, [slot.hand(i) for i in range(count)]))
+        pools[-1].start()
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.stop()
+
+
+@pytest.fixture(params=["threads", "loop"])
+def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools:
+    """Makes pools of either kind, started, with a work that is no coroutine function."""
+    if request.param == "threads":
+        return threads
+
+    def make(work: Any) -> LoopPool:
+        async def coroutine(record: Record, began: float) -> Outcome:
+            outcome: Outcome = work(record, began)
+            return outcome
+
+        pool: LoopPool = loops(coroutine)
+        pool.start()
+        return pool
+
+    return make
+
+
+@pytest.fixture
+def loops() -> Iterator[Pools]:
+    """Makes pools of one loop; the test starts them."""
+    pools: list[LoopPool] = []
+
+    def make(work: Any, count: int = 10) -> LoopPool:
+        slot = Scoreboard(1, count).slots[0]
+        pools.append(LoopPool(work, [slot.hand(i) for i in range(count)]))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.stop()
+
+
+def a_run(*offsets: int) -> deque[Record]:
+    partition = a_partition()
+    return deque(a_record(partition, offset) for offset in offsets)
+
+
+def from_left(left: deque[Record]) -> Take:
+    """Takes from what is left, as from the lanes."""
+    return lambda most: deque(left.popleft() for _ in range(min(most, len(left))))
+
+
+def ended(pool: Any, count: int) -> list[Record]:
+    found: list[Record] = []
+
+    def enough() -> bool:
+        found.extend(pool.ended.take(0.05))
+        return len(found) >= count
+
+    eventually(enough, timeout_s=WAIT_S)
+    return found
+
+
+def reclaimed(pool: ThreadPool, count: int) -> list[Record]:
+    """Looks until a run that does not move has given so many back."""
+    found: list[Record] = []
+    now = 0.0
+
+    def enough() -> bool:
+        nonlocal now
+        now += 1.0
+        found.extend(pool.reclaim(now))
+        return len(found) >= count
+
+    eventually(enough, timeout_s=WAIT_S)
+    return found
+
+
+# -- threads ------------------------------------------------------------------------------
+
+
+def test_a_run_is_done_in_order_and_comes_back_with_its_outcomes(threads: Pools) -> None:
+    pool = threads(lambda record, _began: record.offset)
+    pool.hand(a_run(3, 1, 2))
+    assert [(r.offset, r.outcome) for r in ended(pool, 3)] == [(3, 3), (1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_handler_raises_is_its_outcome_and_the_thread_goes_on(
+    threads: Pools, error: BaseException
+) -> None:
+    """P5: one bad record cannot stop the service."""
+
+    def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 1:
+            raise error
+        return None
+
+    pool = threads(work)
+    pool.hand(a_run(1, 2))
+    first, second = ended(pool, 2)
+    assert isinstance(first.outcome, Failed)
+    assert first.outcome.error is error
+    assert second.outcome is None
+
+
+def test_an_exception_that_somebody_keeps_keeps_no_record_that_came_after_it(
+    threads: Pools,
+) -> None:
+    """With that would go the values of all that waited with it for Kafka."""
+
+    def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 0:
+            raise ValueError
+        return None
+
+    pool = threads(work)
+    pool.hand(a_run(0, 1, 2))
+    first, *_ = ended(pool, 3)
+    eventually(lambda: not pool.owing, timeout_s=WAIT_S)
+    assert isinstance(first.outcome, Failed)
+    traceback = first.outcome.error.__traceback__
+    assert traceback
+    kept = traceback.tb_frame.f_locals.values()
+    assert [each for each in kept if isinstance(each, Record)] == []
+
+
+def test_a_handler_is_told_when_it_began(threads: Pools) -> None:
+    """Its time-out counts from there."""
+    began: list[float] = []
+    pool = threads(lambda _record, at: began.append(at))
+    pool.hand(a_run(1, 2))
+    ended(pool, 2)
+    assert began == sorted(began)
+    assert began[0] > 0
+
+
+def test_a_record_with_no_place_on_the_scoreboard_ends_no_thread(pools: Pools) -> None:
+    """One thread after the other was gone, unseen; such an offset can only be forged."""
+    pool = pools(lambda _record, _began: None)
+    pool.hand(a_run(2**63, 1))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 2)}
+    assert isinstance(outcomes[2**63], Failed)
+    assert outcomes[1] is None
+
+
+def test_threads_work_at_once(threads: Pools) -> None:
+    gates = Gates()
+    gates.hold(1, 2, 3)
+    pool = threads(gates.work, 3)
+    for offset in (1, 2, 3):
+        pool.hand(a_run(offset))
+    gates.until_begun(1, 2, 3)
+    gates.release(1, 2, 3)
+    ended(pool, 3)
+
+
+def test_what_waits_behind_a_slow_record_is_given_back(threads: Pools) -> None:
+    """P4: other keys of its run must not wait for it."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work, 2)
+    pool.hand(a_run(1, 2, 3))
+    gates.until_begun(1)
+    back = reclaimed(pool, 2)
+    assert [record.offset for record in back] == [2, 3]
+    pool.hand(deque(back))
+    assert [record.offset for record in ended(pool, 2)] == [2, 3]
+    gates.release(1)
+    assert [record.offset for record in ended(pool, 1)] == [1]
+    assert gates.begun == [1, 2, 3]
+
+
+def test_nothing_is_given_back_of_what_has_begun(threads: Pools) -> None:
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1))
+    gates.until_begun(1)
+    assert [pool.reclaim(float(now)) for now in range(5)] == [[]] * 5
+    gates.release(1)
+    assert len(ended(pool, 1)) == 1
+
+
+def test_it_wants_no_more_than_it_can_use_and_more_when_something_has_ended(
+    threads: Pools,
+) -> None:
+    """What is not handed over can still be dropped at a revoke."""
+    gates = Gates()
+    gates.hold(*range(100))
+    pool = threads(gates.work, 2)
+    left = deque(a_run(*range(100)))
+    handed = pool.feed(from_left(left))
+    assert 2 <= handed <= 8
+    gates.release(*range(100))
+    ended(pool, handed)
+    eventually(lambda: pool.feed(from_left(left)), timeout_s=WAIT_S)
+
+
+def test_one_slow_handler_does_not_keep_the_other_threads_from_work(threads: Pools) -> None:
+    """Fed by what a poll thread would: look for what is stuck, hand over what is wanted."""
+    gates = Gates()
+    gates.hold(0)
+    pool = threads(gates.work, 4)
+    pool.hand(a_run(0))
+    gates.until_begun(0)
+    left = deque(a_run(*range(1, 2000)))
+    done = 0
+    now = 0.0
+
+    def all_but_one() -> bool:
+        nonlocal done, now
+        now += 1.0
+        left.extendleft(reversed(pool.reclaim(now)))
+        pool.feed(from_left(left))
+        done += len(pool.ended.take(0.0))
+        return done == 1999
+
+    eventually(all_but_one, timeout_s=WAIT_S, every_s=0.001)
+    gates.release(0)
+    ended(pool, 1)
+
+
+def test_what_waited_while_its_partition_was_taken_away_is_not_begun(threads: Pools) -> None:
+    """Another member has it."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    run = a_run(1, 2)
+    partition = run[0].partition
+    pool.hand(run)
+    gates.until_begun(1)
+    partition.open = False
+    gates.release(1)
+    ended(pool, 2)
+    assert gates.begun == [1]
+
+
+def test_after_stop_nothing_is_begun(threads: Pools) -> None:
+    """A mutant of FAULTS: what is begun after the drain is done again by another."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1, 2))
+    pool.hand(a_run(3))
+    gates.until_begun(1)
+    pool.stop()
+    gates.release(1)
+    ended(pool, 1)
+    eventually(lambda: not any(t.is_alive() for t in pool._threads), timeout_s=WAIT_S)
+    assert gates.begun == [1]
+
+
+def test_what_no_thread_has_begun_is_withdrawn_wherever_it_is(threads: Pools) -> None:
+    """The rest of a run in a thread's hands, and the runs that wait for a thread."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1, 2))
+    pool.hand(a_run(3, 4))
+    gates.until_begun(1)
+    assert [record.offset for record in pool.withdraw(())] == [2, 3, 4]
+    gates.release(1)
+    ended(pool, 1)
+    pool.hand(a_run(5))
+    ended(pool, 1)
+    assert gates.begun == [1, 5]
+
+
+def either_ran_or_came_back(pool: Any, ran: list[int]) -> None:
+    """Withdraws while runs are under way, again and again."""
+    left, back, done = deque(a_run(*range(5_000))), list[int](), list[int]()
+    while left:
+        pool.feed(from_left(left))
+        back += [record.offset for record in pool.withdraw(())]
+        done += [record.offset for record in pool.ended.take(0.0)]
+    done += [record.offset for record in ended(pool, 5_000 - len(back) - len(done))]
+    assert sorted(done) == sorted(ran)
+    assert sorted(done + back) == list(range(5_000))
+
+
+def test_a_record_runs_or_is_withdrawn_and_never_both(threads: Pools) -> None:
+    ran: list[int] = []
+    either_ran_or_came_back(threads(lambda record, _began: ran.append(record.offset), 4), ran)
+
+
+def test_a_withdrawn_run_says_nothing_of_what_a_record_costs(threads: Pools) -> None:
+    """Else a drain would end with a pool that takes its handlers for cheap ones."""
+    gates = Gates()
+    gates.hold(1)
+    pool = threads(gates.work)
+    pool.hand(a_run(1))
+    gates.until_begun(1)
+    for offset in range(2, 40):
+        pool.hand(a_run(offset))
+    pool.withdraw(())
+    pool._sample = sample = pool._known
+    gates.release(1)
+    ended(pool, 1)
+    eventually(lambda: pool._moving() == 0, timeout_s=WAIT_S)
+    assert pool._sample.record_s >= sample.record_s / 10
+
+
+def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
+    """When a worker dies, the supervisor reads there which records were."""
+    board = Scoreboard(1, 1)
+    slot = board.slots[0]
+    slot.write_text(Text(known=(("orders", 0),)))
+    gates = Gates()
+    gates.hold(7)
+    pool = ThreadPool(gates.work, [slot.hand(0)])
+    pool.start()
+    pool.hand(a_run(7))
+    gates.until_begun(7)
+    assert [(h.topic, h.partition, h.offset) for h in slot.held()] == [("orders", 0, 7)]
+    gates.release(7)
+    eventually(lambda: slot.held() == [], timeout_s=WAIT_S)
+    pool.stop()
+
+
+def test_what_has_ended_is_taken_at_once_all_of_it_and_in_order() -> None:
+    ended = Ended()
+    assert ended.take(0.0) == []
+    run = a_run(1, 2, 3)
+    for record in run:
+        ended.add(record)
+    assert ended.take(WAIT_S) == list(run)
+    assert ended.take(0.0) == []
+
+
+def test_who_waits_for_an_outcome_is_woken_when_it_is_told() -> None:
+    """And what was told of earlier, and taken, wakes nobody."""
+    ended = Ended()
+    (record,) = a_run(1)
+    ended.add(record)
+    ended.tell()
+    ended.take(0.0)
+    found: list[Record] = []
+    waiting = threading.Thread(target=lambda: found.extend(ended.take(WAIT_S)))
+    waiting.start()
+    ended.add(record)
+    ended.tell()
+    waiting.join(WAIT_S)
+    assert found == [record]
+
+
+def test_a_signal_at_the_end_of_the_wait_does_not_make_it_endless() -> None:
+    """Its handler outlasts the time-out: `queue.SimpleQueue` waits for ever then."""
+
+    def outlast(_number: int, _frame: object) -> None:
+        time.sleep(0.06)
+
+    before = signal.signal(signal.SIGALRM, outlast)
+    rescue = threading.Timer(WAIT_S, lambda: ended.tell())
+    ended = Ended()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        rescue.start()
+        assert ended.take(0.05) == []
+        assert rescue.is_alive(), "it waited until it was told"
+    finally:
+        rescue.cancel()
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- the loop ------------------------------------------------------------------------------
+
+
+def test_coroutines_run_at_once_and_come_back_with_their_outcomes(loops: Pools) -> None:
+    """All of them wait until the last has begun."""
+    begun: list[int] = []
+    all_begun = asyncio.Event()
+
+    async def work(record: Record, _began: float) -> Any:
+        begun.append(record.offset)
+        if len(begun) == 5:
+            all_begun.set()
+        await asyncio.wait_for(all_begun.wait(), WAIT_S)
+        return record.offset
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(0, 1, 2, 3, 4))
+    assert sorted(r.outcome for r in ended(pool, 5)) == [0, 1, 2, 3, 4]  # type: ignore[type-var]
+
+
+def test_whatever_a_coroutine_raises_is_its_outcome(loops: Pools) -> None:
+    async def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 1:
+            raise ValueError("no")
+        if record.offset == 2:
+            raise asyncio.CancelledError
+        return None
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(1, 2, 3))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
+    assert isinstance(outcomes[1], Failed)
+    assert isinstance(outcomes[2], Failed)
+    assert outcomes[3] is None
+
+
+def test_a_task_of_a_handler_that_exits_does_not_end_the_loop(loops: Pools) -> None:
+    """asyncio raises it out of the loop, beside the handler that waits for the task."""
+
+    async def exits() -> None:
+        sys.exit(2)
+
+    async def work(record: Record, _began: float) -> Outcome:
+        loop = asyncio.get_running_loop()
+        match record.offset:
+            case 1:
+                await asyncio.gather(exits())
+            case 2:
+                loop.call_soon(sys.exit, 2)
+            case 3:
+                loop.stop()
+        return None
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(1, 2, 3, 4))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 4)}
+    assert isinstance(outcomes[1], Failed)
+    assert isinstance(outcomes[1].error, SystemExit)
+    assert [outcomes[offset] for offset in (2, 3, 4)] == [None, None, None]
+    pool.hand(a_run(5, 6))
+    assert [record.outcome for record in ended(pool, 2)] == [None, None]
+
+
+def test_a_handler_that_cancels_every_task_takes_no_record_along(loops: Pools) -> None:
+    """A task cancelled before it began runs nothing, not even what would tell its end."""
+
+    async def work(record: Record, _began: float) -> Outcome:
+        if record.offset == 1:
+            for task in asyncio.all_tasks():
+                task.cancel()
+        await asyncio.sleep(0)
+        return None
+
+    pool = loops(work)
+    pool.start()
+    pool.hand(a_run(1, 2, 3))
+    outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
+    assert isinstance(outcomes[1], Failed)
+    assert [outcomes[offset] for offset in (2, 3)] == [None, None]
+
+
+def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
+    release = threading.Event()
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        await asyncio.to_thread(release.wait, WAIT_S)
+        return None
+
+    pool = loops(work, 3)
+    pool.start()
+    left = deque(a_run(*range(7)))
+    assert pool.feed(from_left(left)) == 3
+    assert pool.feed(from_left(left)) == 0
+    release.set()
+    ended(pool, 3)
+    assert pool.feed(from_left(left)) == 3
+
+
+def test_what_a_busy_loop_has_not_begun_is_withdrawn(loops: Pools) -> None:
+    """And those hands are free again."""
+    gates = Gates()
+    gates.hold(0)
+
+    async def work(record: Record, began: float) -> Outcome:
+        return gates.work(record, began)  # keeps the loop
+
+    pool = loops(work, 4)
+    pool.start()
+    left = deque(a_run(0, 1, 2, 3, 4, 5))
+    assert pool.feed(from_left(left)) == 4
+    gates.until_begun(0)
+    assert [record.offset for record in pool.withdraw(())] == [1, 2, 3]
+    assert pool.feed(from_left(left)) == 2
+    gates.release(0)
+    ended(pool, 3)
+    assert gates.begun == [0, 4, 5]
+
+
+def test_a_record_runs_on_the_loop_or_is_withdrawn_and_never_both(loops: Pools) -> None:
+    ran: list[int] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        ran.append(record.offset)
+        return None
+
+    pool = loops(work)
+    pool.start()
+    either_ran_or_came_back(pool, ran)
+
+
+def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) -> None:
+    begun: list[int] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        begun.append(record.offset)
+        return None
+
+    pool = loops(work)
+    run = a_run(1)
+    pool.hand(run)
+    run[0].partition.open = False
+    pool.start()
+    ended(pool, 1)
+    assert begun == []
+
+
+def test_a_loop_begins_nothing_that_it_hears_of_with_its_stop(loops: Pools) -> None:
+    """A coroutine made in the loop's last round is never awaited, and Python says so."""
+    begun: list[int] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        begun.append(record.offset)
+        return None
+
+    pool = loops(work)
+    pool.hand(a_run(1))
+    pool.stop()
+    pool.start()
+    eventually(lambda: not pool._loop._thread.is_alive(), timeout_s=WAIT_S)
+    assert begun == []
+    assert pool._loop._tasks == set()

@@ -1,0 +1,333 @@
+"""What a handler returns becomes these records, byte for byte (DESIGN 3 and 4)."""
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf, nan
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from kworker.core.message import HeaderList
+from kworker.core.outcome import Output, Result, Unpublishable
+from kworker.core.record import Record
+from kworker.worker.handlers.results import Results
+from kworker.worker.topic_limits import TopicFacts
+from tests.support.records import a_partition, a_record
+
+RESULTS, FURTHER = "orders.results", "audit"
+SOURCE = ("kworker-source", b"orders/3/42/1700000000123")
+
+
+class Order(BaseModel):
+    id: int
+    note: Any = None
+
+
+def results(limit: int = 100_000) -> Results:
+    facts = TopicFacts([RESULTS, FURTHER])
+    facts.learn({RESULTS: limit, FURTHER: limit}, {})
+    return Results(RESULTS, [FURTHER], facts)
+
+
+def source(**fields: Any) -> Record:
+    return a_record(a_partition(number=3), 42, **{"key": b"k", **fields})
+
+
+def outputs(returned: Any, record: Record | None = None) -> list[Output]:
+    return results().outputs(record or source(), returned) or []
+
+
+def one(returned: Any, record: Record | None = None) -> Output:
+    [output] = outputs(returned, record)
+    return output
+
+
+def test_none_is_the_filter() -> None:
+    assert results().outputs(source(), None) is None
+    assert results().outputs(source(), []) is None
+    assert results().outputs(source(), [None, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "value"),
+    [
+        ({"id": 1, "näme": "é"}, '{"id":1,"näme":"é"}'.encode()),
+        ({}, b"{}"),
+        (b"\x00raw\xff", b"\x00raw\xff"),
+        (b"", b""),
+        ("text é", "text é".encode()),
+        (Order(id=7), b'{"id":7,"note":null}'),
+        (Result({"id": 1}), b'{"id":1}'),
+        (Result([1, {"a": 2}]), b'[1,{"a":2}]'),
+        (Result([]), b"[]"),
+        (Result(Order(id=7)), b'{"id":7,"note":null}'),
+        (Result("text"), b"text"),
+        (Result(b"raw"), b"raw"),
+        (Result(None), None),
+    ],
+    ids=repr,
+)
+def test_every_shape_has_one_value(returned: Any, value: bytes | None) -> None:
+    output = one(returned)
+    assert (output.topic, output.key, output.value) == (RESULTS, b"k", value)
+    assert output.headers == [SOURCE]
+
+
+def test_a_list_is_several_results_each_but_the_first_with_its_index() -> None:
+    """An index of zero would cost a microsecond or two on every result."""
+    made = outputs([{"id": 1}, None, Result({"id": 2}, key="other"), b"raw"])
+    assert [(o.key, o.value) for o in made] == [
+        (b"k", b'{"id":1}'),
+        (b"other", b'{"id":2}'),
+        (b"k", b"raw"),
+    ]
+    assert [o.headers for o in made] == [
+        [SOURCE],
+        [SOURCE, ("kworker-index", b"1")],
+        [SOURCE, ("kworker-index", b"2")],
+    ]
+
+
+class Bytes(bytes):
+    """Of a kind that a worker need not know, to whom a cell sends it."""
+
+
+def test_bytes_of_any_kind_are_written_as_bytes() -> None:
+    output = one(Result(Bytes(b"v"), key=Bytes(b"k"), headers={"a": Bytes(b"h")}))
+    written = (output.key, output.value, output.headers[-1][1])
+    assert [type(each) for each in written] == [bytes, bytes, bytes]
+
+
+def test_a_tombstone_has_a_key_and_no_value() -> None:
+    output = one(Result(None, key="gone"))
+    assert (output.key, output.value) == (b"gone", None)
+
+
+@pytest.mark.parametrize(("key", "expected"), [("é", "é".encode()), (b"", b""), (None, b"k")])
+def test_the_key_is_the_sources_unless_given(key: Any, expected: bytes) -> None:
+    assert one(Result({}, key=key)).key == expected
+
+
+def test_a_source_without_a_key_gives_a_result_without_one() -> None:
+    assert one({}, source(key=None)).key is None
+
+
+def test_the_attempt_is_told_above_one() -> None:
+    record = source()
+    record.attempt = 3
+    assert one({}, record).headers == [SOURCE, ("kworker-attempt", b"3")]
+
+
+def test_headers_come_in_their_order() -> None:
+    record = source(headers=(("traceparent", b"00-1"), ("user", b"u")))
+    record.attempt = 2
+    made = outputs([{}, Result({}, table="eu", headers=[("mine", "é"), ("none", None)])], record)
+    assert made[1].headers == [
+        SOURCE,
+        ("kworker-index", b"1"),
+        ("kworker-attempt", b"2"),
+        ("traceparent", b"00-1"),
+        ("kworker-table", b"eu"),
+        ("mine", "é".encode()),
+        ("none", None),
+    ]
+
+
+def test_of_the_sources_headers_only_the_trace_is_copied() -> None:
+    """What the source claims to be kworker's is never believed."""
+    headers = (
+        ("traceparent", b"00-abc"),
+        ("tracestate", b"x"),
+        ("kworker-source", b"forged/0/0/0"),
+        ("kworker-index", b"9"),
+        ("user", b"u"),
+    )
+    assert one({}, source(headers=headers)).headers == [SOURCE, ("traceparent", b"00-abc")]
+
+
+def test_headers_of_a_result_may_be_a_dict() -> None:
+    assert one(Result({}, headers={"a": "1", "b": b"2"})).headers == [
+        SOURCE,
+        ("a", b"1"),
+        ("b", b"2"),
+    ]
+
+
+def test_a_result_may_go_to_a_topic_that_the_configuration_names() -> None:
+    assert one(Result({}, topic=FURTHER)).topic == FURTHER
+    assert one(Result({}, topic=RESULTS)).topic == RESULTS
+
+
+@pytest.mark.parametrize("topic", ["elsewhere", "orders", "orders.dead"])
+def test_no_other_topic_is_ever_written(topic: str) -> None:
+    with pytest.raises(Unpublishable, match=topic):
+        outputs(Result({}, topic=topic))
+
+
+@pytest.mark.parametrize("name", ["kworker-source", "KWORKER-Table"])
+def test_kworkers_own_headers_are_not_the_users_to_set(name: str) -> None:
+    with pytest.raises(Unpublishable, match=name):
+        outputs(Result({}, headers={name: "x"}))
+
+
+class Odd:
+    """What nothing serialises; named so that a test's name is the same in every process."""
+
+    def __repr__(self) -> str:
+        return "odd"
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {"value": Odd()},
+        {"value": b"bytes"},
+        {1: "key"},
+        {"value": "\ud800"},
+        "\ud800",
+        Odd(),
+        Result({"value": {1, 2}}),
+        Result({}, key="\ud800"),
+        Result({}, headers={"a": "\ud800"}),
+        Result({}, headers={"\ud800": "a"}),  # the client ends the process of who writes it
+        Result({}, headers={"a\0b": "a"}),  # and cuts this
+        Result({}, table="\ud800"),
+        Order(id=1, note=Odd()),
+        Order(id=1, note="\ud800"),
+        [{"fine": 1}, {"value": Odd()}],
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+def test_what_cannot_be_serialised_is_unpublishable(returned: Any) -> None:
+    """It will never work: its source is to become a dead letter."""
+    with pytest.raises(Unpublishable):
+        outputs(returned)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [Result({}, key=5), Result({}, headers={"a": 5}), Result({}, headers=["a"])],  # type: ignore[arg-type,list-item,dict-item]
+    ids=["key", "header", "headers"],
+)
+def test_a_result_of_wrong_types_is_unpublishable(returned: Any) -> None:
+    with pytest.raises(Unpublishable):
+        outputs(returned)
+
+
+def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
+    """One oversized record would fail its whole batch, again on every retry."""
+    limited = results(limit=1000)
+    overhead = one(b"").size
+    [fits] = limited.outputs(source(), bytes(1000 - overhead)) or []
+    assert fits.size == 1000
+    with pytest.raises(Unpublishable, match=r"orders\.results takes 1000"):
+        limited.outputs(source(), bytes(1001 - overhead))
+
+
+def test_each_topic_has_its_own_limit() -> None:
+    facts = TopicFacts([RESULTS, FURTHER])
+    facts.learn({RESULTS: 500, FURTHER: 5000}, {})
+    made = Results(RESULTS, [FURTHER], facts)
+    assert made.outputs(source(), Result(bytes(1000), topic=FURTHER))
+    with pytest.raises(Unpublishable):
+        made.outputs(source(), Result(bytes(1000)))
+
+
+def test_a_fact_that_the_brokers_did_not_tell_stays() -> None:
+    facts = TopicFacts([RESULTS, FURTHER])
+    assert not facts.known
+    facts.learn({RESULTS: 500}, {RESULTS: 4, FURTHER: 2})
+    assert facts.missing == FURTHER
+    facts.learn({FURTHER: 700}, {})
+    assert facts.known
+    assert (facts.limit(RESULTS), facts.smallest, facts.largest) == (500, 500, 700)
+    assert [facts.partition(FURTHER, source) for source in range(4)] == [0, 1, 0, 1]
+
+
+def test_the_size_covers_header_names_of_any_script() -> None:
+    """Measured by characters, a name in another script would pass and be refused."""
+    names = ["a" * 50, "é" * 50, "漢" * 50, "🎉" * 50]
+    for name in names:
+        output = Output(RESULTS, None, b"", [(name, None)])
+        assert output.size >= len(name.encode())
+
+
+@pytest.mark.parametrize("returned", [{"id": 1}, b"raw", Result({"id": 1}), [{"id": 1}]])
+@pytest.mark.parametrize(
+    ("claim", "headers"),
+    [
+        (None, [SOURCE, ("kworker-replay", b"0a1b2c")]),
+        ("", [SOURCE, ("kworker-replay", b"0a1b2c")]),
+        ("order-7", [SOURCE]),
+    ],
+)
+def test_a_replays_results_say_so_unless_the_event_was_never_done(
+    returned: Any, claim: object, headers: HeaderList
+) -> None:
+    """Tables skip them; but what was claimed ends here first. Without an id nobody knows."""
+    facts = TopicFacts([RESULTS])
+    facts.learn({RESULTS: 100_000}, {})
+    record = source()
+    record.claim = claim
+    [output] = Results(RESULTS, [], facts, "0a1b2c").outputs(record, returned) or []
+    assert output.headers == headers
+
+
+class Reading(BaseModel):
+    celsius: float
+    note: str | None = None
+    raw: dict[str, Any] = {}
+
+
+class Worded(BaseModel, ser_json_inf_nan="strings"):
+    celsius: float
+    note: str | None = None
+
+
+@dataclass
+class Point:
+    x: float
+
+
+class Level(Enum):
+    TOP = inf
+
+
+@pytest.mark.parametrize(
+    ("returned", "name"),
+    [
+        ({"total": nan, "note": None}, "total is nan"),
+        ({"a": [1.0, {"b": (2.0, -inf)}]}, "1 is -inf"),
+        ({"deep": [[[[inf]]]]}, "0 is inf"),
+        ({"at": Point(nan)}, "x is nan"),
+        ({"level": Level.TOP}, "TOP is inf"),
+        (Result([nan]), "0 is nan"),
+        (Result({"total": inf}), "total is inf"),
+        ([{"fine": 1.0}, {"total": nan}], "total is nan"),
+        (Reading(celsius=nan), "celsius is nan"),
+        (Reading(celsius=1.0, raw={"x": [inf]}), "0 is inf"),
+    ],
+)
+def test_nan_and_infinity_are_unpublishable_and_not_null(returned: Any, name: str) -> None:
+    """A table would hold NULL where there was a number, and nobody would know."""
+    with pytest.raises(Unpublishable, match=f"^{name}, which JSON cannot say$"):
+        outputs(returned)
+
+
+@pytest.mark.parametrize(
+    ("returned", "written"),
+    [
+        ({"total": None, "text": "null"}, b'{"total":null,"text":"null"}'),
+        ({"at": [None, Point(1.5)], "true": True}, b'{"at":[null,{"x":1.5}],"true":true}'),
+        (Reading(celsius=1.5), b'{"celsius":1.5,"note":null,"raw":{}}'),
+        (Worded(celsius=nan), b'{"celsius":"NaN","note":null}'),
+        (b'{"mine": NaN}', b'{"mine": NaN}'),
+        ('{"mine": NaN, "null": null}', b'{"mine": NaN, "null": null}'),
+    ],
+)
+def test_a_null_that_was_none_is_written_and_so_are_users_own_bytes(
+    returned: Any, written: bytes
+) -> None:
+    output = one(returned)
+    assert output.value == written

@@ -1,0 +1,730 @@
+"""Claims in a worker: which records run, wait, are settled without a run; what others see of it."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kworker.clients.memory_redis import MemoryRedisSuspects
+from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, Claimed, Done, Ended, Exchange
+from kworker.core.outcome import Failed, Output
+from kworker.core.record import Partition, Record
+from kworker.core.suspects import Suspect
+from kworker.instance.crash_journal import Journal, Watched, packed
+from kworker.worker.idempotency.client import GATHER_S
+from kworker.worker.idempotency.prefetch import AHEAD_MOST, Pace
+from kworker.worker.idempotency.table import BUSY_S, OWN_BUSY_S
+from kworker.worker.quarantine.shared_suspects import SharedSuspects
+from tests.support.claims_rig import LEASE_S, PREFIX, Bench, Worker, busy, event, with_outcome
+from tests.support.records import a_partition
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "marks")
+
+
+@pytest.fixture
+def orders() -> Partition:
+    return a_partition("orders", 0)
+
+
+@pytest.fixture
+def others() -> Partition:
+    return a_partition("orders", 1)
+
+
+# -- running once -----------------------------------------------------------------------
+
+
+def test_records_come_out_in_the_order_in_which_they_were_asked_for(
+    bench: Bench, orders: Partition
+) -> None:
+    """The oldest holds back the commit."""
+    worker = bench.worker()
+    records = [event(orders, i, f"e{i}") for i in range(5)]
+    worker.ask(*records)
+    assert list(worker.claimant.take(2)) == records[:2]
+    worker.claimant.put_back(records[1:2])
+    assert list(worker.claimant.take(9)) == records[1:]
+
+
+def test_an_event_that_is_done_is_settled_without_a_run(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """By another record, by the same one delivered again, in this worker and in others."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    first = event(orders, 1, "e")
+    assert a.runs(first) == [first]
+    a.claimant.settled([first])
+    a.step()
+    assert bench.state("e") == Done()
+    again = [event(orders, 1, "e"), event(others, 7, "e")]
+    for worker in (a, b):
+        for record in again:
+            assert worker.ask(record).duplicates == [record]
+            assert worker.claimant.ready == 0
+            assert not record.claim  # settled, it marks nothing
+            record.claim = None
+    assert (a.claimant.duplicates, b.claimant.duplicates) == (2, 2)
+
+
+def test_a_duplicate_waits_for_the_first_and_then_is_one(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """Asked for with it, after it, or in another worker: while it runs, nothing is known."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    first, second, third = (event(p, i, "e") for i, p in enumerate((orders, others, others)))
+    answers = a.ask(first, second)
+    assert list(a.claimant.take(9)) == [first]
+    assert busy(answers) == [second]
+    assert OWN_BUSY_S[0] <= answers.busy[0][1] <= OWN_BUSY_S[1]
+    answers = b.ask(third)
+    assert busy(answers) == [third]
+    assert BUSY_S[0] <= answers.busy[0][1] <= BUSY_S[1]
+    assert busy(a.ask(second)) == [second]
+    a.claimant.settled([first])
+    assert a.ask(second).duplicates == [second]
+    assert b.ask(third).duplicates == [third]
+
+
+def test_what_failed_may_run_again(bench: Bench, orders: Partition, others: Partition) -> None:
+    """A durable retry or dead letter never reads as done, or redrive would do nothing."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    first, again = event(orders, 1, "e"), event(others, 7, "e")
+    a.runs(first)
+    a.claimant.released([first])
+    a.step()
+    assert bench.state("e") is None
+    assert b.runs(again) == [again]
+
+
+def test_a_record_that_holds_its_event_runs_again_without_asking(
+    bench: Bench, orders: Partition
+) -> None:
+    """One that waits in memory for its next run keeps its claim; Redis may be away then."""
+    worker = bench.worker()
+    record = event(orders, 1, "e")
+    worker.runs(record)
+    bench.redis.away = True
+    assert worker.runs(record) == [record]
+
+
+def test_two_workers_with_the_same_events_in_opposite_order_both_end(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """One record of a lane is out at a time, so nobody holds what the other waits for."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    lanes = {
+        a: [event(orders, 0, "e"), event(orders, 1, "f")],
+        b: [event(others, 0, "f"), event(others, 1, "e")],
+    }
+    runs: list[str] = []
+    for _ in range(6):
+        for worker, lane in lanes.items():
+            if not lane:
+                continue
+            answers = worker.ask(lane[0])
+            for record in worker.claimant.take(9):
+                runs.append(str(record.claim))
+                worker.claimant.settled([record])
+                lane.remove(record)
+            for record in answers.duplicates:
+                lane.remove(record)
+    assert lanes == {a: [], b: []}
+    assert sorted(runs) == ["e", "f"]
+
+
+@pytest.mark.parametrize(("missing", "runs"), [("process", True), ("reject", False)])
+def test_a_record_without_an_id_goes_as_configured(
+    bench: Bench, orders: Partition, missing: str, runs: bool
+) -> None:
+    """It holds nothing, so it needs no Redis, and marks nothing."""
+    worker = bench.worker(missing=missing)
+    record = event(orders, 1, "")
+    calls = bench.redis.calls
+    answers = worker.ask(record)
+    assert list(worker.claimant.take(9)) == ([record] if runs else [])
+    assert answers.refused == ([] if runs else [(record, "the id is empty")])
+    worker.claimant.settled([record])
+    worker.step()
+    assert bench.redis.calls - calls <= 1  # a beat
+
+
+# -- owners that die --------------------------------------------------------------------
+
+
+def test_the_claim_of_a_dead_neighbour_is_taken_over_at_once(
+    bench: Bench, orders: Partition
+) -> None:
+    """Killed between claim and done, its record comes to another worker of the host."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    a.runs(event(orders, 1, "e"))
+    again = event(orders, 1, "e")
+    assert busy(b.ask(again)) == [again]
+    bench.gone.add("host/1")
+    assert b.runs(again) == [again]
+    assert bench.state("e") == Claimed("host/2", "orders/0/1")
+
+
+def test_the_claim_of_a_silent_owner_is_taken_over_after_a_lease(
+    bench: Bench, orders: Partition
+) -> None:
+    """Its host is gone, too, and nobody can tell but by its beats."""
+    a, b = bench.worker("far/1"), bench.worker("host/2")
+    a.runs(event(orders, 1, "e"))
+    again = event(orders, 1, "e")
+    assert not b.insist(again, LEASE_S)
+    assert b.insist(again, LEASE_S * 0.3)
+
+
+def test_a_living_owner_keeps_its_claim_for_as_long_as_its_handler_runs(
+    bench: Bench, orders: Partition
+) -> None:
+    """Its beats come without any other traffic."""
+    a, b = bench.worker("far/1"), bench.worker("host/2")
+    a.runs(event(orders, 1, "e"))
+    assert not b.insist(event(orders, 1, "e"), 10 * LEASE_S, beside=a)
+
+
+def test_an_outage_of_redis_frees_no_claim_of_the_living(bench: Bench, orders: Partition) -> None:
+    """However many leases it lasts, and even if this worker is back in Redis first."""
+    a, b = bench.worker("far/1"), bench.worker("host/2")
+    a.runs(event(orders, 1, "e"))
+    again = event(orders, 1, "e")
+    assert not b.insist(again, LEASE_S * 0.8)
+    bench.redis.away = True
+    assert not b.insist(again, 5 * LEASE_S)
+    bench.redis.away = False
+    assert not b.insist(again, LEASE_S * 0.8)
+    a.step()
+    assert not b.insist(again, LEASE_S * 0.8)
+    assert bench.state("e") == Claimed("far/1", "orders/0/1")
+
+
+def test_a_redis_that_comes_and_goes_is_no_silence_of_others(
+    bench: Bench, orders: Partition
+) -> None:
+    """Each time it may have gone before they could renew."""
+    a, b = bench.worker("far/1"), bench.worker("host/2")
+    a.runs(event(orders, 1, "e"))
+    again = event(orders, 1, "e")
+    for _ in range(20):
+        assert not b.insist(again, LEASE_S * 0.3)
+        bench.redis.away = True
+        assert not b.insist(again, LEASE_S * 0.2)
+        bench.redis.away = False
+
+
+def test_this_worker_stopped_for_long_has_seen_nobody_die(bench: Bench, orders: Partition) -> None:
+    """Its own clock jumped; the other may have renewed all the time."""
+    a, b = bench.worker("far/1"), bench.worker("host/2")
+    a.runs(event(orders, 1, "e"))
+    again = event(orders, 1, "e")
+    b.ask(again)
+    b.step(0.1)
+    bench.now += 10 * LEASE_S
+    assert busy(b.ask(again)) == [again]
+
+
+# -- handlers that outlive a revoke -----------------------------------------------------
+
+
+def test_the_outcome_of_a_handler_that_outlived_its_partition_is_handed_on(
+    bench: Bench, orders: Partition
+) -> None:
+    """The new owner waits for it, publishes it, and does not run it; then the event is done."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    old, new = event(orders, 1, "e"), event(orders, 1, "e")
+    a.runs(old)
+    assert busy(b.ask(new)) == [new]
+    a.claimant.outlived([with_outcome(old, [Output("results", b"k", b"v", [])])])
+    a.step()
+    assert b.ask(new).ended == [new]
+    assert isinstance(new.outcome, list)
+    assert [(o.topic, o.key, o.value) for o in new.outcome] == [("results", b"k", b"v")]
+    assert b.claimant.ready == 0
+    b.claimant.settled([new])
+    b.step()
+    assert bench.state("e") == Done()
+
+
+def test_a_duplicate_of_what_was_handed_on_waits_until_it_is_published(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """It is not its outcome to publish."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    old, new, duplicate = event(orders, 1, "e"), event(orders, 1, "e"), event(others, 5, "e")
+    a.runs(old)
+    a.claimant.outlived([with_outcome(old, None)])
+    a.step()
+    assert busy(b.ask(duplicate)) == [duplicate]
+    assert b.ask(new).ended == [new]
+    assert new.outcome is None
+    b.claimant.settled([new])
+    assert b.ask(duplicate).duplicates == [duplicate]
+
+
+def test_a_partition_that_returns_does_not_run_what_is_still_in_hand(
+    bench: Bench, orders: Partition
+) -> None:
+    """The same record comes again to the same worker, while its handler outlives the revoke."""
+    worker = bench.worker()
+    old, new = event(orders, 1, "e"), event(orders, 1, "e")
+    worker.runs(old)
+    assert busy(worker.ask(new)) == [new]
+    worker.claimant.given_up([new])  # and a second revoke does not touch the first one's claim
+    worker.step()
+    assert bench.state("e") == Claimed("host/1", "orders/0/1")
+    worker.claimant.outlived([with_outcome(old, None)])
+    assert worker.ask(new).ended == [new]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [[Output("results", None, b"v" * (OUTCOME_BYTES_MAX + 1), [])], Failed(ValueError())],
+)
+def test_what_cannot_be_handed_on_runs_again(bench: Bench, orders: Partition, outcome: Any) -> None:
+    """More than 64 KiB; or there is nothing to hand on."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    old, new = event(orders, 1, "e"), event(orders, 1, "e")
+    a.runs(old)
+    a.claimant.outlived([with_outcome(old, outcome)])
+    a.step()
+    assert b.runs(new) == [new]
+
+
+def test_an_outcome_taken_up_and_given_up_is_still_there(bench: Bench, orders: Partition) -> None:
+    """The partition moved on before it was published."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    old, new, newer = (event(orders, 1, "e") for _ in range(3))
+    a.runs(old)
+    a.claimant.outlived([with_outcome(old, None)])
+    a.step()
+    assert b.ask(new).ended == [new]
+    b.claimant.given_up([new])
+    b.step()
+    assert isinstance(bench.state("e"), Ended)
+    assert a.ask(newer).ended == [newer]
+
+
+# -- giving up partitions ---------------------------------------------------------------
+
+
+def test_what_did_not_begin_is_free_for_the_new_owner(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """Granted and waiting, being asked for, or about to be."""
+    a, b = bench.worker("host/1", handlers=100), bench.worker("host/2")
+    ready, out, waiting, kept = (
+        event(orders, 1, "ready"),
+        event(orders, 2, "out"),
+        event(orders, 3, "waiting"),
+        event(others, 4, "kept"),
+    )
+    a.ask(ready, kept)
+    a.claimant.ask([out])
+    bench.now += 2 * GATHER_S
+    a.claimant.turn(bench.now)
+    a.claimant.ask([waiting])
+    assert a.claimant.withdraw(orders) == [ready, out, waiting]
+    assert a.claimant.withdraw(orders) == []
+    for _ in range(3):
+        a.step()
+    assert list(a.claimant.take(9)) == [kept]
+    again = [event(orders, i, name) for i, name in enumerate(("ready", "out", "waiting"), 1)]
+    assert b.runs(*again) == again
+
+
+def test_what_was_withdrawn_may_be_asked_for_again(bench: Bench, orders: Partition) -> None:
+    """A drain puts back what lies below what has begun; wherever it was, it runs once."""
+    worker = bench.worker()
+    ready, out, waiting = (event(orders, i, f"e{i}") for i in range(3))
+    worker.ask(ready)
+    worker.claimant.ask([out])
+    bench.now += 2 * GATHER_S
+    worker.claimant.turn(bench.now)
+    worker.claimant.ask([waiting])
+    back = worker.claimant.withdraw(orders)
+    assert back == [ready, out, waiting]
+    worker.claimant.ask(back)
+    for _ in range(3):
+        worker.step()
+    assert sorted(r.offset for r in worker.claimant.take(9)) == [0, 1, 2]
+    assert worker.claimant.room() == 16
+    worker.step()
+    for i in range(3):
+        assert bench.state(f"e{i}") == Claimed("host/1", f"orders/0/{i}")
+
+
+def test_what_is_withdrawn_while_redis_is_asked_may_be_asked_for_again(
+    bench: Bench, orders: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for once, and its claim stays."""
+    worker = bench.worker()
+    worker.step()
+    record = event(orders, 1, "e")
+
+    def meanwhile() -> None:
+        monkeypatch.undo()
+        worker.claimant.ask(worker.claimant.withdraw(orders))
+        bench.now += 2 * GATHER_S
+        worker.claimant.turn(bench.now)
+
+    monkeypatch.setattr(bench.redis, "begin", meanwhile)
+    worker.ask(record)
+    for _ in range(3):
+        worker.step()
+    assert list(worker.claimant.take(9)) == [record]
+    assert bench.state("e") == Claimed("host/1", "orders/0/1")
+
+
+def test_an_outcome_withdrawn_on_its_way_comes_again(bench: Bench, orders: Partition) -> None:
+    """The partition went while Redis was asked, and came back."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    old, new, newer = (event(orders, 1, "e") for _ in range(3))
+    a.runs(old)
+    a.claimant.outlived([with_outcome(old, None)])
+    a.step()
+    b.claimant.ask([new])
+    bench.now += 2 * GATHER_S
+    b.claimant.turn(bench.now)
+    assert b.claimant.withdraw(orders) == [new]
+    assert b.step().ended == []
+    assert b.ask(newer).ended == [newer]
+
+
+# -- without Redis ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["away", "readonly", "full"])
+def test_without_redis_nothing_begins_and_the_reason_is_told(
+    bench: Bench, orders: Partition, trouble: str
+) -> None:
+    """What is in hand ends; afterwards all goes on by itself, marks first."""
+    a = bench.worker("host/1")
+    first, second = event(orders, 1, "e"), event(orders, 2, "f")
+    a.runs(first)
+    setattr(bench.redis, trouble, True)
+    a.claimant.settled([first])
+    assert a.runs(second) == []
+    a.wait(120.0)
+    assert a.claimant.ready == 0
+    assert a.claimant.reason is not None
+    assert not a.claimant.pending
+    setattr(bench.redis, trouble, False)
+    a.wait(3.0)
+    assert a.claimant.reason is None
+    assert list(a.claimant.take(9)) == [second]
+    assert bench.state("e") == Done()
+
+
+def test_without_redis_records_run_unguarded_where_that_is_asked_for(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """They are counted; what this worker itself knows is heeded; Redis learns of it afterwards."""
+    a = bench.worker("host/1", unavailable="process")
+    first, duplicate, late = event(orders, 1, "e"), event(others, 5, "e"), event(others, 6, "e")
+    bench.redis.away = True
+    assert a.runs(first) == [first]
+    assert busy(a.ask(duplicate)) == [duplicate]
+    a.claimant.settled([first])
+    a.step()
+    assert a.ask(duplicate).duplicates == [duplicate]
+    assert (a.claimant.unguarded, a.claimant.duplicates) == (1, 1)
+    assert a.claimant.reason is None
+    bench.redis.away = False
+    a.wait(3.0)
+    assert bench.state("e") == Done()
+    assert bench.worker("host/2").ask(late).duplicates == [late]
+
+
+def test_all_marks_of_an_outage_go_before_the_first_claim(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """More than one call carries."""
+    worker = bench.worker(handlers=1_000)
+    records = [event(orders, i, f"e{i}") for i in range(1_600)]
+    worker.ask(*records)
+    assert list(worker.claimant.take(2_000)) == records
+    bench.redis.away = True
+    worker.claimant.settled(records)
+    worker.step()
+    bench.redis.away = False
+    bench.now += 5.0
+    last = event(others, 9, "e1599")
+    assert worker.ask(last).duplicates == [last]
+
+
+def test_a_lost_answer_costs_nothing(bench: Bench, orders: Partition) -> None:
+    """It was granted and nobody heard; asked again, it is granted again."""
+    worker = bench.worker()
+    record = event(orders, 1, "e")
+    bench.redis.deaf = True
+    assert worker.runs(record) == []
+    bench.redis.deaf = False
+    worker.wait(3.0)
+    assert list(worker.claimant.take(9)) == [record]
+
+
+def test_a_claim_that_nobody_knows_of_is_taken_over_from_oneself(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """Else it would keep others waiting for as long as this worker lives."""
+    worker = bench.worker()
+    bench.redis.write("t:e", Claimed("host/1", "orders/0/1"), 3600.0)
+    record = event(others, 5, "e")
+    assert worker.runs(record) == [record]
+
+
+def test_a_flush_costs_no_progress(bench: Bench, orders: Partition) -> None:
+    """Redis lost its data; marks and claims go on."""
+    worker = bench.worker()
+    first, second = event(orders, 1, "e"), event(orders, 2, "f")
+    worker.runs(first)
+    bench.redis.flush()
+    worker.claimant.settled([first])
+    assert worker.runs(second) == [second]
+    assert bench.state("e") == Done()
+
+
+# -- the end of a life ------------------------------------------------------------------
+
+
+def ended_in_an_outage(bench: Bench, record: Record) -> Worker:
+    """A worker that has done a record, and could not tell before it ended."""
+    worker = bench.worker("host/1")
+    worker.runs(record)
+    bench.redis.away = True
+    worker.claimant.settled([record])
+    worker.step()
+    worker.end()
+    bench.redis.away = False
+    return worker
+
+
+def test_marks_survive_an_outage_and_an_exit(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """The next life tells them before it asks for anything; then the folder is empty."""
+    ended_in_an_outage(bench, event(orders, 1, "e"))
+    assert len(list(bench.folder.iterdir())) == 1
+    after = bench.worker("host/2")
+    after.marks.load()
+    again = [event(orders, 1, "e"), event(others, 5, "e")]
+    assert after.ask(again[0]).duplicates == again[:1]
+    assert after.ask(again[1]).duplicates == again[1:]
+    assert list(bench.folder.iterdir()) == []
+
+
+def test_a_living_neighbour_tells_a_dead_ones_marks_before_it_takes_over(
+    bench: Bench, orders: Partition
+) -> None:
+    """It has read the folder long ago; the dead one's claim stands, and its work was done."""
+    neighbour = bench.worker("host/2")
+    neighbour.marks.load()
+    ended_in_an_outage(bench, event(orders, 1, "e"))
+    again = event(orders, 1, "e")
+    assert neighbour.ask(again).duplicates == [again]
+    assert list(bench.folder.iterdir()) == []
+
+
+def test_two_may_tell_the_same_marks(bench: Bench, orders: Partition, others: Partition) -> None:
+    """Both read the folder; what the second says changes nothing that came between."""
+    a = bench.worker("host/1")
+    retried, outlived, done = (event(orders, i, name) for i, name in enumerate(("r", "o", "d")))
+    a.runs(retried, outlived, done)
+    bench.redis.away = True
+    a.claimant.released([retried])
+    a.claimant.outlived([with_outcome(outlived, None)])
+    a.claimant.settled([done])
+    a.step()
+    a.end()
+    bench.redis.away = False
+    b, c = bench.worker("host/2"), bench.worker("host/3")
+    b.marks.load()
+    c.marks.load()
+    again, taken_up = event(orders, 0, "r"), event(orders, 1, "o")
+    b.ask(again, taken_up)
+    assert list(b.claimant.take(9)) == [again]
+    b.claimant.settled([taken_up])
+    b.step()
+    c.step()
+    assert bench.state("r") == Claimed("host/2", "orders/0/0")
+    assert (bench.state("o"), bench.state("d")) == (Done(), Done())
+
+
+def test_marks_that_cannot_be_read_are_put_aside(bench: Bench) -> None:
+    """A half-written file would stop every start for ever."""
+    bench.folder.mkdir()
+    (bench.folder / "host_1.json").write_text('{"done": [')
+    bench.worker("host/2").marks.load()
+    assert [file.name for file in bench.folder.iterdir()] == ["host_1.bad"]
+
+
+def test_a_drain_leaves_nothing_behind_that_did_not_begin(bench: Bench, orders: Partition) -> None:
+    """Granted or being asked for; what is done is marked; and the thread has ended."""
+    worker = bench.worker("host/1")
+    begun, granted, asked = (event(orders, i, name) for i, name in enumerate(("b", "g", "a")))
+    assert worker.runs(begun) == [begun]
+    worker.ask(granted)
+    worker.claimant.settled([begun])
+    worker.claimant.ask([asked])
+    worker.claimant.start()
+    assert worker.claimant.drain(time.monotonic() + 20)
+    assert bench.state("b") == Done()
+    assert bench.state("g") is None
+    assert bench.state("a") is None
+    assert not bench.folder.exists() or list(bench.folder.iterdir()) == []
+
+
+def test_what_was_granted_and_not_heard_is_released_at_the_end(
+    bench: Bench, orders: Partition
+) -> None:
+    """The poll thread had stopped listening."""
+    worker = bench.worker("host/1")
+    worker.claimant.ask([event(orders, 1, "e")])
+    bench.now += 2 * GATHER_S
+    worker.claimant.turn(bench.now)
+    worker.claiming.turn(0.0)
+    assert bench.state("e") == Claimed("host/1", "orders/0/1")
+    worker.end()
+    assert bench.state("e") is None
+
+
+def test_the_last_marks_are_in_the_folder_before_redis_is_asked(
+    bench: Bench, orders: Partition
+) -> None:
+    """That call may hang until the worker is killed."""
+    worker = bench.worker("host/1")
+    record = event(orders, 1, "e")
+    worker.runs(record)
+    worker.claimant.settled([record])
+    bench.now += 2 * GATHER_S
+    worker.claimant.turn(bench.now)
+    kept: list[int] = []
+    bench.redis.begin = lambda: kept.append(len(list(bench.folder.iterdir())))  # type: ignore[method-assign]
+    worker.end()
+    assert kept == [1]
+    assert list(bench.folder.iterdir()) == []
+
+
+def test_a_drain_waits_for_redis_no_longer_than_told(bench: Bench, orders: Partition) -> None:
+    """A call may hang; the worker's time to end does not."""
+    worker = bench.worker()
+    release = threading.Event()
+    bench.redis.begin = lambda: release.wait(30)  # type: ignore[method-assign,assignment,return-value]
+    worker.claimant.start()
+    worker.claimant.ask([event(orders, 1, "e")])
+    assert not worker.claimant.drain(time.monotonic() + 0.05)
+    release.set()
+
+
+def test_what_ends_the_claims_thread_ends_the_worker(bench: Bench, orders: Partition) -> None:
+    """Records would wait for ever for a thread that is gone."""
+
+    def broken(_ask: Exchange) -> Answer:
+        raise ZeroDivisionError
+
+    worker = bench.worker()
+    worker.claiming._claims.exchange = broken  # type: ignore[method-assign]
+    worker.claimant.start()
+    worker.claimant.ask([event(orders, 1, "e")])
+    worker.claimant.turn(bench.now)
+    eventually(lambda: worker.claiming.failure, what="the thread has ended")
+    with pytest.raises(ZeroDivisionError):
+        worker.claimant.turn(bench.now)
+
+
+@pytest.mark.parametrize("missing", ["process", "reject"])
+def test_a_record_whose_id_cannot_be_made_has_none(
+    bench: Bench, orders: Partition, missing: str
+) -> None:
+    """P5: it is one record's matter, and what ends the claims thread ends the worker."""
+
+    def broken(record: Record) -> str:
+        if record.offset == 1:
+            raise ZeroDivisionError
+        return f"e{record.offset}"
+
+    worker = bench.worker(find_id=broken, missing=missing)
+    first, second = event(orders, 1, "a"), event(orders, 2, "b")
+    answers = worker.ask(first, second)
+    assert second in (ran := worker.claimant.take(10))
+    if missing == "process":
+        assert first in ran
+    else:
+        assert answers.refused == [(first, "its id cannot be made: ZeroDivisionError")]
+
+
+# -- what it costs ----------------------------------------------------------------------
+
+
+def test_what_is_not_urgent_is_gathered(bench: Bench, orders: Partition) -> None:
+    """To wake a thread costs more than what it does; with enough claimed ahead, few calls do."""
+    worker = bench.worker(handlers=64)
+    records = [event(orders, i, f"e{i}") for i in range(1_000)]
+    waiting = list(reversed(records))
+    before, ran, seconds = bench.redis.calls, 0, 0.0
+    while ran < len(records):
+        room = min(worker.claimant.room(), len(waiting))
+        worker.claimant.ask([waiting.pop() for _ in range(room)])
+        worker.step(0.001)
+        run = worker.claimant.take(6)
+        worker.claimant.settled(run)
+        ran, seconds = ran + len(run), seconds + 0.001
+    assert ran / seconds > 5_000
+    assert (bench.redis.calls - before) / seconds < 100
+
+
+def test_so_much_is_claimed_ahead_as_is_soon_taken() -> None:
+    """What waits for a slow handler would only keep others from it."""
+    pace = Pace(handlers=16)
+    assert pace.ahead == 16
+    for tick in range(100):
+        pace.took(160)
+        pace.look(1000.0 + tick * 0.02)
+    assert pace.ahead == pytest.approx(8_000 * 0.06, rel=0.1)
+    for tick in range(100, 200):
+        pace.took(20_000)
+        pace.look(1000.0 + tick * 0.02)
+    assert pace.ahead == AHEAD_MOST
+    for tick in range(200, 300):
+        pace.look(1000.0 + tick * 0.02)
+    assert pace.ahead == 16
+
+
+# -- suspects ---------------------------------------------------------------------------
+
+
+def test_suspects_of_other_hosts_are_known_when_the_first_records_may_run(
+    bench: Bench, orders: Partition, tmp_path: Path
+) -> None:
+    """A new owner must not run in its pool what its partition's last one died of."""
+    storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
+    shared = SharedSuspects(storage, Watched(Journal(tmp_path / "suspects")), lambda: 0.0)
+    worker = bench.worker(suspects=shared)
+    worker.step()
+    storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})
+    shared.want()
+    record = event(orders, 7, "e")
+    assert worker.runs(record) == [record]
+    assert list(shared.others) == [("orders", 0, 7)]
+
+
+def test_suspects_are_looked_for_each_second_with_nothing_else_to_do(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """And no more often."""
+    storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
+    shared = SharedSuspects(storage, Watched(Journal(tmp_path / "suspects")), lambda: 0.0)
+    worker = bench.worker(suspects=shared)
+    worker.step(1.0)
+    storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})
+    worker.step(0.5)
+    assert not shared.others
+    worker.step(0.5)
+    assert list(shared.others) == [("orders", 0, 7)]

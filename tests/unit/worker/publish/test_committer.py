@@ -1,0 +1,263 @@
+"""The committer: what is settled and owned, one under way, never back."""
+
+from collections.abc import Mapping
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kworker.clients.kafka import At, Refused
+from kworker.core.offset_map import Committed
+from kworker.core.record import Partition
+from kworker.worker.publish.committer import CommitPolicy, Committer
+from tests.support.records import a_partition
+
+POLICY = CommitPolicy(interval_s=0.2, records=100, answer_s=30.0)
+AT = ("orders", 0)
+NOTHING = Committed(-1)
+
+
+class Broker:
+    """Takes commits and leaves the answering to the test."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[At, Committed]] = []
+        self.refusing = False
+
+    def commit(self, positions: Mapping[At, Committed]) -> None:
+        if self.refusing:
+            raise Refused("no coordinator", passing=True)
+        self.sent.append(dict(positions))
+
+    commit_now = commit
+
+
+def committing() -> tuple[Broker, Committer, Partition]:
+    broker = Broker()
+    committer = Committer(broker, POLICY)
+    committer.know(AT, Committed(0))
+    return broker, committer, a_partition()
+
+
+def settle(partition: Partition, count: int = 1) -> None:
+    """The next records are delivered and done."""
+    end = partition.ledger.end or 0
+    partition.ledger.deliver_run(list(range(end, end + count)))
+    for offset in range(end, end + count):
+        partition.ledger.settle([offset])
+
+
+def test_it_is_due_after_the_interval_or_so_many_outcomes() -> None:
+    _, committer, _ = committing()
+    committer.mark(5.0)
+    assert not committer.due(5.19, 99)
+    assert committer.due(5.2, 0)
+    assert committer.due(5.0, 100)
+
+
+def test_nothing_new_is_not_sent() -> None:
+    broker, committer, partition = committing()
+    committer.commit([partition], 1.0)
+    assert broker.sent == []
+
+
+def test_the_position_of_an_empty_partition_is_sent_where_there_was_none() -> None:
+    """Lag tools show zero instead of nothing."""
+    broker, committer, partition = committing()
+    committer.know(AT, None)
+    committer.commit([partition], 1.0)
+    assert broker.sent == [{AT: Committed(0)}]
+
+
+def test_one_is_under_way_at_most_and_the_next_takes_all_that_came_meanwhile() -> None:
+    broker, committer, partition = committing()
+    for _ in range(3):
+        settle(partition)
+        committer.commit([partition], 1.0)
+    assert broker.sent == [{AT: Committed(1)}]
+    committer.answered(None)
+    committer.commit([partition], 1.2)
+    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(3)}]
+
+
+def test_after_an_error_the_same_is_tried_again_and_said() -> None:
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    committer.answered("coordinator is loading")
+    assert committer.trouble == "coordinator is loading"
+    committer.commit([partition], 1.2)
+    committer.answered(None)
+    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(1)}]
+    assert (committer.trouble, committer.commits, committer.told(AT)) == (None, 1, (1, ""))
+
+
+def test_an_answer_that_never_comes_does_not_end_commits() -> None:
+    """A half-open connection must not stall a partition for ever."""
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    settle(partition)
+    committer.commit([partition], 30.9)
+    committer.commit([partition], 31.0)
+    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(2)}]
+
+
+def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
+    broker, committer, partition = committing()
+    settle(partition)
+    broker.refusing = True
+    committer.commit([partition], 1.0)
+    committer.commit_now([partition])
+    assert committer.trouble == "no coordinator"
+    assert not committer.under_way
+    broker.refusing = False
+    committer.commit([partition], 1.2)
+    assert broker.sent == [{AT: Committed(1)}]
+
+
+def test_what_the_group_has_from_before_is_not_committed_again() -> None:
+    broker, committer, _ = committing()
+    committer.know(AT, Committed(7))
+    partition = a_partition(position=7)
+    committer.commit([partition], 1.0)
+    assert broker.sent == []
+
+
+def test_what_the_group_was_told_it_is_told_again() -> None:
+    """A request given up long ago may have come late, and moved a resting partition back."""
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    committer.answered(None)
+    committer.commit([partition], 10.9)
+    assert broker.sent == [{AT: Committed(1)}]
+    committer.commit([partition], 11.0)
+    assert broker.sent[1:] == [{AT: Committed(1)}]
+    assert not committer.under_way  # nothing that a drain would wait for
+    settle(partition)
+    committer.answered(None)
+    committer.commit([partition], 11.2)
+    committer.answered(None)
+    committer.commit([partition], 20.9)
+    committer.commit([partition], 21.0)
+    assert broker.sent[2:] == [{AT: Committed(2)}, {AT: Committed(2)}]
+
+
+def test_what_is_told_again_in_vain_is_no_trouble() -> None:
+    """Nothing waits for it: a service that rests need not be red while its brokers restart."""
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    committer.answered(None)
+    broker.refusing = True
+    committer.commit([partition], 11.0)
+    assert committer.trouble is None
+    broker.refusing = False
+    committer.commit([partition], 11.2)
+    committer.answered("coordinator is loading")
+    assert (len(broker.sent), committer.trouble) == (2, None)
+    settle(partition)
+    committer.commit([partition], 11.4)
+    committer.answered("coordinator is loading")
+    assert committer.trouble == "coordinator is loading"
+
+
+def test_only_what_it_owns_is_told_again() -> None:
+    """The brokers would take any other, too, and another member would find it."""
+    broker, committer, partition = committing()
+    other = a_partition(number=1)
+    committer.know(("orders", 1), Committed(0))
+    settle(partition)
+    settle(other)
+    committer.commit([partition, other], 1.0)
+    other.open = False
+    committer.forget(("orders", 1))
+    committer.answered(None)
+    committer.commit([partition], 11.0)
+    assert broker.sent[1:] == [{AT: Committed(1)}]
+
+
+class CommitterAgainstModel(RuleBasedStateMachine):
+    """Partitions come and go while commits are under way, answered or refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = Broker()
+        self.committer = Committer(self.broker, POLICY)
+        self.group: dict[At, Committed] = {}  # what the broker has
+        self.partitions: dict[At, Partition] = {}
+        self.under_way: list[bool] = []  # whether the broker took it
+        self.now = 0.0
+
+    @rule(number=st.integers(0, 2))
+    def gain(self, number: int) -> None:
+        at = ("orders", number)
+        if at in self.partitions:
+            return
+        held = self.group.get(at)
+        self.partitions[at] = a_partition(number=number, position=held and held.position)
+        self.committer.know(at, held)
+
+    @precondition(lambda self: self.partitions)
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def settle(self, data: st.DataObject, count: int) -> None:
+        settle(self.partitions[data.draw(st.sampled_from(sorted(self.partitions)))], count)
+
+    @precondition(lambda self: self.partitions)
+    @rule(data=st.data(), committing=st.booleans())
+    def give_up(self, data: st.DataObject, committing: bool) -> None:
+        at = data.draw(st.sampled_from(sorted(self.partitions)))
+        partition = self.partitions.pop(at)
+        if committing:
+            self.committer.commit_now([partition])
+            self.receive()
+        partition.open = False
+        self.committer.forget(at)
+
+    @rule(taken=st.booleans(), later=st.booleans())
+    def commit(self, taken: bool, later: bool = False) -> None:
+        self.now += POLICY.renew_s if later and not self.under_way else 0.2
+        closed = a_partition("orders", 9)
+        settle(closed)
+        closed.open = False
+        before = len(self.broker.sent)
+        self.committer.commit([*self.partitions.values(), closed], self.now)
+        sent = self.broker.sent[before:]
+        assert not (self.under_way and sent), "two under way"
+        self.under_way += [taken for _ in sent]
+        self.receive(taken)
+
+    def receive(self, taken: bool = True) -> None:
+        for sent in self.broker.sent:
+            for at, held in sent.items():
+                assert at[1] < 3, "a closed partition"
+                assert held >= self.group.get(at, NOTHING), "back"
+                if taken:
+                    self.group[at] = held
+        self.broker.sent.clear()
+
+    @precondition(lambda self: self.under_way)
+    @rule()
+    def answer(self) -> None:
+        self.committer.answered(None if self.under_way.pop() else "not the coordinator")
+
+    @invariant()
+    def it_never_believes_more_than_the_group_has(self) -> None:
+        """Else a position would never be sent again, and its records done twice."""
+        for at in self.partitions:
+            told = self.committer.told(at)
+            assert told is None or told <= self.group.get(at, NOTHING)
+
+    def teardown(self) -> None:
+        """In the end the group has every position."""
+        if self.under_way:
+            self.answer()
+        self.commit(taken=True)
+        for at, partition in self.partitions.items():
+            if partition.ledger.position is not None:
+                assert self.group[at].position == partition.ledger.position
+
+
+TestCommitterAgainstModel = CommitterAgainstModel.TestCase
+TestCommitterAgainstModel.settings = settings(max_examples=60, stateful_step_count=25)

@@ -1,0 +1,361 @@
+"""The publisher over the twin's producer: settled means that every output is in Kafka."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kworker.clients.memory import MemoryKafka, MemoryProducer
+from kworker.core.outcome import Output
+from kworker.core.record import Record
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.publisher import Publisher
+from tests.support.records import a_partition, a_record, with_outputs
+
+PLENTY = BacklogPolicy(bytes_max=1 << 20, records_max=1000)
+
+
+class Stage:
+    """A publisher, its producers, and a clock that the test moves."""
+
+    def __init__(self, policy: BacklogPolicy = PLENTY, queue: int = 1000) -> None:
+        self.kafka = MemoryKafka(lambda: 0.0)
+        self.kafka.create("results", 2)
+        self.producers: list[MemoryProducer] = []
+        self.queue = queue
+        self.backlog = Backlog(policy)
+        self.publisher = Publisher(self.make, self.backlog)
+        self.partition = a_partition()
+        self.now = 100.0
+        self.added: list[Record] = []
+        self.settled: list[Record] = []
+        self.condemned: list[Record] = []
+        self.kafka.create("strict")
+        strict = self.kafka.topic("strict")
+        assert strict
+        strict.compacted = True
+
+    def make(self) -> MemoryProducer:
+        properties = {"queue.buffering.max.messages": self.queue}
+        self.producers.append(MemoryProducer(self.kafka, properties))
+        return self.producers[-1]
+
+    @property
+    def troubles(self) -> list[str]:
+        return [*self.backlog.troubles, *filter(None, [self.publisher.silence])]
+
+    def add(self, outputs: int = 1, topic: str = "results", key: bytes | None = None) -> Record:
+        """A record with so many outputs, each with a value of its own."""
+        offset = len(self.added)
+        values = [b"%d/%d" % (offset, i) for i in range(outputs)]
+        record = a_record(self.partition, offset)
+        with_outputs(record, [Output(topic, key, value, []) for value in values])
+        self.added.append(record)
+        self.backlog.add([record])
+        return record
+
+    def turn(self, close: bool = True) -> list[Record]:
+        self.now += 0.01
+        if close:
+            self.publisher.close_batch(self.now)
+        settled = self.publisher.turn(self.now)
+        self.settled += settled
+        condemned, self.backlog.condemned = self.backlog.condemned, []
+        for each in condemned:
+            self.condemned.append(each.record)
+            self.backlog.release(each.record)
+        return settled
+
+    def turn_until_idle(self) -> None:
+        for _ in range(200):
+            if not self.backlog.pending:
+                return
+            self.now += 0.5
+            self.turn()
+        raise AssertionError("never idle")
+
+    def turn_until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(100):
+            if holds():
+                return
+            self.turn()
+        raise AssertionError("never")
+
+    def written(self) -> Counter[bytes | None]:
+        return Counter(raw.value() for raw in self.kafka.records("results"))
+
+
+def of(record: Record) -> list[Output]:
+    assert isinstance(record.outcome, list)
+    return record.outcome
+
+
+def values_of(record: Record) -> list[bytes | None]:
+    return [output.value for output in of(record)]
+
+
+def test_a_record_is_settled_when_kafka_has_acknowledged_it_and_not_before() -> None:
+    """P1."""
+    stage = Stage()
+    record = stage.add(outputs=3)
+    stage.kafka.up = False
+    assert [stage.turn() for _ in range(3)] == [[], [], []]
+    assert stage.backlog.pending
+    stage.kafka.up = True
+    assert stage.turn() == [record]
+    assert not stage.backlog.pending
+    assert stage.publisher.published == 3
+
+
+def test_an_open_batch_settles_nothing() -> None:
+    """Its acknowledgements are not waited for one by one."""
+    stage = Stage()
+    stage.add()
+    assert [stage.turn(close=False) for _ in range(3)] == [[], [], []]
+    assert not stage.publisher.closing
+    stage.turn()
+    assert len(stage.settled) == 1
+
+
+def test_a_closing_batch_takes_nothing_more() -> None:
+    """Else a steady stream would keep it from ever being acknowledged."""
+    stage = Stage()
+    stage.add()
+    stage.turn(close=False)
+    stage.kafka.up = False
+    stage.turn()
+    stage.add()
+    stage.turn()
+    assert stage.publisher.closing
+    assert stage.producers[0].unfinished == 1
+
+
+def test_what_kafka_refuses_is_tried_again_after_a_while() -> None:
+    """A dead letter or a result without its ack is a loss."""
+    stage = Stage()
+    stage.add(topic="later")
+    stage.turn(close=False)
+    stage.turn()
+    assert stage.settled == []
+    assert stage.troubles
+    stage.kafka.create("later")
+    stage.turn()
+    assert stage.kafka.records("later") == []
+    stage.turn_until_idle()
+    assert [raw.value() for raw in stage.kafka.records("later")] == [b"0/0"]
+    assert stage.troubles == []
+
+
+def test_a_refused_record_does_not_take_its_neighbours_with_it() -> None:
+    stage = Stage()
+    missing, fine = stage.add(topic="later"), stage.add()
+    stage.turn(close=False)
+    stage.turn()
+    assert stage.settled == [fine]
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert stage.settled == [fine, missing]
+    assert stage.written() == Counter([b"1/0"])
+
+
+def test_a_full_queue_only_delays() -> None:
+    stage = Stage(queue=2)
+    for _ in range(10):
+        stage.add()
+    stage.turn_until_idle()
+    assert stage.settled == stage.added
+    assert stage.written() == Counter(value for r in stage.added for value in values_of(r))
+
+
+def test_a_record_with_more_outputs_than_the_queue_takes_is_written_once() -> None:
+    """Begun from its first output each time it would never end, and fill the topic."""
+    stage = Stage(queue=3)
+    record = stage.add(outputs=10)
+    stage.turn_until_idle()
+    assert stage.settled == [record]
+    assert stage.written() == Counter(values_of(record))
+
+
+def test_what_is_refused_does_not_take_the_place_of_what_was_begun() -> None:
+    """A count of outputs that are out belongs to one record; it was applied to another."""
+    stage = Stage(queue=3)
+    refused, begun = stage.add(topic="later"), stage.add(outputs=4)
+    stage.turn(close=False)  # the queue is full with two outputs of the second
+    stage.turn()
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert {refused, begun} == set(stage.settled)
+    assert [raw.value() for raw in stage.kafka.records("later")] == [b"0/0"]
+    assert set(stage.written()) == set(values_of(begun))
+
+
+def test_a_fatal_producer_is_replaced_and_nothing_is_lost() -> None:
+    stage = Stage()
+    first = stage.add(outputs=2)
+    stage.kafka.up = False
+    stage.turn(close=False)
+    stage.producers[0].fail("sequence out of order")
+    second = stage.add()
+    stage.kafka.up = True
+    stage.turn()
+    assert len(stage.producers) == 2
+    assert "sequence out of order" in str(stage.troubles)
+    stage.turn_until_idle()
+    assert stage.settled == [first, second]
+    assert stage.written() == Counter([*values_of(first), *values_of(second)])
+
+
+def test_a_producer_is_not_given_up_for_a_silence_that_was_the_brokers() -> None:
+    """What an outage delayed is acknowledged when it is over: another would write it twice."""
+    stage = Stage()
+    stage.kafka.up = False
+    record = stage.add()
+    stage.turn()
+    stage.turn()
+    back = stage.now = stage.now + 60
+    stage.publisher.brokers_answer(back, since=back)
+    stage.publisher.brokers_answer(back + 14, since=back)
+    stage.kafka.up = True
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record], 1)
+    assert stage.written() == Counter(values_of(record))
+
+
+def test_a_producer_that_hears_nothing_though_the_brokers_answer_is_replaced() -> None:
+    """Its library may have lost a leader, for good."""
+    stage = Stage()
+    stage.kafka.up = False
+    record = stage.add()
+    stage.turn()
+    stage.turn()
+    back = stage.now = stage.now + 60
+    stage.publisher.brokers_answer(back + 16, since=back)
+    stage.kafka.up = True
+    stage.now += 16
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record], 2)
+
+
+def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
+    """P6: what Kafka does not take is held, and no more is taken meanwhile."""
+    stage = Stage(BacklogPolicy(bytes_max=5000, records_max=1000))
+    stage.kafka.up = False
+    count = 0
+    while not stage.backlog.full:
+        stage.add()
+        count += 1
+        assert count < 50
+    stage.turn(close=False)
+    assert stage.backlog.full
+    stage.kafka.up = True
+    stage.turn_until_idle()
+    assert not stage.backlog.full
+
+
+def test_a_backlog_in_records_is_full() -> None:
+    """Small results cost more beside their bytes than in them."""
+    stage = Stage(BacklogPolicy(bytes_max=1 << 30, records_max=3))
+    for expected in (False, False, True):
+        stage.add()
+        assert stage.backlog.full is expected
+    assert stage.backlog.pending == 3
+
+
+TOPICS = st.sampled_from(["results", "results", "later"])
+ACTS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 4), TOPICS),
+    st.tuples(st.just("add"), st.integers(1, 4), st.just("strict"), st.sampled_from([b"k", None])),
+    st.sampled_from([("turn",), ("turn",), ("close",)]),
+    st.sampled_from([("down",), ("up",), ("up",), ("fatal",), ("create",)]),
+)
+
+
+@settings(max_examples=200)
+@given(acts=st.lists(ACTS, min_size=4, max_size=30), queue=st.integers(2, 4))
+def test_whatever_happens_settled_is_written_and_all_is_settled_once(
+    acts: list[tuple[str, ...]], queue: int
+) -> None:
+    """Broker away, topics missing, records refused for good, queues full, producers dying."""
+    stage = Stage(queue=queue)
+    for act in [*acts, ("up",), ("create",)]:
+        perform(stage, *act)
+        check(stage)
+    stage.turn_until_idle()
+    check(stage)
+    ended = [*stage.settled, *stage.condemned]
+    assert sorted(r.offset for r in ended) == [r.offset for r in stage.added]
+    invalid = [r for r in stage.added if any(o.topic == "strict" and o.key is None for o in of(r))]
+    assert sorted(r.offset for r in stage.condemned) == [r.offset for r in invalid]
+
+
+def perform(
+    stage: Stage, act: str, outputs: int = 1, topic: str = "", key: bytes | None = None
+) -> None:
+    stage.now += 0.4
+    match act:
+        case "add":
+            stage.add(outputs, topic, key)
+        case "turn" | "close":
+            stage.turn(close=act == "close")
+        case "down" | "up":
+            stage.kafka.up = act == "up"
+        case "fatal":
+            stage.producers[-1].fail("broken")
+        case "create":
+            stage.kafka.create("later")
+
+
+def check(stage: Stage) -> None:
+    later = stage.kafka.records("later") if stage.kafka.topic("later") else []
+    others = [*later, *stage.kafka.records("strict")]
+    written = {raw.value() for raw in [*stage.kafka.records("results"), *others]}
+    missing = [v for record in stage.settled for v in values_of(record) if v not in written]
+    assert missing == [], "settled without its output"
+    assert len(set(stage.settled)) == len(stage.settled), "settled twice"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.99])
+def test_a_topic_that_refused_is_left_alone_for_a_while(seconds: float) -> None:
+    """A missing topic must not be a hot loop."""
+    stage = Stage()
+    stage.add(topic="later")
+    stage.turn(close=False)
+    stage.turn()
+    stage.add(topic="later")
+    stage.now += seconds
+    stage.turn(close=False)
+    assert stage.producers[0].unfinished == 0
+
+
+def test_other_topics_go_on_while_one_refuses() -> None:
+    """A dead-letter topic that is missing must not hold up the results."""
+    stage = Stage()
+    poison = stage.add(topic="later")
+    stage.turn()
+    stage.turn()
+    good = [stage.add() for _ in range(3)]
+    stage.turn_until(lambda: stage.settled == good)
+    assert stage.backlog.pending
+    assert "later" in stage.troubles[0]
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert stage.settled == [*good, poison]
+    assert stage.troubles == []
+
+
+def test_what_is_for_one_topic_keeps_its_order_through_a_refusal() -> None:
+    """Results of one key are read in the order in which its records ended."""
+    stage = Stage()
+    added = [stage.add(topic="later")]
+    stage.turn()
+    stage.turn()
+    added += [stage.add(topic="later") for _ in range(5)]
+    stage.turn()
+    stage.kafka.create("later")
+    stage.turn_until_idle()
+    assert stage.settled == added
+    assert [raw.value() for raw in stage.kafka.records("later")] == [
+        value for record in added for value in values_of(record)
+    ]

@@ -1,0 +1,69 @@
+"""Records with results for several topics, of which some refuse: none is left behind."""
+
+from confluent_kafka import KafkaError
+
+from kworker.clients.kafka import Refused
+from kworker.core.message import Fields
+from kworker.core.outcome import Output
+from kworker.core.record import Record
+from kworker.worker.publish.outbox import Backlog, BacklogPolicy, Batch
+from tests.support.records import a_partition, a_record, with_outputs
+
+INVALID = KafkaError(KafkaError.INVALID_RECORD)
+
+
+class Stage:
+    """A backlog and its batch, a producer that the test answers for, and a clock."""
+
+    def __init__(self) -> None:
+        self.backlog = Backlog(BacklogPolicy(bytes_max=1 << 20, records_max=100))
+        self.batch = Batch(self.backlog)
+        self._partition = a_partition()
+        self.invalid: set[tuple[int, str]] = set()  # offsets and topics that brokers refuse
+        self.closed = ""  # the topic that the client refuses at once
+        self.now = 100.0
+        self.settled: list[int] = []
+
+    def add(self, offset: int, *topics: str) -> None:
+        """A record with a result for each topic."""
+        outputs = [Output(topic, None, b"%d" % offset, []) for topic in topics]
+        self.backlog.add([with_outputs(a_record(self._partition, offset), outputs)])
+
+    def turn(self) -> None:
+        """Produces what may be produced, and hears its reports."""
+        self.now += 0.5
+        sent: list[tuple[Record, Output]] = []
+
+        def produce(output: Output, record: object) -> None:
+            if output.topic == self.closed:
+                raise Refused(f"{output.topic} is closed", passing=True)
+            assert isinstance(record, Record)
+            sent.append((record, output))
+
+        self.batch.fill(produce, self.now)
+        for record, output in sent:
+            if (record.offset, output.topic) in self.invalid:
+                record(INVALID, Fields((output.topic, 0, -1), 0, None, None, ()))
+        self.settled += [record.offset for record in self.batch.finish(self.now)]
+
+
+def test_one_that_two_topics_sift_is_refused_by_the_client_and_goes_on() -> None:
+    """It was in the portion of the one when the other closed: neither remembered it."""
+    stage = Stage()
+    for offset in range(4):
+        stage.add(offset, "a")
+    stage.add(4, "a", "b")
+    stage.invalid = {(offset, "a") for offset in range(5)}
+    stage.turn()
+    for offset in (5, 6, 7):
+        stage.add(offset, "b")
+    stage.invalid = {(0, "a"), *((offset, "b") for offset in (5, 6, 7))}
+    stage.turn()
+    stage.closed = "b"
+    for _ in range(12):
+        stage.turn()
+    stage.closed, stage.invalid = "", {(0, "a")}
+    for _ in range(12):
+        stage.turn()
+    assert sorted(stage.settled) == [1, 2, 3, 4, 5, 6, 7]
+    assert [each.record.offset for each in stage.backlog.condemned] == [0]

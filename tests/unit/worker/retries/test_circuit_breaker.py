@@ -1,0 +1,69 @@
+"""Whose matter it is what a handler says is unavailable: everybody's, or a few records'."""
+
+from kworker.core.record import Record
+from kworker.worker.retries.circuit_breaker import Route
+from tests.support.records import a_partition, a_record
+
+NAME = "customer-7"
+
+
+def records(count: int) -> list[Record]:
+    partition = a_partition()
+    return [a_record(partition, offset) for offset in range(count)]
+
+
+def known_to_be_few() -> Route:
+    """A route on which others succeeded between any two raises of the name."""
+    route = Route()
+    [first, *more] = records(5)
+    assert route.raised(first, NAME, 0.0)
+    probe = route.probe(5.0, in_hand=0)
+    assert probe is first
+    assert route.succeeded(1)
+    for record in more:
+        assert not route.raised(record, NAME, 6.0)
+        route.succeeded(1)
+    return route
+
+
+def test_what_nobody_is_known_to_get_past_stops_the_route_at_once() -> None:
+    """At most one call each five seconds: there is none to spend on finding out."""
+    route = Route()
+    [first, second] = records(2)
+    assert route.raised(first, "billing", 0.0)
+    assert not route.passes(second)
+
+
+def test_records_of_few_that_come_together_do_not_stop_the_others() -> None:
+    """Twenty of one customer's raise it in a row, and are snoozed one by one."""
+    route = known_to_be_few()
+    for record in records(20):
+        assert not route.raised(record, NAME, 10.0)
+    assert route.standing == []
+
+
+def test_a_while_without_success_stops_the_route_whoever_it_was_before() -> None:
+    """What was one customer's matter may become everybody's."""
+    route = known_to_be_few()
+    assert not route.raised(records(1)[0], NAME, 10.0)
+    assert route.raised(records(1)[0], NAME, 11.5)
+    assert route.standing == [NAME]
+
+
+def test_a_name_that_was_not_raised_for_long_is_new() -> None:
+    """The outage of last week says nothing about today's."""
+    route = known_to_be_few()
+    assert route.raised(records(1)[0], NAME, 1_000.0)
+
+
+def test_those_that_raised_it_go_on_behind_the_others() -> None:
+    """In front of a batch they would speak for all of it again."""
+    route = Route()
+    [raiser, second, probe, other] = records(4)
+    assert route.raised(raiser, NAME, 0.0)
+    assert route.raised(second, NAME, 0.0)
+    assert not route.passes(probe)
+    assert not route.passes(other)
+    assert route.probe(5.0, in_hand=0) is probe
+    assert route.succeeded(1)
+    assert route.let_go() == [other, raiser, second]

@@ -1,0 +1,196 @@
+"""Runs that outlive their epoch: who waits for whom, and whose outcome counts."""
+
+import pytest
+
+from kworker.core.batch import NOT_ATTEMPTED
+from kworker.core.record import Home, Partition, Record
+from kworker.worker.orphans import Outliving
+from tests.support.records import a_partition, a_record
+
+KEY = b"k"
+
+
+def an_epoch(topic: str = "orders", origin: bytes | None = b"log", position: int = 0) -> Partition:
+    partition = a_partition(topic, position=position)
+    partition.origin = origin
+    return partition
+
+
+def event(partition: Partition, offset: int = 7, lane: object = KEY) -> Record:
+    return a_record(partition, offset, lane=lane, key=KEY)
+
+
+def retried(requeue: Partition, offset: int = 4) -> Record:
+    """One of the source's records that comes again."""
+    record = event(requeue, offset)
+    record.home = Home("orders", 0)
+    return record
+
+
+def again(record: Record, partition: Partition) -> Record:
+    """Read once more, in another epoch."""
+    return event(partition, record.offset, record.lane)
+
+
+@pytest.fixture
+def outliving() -> Outliving:
+    return Outliving(keeps=True)
+
+
+@pytest.mark.parametrize("lane", [KEY, None])
+def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
+    outliving: Outliving, lane: object
+) -> None:
+    """With its attempts, and with what the one read again counts for in its epoch."""
+    run, here = event(an_epoch(), lane=lane), an_epoch()
+    outliving.leave(run.partition, [run])
+    outliving.returned([here])
+    new = again(run, here)
+    new.size, run.attempt = 999, 3
+    assert outliving.meet(new) is None
+    assert outliving.ended([run]) == ([run], [], [])
+    assert (run.partition, run.home, run.size, run.attempt) == (here, here.home, 999, 3)
+    assert not outliving
+
+
+def test_its_outcome_waits_for_it_where_nobody_else_can_ask(outliving: Outliving) -> None:
+    """The partition is away, or what is read again is not there yet."""
+    run, here = event(an_epoch()), an_epoch()
+    outliving.leave(run.partition, [run])
+    assert outliving.ended([run]) == ([], [], [])
+    outliving.returned([here])
+    assert outliving.meet(again(run, here)) is run
+    assert not outliving
+
+
+def test_with_claims_what_nobody_waits_for_is_others() -> None:
+    outliving = Outliving(keeps=False)
+    run, late = event(an_epoch()), event(an_epoch(), 8, b"other")
+    outliving.leave(run.partition, [run, late])
+    assert outliving.ended([run]) == ([], [], [run])
+    outliving.returned([here := an_epoch()])
+    assert outliving.meet(again(late, here)) is None
+    assert outliving.ended([late]) == ([late], [], [])
+
+
+@pytest.mark.parametrize(
+    ("before", "origin"), [(b"log", b"another"), (b"log", None), (None, b"log"), (None, None)]
+)
+def test_what_may_be_another_log_has_its_runs_for_itself(
+    outliving: Outliving, before: bytes | None, origin: bytes | None
+) -> None:
+    """An offset of a topic that was made again is another record; its key waits all the same."""
+    run, here = event(an_epoch(origin=before)), an_epoch(origin=origin)
+    outliving.leave(run.partition, [run])
+    outliving.returned([here])
+    new = again(run, here)
+    assert outliving.meet(new) is None
+    assert outliving.ended([run]) == ([], [new], [run])
+    assert outliving.meet(new) is new
+
+
+def test_what_position_and_map_cover_is_of_no_use(outliving: Outliving) -> None:
+    """Others did it; and its key goes on when it has ended."""
+    run, here = event(an_epoch()), an_epoch(position=8)
+    outliving.leave(run.partition, [run])
+    outliving.returned([here])
+    following = event(here, 9)
+    assert outliving.meet(following) is None
+    assert outliving.ended([run]) == ([], [following], [run])
+
+
+def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(outliving: Outliving) -> None:
+    """Which waits for it, as only one of a key may run."""
+    run, here = event(an_epoch()), an_epoch()
+    outliving.leave(run.partition, [run])
+    outliving.returned([here])
+    earlier, new = event(here, 5), again(run, here)
+    assert outliving.meet(earlier) is None
+    assert outliving.ended([run]) == ([], [earlier], [run])
+    assert [outliving.meet(earlier), outliving.meet(new)] == [earlier, new]
+
+
+def test_an_earlier_one_that_has_ended_is_taken_up_and_so_is_the_run_behind_it(
+    outliving: Outliving,
+) -> None:
+    """As it would have been without a rebalance."""
+    old = an_epoch()
+    earlier, run = event(old, 5), event(old, 7)
+    outliving.leave(old, [run])
+    assert outliving.ended([earlier]) == ([], [], [])  # its transaction was given up
+    outliving.returned([here := an_epoch()])
+    assert outliving.meet(again(earlier, here)) is earlier
+    assert outliving.meet(again(run, here)) is None
+    assert outliving.ended([run]) == ([run], [], [])
+
+
+def test_what_did_not_begin_runs_when_it_is_read_again(outliving: Outliving) -> None:
+    run, here = event(an_epoch()), an_epoch()
+    outliving.leave(run.partition, [run])
+    outliving.returned([here])
+    new = again(run, here)
+    assert outliving.meet(new) is None
+    run.outcome = NOT_ATTEMPTED
+    assert outliving.ended([run]) == ([], [new], [run])
+
+
+def test_an_outcome_that_comes_after_its_record_was_read_again_is_of_no_use(
+    outliving: Outliving,
+) -> None:
+    """That one may run already."""
+    run, here = event(an_epoch()), an_epoch()
+    outliving.leave(run.partition, [])
+    outliving.returned([here])
+    here.ledger.deliver(7)
+    assert outliving.ended([run]) == ([], [], [run])
+
+
+def test_a_key_is_one_whichever_topic_its_records_come_from(outliving: Outliving) -> None:
+    """One that comes again by the requeue topic, whose source is here now, and then is not."""
+    requeue, here = an_epoch("orders.requeue"), an_epoch()
+    run = retried(requeue, 3)
+    outliving.leave(requeue, [run])
+    outliving.returned([here])
+    other = event(here)
+    assert outliving.meet(other) is None
+    back = retried(an_epoch("orders.requeue"))
+    assert outliving.ended([run]).freed == [other]
+    outliving.leave(here, [other])
+    assert outliving.meet(back) is None
+
+
+def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(outliving: Outliving) -> None:
+    """One that comes again arrived while its source was away, and its source came back after."""
+    run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
+    outliving.leave(run.partition, [run])
+    back = retried(requeue)
+    assert outliving.meet(back) is None
+    outliving.returned([here, requeue])
+    assert outliving.meet(again(run, here)) is None
+    assert outliving.ended([run]) == ([run], [back], [])
+    assert not outliving
+
+
+def test_only_a_partition_that_goes_takes_those_with_it_that_wait(outliving: Outliving) -> None:
+    run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
+    outliving.leave(run.partition, [run])
+    outliving.returned([here, requeue])
+    back, other = retried(requeue), event(here, 5)
+    assert [outliving.meet(back), outliving.meet(other)] == [None, None]
+    assert outliving.withdraw([here]) == [other]
+    outliving.leave(here, [])
+    assert outliving.ended([run]).freed == [back]
+
+
+def test_of_a_partition_that_goes_again_nobody_waits(outliving: Outliving) -> None:
+    """Neither for its own run, which may be taken up the next time, nor for another."""
+    run, here = event(an_epoch()), an_epoch()
+    outliving.leave(run.partition, [run])
+    outliving.returned([here])
+    assert outliving.meet(again(run, here)) is None
+    assert outliving.withdraw([here]) == []  # it has begun, in a way
+    outliving.leave(here, [])
+    outliving.returned([third := an_epoch()])
+    assert outliving.meet(event(third, 5)) is None
+    assert [record.offset for record in outliving.withdraw([third])] == [5]
+    assert outliving.ended([run]) == ([], [], [run])
