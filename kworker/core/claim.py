@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from kworker.core.message import HeaderList
-from kworker.core.outcome import Output
+from kworker.core.outcome import NO_RESULTS, Output, Results
 
 OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed on
 
@@ -114,31 +114,24 @@ class Answer:
 # -- outcomes handed on -----------------------------------------------------------------
 
 
-def pack(outputs: Sequence[Output] | None) -> str | None:
-    """The outcome as text; None for one that is too large to hand on."""
-    size = sum(_bytes_of(output) for output in outputs or ())
-    if size > OUTCOME_BYTES_MAX:
+def pack(results: Results) -> str | None:
+    """Returns the results as text; None for those that are too large to hand on."""
+    if sum(map(_bytes_of, results.outputs)) > OUTCOME_BYTES_MAX:
         return None
-    packed = (
-        None
-        if outputs is None
-        else [
-            (output.topic, _text(output.key), _text(output.value), _texts(output.headers))
-            for output in outputs
-        ]
-    )
-    return orjson.dumps(packed).decode()
-
-
-def unpack(text: str) -> list[Output] | None:
-    """The reverse of `pack`."""
-    packed = orjson.loads(text)
-    if packed is None:
-        return None
-    return [
-        Output(topic, _bytes(key), _bytes(value), [(name, _bytes(own)) for name, own in headers])
-        for topic, key, value, headers in packed
+    packed = [
+        (output.topic, _text(output.key), _text(output.value), _texts(output.headers))
+        for output in results.outputs
     ]
+    return orjson.dumps(packed or None).decode()
+
+
+def unpack(text: str) -> Results:
+    """The reverse of `pack`."""
+    outputs = [
+        Output(topic, _bytes(key), _bytes(value), [(name, _bytes(own)) for name, own in headers])
+        for topic, key, value, headers in orjson.loads(text) or ()
+    ]
+    return Results(outputs) if outputs else NO_RESULTS
 
 
 def _bytes_of(output: Output) -> int:

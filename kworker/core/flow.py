@@ -82,7 +82,7 @@ class Flow:
     def leave(self, records: Sequence[Record]) -> None:
         """Records got an outcome, or were dropped."""
         for partition, own in by_partition(records):
-            total = sum([record.size for record in own])
+            total = sum([record.memory_bytes for record in own])
             partition.in_flight -= len(own)
             partition.in_flight_bytes -= total
             self.records -= len(own)
@@ -106,14 +106,14 @@ class Flow:
         self._held.difference_update(back)
         self._count_held(back, -1)
         for record in back:
-            self.enter(record.partition, (record.size,))
+            self.enter(record.partition, (record.memory_bytes,))
 
     def _count_held(self, records: Iterable[Record], sign: int) -> None:
         for record in records:
             self.held += sign
-            self.held_bytes += sign * record.size
+            self.held_bytes += sign * record.memory_bytes
             record.partition.held += sign
-            record.partition.held_bytes += sign * record.size
+            record.partition.held_bytes += sign * record.memory_bytes
 
     def room(self, most: int) -> int:
         """How many records to take now: 0 when full; 1 at least when nothing is in flight."""

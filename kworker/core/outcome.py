@@ -1,5 +1,6 @@
 """How a run of a handler can end: what it returns, what it raises, what kworker makes of both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,6 @@ from kworker.core.batch import NotAttempted
 from kworker.core.duration import parse_duration
 from kworker.core.headers import SOURCE
 from kworker.core.message import HeaderList, Headers
-from kworker.core.telling import TellDead
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Unpublishable(Exception):
     `outputs` are all that the run led to, if they may be written after all.
     """
 
-    def __init__(self, reason: str, outputs: "list[Output] | None" = None) -> None:
+    def __init__(self, reason: str, outputs: "Sequence[Output] | None" = None) -> None:
         super().__init__(reason)
         self.outputs = outputs
 
@@ -134,28 +134,63 @@ RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for 
 _HEADER_OVERHEAD = 8  # two varint lengths
 
 
+class Publishable:
+    """An outcome that is settled once all its outputs are in Kafka."""
+
+    __match_args__ = ("outputs",)
+    __slots__ = ("outputs",)
+
+    def __init__(self, outputs: Sequence[Output]) -> None:
+        self.outputs = outputs
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.outputs!r})"
+
+
+class Results(Publishable):
+    """The handler ended well, and its results are the outputs."""
+
+    __slots__ = ()
+
+
+class RetryScheduled(Publishable):
+    """The run failed, and another follows: the output goes to a delay topic."""
+
+    __slots__ = ()
+
+
+class DeadLettered(Publishable):
+    """The record failed for good: the output is its dead letter."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The run raised."""
+    """The run raised, or kworker could not let it run."""
 
     error: BaseException
 
 
-class Retrying(list[Output]):
-    """Its way to another run."""
-
-
-class Burying(list[Output]):
-    """Its dead letter."""
-
-
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Done before, or elsewhere: nothing to run, nothing to publish."""
+    """The event was processed before, or elsewhere: nothing to run or to publish."""
 
 
 SKIPPED = Skipped()
+NO_RESULTS = Results(())
+"""The outcome of a handler that returned None: settled at once."""
 
 
-Outcome = list[Output] | Failed | Skipped | NotAttempted | TellDead | None
-"""What to publish; a failure; why it did not run; or None: done, with nothing to publish."""
+Outcome = Results | RetryScheduled | DeadLettered | Failed | Skipped | NotAttempted
+
+
+@dataclass(frozen=True, slots=True)
+class OnDeadCall:
+    """An order to the pool: the handler's `dead` hears of `error`, then the letter is the outcome.
+
+    `dead` may do what it likes: the letter is written all the same.
+    """
+
+    error: BaseException
+    letter: DeadLettered

@@ -9,7 +9,7 @@ from kworker.core.headers import OFFSET_BITS, Envelope, Source
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
 from kworker.core.offset_map import Committed, Run, encode
-from kworker.core.outcome import RECORD_OVERHEAD, Outcome, Output
+from kworker.core.outcome import RECORD_OVERHEAD, OnDeadCall, Outcome, Output, Results
 
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
@@ -169,12 +169,13 @@ class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; whoever holds it owns it.
-    `place` is set with an envelope only: its source's, as the scoreboard names it; `values`, and
-    the index of its own among them, only while it is packed; `last` of the holder of a lane, if
-    others follow it.
+    Some attributes exist for a while only: `place`, its source's as the scoreboard names it, with
+    an envelope; `values`, and the index of its own among them, while it is packed; `last` in the
+    holder of a lane that others follow; `output_bytes` while its outputs wait for Kafka.
     """
 
     last: "Record"
+    output_bytes: int
     values: Values
     nth: int
 
@@ -186,14 +187,16 @@ class Record:
         "home",
         "lane",
         "last",
+        "memory_bytes",
         "nth",
         "offset",
+        "on_dead",
         "outcome",
+        "output_bytes",
         "partition",
         "place",
         "raw",
         "refusals",
-        "size",
         "taken",
         "values",
     )
@@ -203,7 +206,7 @@ class Record:
         partition: Partition,
         offset: int,
         lane: object,
-        size: int,
+        memory_bytes: int,
         raw: RawMessage,
         taken: int = 0,
     ) -> None:
@@ -211,14 +214,15 @@ class Record:
         self.offset = offset
         self.home = partition.home  # whose lanes it runs in: its source's
         self.envelope: Envelope | None = None  # of one that comes again, by the requeue topic
-        self.claim: object = None  # what idempotency knows of it
+        self.claim: str | None = None  # the id of its event; "": none; None: not asked for
         self.lane = lane  # None: no order to keep
         self.follower: Record | None = None  # the next of its lane
-        self.size = size
+        self.memory_bytes = memory_bytes  # by which Flow counts it
         self.raw = raw
         self.taken = taken  # the number of the take that brought it: what is older goes first
         self.attempt = 1
-        self.outcome: Outcome = None
+        self.outcome: Outcome | None = None  # while its last run has not ended
+        self.on_dead: OnDeadCall | None = None  # what the pool shall do instead of a run
         self.refusals: Reports = ()  # of its outputs, by Kafka
 
     def comes_again(self, envelope: Envelope, known: int) -> None:
@@ -234,7 +238,7 @@ class Record:
         """`again` is this record, read in a later epoch, where nobody has seen it run."""
         again.home.replace(again, self)
         self.partition, self.home, self.lane = again.partition, again.home, again.lane
-        self.size, self.taken = again.size, again.taken
+        self.memory_bytes, self.taken = again.memory_bytes, again.taken
         self.refusals = ()  # of outputs that are written anew
 
     def unpack(self) -> None:
@@ -245,8 +249,8 @@ class Record:
             del self.values, self.nth
 
     def _packed(self) -> tuple[Source, Output]:
-        assert isinstance(self.outcome, list)
-        (result,) = self.outcome
+        assert isinstance(self.outcome, Results)
+        (result,) = self.outcome.outputs
         assert isinstance(result.own, bytes)
         return Source.parse(result.own), result
 

@@ -18,7 +18,7 @@ from kworker.core.offset_map import Committed, Identity, Settled
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.replay.ranges import Course, StretchConsumer, Window, stretches
-from kworker.worker.assembly import Role, make_poller, make_pool, make_results
+from kworker.worker.assembly import Role, make_encoder, make_poller, make_pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.intake import Fenced, IntakePolicy
@@ -136,7 +136,7 @@ class Replay:
         self._watch = KafkaWatch(admin_properties(config))
         self._handlers = _load(config)
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
-        results = make_results(config, facts, identity)
+        results = make_encoder(config, facts, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
         # Nobody goes on where a replay ends, so it keeps no maps.
         role = Role(0, self._reader, None, IntakePolicy(), identity, apart=False)

@@ -27,7 +27,7 @@ from kworker.worker.handlers.batch_pool import BatchPool, LoopCrew, ThreadCrew
 from kworker.worker.handlers.batch_run import async_batch_work, batch_work
 from kworker.worker.handlers.invocation import async_work, work
 from kworker.worker.handlers.loader import Handlers
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import ThreadPool
 from kworker.worker.idempotency import key
 from kworker.worker.idempotency.client import Claimant
@@ -58,22 +58,22 @@ _TRANSACTION_S = 10.0  # for each step of one
 Crew = ThreadPool | LoopPool | BatchPool
 
 
-def make_pool(config: Config, slot: Slot, handlers: Handlers, results: Results) -> Crew:
+def make_pool(config: Config, slot: Slot, handlers: Handlers, encoder: ResultEncoder) -> Crew:
     """The pool that the handlers' kind asks for."""
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
     count = config.workers.concurrency if handlers.is_async else config.workers.threads
     if handlers.batchings:
         hands = [slot.hand(i) for i in range(slot.hands)]
         crew = (
-            LoopCrew(async_batch_work(handlers, results, timeout_s, attempts), count)
+            LoopCrew(async_batch_work(handlers, encoder, timeout_s, attempts), count)
             if handlers.is_async
-            else ThreadCrew(batch_work(handlers, results, timeout_s, attempts), count)
+            else ThreadCrew(batch_work(handlers, encoder, timeout_s, attempts), count)
         )
         return BatchPool(handlers, crew, hands)
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
-        return LoopPool(async_work(handlers, results, timeout_s, attempts), hands)
-    return ThreadPool(work(handlers, results, timeout_s, attempts), hands)
+        return LoopPool(async_work(handlers, encoder, timeout_s, attempts), hands)
+    return ThreadPool(work(handlers, encoder, timeout_s, attempts), hands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ class Role:
     began: float = -math.inf
 
 
-def make_results(config: Config, facts: TopicFacts, replay: str = "") -> Results:
+def make_encoder(config: Config, facts: TopicFacts, replay: str = "") -> ResultEncoder:
     """What turns what handlers return into records to write."""
-    return Results(config.delivery.results, config.delivery.topics, facts, replay)
+    return ResultEncoder(config.delivery.results, config.delivery.topics, facts, replay)
 
 
 def make_intake(config: Config) -> IntakePolicy:

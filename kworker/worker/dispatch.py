@@ -9,9 +9,16 @@ from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
 from kworker.core.failure import Described, Failure
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
-from kworker.core.outcome import SKIPPED, Burying, Failed, TooLarge, Unpublishable
+from kworker.core.outcome import (
+    SKIPPED,
+    DeadLettered,
+    Failed,
+    OnDeadCall,
+    Results,
+    TooLarge,
+    Unpublishable,
+)
 from kworker.core.record import Partition, Record
-from kworker.core.telling import TellDead
 from kworker.instance.rejections import Refusals
 from kworker.worker.handlers.completions import Ended
 from kworker.worker.handlers.stillness import Stillness
@@ -132,7 +139,7 @@ class Dispatch:
     # -- one turn ---------------------------------------------------------------------
 
     def turn(self, wait_s: float) -> list[Record]:
-        """Records that ended: their outcome is None, Skipped, or what is to be published."""
+        """Returns the records that ended: their outcomes are `Publishable` or `Skipped`."""
         ended = self._pool.ended.take(wait_s)
         self._out.difference_update(ended)
         now = self._clock()
@@ -174,8 +181,8 @@ class Dispatch:
         """A topic takes never what it led to: it is in flight again, and dies of that."""
         self._triage.refused(record)
         record.lane = None  # which has gone on
-        self._flow.enter(record.partition, (record.size,))
-        outputs = record.outcome if type(record.outcome) is list else None
+        self._flow.enter(record.partition, (record.memory_bytes,))
+        outputs = record.outcome.outputs if isinstance(record.outcome, Results) else None
         record.outcome = Failed(Unpublishable(why, outputs))
         self._doomed.append(record)
 
@@ -190,7 +197,8 @@ class Dispatch:
 
     def is_rejected(self, record: Record) -> bool:
         """Whether a person wants this record dead, and it can be."""
-        return type(record.outcome) is not Burying and bool(self._refusals.by(record.source))
+        dead = isinstance(record.outcome, DeadLettered)
+        return not dead and bool(self._refusals.by(record.source))
 
     def accept_dead(self) -> list[Record]:
         """What the breaker holds ends as dead letters: those records."""
@@ -296,9 +304,9 @@ class Dispatch:
         done = [record for record in ended if record.partition.open]
         if len(done) < len(ended):
             done += self._ended_late([record for record in ended if not record.partition.open])
-        odd = [r for r in done if (of := r.outcome) is not None and type(of) is not list]
+        odd = [record for record in done if not isinstance(record.outcome, Results)]
         if odd or self._doomed:
-            done = [r for r in done if r.outcome is None or type(r.outcome) is list]
+            done = [record for record in done if isinstance(record.outcome, Results)]
             self._triage.succeeded(done)
             done += self._sort_out(odd)
         else:
@@ -326,10 +334,10 @@ class Dispatch:
         """The pool did not begin them; of a closed partition nothing begins."""
         back = [record for record in records if record.partition.open]
         # A handler has ended with these, and hears of it before they go on.
-        to_tell = [record for record in back if isinstance(record.outcome, TellDead)]
+        to_tell = [record for record in back if record.on_dead is not None]
         if to_tell:
             self._to_tell.extendleft(reversed(to_tell))
-            back = [record for record in back if not isinstance(record.outcome, TellDead)]
+            back = [record for record in back if record.on_dead is None]
         (self._claimant or self._lanes).put_back(back)
         if len(back) < len(records):
             late = [record for record in records if not record.partition.open]
@@ -344,7 +352,7 @@ class Dispatch:
         for record in [*odd, *doomed]:
             match record.outcome:
                 case Failed(error) if type(error) is TooLarge and error.outputs:
-                    record.outcome = error.outputs
+                    record.outcome = Results(error.outputs)
                     self._triage.succeeded([record])
                     self.large += self._finish([record])
                 case Failed(error):
@@ -374,12 +382,12 @@ class Dispatch:
             error = Described(_rejected(by))
         match self._triage.judge(record, error, now):
             case float(due):
-                if type(error) is Unpublishable or type(error) is TooLarge:
-                    record.outcome = error.outputs
+                if isinstance(error, Unpublishable) and error.outputs:
+                    record.outcome = Results(error.outputs)
                 self._wait(record, due)
                 return False
-            case Burying() as letter if self._tells(record, error):
-                record.outcome = TellDead(error, letter)
+            case DeadLettered() as letter if self._tells(record, error):
+                record.on_dead = OnDeadCall(error, letter)
                 self._to_tell.append(record)
                 return False
             case letter:
@@ -422,14 +430,15 @@ class Dispatch:
         if self._refusals.any:
             self._refusals.settled(records)
 
-    def settled_letters(self, records: list[Record]) -> None:
+    def settled_letters(self, retried: list[Record], dead: list[Record]) -> None:
         """Those on their way to another run, and the dead: their events may run again."""
+        records = [*retried, *dead]
         if self._claimant is not None:
             self._claimant.released(records)
         if self._suspecting and self._ward is not None:
             self._ward.settled(records)
         if self._refusals.any:
-            self._refusals.settled(r for r in records if type(r.outcome) is Burying)
+            self._refusals.settled(dead)
 
     # -- giving up --------------------------------------------------------------------
 

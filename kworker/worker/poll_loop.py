@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import NoneType
 from typing import Protocol
 
 import structlog
@@ -13,7 +12,14 @@ from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.membership import Absence, Membership, MembershipPolicy
-from kworker.core.outcome import Burying, Retrying, Skipped
+from kworker.core.outcome import (
+    NO_RESULTS,
+    DeadLettered,
+    Publishable,
+    Results,
+    RetryScheduled,
+    Skipped,
+)
 from kworker.core.record import Partition, Record, by_partition
 from kworker.worker.assignment import Assignment, Identify
 from kworker.worker.dispatch import Dispatch
@@ -93,7 +99,6 @@ class Poller:
         self.counters = Counters()
         self._troubles: dict[str, str] = {}
         self._outcomes = 0  # since the last settling
-        self._letters = 0  # retries and dead letters on their way to Kafka
         self._answering_since = math.inf  # the brokers
         self.membership = Membership(MembershipPolicy(), clock())
         self._flow_at = 0.0
@@ -284,35 +289,40 @@ class Poller:
 
     def _settle(self, ended: list[Record]) -> None:
         self._outcomes += len(ended)
-        kinds = [type(record.outcome) for record in ended]
-        if kinds.count(list) == len(ended):
-            self.backlog.add(ended)
-        elif kinds.count(NoneType) == len(ended):
+        if [record.outcome for record in ended].count(NO_RESULTS) == len(ended):
             self._done(ended)
-        else:
-            self._settle_mixed(ended)
-
-    def _settle_mixed(self, ended: list[Record]) -> None:
-        self._done([record for record in ended if record.outcome is None])
-        skipped = [record for record in ended if type(record.outcome) is Skipped]
+            return
+        done, publishable, skipped = [], [], []
+        for record in ended:
+            match record.outcome:
+                case Results(()):
+                    done.append(record)
+                case Publishable():
+                    publishable.append(record)
+                case Skipped():
+                    skipped.append(record)
+        self._done(done)
         self.counters.duplicates += len(skipped)
         self._settle_ledgers(skipped)
-        telling = [r for r in ended if r.outcome is not None and type(r.outcome) is not Skipped]
-        self._letters += sum([type(record.outcome) is not list for record in telling])
-        self.backlog.add(telling)
+        self.backlog.add(publishable)
 
     def _published(self, records: list[Record]) -> None:
         """What they led to is in Kafka."""
-        if self._letters:
-            letters = [record for record in records if type(record.outcome) is not list]
-            retried = sum([type(record.outcome) is Retrying for record in letters])
-            self._letters -= len(letters)
-            self.counters.retried += retried
-            self.counters.dead += len(letters) - retried
-            self._settle_ledgers(letters)
-            self.dispatch.settled_letters(letters)
-            records = [record for record in records if type(record.outcome) is list]
-        self._done(records)
+        done, retried, dead = [], [], []
+        for record in records:
+            match record.outcome:
+                case Results():
+                    done.append(record)
+                case RetryScheduled():
+                    retried.append(record)
+                case DeadLettered():
+                    dead.append(record)
+        self._done(done)
+        if retried or dead:
+            self.counters.retried += len(retried)
+            self.counters.dead += len(dead)
+            self._settle_ledgers([*retried, *dead])
+            self.dispatch.settled_letters(retried, dead)
 
     def _done(self, records: list[Record]) -> None:
         self.counters.done += len(records)
@@ -335,7 +345,6 @@ class Poller:
         settled = self.settling.turn(now)
         self._published(settled)
         if dropped := self.settling.dropped():
-            self._letters -= sum([type(record.outcome) is not list for record in dropped])
             self.dispatch.outlived(dropped)
         if self.backlog.condemned:
             self._condemn(now)
@@ -360,18 +369,21 @@ class Poller:
         held = []
         for each in condemned:
             record = each.record
-            letter = type(record.outcome) is not list
             if not record.partition.open:
-                self._letters -= letter
-                self.backlog.release(record)
+                self.backlog.let_go([record])
                 self.dispatch.outlived([record])
-            elif letter and self.dispatch.shorten(record):
-                self.backlog.write(record)
-            elif type(record.outcome) is Burying or (letter and not each.again):
-                held.append(each)
-            else:
-                what = "its retry" if letter else "a result"
-                self._refuse(record, f"{each.topic} does not take {what}: {each.why}")
+                continue
+            match record.outcome:
+                case RetryScheduled() | DeadLettered() if self.dispatch.shorten(record):
+                    self.backlog.write(record)
+                case DeadLettered():
+                    held.append(each)
+                case RetryScheduled() if not each.again:
+                    held.append(each)
+                case RetryScheduled():
+                    self._refuse(record, f"{each.topic} does not take its retry: {each.why}")
+                case _:
+                    self._refuse(record, f"{each.topic} does not take a result: {each.why}")
         if held:
             self.backlog.hold(held, now)
 
@@ -381,8 +393,7 @@ class Poller:
             self._refuse(record, "rejected")
 
     def _refuse(self, record: Record, why: str) -> None:
-        self._letters -= type(record.outcome) is not list
-        self.backlog.release(record)
+        self.backlog.let_go([record])
         self.dispatch.refused(record, why)
 
     def _tell_trouble(self) -> None:
@@ -452,7 +463,7 @@ def _held(letters: list[Condemned]) -> list[str]:
     lines = []
     for letter in letters[:_HELD_SHOWN]:
         source = letter.record.source
-        what = "dead letter" if type(letter.record.outcome) is Burying else "retry"
+        what = "dead letter" if isinstance(letter.record.outcome, DeadLettered) else "retry"
         lines.append(
             f"{letter.topic} refuses the {what} of {source.topic}:{source.partition}"
             f":{source.offset} ({letter.why}): it waits and is tried again every 10 s, all others"

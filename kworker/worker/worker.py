@@ -28,7 +28,7 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.instance.group_note import GroupNote
 from kworker.instance.proc import catches, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.assembly import Role, make_intake, make_poller, make_pool, make_results
+from kworker.worker.assembly import Role, make_encoder, make_intake, make_poller, make_pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.forked import ForkGuard
 from kworker.worker.handlers.loader import Handlers
@@ -248,7 +248,7 @@ class Worker:
         config, slot = self._config, self._slot
         if not self._learn(facts, watch):
             return
-        pool = make_pool(config, slot, handlers, make_results(config, facts))
+        pool = make_pool(config, slot, handlers, make_encoder(config, facts))
         made: list[KafkaConsumer] = []
 
         def reader(listener: Listener) -> KafkaConsumer:

@@ -13,7 +13,6 @@ from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields, Headers
 from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
 from kworker.core.record import Partition, Record
-from kworker.core.telling import TellDead
 from kworker.instance.crash_journal import Journal
 from kworker.instance.rejections import Refusals
 from kworker.worker.handlers.loader import Handler, Handlers
@@ -323,7 +322,7 @@ def test_a_handler_is_told_of_a_record_without_its_headers(kafka: MemoryKafka) -
     unheard(kafka, "foo", key=b"k", value=b"v")
     bench = bench_of(kafka, tells_dead=True)
     [record] = bench.pool.held
-    assert isinstance(record.outcome, TellDead)
+    assert record.on_dead is not None
     assert record.raw.headers() is None
 
 
@@ -795,11 +794,11 @@ def test_an_old_record_that_comes_again_after_a_death_is_old_again(kafka: Memory
     first.clock.now += 2 * HOUR_S
     kafka.append("foo", 0, value=b"old", key=b"old")
     first.turn(2)
-    assert isinstance(first.holds(b"old").outcome, TellDead)
+    assert first.holds(b"old").on_dead is not None
     first.die()
     second = Bench(kafka, ["foo"], clock=first.clock, **options)
     second.turn(4)
-    assert isinstance(second.holds(b"old").outcome, TellDead)
+    assert second.holds(b"old").on_dead is not None
 
 
 def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kworker.worker.handlers.batch_pool import BatchPool, LoopCrew, ThreadCrew
 from kworker.worker.handlers.batch_run import async_batch_work, batch_work
 from kworker.worker.handlers.invocation import async_work, work
 from kworker.worker.handlers.loader import Handler, Handlers
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import batching
 from kworker.worker.handlers.thread_pool import ThreadPool
 from kworker.worker.topic_limits import TopicFacts
@@ -69,28 +69,28 @@ class Work:
         self.dead(message, error)
 
 
-def threads(work_: Work, slot: Slot, results: Results) -> Any:
+def threads(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
     handlers = Handlers(Handler("h", work_.one, is_async=False, dead=work_.dead), {})
     hands = [slot.hand(i) for i in range(THREADS)]
-    return ThreadPool(work(handlers, results, 300.0), hands)
+    return ThreadPool(work(handlers, encoder, 300.0), hands)
 
 
-def loop(work_: Work, slot: Slot, results: Results) -> Any:
+def loop(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
     handlers = Handlers(
         Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead_aside), {}
     )
     hands = [slot.hand(i) for i in range(HANDS)]
-    return LoopPool(async_work(handlers, results, 300.0), hands)
+    return LoopPool(async_work(handlers, encoder, 300.0), hands)
 
 
-def batches(work_: Work, slot: Slot, results: Results) -> Any:
-    made = (_batch_handlers(work_.many, work_, is_async=False), results, 300.0, 4)
+def batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
+    made = (_batch_handlers(work_.many, work_, is_async=False), encoder, 300.0, 4)
     crew = ThreadCrew(batch_work(*made), 2)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
 
-def async_batches(work_: Work, slot: Slot, results: Results) -> Any:
-    made = (_batch_handlers(work_.many_aside, work_, is_async=True), results, 300.0, 4)
+def async_batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
+    made = (_batch_handlers(work_.many_aside, work_, is_async=True), encoder, 300.0, 4)
     crew = LoopCrew(async_batch_work(*made), 2)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
@@ -125,7 +125,7 @@ def batched(request: pytest.FixtureRequest) -> Iterator[Running]:
     yield from _running(batches)
 
 
-def _running(kind: Callable[[Work, Slot, Results], Any]) -> Iterator[Running]:
+def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Running]:
     """Makes a worker over a topic of two partitions, each record of a key of its own."""
     made: list[tuple[Any, Work]] = []
 
@@ -139,7 +139,7 @@ def _running(kind: Callable[[Work, Slot, Results], Any]) -> Iterator[Running]:
         facts = TopicFacts([RESULTS])
         facts.learn({RESULTS: 1 << 20}, {RESULTS: 1})
         slot = Scoreboard(1, HANDS).slots[0]
-        pool = kind(work_, slot, Results(RESULTS, [], facts))
+        pool = kind(work_, slot, ResultEncoder(RESULTS, [], facts))
         made.append((pool, work_))
         bench = Bench(kafka, ["foo"], pool=pool, **options)
         pool.start()

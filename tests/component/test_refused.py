@@ -10,7 +10,6 @@ from kworker.core import headers as names
 from kworker.core.headers import Source
 from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Output, TooLarge, Unpublishable
-from kworker.core.telling import TellDead
 from kworker.instance.rejections import Refusals
 from kworker.worker.retries.dead_letter_limit import BreakerPolicy
 from kworker.worker.retries.policy import RetryPolicy
@@ -327,11 +326,11 @@ def test_a_handler_hears_of_what_was_refused_before_it_dies(kafka: MemoryKafka, 
     bench.turn(12)
     assert bench.in_hand() == [b"2", b"1"]
     dying = bench.holds(b"1")
-    assert isinstance(dying.outcome, TellDead)
-    assert isinstance(dying.outcome.error, Unpublishable)
+    assert dying.on_dead is not None
+    assert isinstance(dying.on_dead.error, Unpublishable)
     assert kafka.records(DEAD) == []
     end(bench, [2])
-    bench.pool.end(dying, dying.outcome.then)
+    bench.pool.end(dying, dying.on_dead.letter)
     until_idle(bench)
     assert written(kafka) == [0, 2]
     assert written(kafka, DEAD) == [1]

@@ -11,14 +11,14 @@ import pytest
 
 from kworker.core.claim import Exchange
 from kworker.core.idempotency import id_of
-from kworker.core.outcome import Output
+from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
 from kworker.instance.process_identity import Neighbours, own_life
 from kworker.worker.idempotency.client import Claimant
 from kworker.worker.idempotency.outbox import Marks
 from kworker.worker.idempotency.prefetch import Pace
 from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
-from tests.support.records import a_partition, a_record
+from tests.support.records import a_partition, a_record, with_outputs
 from tests.support.redis_and_twin import OwnServer, RealStore, Store
 from tests.support.waiting import eventually
 
@@ -174,12 +174,12 @@ def test_an_outcome_is_handed_on(store: Store, member: Callable[..., Member]) ->
     a.runs(old)
     b.claimant.ask([new])
     b.until(lambda: b.busy, "it is in living hands")
-    old.outcome = [Output("results", b"k", b"\xff\x00", [("h", None)])]
+    with_outputs(old, [Output("results", b"k", b"\xff\x00", [("h", None)])])
     a.claimant.outlived([old])
     a.until(lambda: not a.claimant.pending, "the outcome is on its way")
     b.until(lambda: b.ended, "it is handed on")
-    assert isinstance(new.outcome, list)
-    assert [(o.key, o.value, o.headers) for o in new.outcome] == [
+    assert isinstance(new.outcome, Results)
+    assert [(o.key, o.value, o.headers) for o in new.outcome.outputs] == [
         (b"k", b"\xff\x00", [("h", None)])
     ]
 

@@ -12,7 +12,7 @@ import pytest
 from kworker.config.model import Config, DeadLetter, Kafka, Source, Workers
 from kworker.core.failure import Described, Failure
 from kworker.core.headers import ATTEMPT, SOURCE, Envelope
-from kworker.core.outcome import Failed
+from kworker.core.outcome import Failed, Results
 from kworker.core.record import Partition, Record
 from kworker.instance.crash_journal import Journal
 from kworker.instance.proc import rss_bytes
@@ -139,7 +139,7 @@ class Bench:
 
         eventually(turned, timeout_s=WAIT_S, every_s=0.005, what=what)
 
-    def until_all(self, count: int) -> dict[int, Failure | list[bytes] | None]:
+    def until_all(self, count: int) -> dict[int, Failure | list[bytes]]:
         """Outcomes by offset, once so many are there."""
         self.until(lambda: len(self.decided) >= count, f"{count} outcomes")
         assert len(self.decided) == count
@@ -149,12 +149,13 @@ class Bench:
         return sum(line.split()[1] == value for line in whole_lines(self.ran))
 
 
-def told(record: Record) -> Failure | list[bytes] | None:
+def told(record: Record) -> Failure | list[bytes]:
     outcome = record.outcome
     if isinstance(outcome, Failed):
         assert isinstance(outcome.error, Described)
         return outcome.error.failure
-    return outcome and [output.value or b"" for output in outcome]
+    assert isinstance(outcome, Results)
+    return [output.value or b"" for output in outcome.outputs]
 
 
 @pytest.fixture
@@ -208,9 +209,8 @@ def test_results_bear_the_source_and_its_attempt_also_of_a_record_that_comes_aga
     ward.ward.look(time.monotonic(), force=True)
     ward.ward.take([record])
     ward.until_all(1)
-    assert record.outcome is not None
-    assert not isinstance(record.outcome, Failed)
-    [output] = record.outcome
+    assert isinstance(record.outcome, Results)
+    [output] = record.outcome.outputs
     assert output.value == b'{"value":"good","headers":["trace"]}'
     assert dict(output.headers)[SOURCE] == b"orders/3/77/1700000000000"
     assert "orders/3/77/4 good" in ward.ran.read_text()

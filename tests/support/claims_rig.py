@@ -6,7 +6,7 @@ from typing import Any
 from kworker.clients.memory_redis import MemoryRedis, MemoryRedisClaims
 from kworker.core.claim import State
 from kworker.core.idempotency import IdOf, id_of
-from kworker.core.outcome import Outcome
+from kworker.core.outcome import Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.worker.idempotency.client import GATHER_S, Claimant
 from kworker.worker.idempotency.outbox import Marks
@@ -14,7 +14,7 @@ from kworker.worker.idempotency.prefetch import Pace
 from kworker.worker.idempotency.table import Answers
 from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
-from tests.support.records import a_record
+from tests.support.records import a_record, outcome_of
 
 PREFIX = "t:"
 LEASE_S = 30.0
@@ -122,8 +122,8 @@ def event(partition: Partition, offset: int, name: str) -> Record:
     return a_record(partition, offset, key=name.encode(), lane=name.encode())
 
 
-def with_outcome(record: Record, outcome: Outcome) -> Record:
-    record.outcome = outcome
+def with_outcome(record: Record, outcome: Outcome | list[Output] | None) -> Record:
+    record.outcome = outcome_of(outcome)
     return record
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.message import Message
 from kworker.worker.handlers.forked import ForkGuard
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.topic_limits import TopicFacts
 from tests.component.test_pools import HANDS, KINDS, SIZE, Work
 from tests.support.records import a_partition, a_record
@@ -51,7 +51,7 @@ facts = TopicFacts(["results"])
 facts.learn({"results": 1000}, {"results": 1})
 work = Forking(Path(path))
 work.release()
-pool = KINDS[kind](work, slot, Results("results", [], facts))
+pool = KINDS[kind](work, slot, ResultEncoder("results", [], facts))
 guard = ForkGuard(slot)
 guard.install(pool)
 pool.start()

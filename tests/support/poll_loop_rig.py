@@ -16,7 +16,7 @@ from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import RawMessage
 from kworker.core.offset_map import Committed, Identity
-from kworker.core.outcome import Failed, Output
+from kworker.core.outcome import Failed, Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Refusals
 from kworker.replay.ranges import Course, StretchConsumer
@@ -41,6 +41,7 @@ from kworker.worker.retries.decider import Triage
 from kworker.worker.retries.outputs import Letters
 from kworker.worker.retries.policy import RetryPolicy
 from kworker.worker.topic_limits import TopicFacts
+from tests.support.records import outcome_of
 
 GROUP = "orders"
 RESULTS = "orders.results"
@@ -142,9 +143,9 @@ class SteppedPool:
             self.waiting.clear()
         return back
 
-    def end(self, record: Record, outcome: Failed | list[Output] | None = None) -> None:
+    def end(self, record: Record, outcome: Outcome | list[Output] | None = None) -> None:
         self.held.remove(record)
-        record.outcome = outcome
+        record.outcome = outcome_of(outcome)
         self.ended.add(record)
 
 

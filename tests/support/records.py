@@ -1,10 +1,10 @@
 """Records for tests that need no Kafka."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from kworker.clients.memory import MemoryKafka
 from kworker.core.message import Fields, Headers
-from kworker.core.outcome import Output
+from kworker.core.outcome import NO_RESULTS, Outcome, Output, Results
 from kworker.core.record import Partition, Record
 
 
@@ -58,5 +58,12 @@ def a_record(
 
 def with_outputs(record: Record, outputs: Iterable[Output]) -> Record:
     """As it comes back from a handler that returned results."""
-    record.outcome = list(outputs)
+    record.outcome = outcome_of(list(outputs))
     return record
+
+
+def outcome_of(told: Outcome | Sequence[Output] | None) -> Outcome:
+    """An outcome as tests write it: outputs are results, and None is a run without any."""
+    if told is None:
+        return NO_RESULTS
+    return Results(told) if isinstance(told, Sequence) else told

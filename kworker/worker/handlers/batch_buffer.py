@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable
 from math import inf
 
 from kworker.core.record import Partition, Record
-from kworker.core.telling import TellDead
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.signature import Batching
 
@@ -100,8 +99,7 @@ class Gatherings:
         return records
 
     def _gathering(self, record: Record) -> Gathering:
-        outcome: object = record.outcome
-        if isinstance(outcome, TellDead):
+        if record.on_dead is not None:
             return self._alone
         topic = record.raw.topic()
         return self._of_topic.get(topic) or self._route(topic)

@@ -14,7 +14,7 @@ from kworker.message import Message
 from kworker.worker.handlers.completions import Ended
 from kworker.worker.handlers.invocation import async_work, message_of, work
 from kworker.worker.handlers.loader import Handlers
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching
 from kworker.worker.handlers.thread_pool import place_of
 
@@ -90,7 +90,7 @@ class Batch:
             self.end(record, NOT_ATTEMPTED)
         return ends
 
-    def end(self, record: Record, outcome: Outcome | NotAttempted) -> None:
+    def end(self, record: Record, outcome: Outcome) -> None:
         record.outcome = outcome
         self._hand_of.pop(record).clear()
         self._ended.add(record)
@@ -112,11 +112,11 @@ class Batch:
 
 
 def batch_work(
-    handlers: Handlers, results: Results, timeout_s: float, attempts: float
+    handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> BatchWork:
     """Runs a batch on the calling thread. A call may take `timeout_s`."""
-    one = work(handlers, results, timeout_s, attempts)
-    calls = _Calls(results, timeout_s, attempts)
+    one = work(handlers, encoder, timeout_s, attempts)
+    calls = _Calls(encoder, timeout_s, attempts)
 
     def run_single(batch: Batch) -> None:
         for record in batch.next():
@@ -142,11 +142,11 @@ def batch_work(
 
 
 def async_batch_work(
-    handlers: Handlers, results: Results, timeout_s: float, attempts: float
+    handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> AsyncBatchWork:
     """Runs a batch on the loop."""
-    one = async_work(handlers, results, timeout_s, attempts)
-    calls = _Calls(results, timeout_s, attempts)
+    one = async_work(handlers, encoder, timeout_s, attempts)
+    calls = _Calls(encoder, timeout_s, attempts)
 
     async def run_single(batch: Batch) -> None:
         for record in batch.next():
@@ -183,8 +183,8 @@ class _Part(NamedTuple):
 class _Calls:
     """What comes before and after each call of a batch handler. Stateless."""
 
-    def __init__(self, results: Results, timeout_s: float, attempts: float) -> None:
-        self._results = results
+    def __init__(self, encoder: ResultEncoder, timeout_s: float, attempts: float) -> None:
+        self._encoder = encoder
         self._timeout_ns = int(timeout_s * 1e9)
         self._attempts = attempts
 
@@ -218,12 +218,12 @@ class _Calls:
                 part.messages.append(message)
         return part
 
-    def _outcome(self, record: Record, end: Any) -> Outcome | NotAttempted:
+    def _outcome(self, record: Record, end: Any) -> Outcome:
         try:
             if isinstance(end, NotAttempted):
                 return end
             if isinstance(end, BaseException):
                 return Failed(end)
-            return self._results.outputs(record, end)
+            return self._encoder.encode(record, end)
         except BaseException as error:  # noqa: BLE001 - what cannot be written is its outcome
             return Failed(error)

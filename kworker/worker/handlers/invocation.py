@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from kworker.core.failure import Failure
-from kworker.core.outcome import Outcome
+from kworker.core.outcome import NO_RESULTS, Outcome
 from kworker.core.record import Record
-from kworker.core.telling import TellDead
 from kworker.message import Message
 from kworker.worker.handlers.loader import Handlers
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 
 _LOG = structlog.get_logger()
 
@@ -23,14 +22,14 @@ AsyncWork = Callable[[Record, int], Awaitable[Outcome]]
 
 
 def work(
-    handlers: Handlers, results: Results, timeout_s: float, attempts: float = math.inf
+    handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> Work:
     """Runs a record's handler on the calling thread.
 
     A run may take `timeout_s`; of a record that keeps failing there are `attempts`. A
-    record whose outcome is a TellDead has its handler's `dead` told instead.
+    record with an `on_dead` call has its handler's `dead` called instead.
     """
-    only, of, outputs = handlers.only, handlers.of, results.outputs
+    only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
 
@@ -41,16 +40,16 @@ def work(
         message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
         returned = only(message) if only else of(record.raw.topic())(message)
-        return None if returned is None else outputs(record, returned)
+        return NO_RESULTS if returned is None else encode(record, returned)
 
     return _telling(run_one, handlers, attempts, timeout_ns) if handlers.tells_dead else run_one
 
 
 def async_work(
-    handlers: Handlers, results: Results, timeout_s: float, attempts: float = math.inf
+    handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> AsyncWork:
     """Runs a record's handler on the loop; all else as `work`."""
-    only, of, outputs = handlers.only, handlers.of, results.outputs
+    only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
 
@@ -61,7 +60,7 @@ def async_work(
         message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
         returned = await (only(message) if only else of(record.raw.topic())(message))
-        return None if returned is None else outputs(record, returned)
+        return NO_RESULTS if returned is None else encode(record, returned)
 
     if handlers.tells_dead:
         return _async_telling(run_one, handlers, attempts, timeout_ns)
@@ -82,17 +81,15 @@ def _telling(run_one: Work, handlers: Handlers, attempts: float, timeout_ns: int
     """`run_one`, but for records of which a `dead` is told."""
 
     def run_or_tell(record: Record, began_ns: int) -> Outcome:
-        telling: object = record.outcome
-        if not isinstance(telling, TellDead):
+        if (call := record.on_dead) is None:
             return run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
         try:
             if dead := handlers.dead_of(message.topic):
-                dead(message, telling.error)
+                dead(message, call.error)
         except BaseException as error:  # noqa: BLE001 - whatever it raises, the outcome stands
             _warn(message, error)
-        then: Outcome = telling.then
-        return then
+        return call.letter
 
     return run_or_tell
 
@@ -103,19 +100,17 @@ def _async_telling(
     """The same, on the loop, where `dead` is a function or a coroutine function."""
 
     async def run_or_tell(record: Record, began_ns: int) -> Outcome:
-        telling: object = record.outcome
-        if not isinstance(telling, TellDead):
+        if (call := record.on_dead) is None:
             return await run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
         try:
             if dead := handlers.dead_of(message.topic):
-                told = dead(message, telling.error)
+                told = dead(message, call.error)
                 if inspect.isawaitable(told):
                     await told
         except BaseException as error:  # noqa: BLE001 - whatever it raises, the outcome stands
             _warn(message, error)
-        then: Outcome = telling.then
-        return then
+        return call.letter
 
     return run_or_tell
 

@@ -12,14 +12,14 @@ from pydantic_core import PydanticSerializationError
 
 from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
-from kworker.core.outcome import Output, Result, TooLarge, Unpublishable
+from kworker.core.outcome import NO_RESULTS, Output, Result, Results, TooLarge, Unpublishable
 from kworker.core.record import Record
 from kworker.worker.topic_limits import TopicFacts
 
 _PLAIN = frozenset({type(None), str, int, bool})  # holds no number that JSON lacks
 
 
-class Results:
+class ResultEncoder:
     """Turns what handlers return into outputs. Stateless: any thread may use it."""
 
     def __init__(
@@ -31,27 +31,30 @@ class Results:
         self._facts = facts
         self._replay = replay
 
-    def outputs(self, record: Record, returned: Any) -> list[Output] | None:
+    def encode(self, record: Record, returned: Any) -> Results:
         """Raises Unpublishable for what could not be written or would be refused."""
         if returned is None:
-            return None
+            return NO_RESULTS
         first = record.attempt == 1 and record.envelope is None
         if type(returned) is dict and first and not self._replay and not record.raw.headers():
             return self._plain(record, returned)
         if type(returned) is list:
             several = [item for item in returned if item is not None]
             outputs = [self._output(record, item, i) for i, item in enumerate(several)]
-            return self._measured(outputs) or None
+            return self._measured(outputs) if outputs else NO_RESULTS
         return self._measured([self._output(record, returned, 0)])
 
-    def _plain(self, record: Record, item: dict[Any, Any]) -> list[Output]:
+    def _plain(self, record: Record, item: dict[Any, Any]) -> Results:
         """What almost every result is: the same as `_output`, without its questions."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
         value = _json(item)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
         output = Output(self._topic, key, value, source, size)
-        return [output] if size <= self._facts.limit(self._topic) else self._measured([output])
+        outputs = [output]
+        if size > self._facts.limit(self._topic):
+            return self._measured(outputs)
+        return Results(outputs)
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
@@ -60,12 +63,12 @@ class Results:
             return self._addressed(raw, item, headers)
         return Output(self._topic, raw.key(), serialise(item), headers)
 
-    def _measured(self, outputs: list[Output]) -> list[Output]:
+    def _measured(self, outputs: list[Output]) -> Results:
         for output in outputs:
             if output.size > (most := self._facts.limit(output.topic)):
                 told = f"a result of up to {output.size} bytes; {output.topic} takes {most}"
                 raise TooLarge(told, outputs)
-        return outputs
+        return Results(outputs)
 
     def _addressed(self, raw: RawMessage, result: Result, headers: HeaderList) -> Output:
         topic = result.topic or self._topic

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from kworker.core.claim import pack
+from kworker.core.outcome import Results
 from kworker.core.record import Partition, Record
 from kworker.worker.idempotency.prefetch import Pace
 from kworker.worker.idempotency.table import Answers, Batch
@@ -144,11 +145,10 @@ class Claimant:
         What failed, and what is too large to hand on, runs again there.
         """
         for record in records:
-            outcome = _packed(record)
-            if outcome is None:
+            if (packed := _packed(record)) is None:
                 self.released([record])
             elif record.claim:
-                self._batch.outlived.append((record, outcome))
+                self._batch.outlived.append((record, packed))
 
     def drain(self, deadline: float) -> bool:
         """At the end of a worker, when nothing runs any more: the last marks.
@@ -224,8 +224,7 @@ class Claimant:
 
 def _packed(record: Record) -> str | None:
     """None for what failed, and for what is too large to hand on."""
-    outcome = record.outcome
-    return pack(outcome) if outcome is None or type(outcome) is list else None
+    return pack(record.outcome) if isinstance(record.outcome, Results) else None
 
 
 def _of(records: list[Record], chosen: Collection[Record]) -> list[Record]:

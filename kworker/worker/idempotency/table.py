@@ -162,10 +162,10 @@ class Book:
         held = self._held
         done: list[str] = []
         for record in batch.settled:
-            id_: str = record.claim  # type: ignore[assignment]
-            done.append(id_)
-            if held.get(id_) is record:
-                del held[id_]
+            if id_ := record.claim:
+                done.append(id_)
+                if held.get(id_) is record:
+                    del held[id_]
         self._marks.add_done(done)
         for record in batch.released:
             self._release(record, ended_too=True)
@@ -181,8 +181,8 @@ class Book:
 
     def _let_go(self, record: Record) -> str | None:
         """The id, if it was this record that held its event."""
-        id_: str = record.claim  # type: ignore[assignment]
-        if self._held.get(id_) is not record:
+        id_ = record.claim
+        if not id_ or self._held.get(id_) is not record:
             return None
         del self._held[id_]
         return id_
@@ -195,8 +195,7 @@ class Book:
     def _sort(self, records: list[Record]) -> None:
         held, asks, answers, id_of = self._held, self._asks, self._answers, self._id_of
         for record in records:
-            id_: str | None = record.claim  # type: ignore[assignment]
-            if id_ is None:
+            if (id_ := record.claim) is None:
                 try:
                     record.claim = id_ = id_of(record)
                 except NoId as error:

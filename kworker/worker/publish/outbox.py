@@ -1,7 +1,7 @@
 """Outcomes that wait to be written, and those that are being written together."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import chain
@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from kworker.clients.kafka import Fault, Oversized, QueueFull, Refusal, Refused, refusal_of
-from kworker.core.outcome import Output
+from kworker.core.outcome import Output, Publishable
 from kworker.core.record import Partition, Record, pack
 from kworker.worker.publish.refused import Sieve
 from kworker.worker.topic_limits import TopicFacts
@@ -82,19 +82,18 @@ class Backlog:
         self._facts.doubted = True
 
     def add(self, records: Collection[Record]) -> None:
-        """Takes over records whose outcomes are lists of outputs."""
+        """Takes over records whose outcomes are `Publishable`."""
         total = 0
         plain = []
         for record in records:
-            # What it was is kept, for what it became may be refused.
-            size = record.size
-            outputs: list[Output] = record.outcome  # type: ignore[assignment]
-            for output in outputs:
+            size = 0
+            for output in _outputs(record):
                 size += _OBJECT_BYTES + output.size
                 if type(output.own) is bytes:
                     plain.append(record)
-            record.size = size
-            total += size
+            record.output_bytes = size
+            # The record itself is kept, too, for what it became may be refused.
+            total += size + record.memory_bytes
         pack(plain)
         self.waiting.extend(records)
         self.pending += len(records)
@@ -303,11 +302,6 @@ class Backlog:
             if record not in sifted:
                 self._refused.append(_alone(record))
 
-    def release(self, record: Record) -> None:
-        """It was condemned, or withdrawn, and is not written: something else is made of it."""
-        self.let_go([record])
-        record.size -= _weight(_outputs(record))
-
     def write(self, record: Record) -> None:
         """It was condemned, and its outputs are others now."""
         self.waiting.appendleft(record)
@@ -361,7 +355,7 @@ class Backlog:
 
     def _count_out(self, records: list[Record]) -> None:
         self.pending -= len(records)
-        self._bytes -= sum([record.size for record in records])
+        self._bytes -= sum([record.output_bytes + record.memory_bytes for record in records])
         if not self.pending:
             self._troubles.clear()  # nothing waits for those topics any more
         for sieve in self._sieves.values():
@@ -410,7 +404,7 @@ class Batch:
         waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
-            outputs: list[Output] = record.outcome  # type: ignore[assignment]
+            outputs = _outputs(record)
             if shunned and backlog.shuns(record):
                 backlog.put_aside()
                 continue
@@ -487,13 +481,10 @@ def _alone(record: Record) -> Record:
     return record
 
 
-def _weight(outputs: list[Output]) -> int:
-    return sum([_OBJECT_BYTES + output.size for output in outputs])
-
-
 def _is_for(record: Record, topic: str) -> bool:
     return any(output.topic == topic for output in _outputs(record))
 
 
-def _outputs(record: Record) -> list[Output]:
-    return record.outcome  # type: ignore[return-value]
+def _outputs(record: Record) -> Sequence[Output]:
+    assert isinstance(record.outcome, Publishable)
+    return record.outcome.outputs

@@ -22,12 +22,12 @@ from kworker import log
 from kworker.core.batch import NotAttempted
 from kworker.core.failure import Failure
 from kworker.core.message import Fields
-from kworker.core.outcome import Failed, Unpublishable
+from kworker.core.outcome import Failed, Results, Unpublishable
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
 from kworker.instance.proc import stand_before
 from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
-from kworker.worker.assembly import make_pool, make_results
+from kworker.worker.assembly import make_encoder, make_pool
 from kworker.worker.dispatch import Pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.forked import ForkGuard
@@ -99,11 +99,14 @@ class Cell:
             self._answer(parent, record)
 
     def _answer(self, parent: Parent, record: Record) -> None:
-        if isinstance(record.outcome, NotAttempted):
-            record.outcome = None
-            self._ready.appendleft(record)
-            return
-        _tell(parent, self._numbers.pop(record), record)
+        match record.outcome:
+            case NotAttempted():
+                record.outcome = None
+                self._ready.appendleft(record)
+            case Failed(error):
+                _tell(parent, self._numbers.pop(record), Failure.in_full(error))
+            case Results() as outcome:
+                _tell(parent, self._numbers.pop(record), outcome)
 
     def _take(self, most: int) -> deque[Record]:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
@@ -121,12 +124,10 @@ class Cell:
         return record
 
 
-def _tell(parent: Parent, number: int, record: Record) -> None:
-    """Tells a record's outcome, or that there is too much of it."""
-    outcome = record.outcome
-    told = Failure.in_full(outcome.error) if isinstance(outcome, Failed) else outcome
+def _tell(parent: Parent, number: int, outcome: Results | Failure) -> None:
+    """Tells the outcome of a run, or that it is too large."""
     try:
-        parent.tell(Ended(number, told))
+        parent.tell(Ended(number, outcome))
     except OverflowError as error:
         parent.tell(Ended(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
 
@@ -163,7 +164,7 @@ def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
         parent.tell(Unfit(str(Failure.of(error))))
         return ExitCode.FAILURE
     parent.tell(Ready())
-    pool = make_pool(config, slot, handlers, make_results(config, facts))
+    pool = make_pool(config, slot, handlers, make_encoder(config, facts))
     ForkGuard(slot).install(pool)
     pool.start()
     Cell(pool, slot).serve(parent)

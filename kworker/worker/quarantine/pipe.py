@@ -9,7 +9,7 @@ from kworker.config.model import Config
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
 from kworker.core.message import Headers
-from kworker.core.outcome import Outcome
+from kworker.core.outcome import Results
 
 FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more to tell
 _LENGTH_BYTES = 4
@@ -52,7 +52,7 @@ class Ended:
     """One run is over."""
 
     number: int
-    outcome: Outcome | Failure
+    outcome: Results | Failure
 
 
 Word = Orders | Run | Ready | Unfit | Ended

@@ -9,7 +9,7 @@ import structlog
 from kworker.config.model import Config
 from kworker.core.duration import format_duration
 from kworker.core.failure import Described, Failure
-from kworker.core.outcome import Failed
+from kworker.core.outcome import Failed, Results
 from kworker.core.record import Partition, Record
 from kworker.core.restart import Backoff
 from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, TrialPolicy
@@ -142,10 +142,12 @@ class Ward:
         self._trial.ended(number)
         return self._records.pop(number)
 
-    def _decide(self, number: int, outcome: Ended | Failure) -> None:
+    def _decide(self, number: int, outcome: Results | Failure) -> None:
         record = self._forget(number)
-        told = outcome.outcome if isinstance(outcome, Ended) else outcome
-        record.outcome = Failed(Described(told)) if isinstance(told, Failure) else told
+        if isinstance(outcome, Failure):
+            record.outcome = Failed(Described(outcome))
+        else:
+            record.outcome = outcome
         self._decided.append(record)
 
     # -- the cell lives ---------------------------------------------------------------
@@ -211,9 +213,9 @@ class Ward:
                 self._trouble = ""
             case Unfit(problem):
                 self._trouble = f"the handler cannot be loaded in their process: {problem}"
-            case Ended(number) if number in self._records:
+            case Ended(number, outcome) if number in self._records:
                 self._backoff.forget()
-                self._decide(number, word)
+                self._decide(number, outcome)
 
     def _overdue(self, cell: CellProcess, now: float) -> list[Held]:
         limit_s = self._config.workers.handler_timeout

@@ -9,7 +9,7 @@ from math import inf
 import structlog
 
 from kworker.core.failure import Failure
-from kworker.core.outcome import Burying, Output, Retrying
+from kworker.core.outcome import DeadLettered, Output, Results, RetryScheduled
 from kworker.core.record import Partition, Record
 from kworker.worker.retries.circuit_breaker import Route
 from kworker.worker.retries.dead_letter_limit import Breaker
@@ -21,6 +21,10 @@ _LOG = structlog.get_logger()
 
 # As somebody asked: no sign that something is broken, and nothing to try again.
 _DELIBERATE = frozenset({"operator", "expired"})
+
+
+Verdict = RetryScheduled | DeadLettered | float
+"""A letter that the record ends with; or when it runs again, in monotonic seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Triage:
 
     # -- of a run that ended ----------------------------------------------------------
 
-    def judge(self, record: Record, error: BaseException, now: float) -> Retrying | Burying | float:
+    def judge(self, record: Record, error: BaseException, now: float) -> Verdict:
         """The letter that the record ends with; or the time when it runs again, parked.
 
         That is infinite for one that waits until `wakes` returns it.
@@ -95,21 +99,20 @@ class Triage:
 
     def shorten(self, record: Record) -> bool:
         """Whether its letter, too large for its topic as that is now, could be cut to fit."""
-        assert isinstance(record.outcome, Retrying | Burying)
-        cut = list(map(self._letters.cut, record.outcome))
-        if cut == record.outcome or not all(map(self._letters.fits, cut)):
+        assert isinstance(record.outcome, RetryScheduled | DeadLettered)
+        [letter] = record.outcome.outputs
+        cut = self._letters.cut(letter)
+        if cut is letter or not self._letters.fits(cut):
             return False
-        record.outcome[:] = cut
+        record.outcome.outputs = [cut]
         return True
 
     def refused(self, record: Record) -> None:
         """What a run led to was refused for good: if it ended well, it did not."""
-        if self._breaker is not None and type(record.outcome) is list:
+        if self._breaker is not None and isinstance(record.outcome, Results):
             self._breaker.took_back()
 
-    def _again(
-        self, record: Record, failure: Failure, again: Again, now: float
-    ) -> Retrying | Burying | float:
+    def _again(self, record: Record, failure: Failure, again: Again, now: float) -> Verdict:
         what_next = f"runs again in {again.after_s:g} s"
         if again.delay_s is None:
             self._log.again(record, failure, what_next, now)
@@ -120,9 +123,9 @@ class Triage:
         if not self._letters.fits(letter):
             return self._die(record, _too_large(letter, failure), "unpublishable", now)
         self._log.again(record, failure, what_next, now)
-        return Retrying([letter])
+        return RetryScheduled([letter])
 
-    def _die(self, record: Record, failure: Failure, reason: str, now: float) -> Burying | float:
+    def _die(self, record: Record, failure: Failure, reason: str, now: float) -> Verdict:
         if self._breaker is None or reason in _DELIBERATE:
             return self._bury(record, failure, reason, now)
         if not self._breaker.died(now):
@@ -134,11 +137,11 @@ class Triage:
             _LOG.error("the breaker opens: too many dead letters; what would be one is held")
         return self._bury(record, failure, reason, now)
 
-    def _bury(self, record: Record, failure: Failure, reason: str, now: float) -> Burying:
+    def _bury(self, record: Record, failure: Failure, reason: str, now: float) -> DeadLettered:
         self._log.dead(record, failure, reason, now)
         now_ms = int(self._wall() * 1000)
         letter = self._letters.dead(record, failure, reason, record.attempt, now_ms)
-        return Burying([letter])
+        return DeadLettered([letter])
 
     # -- of what waits ----------------------------------------------------------------
 

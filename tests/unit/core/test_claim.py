@@ -14,7 +14,7 @@ from kworker.core.claim import (
     state_of,
     unpack,
 )
-from kworker.core.outcome import Output
+from kworker.core.outcome import NO_RESULTS, Output, Results
 
 DATA = st.none() | st.binary(max_size=50)
 OUTPUTS = st.builds(
@@ -22,24 +22,26 @@ OUTPUTS = st.builds(
 )
 
 
-def plain(outputs: list[Output] | None) -> object:
-    return outputs and [(o.topic, o.key, o.value, o.headers, o.size) for o in outputs]
+def plain(results: Results) -> object:
+    return [(o.topic, o.key, o.value, o.headers, o.size) for o in results.outputs]
 
 
-@given(st.none() | st.lists(OUTPUTS, max_size=3))
-def test_an_outcome_is_handed_on_byte_for_byte(outputs: list[Output] | None) -> None:
+@given(st.just(NO_RESULTS) | st.builds(Results, st.lists(OUTPUTS, min_size=1, max_size=3)))
+def test_an_outcome_is_handed_on_byte_for_byte(results: Results) -> None:
     """Nothing to publish is an outcome, too."""
-    packed = pack(outputs)
+    packed = pack(results)
     assert packed is not None
-    assert plain(unpack(packed)) == plain(outputs)
+    unpacked = unpack(packed)
+    assert plain(unpacked) == plain(results)
+    assert (unpacked is NO_RESULTS) == (results is NO_RESULTS)
 
 
 def test_an_outcome_over_64_kib_is_not_handed_on() -> None:
     """It is measured as the user sees it, not as it is packed."""
-    assert pack([Output("t", b"k", b"v" * (OUTCOME_BYTES_MAX - 1), [])]) is not None
-    assert pack([Output("t", b"k", b"v" * OUTCOME_BYTES_MAX, [])]) is None
+    assert pack(Results([Output("t", b"k", b"v" * (OUTCOME_BYTES_MAX - 1), [])])) is not None
+    assert pack(Results([Output("t", b"k", b"v" * OUTCOME_BYTES_MAX, [])])) is None
     half = Output("t", None, b"v" * (OUTCOME_BYTES_MAX // 2), [("h", b"")])
-    assert pack([half, half]) is None
+    assert pack(Results([half, half])) is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ BACKLOG = 1_000_000
 
 def taken(flow: Flow, partition: Partition, count: int, size: int = 1) -> list[Record]:
     records = [a_record(partition, size=size) for _ in range(count)]
-    flow.enter(partition, [record.size for record in records])
+    flow.enter(partition, [record.memory_bytes for record in records])
     return records
 
 

@@ -46,10 +46,11 @@ def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
     outliving.leave(run.partition, [run])
     outliving.returned([here])
     new = again(run, here)
-    new.size, run.attempt = 999, 3
+    new.memory_bytes, run.attempt = 999, 3
     assert outliving.meet(new) is None
     assert outliving.ended([run]) == ([run], [], [])
-    assert (run.partition, run.home, run.size, run.attempt) == (here, here.home, 999, 3)
+    assert (run.partition, run.home) == (here, here.home)
+    assert (run.memory_bytes, run.attempt) == (999, 3)
     assert not outliving
 
 

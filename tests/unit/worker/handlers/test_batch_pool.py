@@ -14,15 +14,22 @@ from pydantic import BaseModel
 from kworker.core.batch import NOT_ATTEMPTED, BatchFailed, NotAttempted, batch, mark_of
 from kworker.core.lanes import Lanes
 from kworker.core.message import Undecodable
-from kworker.core.outcome import Failed, Output, Unavailable, Unpublishable
+from kworker.core.outcome import (
+    NO_RESULTS,
+    DeadLettered,
+    Failed,
+    OnDeadCall,
+    Output,
+    Unavailable,
+    Unpublishable,
+)
 from kworker.core.record import Partition, Record
-from kworker.core.telling import TellDead
 from kworker.instance.scoreboard import Scoreboard, Slot, Text
 from kworker.message import Message
 from kworker.worker.handlers.batch_pool import BatchPool, Crew, LoopCrew, ThreadCrew
 from kworker.worker.handlers.batch_run import Batch, async_batch_work, batch_work
 from kworker.worker.handlers.loader import Handler, Handlers
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching, batching
 from kworker.worker.topic_limits import TopicFacts
 from tests.support.records import a_partition, a_record
@@ -146,7 +153,7 @@ class Bench:
         handlers = Handlers(default, routes)
         facts = TopicFacts(["results"])
         facts.learn({"results": 1000}, {"results": 1})
-        made = (handlers, Results("results", [], facts), TIMEOUT_S, ATTEMPTS)
+        made = (handlers, ResultEncoder("results", [], facts), TIMEOUT_S, ATTEMPTS)
         crew: Crew
         if self._async:
             crew = LoopCrew(async_batch_work(*made), self._at_once)
@@ -205,7 +212,7 @@ def test_a_full_batch_begins_at_once(benches: Benches) -> None:
     bench, calls = benches(), Calls()
     bench.batches(calls, size=3)
     assert bench.feed(records(4, 5, 6)) == 3
-    assert bench.ended(3) == {4: None, 5: None, 6: None}
+    assert bench.ended(3) == {4: NO_RESULTS, 5: NO_RESULTS, 6: NO_RESULTS}
     assert calls.made == [(4, 5, 6)]
 
 
@@ -345,7 +352,7 @@ def test_no_batch_has_two_records_of_a_key_and_keys_keep_their_order(
             assert len(its) <= size
             seen += its
             for record in its:
-                batch_.end(record, None)
+                batch_.end(record, NO_RESULTS)
             crew.done.append(batch_)
         crew.begun.clear()
         lanes.finish(pool.ended.take(0.0))
@@ -368,13 +375,13 @@ def test_results_and_failures_are_each_records_own(benches: Benches) -> None:
     bench.batches(Calls(answer), size=5)
     bench.feed(records(0, 1, 2, 3, 4))
     outcomes = bench.ended(5)
-    [output] = outcomes[0]
+    [output] = outcomes[0].outputs
     assert isinstance(output, Output)
     assert output.value == b'{"a":1}'
     assert outcomes[1].error is error
-    assert outcomes[2] is None
+    assert outcomes[2] is NO_RESULTS
     assert isinstance(outcomes[3].error, Unpublishable)
-    assert [output.value for output in outcomes[4]] == [b'{"a":2}', b'{"a":3}']
+    assert [output.value for output in outcomes[4].outputs] == [b'{"a":2}', b'{"a":3}']
 
 
 def test_exception_at_bravo(benches: Benches) -> None:
@@ -389,7 +396,7 @@ def test_exception_at_bravo(benches: Benches) -> None:
     alpha, bravo, charlie = records(0, 1, 2)
     bench.feed([alpha, bravo, charlie])
     outcomes = bench.ended(3)
-    assert [output.value for output in outcomes[0]] == [b'{"order":"alpha"}']
+    assert [output.value for output in outcomes[0].outputs] == [b'{"order":"alpha"}']
     assert outcomes[1].error is cause
     assert isinstance(outcomes[2], NotAttempted)
     assert charlie.attempt == 1
@@ -476,7 +483,7 @@ def test_whatever_a_batch_raises_its_runner_goes_on(threads: Benches, error: Bas
     bench.feed(records(0, 1, 2, 3))
     outcomes = bench.ended(4)
     assert outcomes[0].error is error
-    assert [outcomes[offset] for offset in (1, 2, 3)] == [None] * 3
+    assert [outcomes[offset] for offset in (1, 2, 3)] == [NO_RESULTS] * 3
 
 
 class Bare(BatchFailed):
@@ -542,7 +549,7 @@ def test_a_record_with_no_place_on_the_scoreboard_ends_no_runner(benches: Benche
     bench.feed(records(2**63, 1, 2, 3))
     outcomes = bench.ended(4)
     assert isinstance(outcomes[2**63], Failed)
-    assert [outcomes[offset] for offset in (2, 3)] == [None, None]
+    assert [outcomes[offset] for offset in (2, 3)] == [NO_RESULTS] * 2
 
 
 class Order(BaseModel):
@@ -608,7 +615,10 @@ def test_a_batch_handler_and_a_plain_one_share_a_process(benches: Benches) -> No
     bench.feed([mixed[i] for i in (0, 2, 1, 3)])
     outcomes = bench.ended(4)
     assert calls.made == [(0, 1)]
-    assert [outcomes[offset][0].value for offset in (10, 11)] == [b'{"at":10}', b'{"at":11}']
+    assert [outcomes[offset].outputs[0].value for offset in (10, 11)] == [
+        b'{"at":10}',
+        b'{"at":11}',
+    ]
 
 
 def test_what_a_handler_is_told_of_goes_alone(benches: Benches) -> None:
@@ -618,10 +628,10 @@ def test_what_a_handler_is_told_of_goes_alone(benches: Benches) -> None:
     bench = benches()
     bench.batches(calls, 3, dead=lambda message, error: told.append((message.offset, error)))
     [record] = records(7)
-    error, then = ValueError("no"), [Output("dead", None, b"", [])]
-    record.outcome = TellDead(error, then)  # type: ignore[assignment]
+    error, letter = ValueError("no"), DeadLettered([Output("dead", None, b"", [])])
+    record.on_dead = OnDeadCall(error, letter)
     bench.feed([record])
-    assert bench.ended(1)[7] is then
+    assert bench.ended(1)[7] is letter
     assert told == [(7, error)]
     assert calls.made == []
 
@@ -650,7 +660,7 @@ def test_halves_of_a_partition_that_went_are_not_called(threads: Benches) -> Non
     calls.until_made(0, 1, 2, 3)
     gone.open = False
     calls.release(0, 1, 2, 3)
-    assert set(bench.ended(4).values()) == {None, NOT_ATTEMPTED}
+    assert set(bench.ended(4).values()) == {NO_RESULTS, NOT_ATTEMPTED}
     assert calls.made == [(0, 1, 2, 3), (2, 3)]
 
 

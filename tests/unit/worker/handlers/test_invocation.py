@@ -10,26 +10,25 @@ import structlog
 from structlog.testing import capture_logs
 
 from kworker.core.headers import SOURCE, Envelope
-from kworker.core.outcome import Failed, Output
+from kworker.core.outcome import DeadLettered, OnDeadCall, Output
 from kworker.core.record import PLACE_BITS, Record
-from kworker.core.telling import TellDead
 from kworker.message import Message
 from kworker.worker.handlers.invocation import async_work, work
 from kworker.worker.handlers.loader import Handler, Handlers
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import place_of
 from kworker.worker.topic_limits import TopicFacts
 from tests.support.records import a_partition, a_record
 
 Run = Callable[..., Any]
-THEN = [Output("orders.dead", None, b"", [])]
+LETTER = DeadLettered([Output("orders.dead", None, b"", [])])
 
 
 @pytest.fixture(params=["def", "async def"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a record through handlers of both kinds; further ones by topic."""
     is_async = request.param == "async def"
-    results = Results("orders.results", [], TopicFacts([]))
+    encoder = ResultEncoder("orders.results", [], TopicFacts([]))
 
     def run(
         record: Record, call: Any, dead: Any = None, *, attempts: float = 4, **routes: Any
@@ -46,8 +45,8 @@ def run(request: pytest.FixtureRequest) -> Run:
         )
         now = time.monotonic_ns()
         if is_async:
-            return asyncio.run(_awaited(async_work(handlers, results, 60.0, attempts)(record, now)))
-        return work(handlers, results, 60.0, attempts)(record, now)
+            return asyncio.run(_awaited(async_work(handlers, encoder, 60.0, attempts)(record, now)))
+        return work(handlers, encoder, 60.0, attempts)(record, now)
 
     return run
 
@@ -70,9 +69,9 @@ def come_again(topic: str = "payments") -> Record:
     return record
 
 
-def telling(error: BaseException, then: Any = THEN) -> Record:
+def telling(error: BaseException) -> Record:
     record = a_record(a_partition(), 7)
-    record.outcome = TellDead(error, then)  # type: ignore[assignment]
+    record.on_dead = OnDeadCall(error, LETTER)
     return record
 
 
@@ -114,7 +113,7 @@ def test_the_handler_is_told_of_a_dead_letter_and_is_not_run(run: Run) -> None:
     told: list[tuple[int, BaseException]] = []
     error = ValueError("no")
     outcome = run(telling(error), pytest.fail, lambda m, e: told.append((m.offset, e)))
-    assert outcome is THEN
+    assert outcome is LETTER
     assert told == [(7, error)]
 
 
@@ -131,16 +130,11 @@ def test_what_dead_raises_is_a_warning_and_changes_nothing(run: Run, raised: Bas
         raise raised
 
     with capture_logs() as lines:
-        assert run(telling(ValueError("no")), pytest.fail, dead) is THEN
+        assert run(telling(ValueError("no")), pytest.fail, dead) is LETTER
     [line] = lines
     assert line["log_level"] == "warning"
     assert line["record"] == "orders/0/7"
     assert type(raised).__name__ in line["error"]
-
-
-def test_the_outcome_that_follows_is_whatever_was_decided(run: Run) -> None:
-    then = Failed(ValueError("no"))
-    assert run(telling(ValueError("no"), then), pytest.fail, lambda *_: None) is then
 
 
 def test_records_that_nobody_is_told_of_run_beside_those(run: Run) -> None:
@@ -156,6 +150,6 @@ def test_a_plain_dead_of_an_async_handler_is_told_too() -> None:
         pytest.fail("run")
 
     handlers = Handlers(Handler("h", call, True, dead=lambda m, _: told.append(m.offset)), {})
-    run_one = async_work(handlers, Results("results", [], TopicFacts([])), 60.0)
-    assert asyncio.run(_awaited(run_one(telling(ValueError("no")), 0))) is THEN
+    run_one = async_work(handlers, ResultEncoder("results", [], TopicFacts([])), 60.0)
+    assert asyncio.run(_awaited(run_one(telling(ValueError("no")), 0))) is LETTER
     assert told == [7]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kworker.core.outcome import Failed, Outcome
+from kworker.core.outcome import NO_RESULTS, Failed, Outcome, Results
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.handlers.async_pool import LoopPool
@@ -43,7 +43,7 @@ class Gates:
         self.begun.append(record.offset)
         if gate := self._gates.get(record.offset):
             assert gate.wait(WAIT_S)
-        return None
+        return NO_RESULTS
 
     def until_begun(self, *offsets: int) -> None:
         eventually(lambda: set(offsets) <= set(self.begun), timeout_s=WAIT_S)
@@ -138,9 +138,10 @@ def reclaimed(pool: ThreadPool, count: int) -> list[Record]:
 
 
 def test_a_run_is_done_in_order_and_comes_back_with_its_outcomes(threads: Pools) -> None:
-    pool = threads(lambda record, _began: record.offset)
+    outcomes = {offset: Results(()) for offset in (3, 1, 2)}
+    pool = threads(lambda record, _began: outcomes[record.offset])
     pool.hand(a_run(3, 1, 2))
-    assert [(r.offset, r.outcome) for r in ended(pool, 3)] == [(3, 3), (1, 1), (2, 2)]
+    assert [(r.offset, r.outcome) for r in ended(pool, 3)] == list(outcomes.items())
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
@@ -152,14 +153,14 @@ def test_whatever_a_handler_raises_is_its_outcome_and_the_thread_goes_on(
     def work(record: Record, _began: float) -> Outcome:
         if record.offset == 1:
             raise error
-        return None
+        return NO_RESULTS
 
     pool = threads(work)
     pool.hand(a_run(1, 2))
     first, second = ended(pool, 2)
     assert isinstance(first.outcome, Failed)
     assert first.outcome.error is error
-    assert second.outcome is None
+    assert second.outcome is NO_RESULTS
 
 
 def test_an_exception_that_somebody_keeps_keeps_no_record_that_came_after_it(
@@ -170,7 +171,7 @@ def test_an_exception_that_somebody_keeps_keeps_no_record_that_came_after_it(
     def work(record: Record, _began: float) -> Outcome:
         if record.offset == 0:
             raise ValueError
-        return None
+        return NO_RESULTS
 
     pool = threads(work)
     pool.hand(a_run(0, 1, 2))
@@ -195,11 +196,11 @@ def test_a_handler_is_told_when_it_began(threads: Pools) -> None:
 
 def test_a_record_with_no_place_on_the_scoreboard_ends_no_thread(pools: Pools) -> None:
     """One thread after the other was gone, unseen; such an offset can only be forged."""
-    pool = pools(lambda _record, _began: None)
+    pool = pools(lambda _record, _began: NO_RESULTS)
     pool.hand(a_run(2**63, 1))
     outcomes = {record.offset: record.outcome for record in ended(pool, 2)}
     assert isinstance(outcomes[2**63], Failed)
-    assert outcomes[1] is None
+    assert outcomes[1] is NO_RESULTS
 
 
 def test_threads_work_at_once(threads: Pools) -> None:
@@ -428,18 +429,19 @@ def test_coroutines_run_at_once_and_come_back_with_their_outcomes(loops: Pools) 
     """All of them wait until the last has begun."""
     begun: list[int] = []
     all_begun = asyncio.Event()
+    outcomes = {offset: Results(()) for offset in range(5)}
 
-    async def work(record: Record, _began: float) -> Any:
+    async def work(record: Record, _began: float) -> Outcome:
         begun.append(record.offset)
         if len(begun) == 5:
             all_begun.set()
         await asyncio.wait_for(all_begun.wait(), WAIT_S)
-        return record.offset
+        return outcomes[record.offset]
 
     pool = loops(work)
     pool.start()
     pool.hand(a_run(0, 1, 2, 3, 4))
-    assert sorted(r.outcome for r in ended(pool, 5)) == [0, 1, 2, 3, 4]  # type: ignore[type-var]
+    assert {r.offset: r.outcome for r in ended(pool, 5)} == outcomes
 
 
 def test_whatever_a_coroutine_raises_is_its_outcome(loops: Pools) -> None:
@@ -448,7 +450,7 @@ def test_whatever_a_coroutine_raises_is_its_outcome(loops: Pools) -> None:
             raise ValueError("no")
         if record.offset == 2:
             raise asyncio.CancelledError
-        return None
+        return NO_RESULTS
 
     pool = loops(work)
     pool.start()
@@ -456,7 +458,7 @@ def test_whatever_a_coroutine_raises_is_its_outcome(loops: Pools) -> None:
     outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
     assert isinstance(outcomes[1], Failed)
     assert isinstance(outcomes[2], Failed)
-    assert outcomes[3] is None
+    assert outcomes[3] is NO_RESULTS
 
 
 def test_a_task_of_a_handler_that_exits_does_not_end_the_loop(loops: Pools) -> None:
@@ -474,7 +476,7 @@ def test_a_task_of_a_handler_that_exits_does_not_end_the_loop(loops: Pools) -> N
                 loop.call_soon(sys.exit, 2)
             case 3:
                 loop.stop()
-        return None
+        return NO_RESULTS
 
     pool = loops(work)
     pool.start()
@@ -482,9 +484,9 @@ def test_a_task_of_a_handler_that_exits_does_not_end_the_loop(loops: Pools) -> N
     outcomes = {record.offset: record.outcome for record in ended(pool, 4)}
     assert isinstance(outcomes[1], Failed)
     assert isinstance(outcomes[1].error, SystemExit)
-    assert [outcomes[offset] for offset in (2, 3, 4)] == [None, None, None]
+    assert [outcomes[offset] for offset in (2, 3, 4)] == [NO_RESULTS] * 3
     pool.hand(a_run(5, 6))
-    assert [record.outcome for record in ended(pool, 2)] == [None, None]
+    assert [record.outcome for record in ended(pool, 2)] == [NO_RESULTS] * 2
 
 
 def test_a_handler_that_cancels_every_task_takes_no_record_along(loops: Pools) -> None:
@@ -495,14 +497,14 @@ def test_a_handler_that_cancels_every_task_takes_no_record_along(loops: Pools) -
             for task in asyncio.all_tasks():
                 task.cancel()
         await asyncio.sleep(0)
-        return None
+        return NO_RESULTS
 
     pool = loops(work)
     pool.start()
     pool.hand(a_run(1, 2, 3))
     outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
     assert isinstance(outcomes[1], Failed)
-    assert [outcomes[offset] for offset in (2, 3)] == [None, None]
+    assert [outcomes[offset] for offset in (2, 3)] == [NO_RESULTS] * 2
 
 
 def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
@@ -510,7 +512,7 @@ def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
 
     async def work(_record: Record, _began: float) -> Outcome:
         await asyncio.to_thread(release.wait, WAIT_S)
-        return None
+        return NO_RESULTS
 
     pool = loops(work, 3)
     pool.start()
@@ -547,7 +549,7 @@ def test_a_record_runs_on_the_loop_or_is_withdrawn_and_never_both(loops: Pools) 
 
     async def work(record: Record, _began: float) -> Outcome:
         ran.append(record.offset)
-        return None
+        return NO_RESULTS
 
     pool = loops(work)
     pool.start()
@@ -559,7 +561,7 @@ def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) 
 
     async def work(record: Record, _began: float) -> Outcome:
         begun.append(record.offset)
-        return None
+        return NO_RESULTS
 
     pool = loops(work)
     run = a_run(1)
@@ -576,7 +578,7 @@ def test_a_loop_begins_nothing_that_it_hears_of_with_its_stop(loops: Pools) -> N
 
     async def work(record: Record, _began: float) -> Outcome:
         begun.append(record.offset)
-        return None
+        return NO_RESULTS
 
     pool = loops(work)
     pool.hand(a_run(1))

@@ -1,5 +1,6 @@
 """What a handler returns becomes these records, byte for byte (DESIGN 3 and 4)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
@@ -9,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from kworker.core.message import HeaderList
-from kworker.core.outcome import Output, Result, Unpublishable
+from kworker.core.outcome import NO_RESULTS, Output, Result, Unpublishable
 from kworker.core.record import Record
-from kworker.worker.handlers.results import Results
+from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.topic_limits import TopicFacts
 from tests.support.records import a_partition, a_record
 
@@ -24,18 +25,18 @@ class Order(BaseModel):
     note: Any = None
 
 
-def results(limit: int = 100_000) -> Results:
+def an_encoder(limit: int = 100_000) -> ResultEncoder:
     facts = TopicFacts([RESULTS, FURTHER])
     facts.learn({RESULTS: limit, FURTHER: limit}, {})
-    return Results(RESULTS, [FURTHER], facts)
+    return ResultEncoder(RESULTS, [FURTHER], facts)
 
 
 def source(**fields: Any) -> Record:
     return a_record(a_partition(number=3), 42, **{"key": b"k", **fields})
 
 
-def outputs(returned: Any, record: Record | None = None) -> list[Output]:
-    return results().outputs(record or source(), returned) or []
+def outputs(returned: Any, record: Record | None = None) -> Sequence[Output]:
+    return an_encoder().encode(record or source(), returned).outputs
 
 
 def one(returned: Any, record: Record | None = None) -> Output:
@@ -44,9 +45,9 @@ def one(returned: Any, record: Record | None = None) -> Output:
 
 
 def test_none_is_the_filter() -> None:
-    assert results().outputs(source(), None) is None
-    assert results().outputs(source(), []) is None
-    assert results().outputs(source(), [None, None]) is None
+    assert an_encoder().encode(source(), None) is NO_RESULTS
+    assert an_encoder().encode(source(), []) is NO_RESULTS
+    assert an_encoder().encode(source(), [None, None]) is NO_RESULTS
 
 
 @pytest.mark.parametrize(
@@ -217,21 +218,21 @@ def test_a_result_of_wrong_types_is_unpublishable(returned: Any) -> None:
 
 def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
     """One oversized record would fail its whole batch, again on every retry."""
-    limited = results(limit=1000)
+    limited = an_encoder(limit=1000)
     overhead = one(b"").size
-    [fits] = limited.outputs(source(), bytes(1000 - overhead)) or []
+    [fits] = limited.encode(source(), bytes(1000 - overhead)).outputs
     assert fits.size == 1000
     with pytest.raises(Unpublishable, match=r"orders\.results takes 1000"):
-        limited.outputs(source(), bytes(1001 - overhead))
+        limited.encode(source(), bytes(1001 - overhead))
 
 
 def test_each_topic_has_its_own_limit() -> None:
     facts = TopicFacts([RESULTS, FURTHER])
     facts.learn({RESULTS: 500, FURTHER: 5000}, {})
-    made = Results(RESULTS, [FURTHER], facts)
-    assert made.outputs(source(), Result(bytes(1000), topic=FURTHER))
+    encoder = ResultEncoder(RESULTS, [FURTHER], facts)
+    assert encoder.encode(source(), Result(bytes(1000), topic=FURTHER)).outputs
     with pytest.raises(Unpublishable):
-        made.outputs(source(), Result(bytes(1000)))
+        encoder.encode(source(), Result(bytes(1000)))
 
 
 def test_a_fact_that_the_brokers_did_not_tell_stays() -> None:
@@ -263,14 +264,14 @@ def test_the_size_covers_header_names_of_any_script() -> None:
     ],
 )
 def test_a_replays_results_say_so_unless_the_event_was_never_done(
-    returned: Any, claim: object, headers: HeaderList
+    returned: Any, claim: str | None, headers: HeaderList
 ) -> None:
     """Tables skip them; but what was claimed ends here first. Without an id nobody knows."""
     facts = TopicFacts([RESULTS])
     facts.learn({RESULTS: 100_000}, {})
     record = source()
     record.claim = claim
-    [output] = Results(RESULTS, [], facts, "0a1b2c").outputs(record, returned) or []
+    [output] = ResultEncoder(RESULTS, [], facts, "0a1b2c").encode(record, returned).outputs
     assert output.headers == headers
 
 

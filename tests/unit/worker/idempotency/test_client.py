@@ -9,7 +9,7 @@ import pytest
 
 from kworker.clients.memory_redis import MemoryRedisSuspects
 from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, Claimed, Done, Ended, Exchange
-from kworker.core.outcome import Failed, Output
+from kworker.core.outcome import NO_RESULTS, Failed, Output, Results
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
 from kworker.instance.crash_journal import Journal, Watched, packed
@@ -244,8 +244,8 @@ def test_the_outcome_of_a_handler_that_outlived_its_partition_is_handed_on(
     a.claimant.outlived([with_outcome(old, [Output("results", b"k", b"v", [])])])
     a.step()
     assert b.ask(new).ended == [new]
-    assert isinstance(new.outcome, list)
-    assert [(o.topic, o.key, o.value) for o in new.outcome] == [("results", b"k", b"v")]
+    assert isinstance(new.outcome, Results)
+    assert [(o.topic, o.key, o.value) for o in new.outcome.outputs] == [("results", b"k", b"v")]
     assert b.claimant.ready == 0
     b.claimant.settled([new])
     b.step()
@@ -263,7 +263,7 @@ def test_a_duplicate_of_what_was_handed_on_waits_until_it_is_published(
     a.step()
     assert busy(b.ask(duplicate)) == [duplicate]
     assert b.ask(new).ended == [new]
-    assert new.outcome is None
+    assert new.outcome is NO_RESULTS
     b.claimant.settled([new])
     assert b.ask(duplicate).duplicates == [duplicate]
 

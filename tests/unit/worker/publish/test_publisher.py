@@ -1,14 +1,14 @@
 """The publisher over the twin's producer: settled means that every output is in Kafka."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kworker.clients.memory import MemoryKafka, MemoryProducer
-from kworker.core.outcome import Output
+from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Backlog, BacklogPolicy
 from kworker.worker.publish.publisher import Publisher
@@ -65,7 +65,7 @@ class Stage:
         condemned, self.backlog.condemned = self.backlog.condemned, []
         for each in condemned:
             self.condemned.append(each.record)
-            self.backlog.release(each.record)
+            self.backlog.let_go([each.record])
         return settled
 
     def turn_until_idle(self) -> None:
@@ -87,9 +87,9 @@ class Stage:
         return Counter(raw.value() for raw in self.kafka.records("results"))
 
 
-def of(record: Record) -> list[Output]:
-    assert isinstance(record.outcome, list)
-    return record.outcome
+def of(record: Record) -> Sequence[Output]:
+    assert isinstance(record.outcome, Results)
+    return record.outcome.outputs
 
 
 def values_of(record: Record) -> list[bytes | None]:

@@ -8,12 +8,14 @@ import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.headers import Source
+from kworker.core.outcome import Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.handlers.completions import Ended
 from kworker.worker.handlers.thread_pool import Take
 from kworker.worker.quarantine.child import Cell, Parent
 from kworker.worker.quarantine.pipe import Frames, Run, frame
+from tests.support.records import outcome_of
 
 
 class Pool:
@@ -41,9 +43,9 @@ class Pool:
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
         return []
 
-    def end(self, outcome: object = None) -> None:
+    def end(self, outcome: Outcome | list[Output] | None = None) -> None:
         record = self.has.popleft()
-        record.outcome = outcome  # type: ignore[assignment]
+        record.outcome = outcome_of(outcome)
         self.ended.add(record)
 
 
