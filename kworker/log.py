@@ -12,7 +12,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from kworker.config.model import Log
+from kworker.config.model import LogSettings
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event")
@@ -21,7 +21,7 @@ _KINDS_MOST = 500
 _identity: dict[str, Any] = {}
 
 
-def configure(log: Log) -> None:
+def configure(log: LogSettings) -> None:
     """Called once in each process, and again at a reload; children inherit it over the fork."""
     level = _LEVELS[log.level]
     structlog.configure(
@@ -114,7 +114,7 @@ def _identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
     return {**_identity, "pid": os.getpid(), **event}
 
 
-def _renderers(log: Log) -> list[structlog.typing.Processor]:
+def _renderers(log: LogSettings) -> list[structlog.typing.Processor]:
     if log.format == "console" or (log.format == "auto" and sys.stderr.isatty()):
         return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     return [

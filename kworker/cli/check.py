@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
 from kworker.config import toml_file
-from kworker.config.model import Config, Spark, format_size
+from kworker.config.model import Config, SparkSettings, format_size
 from kworker.config.rules import memory_ceiling
 from kworker.core.duration import format_duration
 from kworker.core.offset_map import unsettled_max
@@ -22,7 +22,7 @@ from kworker.preflight.preflight import Finding
 app = typer.Typer()
 
 
-class Done(NamedTuple):
+class FinishedCheck(NamedTuple):
     """One check, made."""
 
     title: str
@@ -33,14 +33,14 @@ class Done(NamedTuple):
         return preflight.exit_code(self.findings)
 
 
-Run = Callable[[Config], list[Finding]]
+CheckFunction = Callable[[Config], list[Finding]]
 
-_OFFLINE: dict[str, Run] = {
+_OFFLINE: dict[str, CheckFunction] = {
     "handlers import": preflight.handlers,
     "Kafka's clients take their properties": preflight.clients,
     "Java and pyspark are here": preflight.spark,
 }
-_ONLINE: dict[str, Run] = {
+_ONLINE: dict[str, CheckFunction] = {
     "brokers answer, topics are there": preflight.online,
     "committed positions are told": preflight.positions,
     "Redis answers": preflight.redis,
@@ -69,7 +69,9 @@ def check(
             raise typer.Exit(error.exit_code) from None
         raise
     checks = {**_OFFLINE, **(_ONLINE if online else {})}
-    done = [Done(title, run(loaded)) for title, run in checks.items() if _applies(loaded, run)]
+    done = [
+        FinishedCheck(title, run(loaded)) for title, run in checks.items() if _applies(loaded, run)
+    ]
     code = preflight.exit_code(finding for each in done for finding in each.findings)
     if as_json:
         _print_json(_as_data(loaded, done, code))
@@ -78,12 +80,15 @@ def check(
     raise typer.Exit(code)
 
 
-def _applies(config: Config, run: Run) -> bool:
-    needs: dict[Run, object] = {preflight.redis: config.idempotency, preflight.spark: config.spark}
+def _applies(config: Config, run: CheckFunction) -> bool:
+    needs: dict[CheckFunction, object] = {
+        preflight.redis: config.idempotency,
+        preflight.spark: config.spark,
+    }
     return needs.get(run, config) is not None
 
 
-def _as_data(config: Config, done: Sequence[Done], code: ExitCode) -> dict[str, Any]:
+def _as_data(config: Config, done: Sequence[FinishedCheck], code: ExitCode) -> dict[str, Any]:
     ceiling = memory_ceiling(config)
     return {
         "file": str(config.file),
@@ -115,7 +120,7 @@ def _print_json(data: dict[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=2))
 
 
-def _print(config: Config, done: Sequence[Done]) -> None:
+def _print(config: Config, done: Sequence[FinishedCheck]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"{config.name}, as {config.file} says", style="bold"))
     for each in done:
@@ -138,7 +143,7 @@ def _print(config: Config, done: Sequence[Done]) -> None:
         console.print(Text(f"  · {line}"))
 
 
-def spark_memory(spark: Spark) -> str:
+def spark_memory(spark: SparkSettings) -> str:
     """What the job's JVM may take, and why."""
     own = spark.conf.get("spark.driver.memory")
     heap = own or format_size(spark_heap_bytes())

@@ -19,8 +19,8 @@ from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config
 from kworker.config.topics import source_topics
-from kworker.core.offset_map import Committed, Identity, Settled, origin_of, same_topic
-from kworker.core.positions import Goal, Standing
+from kworker.core.offset_map import Committed, Settled, TopicIdentity, origin_of, same_topic
+from kworker.core.positions import Goal, GroupPosition
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.instance.state_folder import StateFolder
 
@@ -49,7 +49,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         print_partitions(["committed", "low", "high", "lag"], [_stands(row) for row in rows])
 
 
-def _stands(row: Standing) -> Sequence[object]:
+def _stands(row: GroupPosition) -> Sequence[object]:
     notes = []
     if row.expired:
         notes.append(f"{row.expired:,} expired before they were read")
@@ -124,7 +124,7 @@ def _sources(config: Config, admin: "Admin") -> list[str]:
     return source_topics(config, admin.topic_names())
 
 
-def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[Standing]:
+def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[GroupPosition]:
     """Every partition of the topics. Raises ConfigError for missing ones."""
     known = admin.topics(topics)
     if missing := [name for name in topics if name not in known]:
@@ -141,13 +141,13 @@ def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[St
 
 
 def _standing(
-    at: tuple[str, int], held: Committed | None, identity: Identity | None, low: int, high: int
-) -> Standing:
+    at: tuple[str, int], held: Committed | None, identity: TopicIdentity | None, low: int, high: int
+) -> GroupPosition:
     if held is None:
-        return Standing(*at, None, low, high)
+        return GroupPosition(*at, None, low, high)
     beyond = Settled.of(held, identity, at).count_beyond
     same = identity and same_topic(held, origin_of(identity, at))
-    return Standing(*at, held.position, low, high, beyond, made_again=same is False)
+    return GroupPosition(*at, held.position, low, high, beyond, made_again=same is False)
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:
@@ -162,15 +162,15 @@ def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequen
 
 
 def _chosen(
-    rows: Sequence[Standing], topics: Sequence[str], partition: int | None
-) -> list[Standing]:
+    rows: Sequence[GroupPosition], topics: Sequence[str], partition: int | None
+) -> list[GroupPosition]:
     found = [row for row in rows if row.topic in topics and partition in (None, row.partition)]
     if not found:
         raise UsageError(f"--partition {partition}: {', '.join(topics)} has no such partition")
     return found
 
 
-def _refuse_without_positions(config: Config, rows: Sequence[Standing]) -> None:
+def _refuse_without_positions(config: Config, rows: Sequence[GroupPosition]) -> None:
     """A group with some is one that goes on, and begins at the earliest where it has none."""
     if all(row.committed is None for row in rows):
         raise KworkerError(
@@ -179,7 +179,9 @@ def _refuse_without_positions(config: Config, rows: Sequence[Standing]) -> None:
         )
 
 
-def _warn_of_requeue(config: Config, rows: Sequence[Standing], chosen: Sequence[Standing]) -> None:
+def _warn_of_requeue(
+    config: Config, rows: Sequence[GroupPosition], chosen: Sequence[GroupPosition]
+) -> None:
     """Its positions may be lost like the others, and nobody can know what of it was done."""
     lost = [row for row in rows if row.topic == config.requeue_topic and row not in chosen]
     count = sum(row.high - row.low for row in lost if row.committed is None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kworker.clock import now_ms
-from kworker.core.positions import Goal, Move, Offset, Standing, Time
+from kworker.core.positions import Goal, GroupPosition, Move, Offset, Time
 from kworker.core.times import EPOCH_MS_MIN, parse_time
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def parse_goal(text: str) -> Goal:
         raise ValueError(f'expected {GOALS}, got "{text}"') from None
 
 
-def moves(admin: "Admin", rows: Sequence[Standing], goal: Goal) -> list[Move]:
+def moves(admin: "Admin", rows: Sequence[GroupPosition], goal: Goal) -> list[Move]:
     """Where each partition goes; asks the brokers only for a time."""
     match goal:
         case "earliest":

@@ -11,12 +11,13 @@ from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.config.model import Config
+from kworker.core.headers import SourcePosition
 from kworker.core.times import ago, iso
 from kworker.errors import KworkerError, UsageError
 
 if TYPE_CHECKING:
     from kworker.core.headers import Source
-    from kworker.instance.rejections import Place, Refusals
+from kworker.instance.rejections import Rejections
 
 app = typer.Typer()
 _PANEL = "Repair"
@@ -44,7 +45,7 @@ def reject(
     have the partition; kept over restarts until the record is settled in any way,
     or for a day.
     """
-    from kworker.instance.rejections import Refusals
+    from kworker.instance.rejections import Rejections
     from kworker.instance.state_folder import StateFolder
 
     if listing == (record is not None) or (listing and undo):
@@ -52,7 +53,7 @@ def reject(
     loaded = toml_file.load(config)
     folder = StateFolder(loaded.state_dir)
     folder.make()
-    refusals = Refusals(folder.rejected)
+    refusals = Rejections(folder.rejected)
     if record is None:
         _list(refusals, as_json=as_json)
         return
@@ -67,14 +68,14 @@ def reject(
         typer.echo(f"{said}; kworker reject --undo {record} takes that back")
 
 
-def _place(text: str) -> "Place":
+def _place(text: str) -> "SourcePosition":
     found = _PLACE.fullmatch(text)
     if found is None:
         raise UsageError(f'reject: "{text}" is no TOPIC:PARTITION:OFFSET, such as orders:3:1042')
     return found[1], int(found[2]), int(found[3])
 
 
-def _found(config: Config, place: "Place") -> "Source":
+def _found(config: Config, place: "SourcePosition") -> "Source":
     # Imported by what needs a broker only: `kworker --help` does not.
     from kworker.cli.dead.access import TIMEOUT_S
     from kworker.clients.admin import Admin
@@ -88,7 +89,7 @@ def _found(config: Config, place: "Place") -> "Source":
         return Search(config, admin, reader).find(place)
 
 
-def _list(refusals: "Refusals", *, as_json: bool) -> None:
+def _list(refusals: "Rejections", *, as_json: bool) -> None:
     standing = refusals.standing()
     rows = [
         {
@@ -107,7 +108,7 @@ def _list(refusals: "Refusals", *, as_json: bool) -> None:
         typer.echo("no record is rejected and has not ended yet")
 
 
-def _undo(refusals: "Refusals", record: str, place: "Place") -> None:
+def _undo(refusals: "Rejections", record: str, place: "SourcePosition") -> None:
     if not refusals.undo(place):
         raise KworkerError(
             f"reject: {record} is not rejected, or has ended since; kworker reject --list shows"
@@ -130,10 +131,10 @@ def resume(
     They are tried now and then, and go on by themselves once ten succeed in a row.
     """
     from kworker.instance.state_folder import StateFolder
-    from kworker.supervisor.control.client import Client
+    from kworker.supervisor.control.client import ControlClient
 
     if not accept_dead:
         raise UsageError("resume: nothing but --accept-dead is there to resume")
     loaded = toml_file.load(config)
-    reply = Client(loaded.name, StateFolder(loaded.state_dir)).ask("accept_dead")
+    reply = ControlClient(loaded.name, StateFolder(loaded.state_dir)).ask("accept_dead")
     typer.echo(f"{reply['workers']} workers let die what their breakers hold")

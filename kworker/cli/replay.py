@@ -23,8 +23,8 @@ from kworker.errors import KworkerError, UsageError
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
-    from kworker.replay.ranges import Course, Window
-    from kworker.replay.replay import Replay, Survey
+    from kworker.replay.ranges import OffsetRanges, TimeRange
+    from kworker.replay.replay import Replay, ReplaySurvey
 
 app = typer.Typer()
 
@@ -70,29 +70,29 @@ def replay(
 
     Ctrl-C lets what is in hand end, for drain_timeout at most; a second one, not.
     """
-    from kworker.replay.ranges import Course
+    from kworker.replay.ranges import OffsetRanges
 
     loaded = toml_file.load(config)
     window = _window(from_, to, every)
     admin = _admin(loaded)
     found = _survey(loaded, admin, window)
-    course = Course(found.spans, window, found.settled)
+    course = OffsetRanges(found.spans, window, found.settled)
     if dry_run or not found.spans:
         _tell_plan(loaded, course, as_json=as_json)
     else:
         _run(loaded, admin, course, force=force, as_json=as_json)
 
 
-def _window(from_: str | None, to: str | None, every: bool) -> "Window":
+def _window(from_: str | None, to: str | None, every: bool) -> "TimeRange":
     """Raises UsageError."""
-    from kworker.replay.ranges import Window
+    from kworker.replay.ranges import TimeRange
 
     if every and not from_ and not to:
-        return Window()
+        return TimeRange()
     if every or not from_ or not to:
         raise UsageError("replay: either --from and --to, or --all")
     now = now_ms()
-    window = Window(_time("--from", from_, now), _time("--to", to, now))
+    window = TimeRange(_time("--from", from_, now), _time("--to", to, now))
     if window.empty:
         raise UsageError(f"replay: nothing lies between --from {from_} and --to {to}")
     return window
@@ -105,13 +105,13 @@ def _time(option: str, text: str, now: int) -> int:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _survey(config: Config, admin: "Admin", window: "Window") -> "Survey":
+def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurvey":
     from kworker.replay.replay import survey
 
     return survey(config, admin, window)
 
 
-def _tell_plan(config: Config, course: "Course", *, as_json: bool) -> None:
+def _tell_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> None:
     """What would run. For a window of time all is read, since no offset tells where it ends."""
     counts = _counts(config, course) if course.bounded or not course.spans else None
     rows = [
@@ -140,7 +140,7 @@ def _tell_plan(config: Config, course: "Course", *, as_json: bool) -> None:
         typer.echo(f"{records:,} records would be replayed")
 
 
-def _counts(config: Config, course: "Course") -> dict[tuple[str, int], int]:
+def _counts(config: Config, course: "OffsetRanges") -> dict[tuple[str, int], int]:
     from kworker.clients.reader import TopicReader
 
     reader = TopicReader(admin_properties(config), config.name, timeout_s=TIMEOUT_S)
@@ -148,7 +148,9 @@ def _counts(config: Config, course: "Course") -> dict[tuple[str, int], int]:
         return course.counted(reader.records)
 
 
-def _run(config: Config, admin: "Admin", course: "Course", *, force: bool, as_json: bool) -> None:
+def _run(
+    config: Config, admin: "Admin", course: "OffsetRanges", *, force: bool, as_json: bool
+) -> None:
     """Raises Exit for an interrupted one."""
     from kworker.replay.replay import Replay, known_facts, replayed
 
@@ -217,7 +219,7 @@ class Interrupts:
 
 
 @contextmanager
-def _shown(course: "Course", interrupts: Interrupts) -> Iterator[Any]:
+def _shown(course: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
     """What to call with the replay every turn: on a terminal, a bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

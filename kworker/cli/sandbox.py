@@ -17,7 +17,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Folder = Annotated[Path, typer.Option("--dir", help="Where data, logs and settings are kept.")]
+FolderOption = Annotated[
+    Path, typer.Option("--dir", help="Where data, logs and settings are kept.")
+]
 
 
 def _say(line: str) -> None:
@@ -26,7 +28,7 @@ def _say(line: str) -> None:
 
 @app.command()
 def up(
-    folder: Folder = Path(".sandbox"),
+    folder: FolderOption = Path(".sandbox"),
     kafka: Annotated[bool | None, typer.Option(help="With brokers.", show_default="yes")] = None,
     redis: Annotated[bool | None, typer.Option(help="With Redis.", show_default="yes")] = None,
     kafka_port: Annotated[
@@ -68,7 +70,7 @@ def up(
 
 @app.command()
 def down(
-    folder: Folder = Path(".sandbox"),
+    folder: FolderOption = Path(".sandbox"),
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove data, logs and settings.")] = False,
 ) -> None:
     """Stop what runs; the data stays for the next `up`."""
@@ -78,7 +80,7 @@ def down(
 
 @app.command()
 def status(
-    folder: Folder = Path(".sandbox"),
+    folder: FolderOption = Path(".sandbox"),
     as_json: JsonOption = False,
 ) -> None:
     """Tell what runs, and where; exit code 3 when not all of it does."""

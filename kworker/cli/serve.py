@@ -8,8 +8,8 @@ from kworker import log
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.errors import ExitCode
-from kworker.supervisor.preflight_child import Report
-from kworker.supervisor.service import Parts
+from kworker.supervisor.preflight_child import PreflightReport
+from kworker.supervisor.service import Wiring
 from kworker.supervisor.supervisor import Supervisor
 
 
@@ -22,7 +22,7 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
 
     log.configure(config.log)
     began = time.monotonic()
-    parts = Parts(
+    parts = Wiring(
         body=partial(worker.run, began=began),
         delay=partial(process.run, began=began),
         preflight=_preflight,
@@ -31,7 +31,7 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
     return Supervisor(config, parts, ready_fd).run()
 
 
-def _preflight(config: Config) -> Report:
+def _preflight(config: Config) -> PreflightReport:
     from kworker.preflight import preflight, second_copy
 
     findings = preflight.before_start(config)
@@ -40,7 +40,7 @@ def _preflight(config: Config) -> Report:
     sorted_by: dict[ExitCode, list[str]] = {}
     for finding in [*findings, *others.findings]:
         sorted_by.setdefault(finding.exit_code, []).append(str(finding))
-    return Report(
+    return PreflightReport(
         problems=sorted_by.get(ExitCode.CONFIG, []),
         taken=sorted_by.get(ExitCode.ALREADY_RUNNING, []),
         unreachable=sorted_by.get(ExitCode.UNREACHABLE, []),

@@ -60,10 +60,10 @@ def stop(
     ] = False,
 ) -> None:
     """Drain the service and wait until it is gone; --timeout is how long."""
-    from kworker.supervisor.control.client import Client, Mute
+    from kworker.supervisor.control.client import ControlClient, Mute
 
     loaded = toml_file.load(config)
-    client = Client(loaded.name, _folder(loaded))
+    client = ControlClient(loaded.name, _folder(loaded))
     supervisor = client.supervisor()
     end_at = time.monotonic() + _seconds(timeout) if timeout else None
     end: dict[str, Any] | None = None
@@ -143,37 +143,37 @@ def dump(config: ConfigOption = None) -> None:
 
 def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
     from kworker.cli.serve import serve
-    from kworker.supervisor.daemon import Ended, Ready, Waiting, launch
+    from kworker.supervisor.daemon import DaemonExited, DaemonReady, DaemonWaiting, launch
 
     folder = _folder(loaded)
     folder.make()
     folder.check_free()
     match launch(lambda ready_fd: serve(loaded, config, ready_fd), folder.log, timeout_s):
-        case Ready(pid):
+        case DaemonReady(pid):
             typer.echo(f"{loaded.name} is ready, pid {pid}, log {folder.log}")
-        case Waiting():
+        case DaemonWaiting():
             raise Unreachable(
                 f"{loaded.name} is not ready after {timeout_s:g} s and goes on waiting:"
                 " `kworker status` says what for, `kworker stop` ends it"
             )
-        case Ended(code, words):
+        case DaemonExited(code, words):
             typer.echo(words, err=True)
             typer.echo(f"kworker: {loaded.name} ended at its start; see {folder.log}", err=True)
             raise typer.Exit(code)
 
 
 def _roll(loaded: Config, verb: str) -> None:
-    from kworker.supervisor.control.client import Client
+    from kworker.supervisor.control.client import ControlClient
 
-    if _shown(Client(loaded.name, _folder(loaded)).follow(verb), None) is None:
+    if _shown(ControlClient(loaded.name, _folder(loaded)).follow(verb), None) is None:
         raise KworkerError(f"{loaded.name} ended during the {verb}")
     typer.echo(f"{loaded.name}: {verb} done")
 
 
 def _ask(loaded: Config, verb: str, **arguments: object) -> dict[str, Any]:
-    from kworker.supervisor.control.client import Client
+    from kworker.supervisor.control.client import ControlClient
 
-    return Client(loaded.name, _folder(loaded)).ask(verb, **arguments)
+    return ControlClient(loaded.name, _folder(loaded)).ask(verb, **arguments)
 
 
 def _folder(loaded: Config) -> Any:

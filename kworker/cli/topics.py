@@ -42,7 +42,7 @@ Replication = Annotated[
 
 
 @dataclass
-class Outcome:
+class CreateOutcome:
     """What `create` did."""
 
     created: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ def create(
     """
     loaded = toml_file.load(config)
     admin = _admin(loaded)
-    outcome = Outcome()
+    outcome = CreateOutcome()
     if partitions:
         _create_sources(loaded, admin, partitions, replication or -1, outcome)
     if not outcome.failed:
@@ -79,7 +79,7 @@ def create(
 
 
 def _create_sources(
-    config: Config, admin: "Admin", partitions: int, replication: int, outcome: Outcome
+    config: Config, admin: "Admin", partitions: int, replication: int, outcome: CreateOutcome
 ) -> None:
     if config.source.pattern:
         return  # which no name can be made of
@@ -87,7 +87,7 @@ def _create_sources(
     _create(admin, wanted, outcome)
 
 
-def _create_own(config: Config, admin: "Admin", outcome: Outcome) -> None:
+def _create_own(config: Config, admin: "Admin", outcome: CreateOutcome) -> None:
     planned = plan(config, _sources(config, admin))
     known = admin.topics([spec.name for spec in planned], SETTINGS)
     _create(admin, planned, outcome)
@@ -114,7 +114,7 @@ def _sources(config: Config, admin: "Admin") -> dict[str, TopicInfo]:
     return found
 
 
-def _create(admin: "Admin", wanted: Sequence[TopicSpec], outcome: Outcome) -> None:
+def _create(admin: "Admin", wanted: Sequence[TopicSpec], outcome: CreateOutcome) -> None:
     known = admin.topics([spec.name for spec in wanted])
     new = [spec for spec in wanted if spec.name not in known]
     failed = admin.create(new)
@@ -134,7 +134,7 @@ def _wait_for(admin: "Admin", names: Sequence[str]) -> None:
         time.sleep(POLL_S)
 
 
-def _say(outcome: Outcome) -> None:
+def _say(outcome: CreateOutcome) -> None:
     for name in outcome.created:
         typer.echo(f"created  {name}")
     for name in outcome.existing:

@@ -29,13 +29,12 @@ from confluent_kafka.admin import (
 from kworker.clients.kafka import committed_in
 from kworker.clients.watch import NO_ID
 from kworker.config.topics import TopicInfo, TopicSpec
-from kworker.core.offset_map import Committed, Identity
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import Committed, TopicIdentity
 from kworker.errors import KworkerError, Unreachable
 
 T = TypeVar("T")
 
-At = tuple[str, int]
-"""A topic and a partition."""
 
 RETRY_S = 0.2
 _HIDDEN_S = 2.0  # in which positions are told, or hidden
@@ -50,7 +49,7 @@ SILENT.propagate = False
 _WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state .*$")
 
 
-class Refused(KworkerError):
+class AdminRequestError(KworkerError):
     """Kafka answered, and would not."""
 
 
@@ -65,7 +64,7 @@ class GroupMember(NamedTuple):
 class Admin:
     """A short-lived administrator's client; every call blocks for `timeout_s` at most.
 
-    Calls raise `Unreachable` when no broker answers, `Refused` when one says no.
+    Calls raise `Unreachable` when no broker answers, `AdminRequestError` when one says no.
     """
 
     def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:
@@ -77,7 +76,7 @@ class Admin:
             with_callback: dict[str, Any] = {**properties, "error_cb": self._on_error}
             self._client = AdminClient(with_callback, logger=SILENT)
         except KafkaException as error:
-            raise Refused(reason_of(error)) from None
+            raise AdminRequestError(reason_of(error)) from None
 
     def cluster_id(self) -> str:
         """Which cluster this is."""
@@ -122,22 +121,24 @@ class Admin:
         for name, future in futures.items():
             try:
                 self._result(future)
-            except Refused as error:
+            except AdminRequestError as error:
                 failures[name] = str(error)
         return failures
 
-    def identities(self, topics: Iterable[str]) -> dict[str, Identity]:
+    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
         """Which topics these are, without those of which the brokers do not tell."""
         cluster_id, limit = self.cluster_id(), {"request_timeout": self._timeout_s}
         described = self._client.describe_topics(TopicCollection(list(topics)), **limit)
-        found: dict[str, Identity] = {}
+        found: dict[str, TopicIdentity] = {}
         for name, future in described.items():
-            with suppress(Refused):
+            with suppress(AdminRequestError):
                 topic_id = str(self._result(future).topic_id)
-                found |= {name: Identity(cluster_id, topic_id)} if topic_id != NO_ID else {}
+                found |= {name: TopicIdentity(cluster_id, topic_id)} if topic_id != NO_ID else {}
         return found
 
-    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, Committed]:
+    def group_offsets(
+        self, group: str, partitions: Iterable[PartitionId]
+    ) -> dict[PartitionId, Committed]:
         """What a group has committed, without the partitions where it has nothing."""
         asked = [TopicPartition(*at) for at in partitions]
         with self._beside(group) as consumer:
@@ -146,7 +147,7 @@ class Admin:
         held = {(tp.topic, tp.partition): committed_in(tp) for tp in found}
         return {at: each for at, each in held.items() if each is not None}
 
-    def hidden_positions(self, group: str, partitions: Iterable[At]) -> list[At]:
+    def hidden_positions(self, group: str, partitions: Iterable[PartitionId]) -> list[PartitionId]:
         """Some of those whose positions a transaction hides that has not ended.
 
         Quick when there are none. `Unreachable` when the group's coordinator does not answer.
@@ -174,8 +175,8 @@ class Admin:
         """Their numbers."""
         return sorted(self._metadata().brokers)
 
-    def set_group_offsets(self, group: str, positions: Mapping[At, int]) -> None:
-        """Commits positions for a group without members; `Refused` when it has some."""
+    def set_group_offsets(self, group: str, positions: Mapping[PartitionId, int]) -> None:
+        """Commits positions for a group without members; `AdminRequestError` when it has some."""
         offsets = [TopicPartition(*at, position) for at, position in positions.items()]
         with self._beside(group) as consumer:
             done = self._coordinated(lambda: consumer.commit(offsets=offsets, asynchronous=False))
@@ -229,7 +230,7 @@ class Admin:
         ask = self._client.describe_consumer_groups
         return self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
 
-    def group_owners(self, group: str) -> dict[At, str]:
+    def group_owners(self, group: str) -> dict[PartitionId, str]:
         """Of each partition that a member has, its name: of its place, if it is static."""
         limit = {"request_timeout": self._timeout_s}
         ask = self._client.describe_consumer_groups
@@ -242,11 +243,11 @@ class Admin:
 
     def list_offsets(
         self,
-        partitions: Iterable[At],
+        partitions: Iterable[PartitionId],
         which: Literal["earliest", "latest"] | int,
         *,
         committed: bool = False,
-    ) -> dict[At, int]:
+    ) -> dict[PartitionId, int]:
         """The first offset that each partition holds, or the one after its last.
 
         With a number: the first of that time (ms) or later, -1 where there is none. With
@@ -263,7 +264,7 @@ class Admin:
 
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
-        def ask() -> dict[At, int]:
+        def ask() -> dict[PartitionId, int]:
             limit = {"request_timeout": self._timeout_s}
             futures = self._client.list_offsets(asked, isolation_level=level, **limit)
             found = ((tp, self._answer(future)) for tp, future in futures.items())
@@ -325,7 +326,7 @@ class Admin:
 
     def _told(self, error: KafkaException) -> KworkerError:
         reason = reason_of(error)
-        return self._unreachable(reason) if _code(error) in _ABSENT else Refused(reason)
+        return self._unreachable(reason) if _code(error) in _ABSENT else AdminRequestError(reason)
 
     def _unreachable(self, reason: str) -> Unreachable:
         self._client.poll(0)  # serves the callback that may know better why
@@ -389,10 +390,10 @@ def reason_of(error: KafkaException) -> str:
 def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
     for tp in answers:
         if tp.error:
-            raise Refused(f"{tp.topic}/{tp.partition}: {tp.error.str()}")
+            raise AdminRequestError(f"{tp.topic}/{tp.partition}: {tp.error.str()}")
 
 
-class Refusal(NamedTuple):
+class PropertyRefusal(NamedTuple):
     """What librdkafka has against a property; "" when it names none."""
 
     name: str
@@ -403,7 +404,7 @@ def refusals(
     kind: Literal["consumer", "producer"],
     properties: Mapping[str, Any],
     chosen: Collection[str] = (),
-) -> Iterator[Refusal]:
+) -> Iterator[PropertyRefusal]:
     """All that librdkafka says against these properties; asks no broker.
 
     Of two that do not go together, the one that the user has `chosen` is to blame.
@@ -411,7 +412,7 @@ def refusals(
     left = dict(properties)
     while reason := _refusal(kind, left):
         name = _culprit(kind, left, reason, chosen)
-        yield Refusal(name, reason)
+        yield PropertyRefusal(name, reason)
         if not name:
             return
         del left[name]

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 
 _LOG = structlog.get_logger()
@@ -15,16 +16,16 @@ _ASK_AGAIN_S = 0.5
 _LOOK_S = 0.02
 
 
-class Asking(Protocol):
+class PositionReader(Protocol):
     """What is needed of `KafkaConsumer` or its twin."""
 
     def positions(
-        self, partitions: Iterable[At], timeout_s: float
-    ) -> dict[At, Committed | None]: ...
-    def hidden(self, partitions: Iterable[At]) -> list[At]: ...
+        self, partitions: Iterable[PartitionId], timeout_s: float
+    ) -> dict[PartitionId, Committed | None]: ...
+    def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]: ...
 
 
-class Awaited:
+class AwaitedPositions:
     """Waits for the committed positions of an assignment, without which nothing can begin.
 
     Owned by the thread that polls, in whose callback the group waits anyway. A transaction
@@ -37,8 +38,8 @@ class Awaited:
         self._goes_on = goes_on
 
     def positions(
-        self, client: Asking, partitions: list[At], ready: Callable[[], None]
-    ) -> dict[At, Committed | None] | None:
+        self, client: PositionReader, partitions: list[PartitionId], ready: Callable[[], None]
+    ) -> dict[PartitionId, Committed | None] | None:
         """What the group holds of each; None when it was time to end before that was known.
 
         `ready` ends what hides positions and is our own, or raises Refused.
@@ -47,7 +48,7 @@ class Awaited:
             try:
                 ready()
                 held = client.positions(partitions, ASK_S)
-            except Refused as refused:
+            except KafkaRequestError as refused:
                 self._say(_why(client, partitions, refused))
                 if not self._rest():
                     held = None
@@ -71,10 +72,10 @@ class Awaited:
         return goes_on
 
 
-def _why(client: Asking, partitions: list[At], refused: Refused) -> str:
+def _why(client: PositionReader, partitions: list[PartitionId], refused: KafkaRequestError) -> str:
     try:
         hidden = client.hidden(partitions)
-    except Refused as silent:
+    except KafkaRequestError as silent:
         return f"committed positions unknown: the group's coordinator does not answer ({silent})"
     if not hidden:
         return f"committed positions unknown ({refused}); asks again"

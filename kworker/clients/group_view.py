@@ -6,8 +6,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from kworker.clients.admin import SILENT, Admin, Refused, reason_of
-from kworker.clients.kafka import At, committed_in
+from kworker.clients.admin import SILENT, Admin, AdminRequestError, reason_of
+from kworker.clients.kafka import committed_in
+from kworker.core.message import PartitionId
 
 _TIMEOUT_S = 5.0
 
@@ -20,14 +21,14 @@ class GroupView:
     topics; `owners` are the names of the members that have partitions.
     """
 
-    behind: Mapping[At, int]
-    owners: Mapping[At, str]
+    behind: Mapping[PartitionId, int]
+    owners: Mapping[PartitionId, str]
 
 
 class GroupWatcher:
     """Asks about one group, without being in it. Used by one thread at a time.
 
-    Every call blocks for some seconds at most. Raises `Unreachable`, or `Refused`.
+    Every call blocks for some seconds at most. Raises `Unreachable`, or `AdminRequestError`.
     """
 
     def __init__(self, properties: Mapping[str, Any], group: str) -> None:
@@ -57,11 +58,11 @@ class GroupWatcher:
         behind = {at: max(0, ends[at] - begins[at]) for at in partitions}
         return GroupView(behind, self._admin.group_owners(self._group))
 
-    def _positions(self, partitions: Collection[At]) -> dict[At, int]:
+    def _positions(self, partitions: Collection[PartitionId]) -> dict[PartitionId, int]:
         asked = [TopicPartition(*at) for at in partitions]
         try:
             answer = self._beside.committed(asked, timeout=_TIMEOUT_S)
         except KafkaException as error:
-            raise Refused(reason_of(error)) from None
+            raise AdminRequestError(reason_of(error)) from None
         held = {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
         return {at: each.position for at, each in held.items() if each is not None}

@@ -19,12 +19,9 @@ from confluent_kafka import (
 )
 
 from kworker.core.membership import Absence
-from kworker.core.message import RawMessage
+from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
-
-At = tuple[str, int]
-"""A topic and a partition."""
 
 LOST = int(OFFSET_INVALID)
 """Instead of a position: what the group holds, and where that is nothing, a GAP."""
@@ -32,7 +29,7 @@ LOST = int(OFFSET_INVALID)
 _LOG = logging.getLogger("librdkafka")
 
 
-class Trouble(Enum):
+class ConsumerEvent(Enum):
     """What an event that is not a record means for the worker."""
 
     END = auto()  # the end of a partition, at the event's offset
@@ -42,7 +39,7 @@ class Trouble(Enum):
     PASSING = auto()  # the client recovers by itself
 
 
-class Refused(Exception):
+class KafkaRequestError(Exception):
     """Kafka did not take a request; the text says why. `passing`: the same may work later."""
 
     def __init__(self, text: str, *, passing: bool) -> None:
@@ -54,7 +51,7 @@ class QueueFull(Exception):
     """The producer's buffer is full: poll, and try again."""
 
 
-class Oversized(Refused):
+class Oversized(KafkaRequestError):
     """A record is larger than its producer takes, and alone at fault."""
 
     def __init__(self, text: str) -> None:
@@ -70,7 +67,7 @@ class Fault(IntEnum):
     RECORD = 3  # its own, or that of one with the same report: the same for ever
 
 
-class Refusal(NamedTuple):
+class DeliveryRefusal(NamedTuple):
     """Why Kafka did not take a record; `sized`: it, or its batch, is too large."""
 
     fault: Fault
@@ -82,23 +79,23 @@ class Refusal(NamedTuple):
 class Listener(Protocol):
     """Told of the group's decisions, on the thread that polls, inside `take`."""
 
-    def assigned(self, partitions: list[At]) -> None: ...
-    def revoked(self, partitions: list[At]) -> None: ...
-    def lost(self, partitions: list[At]) -> None: ...
+    def assigned(self, partitions: list[PartitionId]) -> None: ...
+    def revoked(self, partitions: list[PartitionId]) -> None: ...
+    def lost(self, partitions: list[PartitionId]) -> None: ...
     def committed(self, error: str | None) -> None: ...
 
 
 _TROUBLES = {
-    KafkaError._PARTITION_EOF: Trouble.END,
-    KafkaError._AUTO_OFFSET_RESET: Trouble.GAP,
-    KafkaError.OFFSET_OUT_OF_RANGE: Trouble.GAP,
-    KafkaError.FENCED_INSTANCE_ID: Trouble.FENCED,
-    KafkaError._FENCED: Trouble.FENCED,
-    KafkaError._FATAL: Trouble.FENCED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART: Trouble.MISSING,
-    KafkaError._UNKNOWN_TOPIC: Trouble.MISSING,
-    KafkaError._UNKNOWN_PARTITION: Trouble.MISSING,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: Trouble.MISSING,
+    KafkaError._PARTITION_EOF: ConsumerEvent.END,
+    KafkaError._AUTO_OFFSET_RESET: ConsumerEvent.GAP,
+    KafkaError.OFFSET_OUT_OF_RANGE: ConsumerEvent.GAP,
+    KafkaError.FENCED_INSTANCE_ID: ConsumerEvent.FENCED,
+    KafkaError._FENCED: ConsumerEvent.FENCED,
+    KafkaError._FATAL: ConsumerEvent.FENCED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: ConsumerEvent.MISSING,
+    KafkaError._UNKNOWN_TOPIC: ConsumerEvent.MISSING,
+    KafkaError._UNKNOWN_PARTITION: ConsumerEvent.MISSING,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ConsumerEvent.MISSING,
 }
 
 _STATISTICS_MS = 1000  # by which a client tells of its place in the group
@@ -122,18 +119,18 @@ _FAULTS = {
 _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
 
 
-def trouble_of(event: RawMessage) -> Trouble:
+def trouble_of(event: RawMessage) -> ConsumerEvent:
     """What `event.error()`, which is not None, stands for."""
     error = event.error()
     if error.fatal():
-        return Trouble.FENCED
-    return _TROUBLES.get(error.code(), Trouble.PASSING)
+        return ConsumerEvent.FENCED
+    return _TROUBLES.get(error.code(), ConsumerEvent.PASSING)
 
 
-def refusal_of(reports: Iterable[tuple[Any, Any]]) -> Refusal:
+def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
     """What delivery reports, errors and records, say of the outputs of one record."""
     return max(
-        Refusal(
+        DeliveryRefusal(
             _FAULTS.get(error.code(), Fault.TOPIC),
             message.topic(),
             error.str(),
@@ -143,11 +140,11 @@ def refusal_of(reports: Iterable[tuple[Any, Any]]) -> Refusal:
     )
 
 
-def refused_at_once(error: KafkaError) -> Refused:
+def refused_at_once(error: KafkaError) -> KafkaRequestError:
     """What a producer raises that does not take a record."""
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return Oversized(error.str())
-    return Refused(str(error), passing=True)
+    return KafkaRequestError(str(error), passing=True)
 
 
 class KafkaConsumer:
@@ -164,9 +161,9 @@ class KafkaConsumer:
         self._incremental = properties.get("group.protocol") == "consumer"
         self._properties = dict(properties)
         self._topics: list[str] = []
-        self._held: dict[At, int] = {}  # assigned and not resumed: where each begins
-        self._paused: set[At] = set()  # in the client
-        self._gone: set[At] = set()  # given up in the present call
+        self._held: dict[PartitionId, int] = {}  # assigned and not resumed: where each begins
+        self._paused: set[PartitionId] = set()  # in the client
+        self._gone: set[PartitionId] = set()  # given up in the present call
         self._early: list[RawMessage] = []  # came with the assignment: until that is resumed
         self._life = 0  # what an earlier client still has to say is not heard
         self._unheard: list[frozenset[tuple[str, int, int]]] = []  # commits whose answers are not
@@ -182,7 +179,7 @@ class KafkaConsumer:
         try:
             return Consumer({**self._properties, **told}, logger=_LOG)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=False) from None
+            raise KafkaRequestError(str(error.args[0]), passing=False) from None
 
     def renew(self) -> None:
         """Another client, with the same subscription, for one that is fenced for good."""
@@ -275,18 +272,20 @@ class KafkaConsumer:
         self._early += [raw for raw in early if _at(raw) not in older or _is_trouble(raw)]
         return [raw for raw in batch if _at(raw) not in self._held]
 
-    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, Committed | None]:
+    def positions(
+        self, partitions: Iterable[PartitionId], timeout_s: float
+    ) -> dict[PartitionId, Committed | None]:
         """What the group holds of each, None where it holds nothing. Raises Refused."""
         asked = [TopicPartition(*at) for at in partitions]
         try:
             answer = self._consumer.committed(asked, timeout=timeout_s)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), passing=True) from None
         if failed := [tp for tp in answer if tp.error]:
-            raise Refused(str(failed[0].error), passing=True)
+            raise KafkaRequestError(str(failed[0].error), passing=True)
         return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
-    def hidden(self, partitions: Iterable[At]) -> list[At]:
+    def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
         """Of partitions whose positions are not told, some that an open transaction hides.
 
         Waits for some seconds. Raises Refused when the group's coordinator does not answer.
@@ -298,20 +297,20 @@ class KafkaConsumer:
         try:
             beside.committed([TopicPartition(*at) for at in asked], timeout=_LOOK_S)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), passing=True) from None
         finally:
             beside.close()
-        found: list[At] = []
+        found: list[PartitionId] = []
         for at in asked:
             try:
                 self.positions([at], _LOOK_EACH_S)
-            except Refused:
+            except KafkaRequestError:
                 found.append(at)
             if len(found) == _HIDDEN_MOST:
                 break
         return found
 
-    def assign(self, positions: Mapping[At, int | None]) -> None:
+    def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
         """Takes up partitions at positions (None: the beginning; or LOST), paused.
 
         That is, nothing of them is returned before they are resumed; but the client fetches
@@ -325,7 +324,7 @@ class KafkaConsumer:
             self._consumer.assign(partitions)
         self._held.update(starts)
 
-    def unassign(self, partitions: Iterable[At]) -> None:
+    def unassign(self, partitions: Iterable[PartitionId]) -> None:
         """Answers a revoke or a loss."""
         gone = set(partitions)
         self._gone |= gone
@@ -338,31 +337,31 @@ class KafkaConsumer:
         else:
             self._consumer.unassign()
 
-    def pause(self, partitions: Iterable[At]) -> None:
+    def pause(self, partitions: Iterable[PartitionId]) -> None:
         asked = list(partitions)
         for at in asked:
             self._held.pop(at, None)
         self._paused.update(asked)
         self._consumer.pause([TopicPartition(*at) for at in asked])
 
-    def resume(self, partitions: Iterable[At]) -> None:
+    def resume(self, partitions: Iterable[PartitionId]) -> None:
         paused = [at for at in partitions if self._held.pop(at, None) is None]
         self._paused.difference_update(paused)
         self._consumer.resume([TopicPartition(*at) for at in paused])
 
-    def rewind(self, at: At, offset: int) -> None:
+    def rewind(self, at: PartitionId, offset: int) -> None:
         """The next record of a paused partition, when it is resumed, is the one at this offset."""
         self._early = [raw for raw in self._early if _at(raw) != at]
         self._consumer.seek(TopicPartition(*at, offset))
 
-    def commit(self, positions: Mapping[At, Committed]) -> None:
+    def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
         """Sends positions; `Listener.committed` hears of the end. Raises Refused."""
         try:
             self._consumer.commit(offsets=offsets_of(positions), asynchronous=True)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), passing=True) from None
 
-    def commit_now(self, positions: Mapping[At, Committed]) -> None:
+    def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
         """The same, waiting for the answer: only where the group itself waits for us.
 
         The library would wait for three time-outs of its socket, three minutes, when the
@@ -373,14 +372,14 @@ class KafkaConsumer:
         self.commit(positions)
         held = self.positions(positions, _COMMIT_S)
         if any(held[at] != each for at, each in positions.items()):
-            raise Refused("the group does not hold what was committed", passing=True)
+            raise KafkaRequestError("the group does not hold what was committed", passing=True)
 
-    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:
+    def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
         """The first offset that a partition holds and the one after its last. Raises Refused."""
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*at), timeout=timeout_s)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), passing=True) from None
         return low, high
 
     def standing(self) -> object:
@@ -391,7 +390,7 @@ class KafkaConsumer:
         metadata = self._consumer.consumer_group_metadata()
         # Asked afterwards: a session that ends comes back only through `take`.
         if not self._consumer.memberid():
-            raise Refused("not a member of the group", passing=True)
+            raise KafkaRequestError("not a member of the group", passing=True)
         return metadata
 
     def close(self) -> None:
@@ -417,7 +416,7 @@ class KafkaConsumer:
         except Exception as raised:  # noqa: BLE001 - raised again by `take`
             self._raised = raised
 
-    def _guarded(self, tell: Callable[[list[At]], None]) -> Callable[[object, Any], None]:
+    def _guarded(self, tell: Callable[[list[PartitionId]], None]) -> Callable[[object, Any], None]:
         life = self._life
 
         def callback(_consumer: object, partitions: Any) -> None:
@@ -440,7 +439,7 @@ class KafkaProducer:
         try:
             self._producer = Producer({**properties, "error_cb": self._on_error}, logger=_LOG)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=False) from None
+            raise KafkaRequestError(str(error.args[0]), passing=False) from None
         self._produce: Any = self._producer.produce
 
     @property
@@ -496,7 +495,7 @@ def hand_over(
         raise QueueFull from None
 
 
-def offsets_of(positions: Mapping[At, Committed]) -> list[TopicPartition]:
+def offsets_of(positions: Mapping[PartitionId, Committed]) -> list[TopicPartition]:
     """As the library takes them, in commits and in transactions.
 
     It adds a NUL to what is text, so what is empty is none.
@@ -534,7 +533,7 @@ def _is_answered(statistics: str) -> bool:
     return told is not None and bool(told["rx"] > sum(told["req"].values()))
 
 
-def _at(raw: RawMessage) -> At:
+def _at(raw: RawMessage) -> PartitionId:
     return raw.topic(), raw.partition()
 
 
@@ -543,7 +542,7 @@ def _places(offsets: Iterable[TopicPartition]) -> frozenset[tuple[str, int, int]
 
 
 def _is_trouble(raw: RawMessage) -> bool:
-    return raw.error() is not None and trouble_of(raw) is not Trouble.END
+    return raw.error() is not None and trouble_of(raw) is not ConsumerEvent.END
 
 
 def _first_error(partitions: Any) -> str | None:

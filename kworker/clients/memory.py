@@ -10,11 +10,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At, Listener, Oversized, QueueFull, Refused
-from kworker.clients.memory_broker import MemoryKafka, Topic, size_of
-from kworker.clients.memory_group import Member, Standing
+from kworker.clients.kafka import KafkaRequestError, Listener, Oversized, QueueFull
+from kworker.clients.memory_broker import MemoryKafka, MemoryTopic, size_of
+from kworker.clients.memory_group import MemoryGroupMetadata, MemoryMember
 from kworker.core.membership import Absence
-from kworker.core.message import Fields, RawMessage
+from kworker.core.message import Fields, PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
@@ -32,7 +32,7 @@ class Event(Fields):
 
     __slots__ = ("_error",)
 
-    def __init__(self, at: At, offset: int, error: KafkaError) -> None:
+    def __init__(self, at: PartitionId, offset: int, error: KafkaError) -> None:
         super().__init__((*at, offset), -1, None, None, ())
         self._error = error
 
@@ -61,11 +61,11 @@ class MemoryConsumer:
         self._group = kafka.group(str(properties["group.id"]))
         self._static = str(properties.get("group.instance.id", ""))
         self._tells_end = bool(properties.get("enable.partition.eof", False))
-        self._member: Member | None = None
+        self._member: MemoryMember | None = None
         self._topics: list[str] = []
-        self._owned: list[At] = []
-        self._fetches: dict[At, _Fetch] = {}
-        self._sent: list[dict[At, Committed]] = []  # commits that the broker has not seen
+        self._owned: list[PartitionId] = []
+        self._fetches: dict[PartitionId, _Fetch] = {}
+        self._sent: list[dict[PartitionId, Committed]] = []  # commits that the broker has not seen
         self._answers: list[KafkaError | None] = []
         self._events: list[RawMessage] = []
         self._told_missing: set[str] = set()
@@ -114,68 +114,68 @@ class MemoryConsumer:
 
     def positions(
         self,
-        partitions: Iterable[At],
+        partitions: Iterable[PartitionId],
         timeout_s: float,  # noqa: ARG002
-    ) -> dict[At, Committed | None]:
+    ) -> dict[PartitionId, Committed | None]:
         """What the group holds of each, None where it holds nothing. Raises Refused."""
         asked = list(partitions)
         if self.hidden(asked):
-            raise Refused("a transaction holds positions of the group", passing=True)
+            raise KafkaRequestError("a transaction holds positions of the group", passing=True)
         return {at: self._group.committed.get(at) for at in asked}
 
-    def hidden(self, partitions: Iterable[At]) -> list[At]:
+    def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
         """Those whose positions an open transaction hides. Raises Refused."""
         self._reach_coordinator()
-        pending = set[At]().union(*self._group.pending.values())
+        pending = set[PartitionId]().union(*self._group.pending.values())
         return [at for at in partitions if at in pending]
 
-    def assign(self, positions: Mapping[At, int | None]) -> None:
+    def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
         """Takes up partitions at positions (None: the beginning; or LOST), paused."""
         self._fetches = {
             at: _Fetch(self._kafka.log(at).low if position is None else position)
             for at, position in positions.items()
         }
 
-    def unassign(self, partitions: Iterable[At]) -> None:  # noqa: ARG002 - all, as eager members do
+    def unassign(self, partitions: Iterable[PartitionId]) -> None:  # noqa: ARG002 - all, as eager members do
         """Answers a revoke or a loss."""
         self._fetches = {}
 
-    def pause(self, partitions: Iterable[At]) -> None:
+    def pause(self, partitions: Iterable[PartitionId]) -> None:
         for fetch in self._of(partitions):
             fetch.paused = True
 
-    def resume(self, partitions: Iterable[At]) -> None:
+    def resume(self, partitions: Iterable[PartitionId]) -> None:
         for fetch in self._of(partitions):
             fetch.paused = False
             fetch.told_end = -1
 
-    def rewind(self, at: At, offset: int) -> None:
+    def rewind(self, at: PartitionId, offset: int) -> None:
         """The next record of a paused partition, when it is resumed, is the one at this offset."""
         self._fetches[at].position = offset
 
-    def commit(self, positions: Mapping[At, Committed]) -> None:
+    def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
         """Sends positions; `Listener.committed` hears of the end, inside `take`."""
         self._sent.append(dict(positions))
         self._deliver_commits()
 
-    def commit_now(self, positions: Mapping[At, Committed]) -> None:
+    def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
         """The same with the answer at once. Raises Refused."""
         self._reach_coordinator()
         self._deliver_commits()
         if (error := self._group.commit(self._member, positions)) is not None:
-            raise Refused(str(error), passing=True)
+            raise KafkaRequestError(str(error), passing=True)
 
-    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:  # noqa: ARG002
+    def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:  # noqa: ARG002
         """The first offset that a partition holds and the one after its last. Raises Refused."""
         self._reach()
         log = self._kafka.log(at)
         return log.low, log.high
 
-    def standing(self) -> Standing:
+    def standing(self) -> MemoryGroupMetadata:
         """What a transaction shows for its right to commit. Raises Refused without a session."""
         if self._member is None or self._member.expelled:
-            raise Refused("not a member of the group", passing=True)
-        return Standing(self._group, self._member, self._member.generation)
+            raise KafkaRequestError("not a member of the group", passing=True)
+        return MemoryGroupMetadata(self._group, self._member, self._member.generation)
 
     def close(self) -> None:
         """Gives up what it has, and leaves if dynamic."""
@@ -191,12 +191,12 @@ class MemoryConsumer:
 
     def _reach(self) -> None:
         if not self._kafka.up:
-            raise Refused("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", passing=True)
 
     def _reach_coordinator(self) -> None:
         self._reach()
         if not self._kafka.coordinated:
-            raise Refused("no coordinator", passing=True)
+            raise KafkaRequestError("no coordinator", passing=True)
 
     def _join(self) -> None:
         name = self._static or self._kafka.new_name()
@@ -260,7 +260,7 @@ class MemoryConsumer:
             self._events.append(Event((topic, -1), -1, error))
         self._told_missing = missing
 
-    def _of(self, partitions: Iterable[At]) -> list[_Fetch]:
+    def _of(self, partitions: Iterable[PartitionId]) -> list[_Fetch]:
         return [self._fetches[at] for at in partitions if at in self._fetches]
 
     def _fetch(self, most: int) -> list[RawMessage]:
@@ -274,7 +274,7 @@ class MemoryConsumer:
                 self._fetches[at] = self._fetches.pop(at)
         return taken
 
-    def _fetch_one(self, at: At, fetch: _Fetch, most: int) -> list[RawMessage]:
+    def _fetch_one(self, at: PartitionId, fetch: _Fetch, most: int) -> list[RawMessage]:
         if fetch.paused or fetch.stopped:
             return []
         log = self._kafka.log(at)
@@ -288,7 +288,7 @@ class MemoryConsumer:
         fetch.position = found[-1].offset() + 1
         return found
 
-    def _end(self, at: At, fetch: _Fetch) -> list[RawMessage]:
+    def _end(self, at: PartitionId, fetch: _Fetch) -> list[RawMessage]:
         if not self._tells_end or fetch.told_end == fetch.position:
             return []
         fetch.told_end = fetch.position
@@ -324,9 +324,9 @@ class MemoryProducer:
         if len(self._queue) >= self._most:
             raise QueueFull
         if self._fatal is not None:
-            raise Refused(self._fatal, passing=True)
+            raise KafkaRequestError(self._fatal, passing=True)
         if output.topic in self._unknown and self._kafka.topic(output.topic) is None:
-            raise Refused(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), passing=True)
+            raise KafkaRequestError(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), passing=True)
         if size_of(output) > self._most_bytes:
             raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queue.append((output, refused))
@@ -335,7 +335,7 @@ class MemoryProducer:
         """Writes what is queued, unless the broker is away, and reports what was refused."""
         if self._fatal is not None or not (self._kafka.up and self._kafka.writable):
             return
-        batches: dict[At, list[tuple[Output, Reporting]]] = {}
+        batches: dict[PartitionId, list[tuple[Output, Reporting]]] = {}
         queue, self._queue = self._queue, []
         for output, refused in queue:
             topic = self._kafka.topic(output.topic)
@@ -354,7 +354,7 @@ class MemoryProducer:
         queue, self._queue = self._queue, []
         report(queue, KafkaError._PURGE_QUEUE)
 
-    def _write(self, at: At, batch: list[tuple[Output, Reporting]]) -> None:
+    def _write(self, at: PartitionId, batch: list[tuple[Output, Reporting]]) -> None:
         """All of a batch or nothing: one record that is refused fails its neighbours."""
         topic = self._kafka.topic(at[0])
         if topic is None:
@@ -377,7 +377,7 @@ def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> Non
         refused(KafkaError(code), Fields((output.topic, -1, -1), -1, None, None, ()))
 
 
-def partition_of(output: Output, topic: Topic, spread: Iterator[int]) -> int:
+def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> int:
     """The one that is asked for, else the key's, else the next of `spread`."""
     if output.partition >= 0:
         return output.partition

@@ -8,17 +8,17 @@ from itertools import count
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At, Refused
-from kworker.clients.memory_group import Commit, Group
-from kworker.core.message import Fields, Headers
-from kworker.core.offset_map import Identity
+from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.memory_group import MemoryCommit, MemoryGroup
+from kworker.core.message import Fields, Headers, PartitionId
+from kworker.core.offset_map import TopicIdentity
 from kworker.core.outcome import Output
 
 _RECORD_BYTES = 70  # what a record costs beside its payload
 _MAX_MESSAGE_BYTES = 1_048_588  # the broker's default for a topic
 
 
-class Log:
+class MemoryLog:
     """The records of one partition, ascending with gaps."""
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class Log:
         return bisect_left(self.records, position, key=Fields.offset)
 
 
-class Topic:
+class MemoryTopic:
     """Its settings may be changed at any time, as an operator would."""
 
     def __init__(self, name: str, partitions: int, max_message_bytes: int) -> None:
         self.id = name  # of this one alone: if it is made again, it has another
         self.max_message_bytes = max_message_bytes
         self.compacted = False
-        self.logs = [Log() for _ in range(partitions)]
+        self.logs = [MemoryLog() for _ in range(partitions)]
 
     def refusals(self, batch: Collection[Output]) -> list[int]:
         """Why none of a batch is written, a code for each; nothing if it is."""
@@ -67,8 +67,8 @@ class MemoryKafka:
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
-        self._topics: dict[str, Topic] = {}
-        self._groups: dict[str, Group] = {}
+        self._topics: dict[str, MemoryTopic] = {}
+        self._groups: dict[str, MemoryGroup] = {}
         self._names = count(1)
         self._transactors: dict[str, object] = {}
         self.up = True
@@ -80,9 +80,9 @@ class MemoryKafka:
     ) -> None:
         """Makes a topic, or adds partitions to it; groups that read it rebalance."""
         if topic not in self._topics:
-            self._topics[topic] = Topic(f"topic-{next(self._names):04}", 0, max_message_bytes)
+            self._topics[topic] = MemoryTopic(f"topic-{next(self._names):04}", 0, max_message_bytes)
         made = self._topics[topic]
-        made.logs += [Log() for _ in range(partitions - len(made.logs))]
+        made.logs += [MemoryLog() for _ in range(partitions - len(made.logs))]
         self._topics_changed(topic)
 
     def delete(self, topic: str) -> None:
@@ -90,20 +90,20 @@ class MemoryKafka:
         del self._topics[topic]
         self._topics_changed(topic)
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> MemoryTopic | None:
         return self._topics.get(name)
 
-    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:  # noqa: ARG002 - never waits
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:  # noqa: ARG002 - never waits
         """Which topics these are. Raises Refused."""
         if not self.up:
-            raise Refused("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", passing=True)
         return {
-            name: Identity("memory", self._topics[name].id)
+            name: TopicIdentity("memory", self._topics[name].id)
             for name in topics
             if name in self._topics
         }
 
-    def log(self, at: At) -> Log:
+    def log(self, at: PartitionId) -> MemoryLog:
         """KeyError or IndexError where there is none."""
         return self._topics[at[0]].logs[at[1]]
 
@@ -136,16 +136,16 @@ class MemoryKafka:
         """All that a topic holds, partition by partition."""
         return [record for log in self._topics[topic].logs for record in log.records]
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> MemoryGroup:
         if name not in self._groups:
-            self._groups[name] = Group(name, self._partitions)
+            self._groups[name] = MemoryGroup(name, self._partitions)
         return self._groups[name]
 
-    def committed(self, group: str) -> dict[At, int]:
+    def committed(self, group: str) -> dict[PartitionId, int]:
         """The group's positions."""
         return {at: held.position for at, held in self.group(group).committed.items()}
 
-    def history(self, group: str) -> list[Commit]:
+    def history(self, group: str) -> list[MemoryCommit]:
         """Every commit that the group accepted, in order."""
         return list(self.group(group).history)
 
@@ -176,7 +176,7 @@ class MemoryKafka:
             if group.reads(topic):
                 group.rebalance()
 
-    def _partitions(self, topics: list[str]) -> list[At]:
+    def _partitions(self, topics: list[str]) -> list[PartitionId]:
         """Those of the topics that exist, names and regular expressions alike."""
         names = [name for name in sorted(self._topics) if _matches(name, topics)]
         return [(name, i) for name in names for i in range(len(self._topics[name].logs))]

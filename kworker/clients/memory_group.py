@@ -5,36 +5,36 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import METADATA_MAX, Committed
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class MemoryCommit:
     """One accepted commit of one position, for those who check histories."""
 
     group: str
     member: str
     generation: int
-    at: At
+    at: PartitionId
     position: int
     metadata: str = ""
 
 
-class Member:
+class MemoryMember:
     """One consumer's place in its group, as the coordinator sees it."""
 
     def __init__(self, name: str, topics: list[str]) -> None:
         self.name = name
         self.topics = topics
         self.generation = 0
-        self.assignment: list[At] = []
+        self.assignment: list[PartitionId] = []
         self.answered = True  # the consumer has fetched its assignment
         self.rejoined = False  # for the generation that comes next
         self.fenced = False  # another consumer has taken its static name
         self.expelled = False  # its session is over
 
-    def fetch_assignment(self) -> list[At] | None:
+    def fetch_assignment(self) -> list[PartitionId] | None:
         """The assignment, once in each generation."""
         if self.answered:
             return None
@@ -43,34 +43,36 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemoryGroupMetadata:
     """A member in one generation, as a transaction shows it."""
 
-    group: "Group"
-    member: Member
+    group: "MemoryGroup"
+    member: MemoryMember
     generation: int
 
 
-class Group:
+class MemoryGroup:
     """One consumer group of the classic protocol: everybody gives up all, then gets anew.
 
     A rebalance ends when every member has come back; one that does not come holds the
     others up until it is expelled, as a session time-out would.
     """
 
-    def __init__(self, name: str, partitions: Callable[[list[str]], list[At]]) -> None:
+    def __init__(self, name: str, partitions: Callable[[list[str]], list[PartitionId]]) -> None:
         self._name = name
         self._partitions = partitions  # those of the topics that exist
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, MemoryMember] = {}
         self._rebalancing = False
         self.generation = 0
-        self.committed: dict[At, Committed] = {}
-        self.pending: dict[str, Mapping[At, Committed]] = {}  # of open transactions, by their ids
-        self.history: list[Commit] = []
+        self.committed: dict[PartitionId, Committed] = {}
+        self.pending: dict[
+            str, Mapping[PartitionId, Committed]
+        ] = {}  # of open transactions, by their ids
+        self.history: list[MemoryCommit] = []
 
-    def join(self, name: str, topics: list[str]) -> Member:
+    def join(self, name: str, topics: list[str]) -> MemoryMember:
         """A consumer joins; under the name of a static member it takes over its place."""
-        member, old = Member(name, topics), self._members.get(name)
+        member, old = MemoryMember(name, topics), self._members.get(name)
         self._members[name] = member
         if old is not None:
             old.fenced = True
@@ -81,14 +83,14 @@ class Group:
             self.rejoin(member)
         return member
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: MemoryMember) -> None:
         """The member is gone, by its own will or by the end of its session."""
         if self._members.get(member.name) is member:
             del self._members[member.name]
             self.rebalance()
             self._complete()
 
-    def expel(self, member: Member) -> None:
+    def expel(self, member: MemoryMember) -> None:
         """Its session is over; it learns so when it next asks."""
         member.expelled = True
         self.leave(member)
@@ -105,10 +107,10 @@ class Group:
         """Whether every member has come back to the present generation."""
         return not self._rebalancing
 
-    def waits_for(self, member: Member) -> bool:
+    def waits_for(self, member: MemoryMember) -> bool:
         return self._rebalancing and not member.rejoined
 
-    def rejoin(self, member: Member) -> None:
+    def rejoin(self, member: MemoryMember) -> None:
         """The member has given up what it had."""
         member.rejoined = True
         self._complete()
@@ -118,7 +120,9 @@ class Group:
         topics = [name for member in self._members.values() for name in member.topics]
         return any(at[0] == topic for at in self._partitions(topics))
 
-    def commit(self, member: Member | None, positions: Mapping[At, Committed]) -> KafkaError | None:
+    def commit(
+        self, member: MemoryMember | None, positions: Mapping[PartitionId, Committed]
+    ) -> KafkaError | None:
         """Takes over positions, of whatever partition and also backwards, as the broker does."""
         if (error := self.refusal(member)) is not None:
             return error
@@ -127,13 +131,15 @@ class Group:
         self.accept(name, generation, fitting)
         return None if fitting == positions else KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE)
 
-    def accept(self, member: str, generation: int, positions: Mapping[At, Committed]) -> None:
+    def accept(
+        self, member: str, generation: int, positions: Mapping[PartitionId, Committed]
+    ) -> None:
         """Takes over what was not refused; of a transaction also after the member has left."""
         for at, held in positions.items():
             self.committed[at] = held
-            self.history.append(Commit(self._name, member, generation, at, *held))
+            self.history.append(MemoryCommit(self._name, member, generation, at, *held))
 
-    def refusal(self, member: Member | None) -> KafkaError | None:
+    def refusal(self, member: MemoryMember | None) -> KafkaError | None:
         """Why positions are not taken from this member now; from nobody, while it has members."""
         if member is None:
             return KafkaError(KafkaError.UNKNOWN_MEMBER_ID) if self._members else None
@@ -155,7 +161,7 @@ class Group:
         for member in members:
             self._answer(member, shares[member.name])
 
-    def _answer(self, member: Member, assignment: list[At]) -> None:
+    def _answer(self, member: MemoryMember, assignment: list[PartitionId]) -> None:
         member.generation = self.generation
         member.assignment = assignment
         member.answered = False
@@ -167,10 +173,10 @@ def fits(held: Committed) -> bool:
 
 
 def _range(
-    members: Mapping[str, Member], partitions: Callable[[list[str]], list[At]]
-) -> dict[str, list[At]]:
+    members: Mapping[str, MemoryMember], partitions: Callable[[list[str]], list[PartitionId]]
+) -> dict[str, list[PartitionId]]:
     """Each topic in runs of neighbours, the longer ones first, in the order of names."""
-    shares: dict[str, list[At]] = {name: [] for name in members}
+    shares: dict[str, list[PartitionId]] = {name: [] for name in members}
     readers: dict[str, list[str]] = {}
     for name in sorted(members):
         for topic in dict.fromkeys(at[0] for at in partitions(members[name].topics)):
@@ -182,7 +188,7 @@ def _range(
     return shares
 
 
-def _runs(partitions: list[At], count: int) -> Iterable[list[At]]:
+def _runs(partitions: list[PartitionId], count: int) -> Iterable[list[PartitionId]]:
     length, longer = divmod(len(partitions), count)
     begin = 0
     for index in range(count):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from kworker.clients.redis import CLAIM_S
 from kworker.core.claim import (
     Answer,
+    ClaimDone,
     Claimed,
-    Done,
-    Ended,
+    ClaimState,
     Exchange,
     HandOver,
+    KeptOutcome,
     Release,
-    State,
     Takeover,
 )
 from kworker.errors import Unreachable
@@ -26,7 +26,7 @@ class MemoryRedis:
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._ids: dict[str, tuple[State, float]] = {}  # with when it expires
+        self._ids: dict[str, tuple[ClaimState, float]] = {}  # with when it expires
         self._beats: dict[str, int] = {}
         self.suspects: dict[str, dict[str, str]] = {}
         self.away = self.readonly = self.full = self.deaf = False
@@ -38,12 +38,12 @@ class MemoryRedis:
         self._beats.clear()
         self.suspects.clear()
 
-    def state(self, name: str) -> State | None:
+    def state(self, name: str) -> ClaimState | None:
         """What is known of a prefixed id."""
         state, until = self._ids.get(name, (None, 0.0))
         return state if self._now_s() < until else None
 
-    def write(self, name: str, state: State, life_s: float) -> None:
+    def write(self, name: str, state: ClaimState, life_s: float) -> None:
         self._ids[name] = (state, self._now_s() + life_s)
 
     def delete(self, name: str) -> None:
@@ -91,7 +91,7 @@ class MemoryRedisClaims:
         redis.begin()
         redis.renew(self._prefix + self._owner, self._number)
         for id_ in ask.done:
-            redis.write(self._prefix + id_, Done(), self._ttl_s)
+            redis.write(self._prefix + id_, ClaimDone(), self._ttl_s)
         for mark in ask.ended:
             self._hand_over(mark)
         for release in ask.released:
@@ -108,16 +108,16 @@ class MemoryRedisClaims:
     def _hand_over(self, mark: HandOver) -> None:
         name = self._prefix + mark.id
         if self._redis.state(name) == mark.claim:
-            self._redis.write(name, Ended(mark.claim.source, mark.outcome), self._claim_s)
+            self._redis.write(name, KeptOutcome(mark.claim.source, mark.outcome), self._claim_s)
 
     def _release(self, release: Release) -> None:
         name = self._prefix + release.id
         state = self._redis.state(name)
-        left = isinstance(state, Ended) and state.source == release.claim.source
+        left = isinstance(state, KeptOutcome) and state.source == release.claim.source
         if state == release.claim or (left and release.ended_too):
             self._redis.delete(name)
 
-    def _claim(self, id_: str, source: str, over: Takeover | None) -> State | None:
+    def _claim(self, id_: str, source: str, over: Takeover | None) -> ClaimState | None:
         """What stands in the way; None when it is granted."""
         name, mine = self._prefix + id_, Claimed(self._owner, source)
         state = self._redis.state(name)
@@ -126,7 +126,7 @@ class MemoryRedisClaims:
             return None
         return state
 
-    def _still(self, over: Takeover, state: State | None) -> bool:
+    def _still(self, over: Takeover, state: ClaimState | None) -> bool:
         beat = self._redis.beat(self._prefix + over.held.owner)
         return state == over.held and (over.gone or beat == over.beat)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At, Oversized, QueueFull, Refused
+from kworker.clients.kafka import KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory import CLIENT_MAX_BYTES, Reporting, partition_of, report
 from kworker.clients.memory_broker import MemoryKafka, size_of
-from kworker.clients.memory_group import Standing, fits
+from kworker.clients.memory_group import MemoryGroupMetadata, fits
 from kworker.clients.transactions import Abortable, Broken
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
@@ -39,13 +40,13 @@ class MemoryTransactor:
         self._outputs: list[Output] = []
         self._queued: list[tuple[Output, Reporting]] = []
         self._broken = ""  # only `abort` helps
-        self._positions: list[tuple[Standing, Mapping[At, Committed]]] = []
+        self._positions: list[tuple[MemoryGroupMetadata, Mapping[PartitionId, Committed]]] = []
         self._spread = count()
 
     def open(self) -> None:
         """Fences and aborts what a predecessor left. Raises Refused."""
         if not self._kafka.up:
-            raise Refused("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", passing=True)
         self._kafka.install(self._id, self)
 
     def begin(self) -> None:
@@ -97,7 +98,9 @@ class MemoryTransactor:
         fenced = self._kafka.installed(self._id) is not self
         return str(KafkaError(KafkaError._FENCED)) if fenced else self._broken or None
 
-    def send_positions(self, positions: Mapping[At, Committed], standing: Standing) -> None:
+    def send_positions(
+        self, positions: Mapping[PartitionId, Committed], standing: MemoryGroupMetadata
+    ) -> None:
         """Adds positions of a group to the transaction. Raises Refused."""
         self._check()
         member = standing.member
@@ -138,18 +141,18 @@ class MemoryTransactor:
 
     def _check(self, *, opened: bool = True) -> None:
         if self._kafka.installed(self._id) is not self:
-            raise Refused(str(KafkaError(KafkaError._FENCED)), passing=False)
+            raise KafkaRequestError(str(KafkaError(KafkaError._FENCED)), passing=False)
         if not (self._kafka.up and self._kafka.writable):
-            raise Refused("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", passing=True)
         if self._open is not opened:
-            raise Refused(str(KafkaError(KafkaError._STATE)), passing=True)
+            raise KafkaRequestError(str(KafkaError(KafkaError._STATE)), passing=True)
 
     def _check_outputs(self) -> None:
         if self._broken:
-            raise Refused(self._broken, passing=True)
+            raise KafkaRequestError(self._broken, passing=True)
         for output in self._outputs:
             for code in self._refusals([output]):
-                raise Refused(str(KafkaError(code)), passing=True)
+                raise KafkaRequestError(str(KafkaError(code)), passing=True)
 
     def _refusals(self, batch: list[Output]) -> list[int]:
         """Why the broker takes nothing of a batch for one topic, a code for each."""
@@ -160,7 +163,7 @@ class MemoryTransactor:
             return [KafkaError._UNKNOWN_PARTITION] * len(batch)
         return topic.refusals(batch)
 
-    def _write(self, output: Output) -> At:
+    def _write(self, output: Output) -> PartitionId:
         topic = self._kafka.topic(output.topic)
         assert topic is not None
         at = (output.topic, partition_of(output, topic, self._spread))

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from kworker.core.claim import Answer, Ended, Exchange, state_of
+from kworker.core.claim import Answer, Exchange, KeptOutcome, state_of
 from kworker.errors import Unreachable
 
 TIMEOUT_S = 2.0  # so long a thread may be stuck in a call
@@ -152,7 +152,7 @@ class RedisSuspects:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RedisServerInfo:
     """What a Redis is, as far as it tells."""
 
     eviction: str  # maxmemory-policy
@@ -160,7 +160,7 @@ class Server:
     keeps: bool | None  # on disk; None: it does not say
 
 
-def describe(url: str, *, timeout_s: float = 5.0) -> Server:
+def describe(url: str, *, timeout_s: float = 5.0) -> RedisServerInfo:
     """Asks Redis; raises `Unreachable` with its words, never with the URL.
 
     Raises ValueError for a URL that is none.
@@ -169,7 +169,7 @@ def describe(url: str, *, timeout_s: float = 5.0) -> Server:
     try:
         with _telling(redis):
             told: dict[str, Any] = redis.info("everything")
-            return Server(
+            return RedisServerInfo(
                 eviction=str(told.get("maxmemory_policy", "noeviction")),
                 cluster=bool(told.get("cluster_enabled")),
                 keeps=True if told.get("aof_enabled") else _saves(redis),
@@ -223,11 +223,15 @@ def _packed(ask: Exchange) -> bytes:
         {
             "done": ask.done,
             "ended": [
-                (mark.id, str(mark.claim), str(Ended(mark.claim.source, mark.outcome)))
+                (mark.id, str(mark.claim), str(KeptOutcome(mark.claim.source, mark.outcome)))
                 for mark in ask.ended
             ],
             "released": [
-                (mark.id, str(mark.claim), mark.ended_too and str(Ended(mark.claim.source, "")))
+                (
+                    mark.id,
+                    str(mark.claim),
+                    mark.ended_too and str(KeptOutcome(mark.claim.source, "")),
+                )
                 for mark in ask.released
             ],
             "ids": ask.ids,

@@ -11,13 +11,13 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kworker.clients.kafka import (
-    At,
+    KafkaRequestError,
     QueueFull,
-    Refused,
     hand_over,
     offsets_of,
     refused_at_once,
 )
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
@@ -47,7 +47,7 @@ _UNDER_WAY = frozenset(
 )
 
 
-class Abortable(Refused):
+class Abortable(KafkaRequestError):
     """Only this transaction is lost, and the producer is well."""
 
 
@@ -92,7 +92,7 @@ class KafkaTransactor:
         try:
             self._producer = Producer(self._properties, logger=_LOG)
         except KafkaException as error:
-            raise Refused(str(error.args[0]), passing=False) from None
+            raise KafkaRequestError(str(error.args[0]), passing=False) from None
         self._produce: Any = self._producer.produce
 
     def open(self) -> None:
@@ -123,7 +123,9 @@ class KafkaTransactor:
                 hand_over(self._produce, output)
             except QueueFull:
                 if time.monotonic() >= deadline:
-                    raise Refused("the producer's queue stays full", passing=True) from None
+                    raise KafkaRequestError(
+                        "the producer's queue stays full", passing=True
+                    ) from None
                 self.poll(_FULL_WAIT_S)
             except KafkaException as error:
                 raise _refused(error) from None
@@ -164,7 +166,7 @@ class KafkaTransactor:
         """Records without a delivery report, in whatever queue."""
         return len(self._producer)
 
-    def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None:
+    def send_positions(self, positions: Mapping[PartitionId, Committed], standing: Any) -> None:
         """Adds positions of the group whose consumer gave its `standing`. Raises Refused."""
         offsets = offsets_of(positions)
         send = self._producer.send_offsets_to_transaction
@@ -198,15 +200,15 @@ class KafkaTransactor:
         try:
             self._bounded(lambda: call(self._timeout_s))
         except Abortable as error:
-            raise Refused(str(error), passing=True) from None
+            raise KafkaRequestError(str(error), passing=True) from None
         self._open = False
         self.poll()  # serves the callback that may know of a disconnect
         if (took_s := time.monotonic() - began) >= self._late_s:
-            raise Refused(f"the {what} took {took_s:.0f} s", passing=True)
+            raise KafkaRequestError(f"the {what} took {took_s:.0f} s", passing=True)
         if not self._disturbed and took_s >= self._again_s:
             self._look_for_repeats()
         if self._disturbed:
-            raise Refused(f"during the {what}: {self._disturbed}", passing=True)
+            raise KafkaRequestError(f"during the {what}: {self._disturbed}", passing=True)
 
     def _look_for_repeats(self) -> None:
         """A request may have been sent again: not every lost connection is told of.
@@ -241,7 +243,7 @@ class KafkaTransactor:
         thread.start()
         thread.join(self._timeout_s + 1.0)
         if thread.is_alive():
-            raise Refused(f"no answer for {self._timeout_s:g} s", passing=True)
+            raise KafkaRequestError(f"no answer for {self._timeout_s:g} s", passing=True)
         if failures:
             self._fatal = failures[0].args[0].fatal()
             raise _refused(failures[0])
@@ -263,8 +265,8 @@ def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
             return
 
 
-def _refused(error: KafkaException) -> Refused:
+def _refused(error: KafkaException) -> KafkaRequestError:
     cause = error.args[0]
     if cause.code() in _FENCED or not cause.txn_requires_abort():
-        return Refused(str(cause), passing=cause.code() not in _FENCED)
+        return KafkaRequestError(str(cause), passing=cause.code() not in _FENCED)
     return Abortable(str(cause), passing=True)

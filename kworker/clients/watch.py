@@ -16,8 +16,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from kworker.clients.kafka import At, Refused
-from kworker.core.offset_map import Identity
+from kworker.clients.kafka import KafkaRequestError
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import TopicIdentity
 
 _LOG = logging.getLogger("librdkafka")
 _TIMEOUT_S = 5.0
@@ -56,7 +57,7 @@ class KafkaWatch:
         self._partitions: dict[str, Any] = {}
         self._topics: dict[str, Any] = {}
 
-    def ask_ends(self, partitions: Iterable[At]) -> None:
+    def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
         """Asks how far each partition can be read: to an open transaction, or its last record."""
         asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
         if asked and not self._ends:
@@ -66,7 +67,7 @@ class KafkaWatch:
                 request_timeout=_TIMEOUT_S,
             )
 
-    def ends(self) -> dict[At, int] | None:
+    def ends(self) -> dict[PartitionId, int] | None:
         """The answer, once, when all of it is there; what failed is left out."""
         if not self._ends or not all(future.done() for future in self._ends.values()):
             return None
@@ -108,7 +109,7 @@ class KafkaWatch:
             },
         )
 
-    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:
         """Which topics these are, without those of which the brokers do not tell.
 
         The one call that waits. Raises Refused when nobody answers, and the same may work later.
@@ -119,7 +120,7 @@ class KafkaWatch:
         cluster = _told(self._admin.describe_cluster(request_timeout=timeout_s), timeout_s)
         answers = {name: _told(future, timeout_s) for name, future in described.items()}
         return {
-            name: Identity(cluster.cluster_id, str(answer.topic_id))
+            name: TopicIdentity(cluster.cluster_id, str(answer.topic_id))
             for name, answer in answers.items()
             if cluster and cluster.cluster_id and answer and str(answer.topic_id) != NO_ID
         }
@@ -162,10 +163,10 @@ def _told(future: Any, timeout_s: float) -> Any:
     try:
         return future.result(timeout_s + _GRACE_S)
     except TimeoutError:
-        raise Refused("no broker answers", passing=True) from None
+        raise KafkaRequestError("no broker answers", passing=True) from None
     except KafkaException as error:
         if error.args[0].code() in _PASSING:
-            raise Refused(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), passing=True) from None
         return None
 
 

@@ -10,7 +10,7 @@ from kworker.config.model import Config, Settings
 from kworker.config.topics import NEVER_READ
 
 Properties = dict[str, str | int | float | bool]
-Slot = int | Literal["delay", "spark"]
+ClientSlot = int | Literal["delay", "spark"]
 """Which process of a service: a worker by its number, the delay process, or the Spark job."""
 
 # Why these differ from the library's own defaults: prefetch is memory times the processes; the
@@ -144,7 +144,7 @@ def worker_producer_properties(config: Config, *, slot: int) -> Properties:
     return transactional(properties) if exactly_once else properties
 
 
-def transactional_id(config: Settings, slot: Slot) -> str:
+def transactional_id(config: Settings, slot: ClientSlot) -> str:
     """The same in every life of a process: the next one ends what this one leaves open."""
     return f"{config.name}-{config.instance}-{slot}"
 
@@ -159,7 +159,7 @@ def delay_producer_properties(config: Config) -> Properties:
     }
 
 
-def _owned_by_consumer(config: Config, slot: Slot) -> Properties:
+def _owned_by_consumer(config: Config, slot: ClientSlot) -> Properties:
     owned: Properties = {
         "group.id": config.name,
         "enable.auto.commit": False,
@@ -179,7 +179,7 @@ def _owned_by_consumer(config: Config, slot: Slot) -> Properties:
     return owned
 
 
-def producer_properties(config: Config, *, slot: Slot) -> Properties:
+def producer_properties(config: Config, *, slot: ClientSlot) -> Properties:
     """For the producer of the process in `slot`."""
     return {
         "client.id": _client_id(config, slot),
@@ -218,12 +218,12 @@ def own_member(config: Config, name: str) -> bool:
     return re.fullmatch(rf"{own}(\d+|delay)(\.[0-9a-f]+)?", name) is not None
 
 
-def instance_id(config: Settings, slot: Slot) -> str:
+def instance_id(config: Settings, slot: ClientSlot) -> str:
     """The name of a static member, in every life of its process."""
     return f"{config.name}-{config.instance}-{slot}"
 
 
-def _client_id(config: Config, slot: Slot) -> str:
+def _client_id(config: Config, slot: ClientSlot) -> str:
     """By its end, those who see the group's members tell this host's from another's."""
     return f"{instance_id(config, slot)}.{host.fingerprint()}"
 

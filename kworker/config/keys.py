@@ -5,7 +5,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from kworker.config.model import Kafka, Section, Settings
+from kworker.config.model import KafkaSettings, Section, Settings
 
 Key = tuple[str | int, ...]
 """Where a value stands in the file: `("spark", "tables", 0, "mode")`."""
@@ -38,7 +38,7 @@ def _item(raw: object, part: str | int) -> object:
 
 def section_keys(section: type[Section]) -> dict[str, Any]:
     """The keys of a table and what each takes."""
-    if section is Kafka:
+    if section is KafkaSettings:
         return dict.fromkeys(CLIENT_SECTIONS, dict[str, str])
     return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
 
@@ -53,7 +53,7 @@ def takes(key: Key) -> Any:
 
 def _child(parent: Any, part: str | int) -> Any:
     if section := section_of(parent):
-        return section_keys(section).get(str(part), str if section is Kafka else None)
+        return section_keys(section).get(str(part), str if section is KafkaSettings else None)
     if get_origin(parent) in (dict, list):
         return get_args(parent)[-1]
     return None

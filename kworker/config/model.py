@@ -107,7 +107,7 @@ Positive = Annotated[
 NotNegative = Annotated[
     int, BeforeValidator(_whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})
 ]
-Folder = Annotated[Path, Field(strict=False)]
+FolderPath = Annotated[Path, Field(strict=False)]
 Property = Annotated[str | int | float | bool, BeforeValidator(_property)]
 SparkProperty = Annotated[str, BeforeValidator(_as_text)]
 
@@ -118,7 +118,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True)
 
 
-class Source(Section):
+class SourceSettings(Section):
     topics: list[str] = Field(min_length=1)
     start: Literal["earliest", "latest", "fail"] = "earliest"
     max_age: DurationOrOff = ""  # type: ignore[assignment]
@@ -130,7 +130,7 @@ class Source(Section):
         return self.topics[0] if self.topics[0].startswith("^") else ""
 
 
-class Kafka(Section):
+class KafkaSettings(Section):
     """librdkafka properties, flat (`bootstrap.servers`): for every client, and for one kind.
 
     Not shown by `repr`: passwords are among them.
@@ -141,7 +141,7 @@ class Kafka(Section):
     producer: dict[str, Property] = Field({}, repr=False)
 
 
-class Workers(Section):
+class WorkersSettings(Section):
     processes: Positive = Field(default_factory=available_cpus)
     threads: Positive = 16
     concurrency: Positive = 1000
@@ -156,7 +156,7 @@ class Workers(Section):
     drain_timeout: Duration = "30s"  # type: ignore[assignment]
 
 
-class Delivery(Section):
+class DeliverySettings(Section):
     guarantee: Literal["at-least-once", "exactly-once"] = "at-least-once"
     results: str = ""  # filled in: <name>.results
     topics: list[str] = []
@@ -164,7 +164,7 @@ class Delivery(Section):
     commit_records: Positive = 10000
 
 
-class Retry(Section):
+class RetrySettings(Section):
     delays: list[PositiveDuration] = ["1s", "10s", "1m"]  # type: ignore[list-item]
     mode: Literal["topic", "hold"] = "topic"
     held: Positive = 5000
@@ -172,13 +172,13 @@ class Retry(Section):
     never: list[str] = []
 
 
-class DeadLetter(Section):
+class DeadLetterSettings(Section):
     topic: str = ""  # filled in: <name>.dead
     crash_limit: Positive = 2
     breaker: str = "50% of 200"  # "" is off
 
 
-class Idempotency(Section):
+class IdempotencySettings(Section):
     redis: str = Field(repr=False)  # may hold a password
     key: str
     missing: Literal["process", "reject"] = "process"
@@ -188,7 +188,7 @@ class Idempotency(Section):
     unavailable: Literal["wait", "process"] = "wait"
 
 
-class Table(Section):
+class TableSettings(Section):
     name: str
     path: str = ""  # absolute once read
     table: str = ""
@@ -205,7 +205,7 @@ class Table(Section):
     batch_bytes: Size = "0B"  # type: ignore[assignment]
 
 
-class Spark(Section):
+class SparkSettings(Section):
     run: Literal["here", "elsewhere"] = "here"
     master: str = "local[2]"
     trigger: str = "5s"  # a duration, or "available-now"
@@ -213,14 +213,14 @@ class Spark(Section):
     batch_records: Positive = 500_000
     batch_bytes: Size = "128MiB"  # type: ignore[assignment]
     conf: dict[str, SparkProperty] = Field({}, repr=False)
-    tables: list[Table] = Field(min_length=1)
+    tables: list[TableSettings] = Field(min_length=1)
 
 
-class Console(Section):
+class ConsoleSettings(Section):
     listen: str = "127.0.0.1:8321"  # "" is off
 
 
-class Log(Section):
+class LogSettings(Section):
     format: Literal["auto", "console", "json"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -231,18 +231,18 @@ class Settings(Section):
     name: str
     handler: str = ""
     handlers: dict[str, str] = {}
-    state_dir: Folder = Path(".kworker")  # filled in: .kworker/<name>
+    state_dir: FolderPath = Path(".kworker")  # filled in: .kworker/<name>
     instance: str = Field(default_factory=socket.gethostname)
-    source: Source
-    kafka: Kafka
-    workers: Workers = Workers()
-    delivery: Delivery = Delivery()
-    retry: Retry = Retry()
-    dead_letter: DeadLetter = DeadLetter()
-    idempotency: Idempotency | None = None
-    spark: Spark | None = None
-    console: Console = Console()
-    log: Log = Log()
+    source: SourceSettings
+    kafka: KafkaSettings
+    workers: WorkersSettings = WorkersSettings()
+    delivery: DeliverySettings = DeliverySettings()
+    retry: RetrySettings = RetrySettings()
+    dead_letter: DeadLetterSettings = DeadLetterSettings()
+    idempotency: IdempotencySettings | None = None
+    spark: SparkSettings | None = None
+    console: ConsoleSettings = ConsoleSettings()
+    log: LogSettings = LogSettings()
 
     @model_validator(mode="before")
     @classmethod
@@ -270,7 +270,7 @@ def _default(section: object, key: str, value: str) -> object:
 class Config(Settings):
     """All of `kworker.toml`, defaults filled in and paths absolute."""
 
-    file: Folder  # where it was read; its folder is on the import path
+    file: FolderPath  # where it was read; its folder is on the import path
     secret_keys: frozenset[str] = frozenset()  # of values that came from {file=} or {env=}
 
     def route(self, topic: str) -> str:

@@ -17,8 +17,6 @@ from kworker.config.topics import of_a_service
 from kworker.config.validation import Problem
 from kworker.core.duration import format_duration
 
-Problems = Iterator[Problem]
-
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _HANDLER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _EXCEPTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -49,7 +47,7 @@ _OWNED = {
 _BROKER_DECIDES = ("session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type")
 
 
-def names(config: Settings) -> Problems:
+def names(config: Settings) -> Iterator[Problem]:
     """Names that become topics, groups and member ids must be fit for that."""
     if not _is_topic(config.name) or len(config.name) > _NAME_LENGTH:
         yield Problem(
@@ -65,7 +63,7 @@ def names(config: Settings) -> Problems:
         )
 
 
-def source_topics(config: Settings) -> Problems:
+def source_topics(config: Settings) -> Iterator[Problem]:
     """Names, or one regular expression."""
     key: Key = ("source", "topics")
     topics = config.source.topics
@@ -81,7 +79,7 @@ def source_topics(config: Settings) -> Problems:
     yield from _repeated(key, topics)
 
 
-def handlers(config: Settings) -> Problems:
+def handlers(config: Settings) -> Iterator[Problem]:
     """Every source topic has one, and every one a source topic."""
     topics = config.source.topics
     # With a pattern, topics may come that no table could name.
@@ -106,7 +104,7 @@ def _not_a_handler(key: Key, got: str) -> Problem:
     return Problem(key, f'expected "module:function" or "module:Class", got "{got}"')
 
 
-def outputs(config: Settings) -> Problems:
+def outputs(config: Settings) -> Iterator[Problem]:
     """What kworker writes is legal, and is never read as a source."""
     source: Key = ("source", "topics")
     written = {
@@ -137,7 +135,7 @@ def _is_source(config: Settings, topic: str) -> bool:
         return False
 
 
-def properties(config: Settings) -> Problems:
+def properties(config: Settings) -> Iterator[Problem]:
     """What kworker owns is refused, with the key to use instead."""
     kafka = config.kafka
     if not str(kafka.common.get("bootstrap.servers", "")).strip():
@@ -165,7 +163,7 @@ def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | in
     yield ("kafka", "producer"), config.kafka.producer
 
 
-def group_protocol(config: Settings) -> Problems:
+def group_protocol(config: Settings) -> Iterator[Problem]:
     """KIP-848 knows no static newcomers (they die of a fatal error) and sets its own times."""
     tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
     for at, table in tables:
@@ -189,7 +187,7 @@ def group_protocol(config: Settings) -> Problems:
                 yield Problem((*at, name), text)
 
 
-def retries(config: Settings) -> Problems:
+def retries(config: Settings) -> Iterator[Problem]:
     """Exception types are names."""
     for name in config.retry.never:
         if not _EXCEPTION.fullmatch(name):
@@ -197,7 +195,7 @@ def retries(config: Settings) -> Problems:
             yield Problem(("retry", "never"), text)
 
 
-def breaker(config: Settings) -> Problems:
+def breaker(config: Settings) -> Iterator[Problem]:
     """A share of a number of outcomes."""
     text = config.dead_letter.breaker
     match = _BREAKER.fullmatch(text)
@@ -206,7 +204,7 @@ def breaker(config: Settings) -> Problems:
         yield Problem(("dead_letter", "breaker"), expected)
 
 
-def idempotency(config: Settings) -> Problems:
+def idempotency(config: Settings) -> Iterator[Problem]:
     """Where the marks are, and what is marked."""
     if config.idempotency is None:
         return
@@ -218,7 +216,7 @@ def idempotency(config: Settings) -> Problems:
         yield Problem(("idempotency", "key"), f'{expected}, got "{config.idempotency.key}"')
 
 
-def console(config: Settings) -> Problems:
+def console(config: Settings) -> Iterator[Problem]:
     """An address, or off."""
     text = config.console.listen
     match = _LISTEN.fullmatch(text)
@@ -260,7 +258,7 @@ def memory_ceiling(config: Settings) -> Ceiling | None:
     return Ceiling(total, f"120 MB + 2 × ({' + '.join(parts)}) + {queued}")
 
 
-def memory(config: Settings) -> Problems:
+def memory(config: Settings) -> Iterator[Problem]:
     """A worker that is full as configured must not be replaced for being so."""
     ceiling = memory_ceiling(config)
     if ceiling and ceiling.total > config.workers.memory:
@@ -273,7 +271,7 @@ def memory(config: Settings) -> Problems:
         )
 
 
-def transactions(config: Settings) -> Problems:
+def transactions(config: Settings) -> Iterator[Problem]:
     """One is open for the whole interval, and Kafka takes whoever has it for dead in the end."""
     if config.delivery.guarantee != "exactly-once":
         return
@@ -296,20 +294,20 @@ def _is_topic(name: str) -> bool:
     return bool(_TOPIC.fullmatch(name)) and name not in (".", "..")
 
 
-def _bad_topics(key: Key, topics: list[str]) -> Problems:
+def _bad_topics(key: Key, topics: list[str]) -> Iterator[Problem]:
     for topic in topics:
         if not _is_topic(topic):
             expected = "expected a topic's name (letters, digits, dots, - or _)"
             yield Problem(key, f'{expected}, got "{topic}"', (("name",),))
 
 
-def _repeated(key: Key, items: list[str]) -> Problems:
+def _repeated(key: Key, items: list[str]) -> Iterator[Problem]:
     for item, count in Counter(items).items():
         if count > 1:
             yield Problem(key, f'"{item}" is there {count} times; once is enough')
 
 
-RULES: tuple[Callable[[Settings], Problems], ...] = (
+RULES: tuple[Callable[[Settings], Iterator[Problem]], ...] = (
     names,
     source_topics,
     handlers,

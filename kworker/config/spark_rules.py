@@ -5,11 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from kworker.config.keys import Key, nearest
-from kworker.config.model import Settings, Spark, Table
+from kworker.config.model import Settings, SparkSettings, TableSettings
 from kworker.config.validation import Problem
 from kworker.core.duration import parse_duration
-
-Problems = Iterator[Problem]
 
 LEADING_COLUMNS = (
     "source_topic",
@@ -27,7 +25,7 @@ _TRANSACTIONAL = ("delta", "iceberg")
 _OWN_CATALOG = "spark_catalog"  # where a name without a catalog is
 
 
-def tables(config: Settings) -> Problems:
+def tables(config: Settings) -> Iterator[Problem]:
     """The rules of all tables; nothing without `[spark]`."""
     if config.spark is None:
         return
@@ -40,7 +38,7 @@ def tables(config: Settings) -> Problems:
         yield from _catalog(table, key, config.spark.conf)
 
 
-def _trigger(spark: Spark) -> Problems:
+def _trigger(spark: SparkSettings) -> Iterator[Problem]:
     if spark.trigger == "available-now":
         return
     try:
@@ -50,7 +48,7 @@ def _trigger(spark: Spark) -> Problems:
         yield Problem(("spark", "trigger"), expected)
 
 
-def _shared(spark: Spark) -> Problems:
+def _shared(spark: SparkSettings) -> Iterator[Problem]:
     """Names are groups and checkpoints, places are data: neither may be shared."""
     for what in ("name", "path", "table"):
         values = Counter(getattr(table, what) for table in spark.tables)
@@ -60,13 +58,13 @@ def _shared(spark: Spark) -> Problems:
                 yield Problem(("spark", "tables"), text)
 
 
-def _name(table: Table, at: Key) -> Problems:
+def _name(table: TableSettings, at: Key) -> Iterator[Problem]:
     if not _NAME.fullmatch(table.name):
         expected = "expected letters, digits, dots, - or _, since it names a consumer group"
         yield Problem((*at, "name"), f'{expected}, got "{table.name[:80]}"')
 
 
-def _place(table: Table, at: Key) -> Problems:
+def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
     if table.path and table.table:
         yield Problem((*at, "path"), "not together with table; keep one")
     if table.table and table.format == "parquet":
@@ -76,7 +74,7 @@ def _place(table: Table, at: Key) -> Problems:
         yield Problem((*at, "path"), text, ((*at, "table"),))
 
 
-def _catalog(table: Table, at: Key, conf: Mapping[str, str]) -> Problems:
+def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
     """The session's own catalog forgets its tables; their folders then stop the next start."""
     if not table.table:
         return
@@ -96,7 +94,7 @@ def _own_lasts(conf: Mapping[str, str]) -> bool:
     return hive or any(key.startswith(properties) for key in conf)
 
 
-def _mode(table: Table, at: Key) -> Problems:
+def _mode(table: TableSettings, at: Key) -> Iterator[Problem]:
     also = ((*at, "mode"), (*at, "format"), (*at, "merge_on"))
     if table.mode == "complete" and table.format == "parquet":
         text = 'parquet files cannot be rewritten as a whole; set format = "delta"'
@@ -112,19 +110,19 @@ def _mode(table: Table, at: Key) -> Problems:
         yield Problem((*at, "merge_on"), text, also)
 
 
-def _dedupe(table: Table, at: Key) -> Problems:
+def _dedupe(table: TableSettings, at: Key) -> Iterator[Problem]:
     if table.dedupe and table.format not in _TRANSACTIONAL:
         text = f'{table.format} cannot merge; set format = "delta" or "iceberg"'
         yield Problem((*at, "dedupe"), text, ((*at, "format"),))
 
 
-def _transform(table: Table, at: Key) -> Problems:
+def _transform(table: TableSettings, at: Key) -> Iterator[Problem]:
     if table.transform and not _FUNCTION.fullmatch(table.transform):
         text = f'expected "module:function", got "{table.transform}"'
         yield Problem((*at, "transform"), text)
 
 
-def _columns(table: Table, at: Key) -> Problems:
+def _columns(table: TableSettings, at: Key) -> Iterator[Problem]:
     own = [name.casefold() for name in column_names(table.schema_)]
     if not own:
         text = 'expected columns such as "order_id BIGINT, total DOUBLE"'
@@ -139,7 +137,7 @@ def _columns(table: Table, at: Key) -> Problems:
         yield from _named_columns(table, at, [*LEADING_COLUMNS, *own, RESCUED_COLUMN])
 
 
-def _named_columns(table: Table, at: Key, known: list[str]) -> Problems:
+def _named_columns(table: TableSettings, at: Key, known: list[str]) -> Iterator[Problem]:
     for key, names in (("merge_on", table.merge_on), ("partition_by", table.partition_by)):
         for name in names:
             if name.casefold() not in known:

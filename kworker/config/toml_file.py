@@ -10,7 +10,7 @@ from typing import Any
 
 from kworker.config.environment import Override, overrides
 from kworker.config.keys import KAFKA_TABLES, Key, dotted, flat, is_table, takes
-from kworker.config.model import Config, Raw, Settings, Table
+from kworker.config.model import Config, Raw, Settings, TableSettings
 from kworker.config.rules import RULES
 from kworker.config.spark_rules import tables
 from kworker.config.validation import GOT, Problem, judge, overlaps
@@ -222,7 +222,7 @@ def _absolute(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def _placed(table: Table, folder: Path) -> Table:
+def _placed(table: TableSettings, folder: Path) -> TableSettings:
     return table.model_copy(update={"path": _place(table.path, folder)})
 
 

@@ -8,7 +8,7 @@ from kworker.core.batch import NOT_ATTEMPTED, BatchFailed
 from kworker.core.outcome import Unavailable
 
 _Record = TypeVar("_Record")
-Ends = list[Any]
+PartOutcomes = list[Any]
 """For each record what a handler may return for it, or NOT_ATTEMPTED."""
 
 
@@ -42,7 +42,7 @@ class Bisection(Generic[_Record]):
             self._halve(part.records)
         return ()
 
-    def raised(self, part: Sequence[_Record], error: BaseException) -> Ends:
+    def raised(self, part: Sequence[_Record], error: BaseException) -> PartOutcomes:
         """How each record of a part ended that raised; nothing when smaller ones must tell."""
         self.given_up = ()
         if isinstance(error, BatchFailed):
@@ -76,7 +76,7 @@ class Bisection(Generic[_Record]):
         self._parts += [each for each in (part[half:], part[:half]) if each]
 
 
-def returned(size: int, value: Any) -> Ends:
+def returned(size: int, value: Any) -> PartOutcomes:
     """How each of `size` records ended of which a handler returned this."""
     if not isinstance(value, list | tuple):
         what = type(value).__name__
@@ -87,7 +87,7 @@ def returned(size: int, value: Any) -> Ends:
     return [TypeError(f"the batch handler returned {what} for {size} records")] * size
 
 
-def ends_around(failed: BatchFailed, size: int) -> Ends:
+def ends_around(failed: BatchFailed, size: int) -> PartOutcomes:
     """How each of `size` records ended of which one is known to have failed."""
     index, cause, results = failed.index, failed.cause, failed.results
     if not isinstance(index, int) or not 0 <= index < size:

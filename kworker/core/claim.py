@@ -27,7 +27,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class KeptOutcome:
     """Its handler ended after its partition had gone; the next owner publishes the outcome."""
 
     source: str
@@ -38,23 +38,23 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ClaimDone:
     """All that it led to is durable."""
 
     def __str__(self) -> str:
         return "d"
 
 
-State = Claimed | Ended | Done
+ClaimState = Claimed | KeptOutcome | ClaimDone
 
 
-def state_of(text: str) -> State:
+def state_of(text: str) -> ClaimState:
     """The reverse of `str`. Raises ValueError for what kworker did not write."""
     kind, rest = text[:1], text[1:]
     if text == "d":
-        return Done()
+        return ClaimDone()
     if kind == "e" and "\n" in rest:
-        return Ended(*rest.split("\n", 1))
+        return KeptOutcome(*rest.split("\n", 1))
     if kind == "c" and " " in rest:
         return Claimed(*rest.split(" ", 1))
     raise ValueError(f"not a state of kworker's: {text[:200]!r}")
@@ -107,7 +107,7 @@ class Exchange:
 class Answer:
     """The ids, by index, that were not granted, and why; the beats of the watched owners."""
 
-    refused: Mapping[int, State]
+    refused: Mapping[int, ClaimState]
     beats: Mapping[str, int | None]
 
 

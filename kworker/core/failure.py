@@ -8,7 +8,7 @@ from typing import Any, Literal
 from kworker.core.message import Undecodable
 from kworker.core.outcome import Reject, Retry, Snooze, Unavailable, Unpublishable
 
-Kind = Literal[
+FailureKind = Literal[
     "error",
     "retry",
     "snooze",
@@ -37,7 +37,7 @@ class Failure:
     of each of its bases, `after` seconds, `name` what is unavailable, `where` the line that raised.
     """
 
-    kind: Kind
+    kind: FailureKind
     exception: str = ""
     lineage: tuple[str, ...] = ()
     message: str = ""
@@ -101,7 +101,7 @@ class Described(Exception):
         return Described, (self.failure,)
 
 
-_KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
+_KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (Retry, "retry"),
     (Snooze, "snooze"),
     (Unavailable, "unavailable"),
@@ -111,7 +111,7 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
 )
 
 
-def _kind(error: BaseException) -> Kind:
+def _kind(error: BaseException) -> FailureKind:
     return next((kind for of, kind in _KINDS if isinstance(error, of)), "error")
 
 

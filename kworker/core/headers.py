@@ -44,6 +44,10 @@ class Forged(ValueError):
     """A record in one of kworker's topics whose headers kworker did not write."""
 
 
+SourcePosition = tuple[str, int, int]
+"""Topic, partition and offset of a record in its source topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a record comes from first: position and timestamp (ms) in its source topic."""

@@ -7,7 +7,7 @@ from itertools import chain, count
 from typing import Literal, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from kworker.core.record import Home, Partition, Record, follow, followers
+from kworker.core.record import Partition, PartitionLanes, Record, follow, followers
 
 Ordering = Literal["key", "partition", "none"]
 _WHOLE_PARTITION = True
@@ -26,18 +26,18 @@ class Lanes:
     Owned by the poll thread. At most one record of a lane is out at a time, so any
     run of ready records holds different lanes. A parked record keeps its lane.
     Partitions take turns, so that the backlog of one does not make the others wait.
-    Lanes belong to source partitions, not to their assignments: see `Home`.
+    Lanes belong to source partitions, not to their assignments: see `PartitionLanes`.
     """
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
-        self._turn: deque[Home] = deque()  # those with something ready
+        self._turn: deque[PartitionLanes] = deque()  # those with something ready
         self._parked: list[tuple[float, int, Record]] = []
         self._turns = count()
-        self._holding: set[tuple[Home, object]] = set()  # lanes behind a held record
-        self._homes: WeakValueDictionary[tuple[str, int], Home] = WeakValueDictionary()
+        self._holding: set[tuple[PartitionLanes, object]] = set()  # lanes behind a held record
+        self._homes: WeakValueDictionary[tuple[str, int], PartitionLanes] = WeakValueDictionary()
         # Where records of a partition run that are not its own: those of a requeue partition.
-        self._guests: dict[Partition, WeakSet[Home]] = {}
+        self._guests: dict[Partition, WeakSet[PartitionLanes]] = {}
 
     @property
     def ready(self) -> bool:
@@ -68,12 +68,12 @@ class Lanes:
         source = record.source
         at = (source.topic, source.partition)
         if (home := self._homes.get(at)) is None:
-            home = self._homes[at] = Home(*at)
+            home = self._homes[at] = PartitionLanes(*at)
         record.home = home
         self._guests.setdefault(record.partition, WeakSet()).add(home)
         self._add(home, (record,))
 
-    def _add(self, home: Home, records: Iterable[Record]) -> None:
+    def _add(self, home: PartitionLanes, records: Iterable[Record]) -> None:
         if not home.ready:
             self._turn.append(home)
         busy, ready = home.busy, home.ready.append
@@ -224,7 +224,7 @@ class Lanes:
         """Forgets all of a partition: what waits, and which lanes are held by what is out.
 
         Lanes that others hold stay theirs, and what waited behind these records goes on: see
-        `Outliving` for those that are still running.
+        `OrphanedRuns` for those that are still running.
         """
         dropped = self._drop(partition, -1, out=True)
         self._guests.pop(partition, None)
@@ -273,7 +273,7 @@ class Lanes:
         if self._holding:
             self._holding.difference_update((record.home, record.lane) for record in records)
 
-    def _homes_of(self, partition: Partition) -> set[Home]:
+    def _homes_of(self, partition: Partition) -> set[PartitionLanes]:
         return {partition.home, *self._guests.get(partition, ())}
 
     def _ready(self, records: Iterable[Record]) -> None:
@@ -283,6 +283,6 @@ class Lanes:
             record.home.ready.append(record)
 
 
-def _waiting_in(home: Home) -> Iterable[Record]:
+def _waiting_in(home: PartitionLanes) -> Iterable[Record]:
     """What waits in a home's lanes, parked records aside."""
     return chain(home.ready, *map(followers, home.busy.values()))

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
-from kworker.core.offset_map import Run, fits, size
+from kworker.core.offset_map import OffsetRange, fits, size
 
 _FORGET_LEAST = 4_096  # settled records beyond one that is not, before they are forgotten
 _MARKS_MOST = 1_024
@@ -36,7 +36,7 @@ class Ledger:
         "version",
     )
 
-    def __init__(self, position: int | None, done: Iterable[Run] = ()) -> None:
+    def __init__(self, position: int | None, done: Iterable[OffsetRange] = ()) -> None:
         """`position` is where delivery begins, or None when only the first record will tell.
 
         `done` beyond it are offsets that were settled before: they will come, and must not run.
@@ -82,7 +82,7 @@ class Ledger:
             return True
         return any(begin <= offset < end for begin, end in self._before)
 
-    def after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[Run]]:
+    def after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[OffsetRange]]:
         """The position, and what is done beyond it, once these records will be settled, too."""
         if self._settled:
             self._forget()
@@ -97,7 +97,7 @@ class Ledger:
             runs.append((begin, end))
         return opened[0], runs + before
 
-    def _rest(self) -> tuple[int | None, list[Run]]:
+    def _rest(self) -> tuple[int | None, list[OffsetRange]]:
         """The same when nothing that was delivered is left."""
         before = list(self._before)
         if before and self._end is not None and before[0][0] <= self._end:

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 Headers = tuple[tuple[str, bytes | None], ...]
+PartitionId = tuple[str, int]
+"""Topic and number of a partition."""
+
 HeaderList = list[tuple[str, bytes | None]]
 
 

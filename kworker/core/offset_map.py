@@ -13,7 +13,7 @@ from zlib import crc32
 METADATA_MAX = 4_095
 """Characters of ASCII that a broker takes as it comes, with the NUL that the client adds."""
 
-Run = tuple[int, int]
+OffsetRange = tuple[int, int]
 """Offsets from the first up to the second, without it. Several ascend and do not touch."""
 
 _NAME = "kworker"
@@ -39,7 +39,7 @@ class Committed(NamedTuple):
     metadata: str = ""
 
 
-class Identity(NamedTuple):
+class TopicIdentity(NamedTuple):
     """Which topic it is: one that is made again, or in another cluster, is another."""
 
     cluster_id: str
@@ -53,7 +53,7 @@ class Ignored(NamedTuple):
     why: str
 
 
-def origin_of(identity: Identity, at: tuple[str, int]) -> bytes:
+def origin_of(identity: TopicIdentity, at: tuple[str, int]) -> bytes:
     """Names the log whose offsets a commit is about: the place, then the topic that is there.
 
     A topic that is made again is another at the same place. Tools that mirror a cluster, or
@@ -67,7 +67,7 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def encode(origin: bytes, base: int, runs: Sequence[Run]) -> str:
+def encode(origin: bytes, base: int, runs: Sequence[OffsetRange]) -> str:
     """Whose position `base` is, and the map of what is done beyond it.
 
     The offset `base` is not done: the first run begins above it. Raises ValueError for more
@@ -80,7 +80,7 @@ def encode(origin: bytes, base: int, runs: Sequence[Run]) -> str:
     return _PREFIX + b64encode(body + crc32(body).to_bytes(_CHECK_BYTES)).decode()
 
 
-def _smaller(base: int, runs: Sequence[Run]) -> tuple[int, bytes]:
+def _smaller(base: int, runs: Sequence[OffsetRange]) -> tuple[int, bytes]:
     bits_bytes = (runs[-1][1] - base + 6) // 8
     if len(runs) < bits_bytes:  # of which each takes one at least
         told = _runs(base, runs)
@@ -89,7 +89,7 @@ def _smaller(base: int, runs: Sequence[Run]) -> tuple[int, bytes]:
     return _BITS, _bits(base, runs)
 
 
-def decode(text: str, origin: bytes, position: int) -> list[Run] | Ignored:
+def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignored:
     """What is done beyond a committed position, by the metadata that came with it.
 
     What has no map tells nothing that could be ignored, whosever it is.
@@ -132,10 +132,10 @@ class Settled(NamedTuple):
     """What a group had settled of a partition, as far as what it holds tells."""
 
     position: int
-    beyond: Sequence[Run] = ()
+    beyond: Sequence[OffsetRange] = ()
 
     @classmethod
-    def of(cls, held: Committed, identity: Identity | None, at: tuple[str, int]) -> "Settled":
+    def of(cls, held: Committed, identity: TopicIdentity | None, at: tuple[str, int]) -> "Settled":
         """A map that cannot be read tells nothing.
 
         Of a topic that was made again nothing is settled by a position of the one before.
@@ -209,7 +209,7 @@ def _size_max(unsettled: int, span: int) -> int:
     return size
 
 
-def size(base: int, runs: Sequence[Run]) -> int:
+def size(base: int, runs: Sequence[OffsetRange]) -> int:
     """What runs add to a map, at most, if they follow others that reach up to `base`."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
@@ -219,7 +219,7 @@ def size(base: int, runs: Sequence[Run]) -> int:
 # so that stands in the lowest bit of the other number.
 
 
-def _runs(base: int, runs: Iterable[Run]) -> bytes:
+def _runs(base: int, runs: Iterable[OffsetRange]) -> bytes:
     told = bytearray()
     before = base
     for begin, end in runs:
@@ -254,10 +254,10 @@ def _numbers(told: bytes) -> list[int] | None:
     return None if shift else numbers
 
 
-def _from_runs(base: int, told: bytes) -> list[Run] | None:
+def _from_runs(base: int, told: bytes) -> list[OffsetRange] | None:
     if (numbers := _numbers(told)) is None:
         return None
-    runs: list[Run] = []
+    runs: list[OffsetRange] = []
     before, rest = base, iter(numbers)
     for number in rest:
         gap = 1
@@ -275,7 +275,7 @@ def _from_runs(base: int, told: bytes) -> list[Run] | None:
 # One for each offset above the base, the lowest first.
 
 
-def _bits(base: int, runs: Sequence[Run]) -> bytes:
+def _bits(base: int, runs: Sequence[OffsetRange]) -> bytes:
     first = base + 1
     flags = bytearray(b"0") * (runs[-1][1] - first)
     for begin, end in runs:
@@ -284,7 +284,7 @@ def _bits(base: int, runs: Sequence[Run]) -> bytes:
     return int(flags, 2).to_bytes((len(flags) + 7) // 8, "little")
 
 
-def _from_bits(base: int, told: bytes) -> list[Run] | None:
+def _from_bits(base: int, told: bytes) -> list[OffsetRange] | None:
     flags = f"{int.from_bytes(told, 'little'):b}"[::-1]
     runs = [(base + 1 + m.start(), base + 1 + m.end()) for m in _ONES.finditer(flags)]
     return runs if runs and runs[-1][1] < _END else None

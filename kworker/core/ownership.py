@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-At = tuple[str, int]
+from kworker.core.message import PartitionId
+
 _NAMED_MOST = 5
 
 
@@ -15,13 +16,13 @@ class Ownership:
     def __init__(self, patience_s: float) -> None:
         """Whatever is nobody's for so long is told: longer than most rebalances."""
         self._patience_s = patience_s
-        self._since: dict[At, float] = {}
+        self._since: dict[PartitionId, float] = {}
 
-    def hear(self, unowned: Collection[At], now: float) -> None:
+    def hear(self, unowned: Collection[PartitionId], now: float) -> None:
         """These have no owner now."""
         self._since = {at: self._since.get(at, now) for at in unowned}
 
-    def reason(self, behind: Mapping[At, int], now: float) -> str | None:
+    def reason(self, behind: Mapping[PartitionId, int], now: float) -> str | None:
         """What is wrong, in a line: of those that have been nobody's for long."""
         long = sorted(at for at, since in self._since.items() if now - since >= self._patience_s)
         if not long:

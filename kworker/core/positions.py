@@ -19,7 +19,7 @@ Goal = Literal["earliest", "latest"] | Offset | Time
 """Where to put a group."""
 
 
-class Standing(NamedTuple):
+class GroupPosition(NamedTuple):
     """One partition: the group's position, and what there is to read."""
 
     topic: str
@@ -56,7 +56,7 @@ class Standing(NamedTuple):
 class Move(NamedTuple):
     """A partition and its new position; `wanted` is what was asked for."""
 
-    standing: Standing
+    standing: GroupPosition
     wanted: int
 
     @property

@@ -8,7 +8,7 @@ from operator import ne
 from kworker.core.headers import OFFSET_BITS, Envelope, Source
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage
-from kworker.core.offset_map import Committed, Run, encode
+from kworker.core.offset_map import Committed, OffsetRange, encode
 from kworker.core.outcome import RECORD_OVERHEAD, OnDeadCall, Outcome, Output, Results
 
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
@@ -16,7 +16,7 @@ NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
 
 
-class Home:
+class PartitionLanes:
     """The lanes of one source partition, whichever assignment it is of, or none.
 
     Kept by Lanes. What comes again runs here beside what its source delivers, so a lane is a key
@@ -46,7 +46,7 @@ class Partition:
 
     Owned by the poll thread. `open` ends with the assignment: what completes
     afterwards finds a closed partition and is dropped, unless it is taken up by a later one
-    (see `Outliving`). `origin` names its log, in every commit and for a map of what is done
+    (see `OrphanedRuns`). `origin` names its log, in every commit and for a map of what is done
     beyond the position; None: not known, so there is neither.
     """
 
@@ -81,7 +81,7 @@ class Partition:
         known: int,
         position: int | None,
         origin: bytes | None = None,
-        done: Iterable[Run] = (),
+        done: Iterable[OffsetRange] = (),
     ) -> None:
         """`position` and what is `done` beyond it are what the group holds."""
         self.topic = topic
@@ -105,7 +105,7 @@ class Partition:
         self.held = 0  # records of keys that are held
         self.held_bytes = 0
         self.settled = 0  # records, ever
-        self.home = Home(topic, number)  # or that of an earlier epoch: see `Lanes.open`
+        self.home = PartitionLanes(topic, number)  # or that of an earlier epoch: see `Lanes.open`
 
     def committed(self) -> Committed | None:
         """What the group shall hold of it now; None while nobody knows where it begins."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Literal
 
-Place = tuple[str, int, int]
-"""The source position of a record: topic, partition, offset."""
+from kworker.core.headers import SourcePosition
 
 _ENDED_MOST = 10  # of a suspect's list, the last
 
@@ -16,7 +15,7 @@ _ENDED_MOST = 10  # of a suspect's list, the last
 class Suspect:
     """A record that was in hand when a process died, and what was found since."""
 
-    place: Place
+    place: SourcePosition
     why: Literal["crash", "timeout"]
     deaths: int = 0  # of a cell that had run nothing but this record
     unsure: int = 0  # of those, by a signal that somebody may have sent
@@ -38,7 +37,7 @@ class Blame(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProcessEnd:
     """How a cell ended: `how` for a person, such as SIGSEGV or exit code 1."""
 
     how: str
@@ -46,7 +45,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedDeath:
     """A death was one more of this record, and perhaps its last."""
 
     number: int
@@ -72,7 +71,7 @@ class TrialPolicy:
         return suspect.deaths >= self.crash_limit + self.more_when_unsure
 
 
-class Renew(Enum):
+class Fresh(Enum):
     """The next run needs a cell that has run nothing yet."""
 
     CELL = auto()
@@ -112,14 +111,14 @@ class Trial:
         else:
             self._together.append(number)
 
-    def begin(self, *, used: bool) -> list[int] | Renew:
+    def begin(self, *, used: bool) -> list[int] | Fresh:
         """What the cell runs next, none when nothing waits; called when nothing runs.
 
         `used`: this cell has run something. A record that was in hand at a death must not
         answer for what others left behind, so it gets a cell of its own.
         """
         if not self._together and used and self._apart and len(self._apart[0]) == 1:
-            return Renew.CELL
+            return Fresh.CELL
         self._is_apart = not self._together
         if self._together:
             self._running, self._together = self._together, []
@@ -138,7 +137,7 @@ class Trial:
                 group.remove(number)
         self._apart = deque(group for group in self._apart if group)
 
-    def died(self, in_hand: Iterable[int], end: End) -> Counted | None:
+    def died(self, in_hand: Iterable[int], end: ProcessEnd) -> CountedDeath | None:
         """The cell is gone with these in its hands (at a time-out: those that overran)."""
         rest, self._running = self._running, []
         if end.blame is Blame.NOBODY:
@@ -160,7 +159,7 @@ class Trial:
         elif numbers:
             self._apart.appendleft(numbers)
 
-    def _count(self, number: int, end: End) -> Counted:
+    def _count(self, number: int, end: ProcessEnd) -> CountedDeath:
         before = self._suspects[number]
         found = replace(
             before.after(end.how),
@@ -174,4 +173,4 @@ class Trial:
             del self._suspects[number]
         else:
             self._apart.append([number])
-        return Counted(number, found, convicted)
+        return CountedDeath(number, found, convicted)

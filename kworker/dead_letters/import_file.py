@@ -5,10 +5,10 @@ from pathlib import Path
 
 from kworker.core.headers import Source
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import Identity, Place, spans
+from kworker.dead_letters.letters import DeadLetterIdentity, DeadLetterPosition, spans
 from kworker.dead_letters.lines import BadLine, Edit, from_line
 from kworker.dead_letters.reader import DeadLetters
-from kworker.dead_letters.repair import Requeue, Step
+from kworker.dead_letters.repair import RepairStep, Requeue
 from kworker.errors import KworkerError, UsageError
 
 _SHOWN_MAX = 20  # problems: who has one mistake in every line sees it by then
@@ -23,11 +23,11 @@ class EditedFile:
         self._requeue = requeue
         self._bytes_max = bytes_max
         self._problems: dict[int, str] = {}  # by line
-        self._lines: dict[Identity, int] = {}
+        self._lines: dict[DeadLetterIdentity, int] = {}
 
     def check(self, dead: DeadLetters) -> int:
         """How many lines there are. Raises KworkerError naming what is wrong, by line."""
-        origins: dict[Identity, tuple[Source, int]] = {}
+        origins: dict[DeadLetterIdentity, tuple[Source, int]] = {}
         for number, line in self._read():
             try:
                 edit = from_line(line, dead.topic)
@@ -50,10 +50,10 @@ class EditedFile:
             raise BadLine(f"the record is too large: {limit}")
 
     def _check_origins(
-        self, dead: DeadLetters, origins: dict[Identity, tuple[Source, int]]
+        self, dead: DeadLetters, origins: dict[DeadLetterIdentity, tuple[Source, int]]
     ) -> None:
         """What the lines say of their dead letters is so; who edits it would lose a record."""
-        places = [Place(each.partition, each.offset) for each in origins]
+        places = [DeadLetterPosition(each.partition, each.offset) for each in origins]
         for letter in dead.letters(spans(filter(dead.holds, places))):
             if origins.get(letter.identity) == (letter.source, letter.redriven):
                 del origins[letter.identity]
@@ -70,7 +70,7 @@ class EditedFile:
             lines[_SHOWN_MAX:] = [f"and {more:,} more"]
         return "\n".join([*lines, "nothing was written: correct the file and import it again"])
 
-    def steps(self, topic: str) -> Iterator[Step]:
+    def steps(self, topic: str) -> Iterator[RepairStep]:
         """What it asks for, once checked. Raises KworkerError when it has changed since."""
         for number, line in self._read():
             try:
@@ -82,7 +82,7 @@ class EditedFile:
                     f"{self._path}:{number}: changed while it was imported: leave it, and import"
                     " it again; nothing is done twice"
                 )
-            yield Step(edit.identity, self._output(edit))
+            yield RepairStep(edit.identity, self._output(edit))
 
     def _output(self, edit: Edit) -> Output:
         return self._requeue.record(edit.envelope, edit.key, edit.value, edit.headers)

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from kworker.core import headers as names
 from kworker.core.failure import Failure
-from kworker.core.headers import Envelope, Forged, Source, without_foreign
+from kworker.core.headers import Envelope, Forged, Source, SourcePosition, without_foreign
 from kworker.core.message import HeaderList, RawMessage, headers_of
 
 
-class Place(NamedTuple):
+class DeadLetterPosition(NamedTuple):
     """A position in the dead-letter topic."""
 
     partition: int
@@ -20,9 +20,6 @@ class Place(NamedTuple):
         """As it is typed."""
         return f"{self.partition}:{self.offset}"
 
-
-SourcePlace = tuple[str, int, int]
-"""A position in a source topic."""
 
 _FIELDS = frozenset(
     {
@@ -44,7 +41,7 @@ _UNREAD = "its headers cannot be read"
 _DIGITS_MAX = 18  # of a time, or it is none
 
 
-class Identity(NamedTuple):
+class DeadLetterIdentity(NamedTuple):
     """What tells a dead letter from any other, in a topic that was made again, too."""
 
     partition: int
@@ -60,7 +57,7 @@ class DeadLetter:
     has no `envelope`, and all its headers are its own.
     """
 
-    identity: Identity
+    identity: DeadLetterIdentity
     key: bytes | None
     value: bytes | None
     headers: HeaderList
@@ -74,7 +71,7 @@ class DeadLetter:
         [headers], unreadable = headers_of([raw])
         found = headers or []
         written = raw.timestamp()[1]
-        identity = Identity(raw.partition(), raw.offset(), written)
+        identity = DeadLetterIdentity(raw.partition(), raw.offset(), written)
         try:
             envelope = Envelope.open(found)
         except Forged as error:
@@ -87,8 +84,8 @@ class DeadLetter:
         return cls(identity, raw.key(), raw.value(), own, envelope, fields, failed_at)
 
     @property
-    def place(self) -> Place:
-        return Place(self.identity.partition, self.identity.offset)
+    def place(self) -> DeadLetterPosition:
+        return DeadLetterPosition(self.identity.partition, self.identity.offset)
 
     @property
     def source(self) -> Source | None:
@@ -140,8 +137,8 @@ class Selection:
     exception: str | None = None  # dotted or bare
     since_ms: int | None = None  # failed then or later
     key: str | None = None  # as text, or in hex where the key is none
-    places: frozenset[Place] = frozenset()
-    sources: frozenset[SourcePlace] = frozenset()
+    places: frozenset[DeadLetterPosition] = frozenset()
+    sources: frozenset[SourcePosition] = frozenset()
 
     def __bool__(self) -> bool:
         """Whether anything is given."""
@@ -199,7 +196,7 @@ def _missed(what: str, wanted: str, met: Iterable[str]) -> str:
     return f'--select: no dead letter has the {what} "{wanted}"; {there}'
 
 
-def spans(places: Iterable[Place]) -> dict[int, range]:
+def spans(places: Iterable[DeadLetterPosition]) -> dict[int, range]:
     """The offsets from the first to the last of `places` in each partition."""
     found: dict[int, range] = {}
     for partition, offset in places:
@@ -222,7 +219,7 @@ def _is_key(wanted: str, key: bytes | None) -> bool:
 
 
 @dataclass(slots=True)
-class Group:
+class DeadLetterGroup:
     """The dead letters of one reason and exception, told one by one."""
 
     reason: str
@@ -232,7 +229,7 @@ class Group:
     oldest_ms: int = 0  # when it failed
     newest_ms: int = 0
     message: str = ""  # of the newest
-    example: Place = field(default=Place(0, 0))  # the newest
+    example: DeadLetterPosition = field(default=DeadLetterPosition(0, 0))  # the newest
 
     def add(self, letter: DeadLetter, resolved: bool) -> None:
         if not self.count or letter.failed_at < self.oldest_ms:
@@ -244,10 +241,10 @@ class Group:
         self.resolved += resolved
 
 
-def grouped(letters: Iterable[tuple[DeadLetter, bool]]) -> list[Group]:
+def grouped(letters: Iterable[tuple[DeadLetter, bool]]) -> list[DeadLetterGroup]:
     """Dead letters, each with whether it is resolved, by reason and exception: most first."""
-    groups: dict[tuple[str, str], Group] = {}
+    groups: dict[tuple[str, str], DeadLetterGroup] = {}
     for letter, resolved in letters:
         name = letter.reason, letter.exception
-        groups.setdefault(name, Group(*name)).add(letter, resolved)
+        groups.setdefault(name, DeadLetterGroup(*name)).add(letter, resolved)
     return sorted(groups.values(), key=lambda group: (-group.count, group.reason, group.exception))

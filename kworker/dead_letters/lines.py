@@ -8,7 +8,7 @@ from typing import Any
 
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import HeaderList
-from kworker.dead_letters.letters import DeadLetter, Identity
+from kworker.dead_letters.letters import DeadLetter, DeadLetterIdentity
 
 Data = dict[str, Any]
 
@@ -21,7 +21,7 @@ class BadLine(ValueError):
 class Edit:
     """A dead letter's record as a person wants it, and the dead letter that it came from."""
 
-    identity: Identity
+    identity: DeadLetterIdentity
     envelope: Envelope
     key: bytes | None
     value: bytes | None
@@ -76,7 +76,9 @@ def from_line(line: bytes, topic: str) -> Edit:
     position, source = _part(data, "position"), _part(data, "source")
     if position.get("topic") != topic:
         raise BadLine(f"position.topic: expected {topic}, got {position.get('topic')!r}")
-    identity = Identity(*(_whole(position, name, "position.") for name in Identity._fields))
+    identity = DeadLetterIdentity(
+        *(_whole(position, name, "position.") for name in DeadLetterIdentity._fields)
+    )
     envelope = Envelope(_read_source(source), 1, _whole(data, "redriven"), 0, [])
     key, value = (_bytes(_present(data, name), name) for name in ("key", "value"))
     return Edit(identity, envelope, key, value, _headers(_present(data, "headers")))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from kworker.core.message import RawMessage
-from kworker.dead_letters.letters import DeadLetter, Met, Place, Selection, spans
+from kworker.dead_letters.letters import DeadLetter, DeadLetterPosition, Met, Selection, spans
 from kworker.dead_letters.resolutions import Resolutions
 from kworker.errors import UsageError
 
@@ -48,11 +48,11 @@ class DeadLetters:
                 raise UsageError(f"{self.topic} has no {place}: {self._advice(place)}")
         return spans(selection.places)
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: DeadLetterPosition) -> bool:
         """Whether a place is within the topic, though there may be no record in it."""
         return place.offset in self._bounds.get(place.partition, ())
 
-    def _advice(self, place: Place) -> str:
+    def _advice(self, place: DeadLetterPosition) -> str:
         held = self._bounds.get(place.partition)
         if held is None:
             return f"its partitions are 0 to {len(self._bounds) - 1}"

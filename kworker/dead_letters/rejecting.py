@@ -6,32 +6,31 @@ from typing import Literal, Protocol
 
 from kworker.config.model import Config
 from kworker.config.topics import TopicInfo, delay_pattern, source_topics
-from kworker.core.headers import SOURCE, Forged, Source
-from kworker.core.message import RawMessage
-from kworker.core.offset_map import Committed, Identity, Settled
+from kworker.core.headers import SOURCE, Forged, Source, SourcePosition
+from kworker.core.message import PartitionId, RawMessage
+from kworker.core.offset_map import Committed, Settled, TopicIdentity
 from kworker.errors import KworkerError, UsageError
-from kworker.instance.rejections import Place
-
-At = tuple[str, int]
 
 
-class Asking(Protocol):
+class RejectAdmin(Protocol):
     """What is needed of `Admin`."""
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
-    def identities(self, topics: Iterable[str]) -> dict[str, Identity]: ...
-    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, Committed]: ...
+    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]: ...
+    def group_offsets(
+        self, group: str, partitions: Iterable[PartitionId]
+    ) -> dict[PartitionId, Committed]: ...
     def list_offsets(
         self,
-        partitions: Iterable[At],
+        partitions: Iterable[PartitionId],
         which: Literal["earliest", "latest"] | int,
         *,
         committed: bool = False,
-    ) -> dict[At, int]: ...
+    ) -> dict[PartitionId, int]: ...
 
 
-class Reading(Protocol):
+class RejectReader(Protocol):
     """What is needed of `TopicReader`."""
 
     def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]: ...
@@ -44,13 +43,13 @@ class Search:
     requeue, where the service has not read it yet: it can still die.
     """
 
-    def __init__(self, config: Config, admin: Asking, reader: Reading) -> None:
+    def __init__(self, config: Config, admin: RejectAdmin, reader: RejectReader) -> None:
         self._config = config
         self._admin = admin
         self._reader = reader
         self._names = admin.topic_names()
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: SourcePosition) -> Source:
         """The record, with its time.
 
         Raises UsageError for a place that the service does not have, KworkerError for a record
@@ -97,19 +96,21 @@ class Search:
                 f"reject: {topic} has no partition {number}; its last is {found.partitions - 1}"
             )
 
-    def _settled(self, group: str, topic: str, partitions: Sequence[At]) -> dict[At, Settled]:
+    def _settled(
+        self, group: str, topic: str, partitions: Sequence[PartitionId]
+    ) -> dict[PartitionId, Settled]:
         """What a group has settled of a topic's partitions, but for those without a position."""
         held = self._admin.group_offsets(group, partitions)
         identity = self._admin.identities([topic]).get(topic)
         return {at: Settled.of(each, identity, at) for at, each in held.items()}
 
-    def _at(self, place: Place) -> Source | None:
+    def _at(self, place: SourcePosition) -> Source | None:
         topic, number, offset = place
         for raw in self._reader.records(topic, {number: range(offset, offset + 1)}):
             return Source(topic, number, offset, raw.timestamp()[1])
         return None
 
-    def _coming_again(self, place: Place) -> Source | None:
+    def _coming_again(self, place: SourcePosition) -> Source | None:
         """Its retry, or it, redriven: unread in one of the topics by which records come again."""
         delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
         # In the order in which a record goes through them, as it may do meanwhile.

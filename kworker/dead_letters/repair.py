@@ -9,17 +9,17 @@ from kworker.core import headers as names
 from kworker.core.headers import Envelope
 from kworker.core.message import HeaderList
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import DeadLetter, Identity, Selection
+from kworker.dead_letters.letters import DeadLetter, DeadLetterIdentity, Selection
 from kworker.dead_letters.resolutions import How, Resolutions
 
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 8 << 20
 
 
-class Step(NamedTuple):
+class RepairStep(NamedTuple):
     """A dead letter to resolve, and the record that is written for it, if one is."""
 
-    identity: Identity
+    identity: DeadLetterIdentity
     output: Output | None
 
 
@@ -73,7 +73,7 @@ class Elsewhere(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RateLimit:
     """So many records a second; None is as many as Kafka takes."""
 
     rate: float | None = None
@@ -91,7 +91,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RepairPlan:
     """What is to be done with which dead letters."""
 
     how: How
@@ -99,7 +99,7 @@ class Work:
     to: Requeue | Elsewhere | None = None  # None: they are only noted as resolved
     bytes_max: int | None = None  # of a record there; None: each fits
     limit: int | None = None
-    pace: Pace = Pace()
+    pace: RateLimit = RateLimit()
 
     def chosen(
         self, letters: Iterable[DeadLetter], resolutions: Resolutions, tally: Tally
@@ -119,9 +119,9 @@ class Work:
             return False
         return True
 
-    def step(self, letter: DeadLetter) -> Step:
+    def step(self, letter: DeadLetter) -> RepairStep:
         """For one of the chosen."""
-        return Step(letter.identity, self.to.output(letter) if self.to else None)
+        return RepairStep(letter.identity, self.to.output(letter) if self.to else None)
 
 
 def unresolved(
@@ -137,7 +137,9 @@ def unresolved(
             yield letter
 
 
-def fresh(steps: Iterable[Step], resolutions: Resolutions, tally: Tally) -> Iterator[Step]:
+def fresh(
+    steps: Iterable[RepairStep], resolutions: Resolutions, tally: Tally
+) -> Iterator[RepairStep]:
     """Those whose dead letters are not resolved; the others are counted."""
     for step in steps:
         if step.identity in resolutions:
@@ -146,9 +148,9 @@ def fresh(steps: Iterable[Step], resolutions: Resolutions, tally: Tally) -> Iter
             yield step
 
 
-def batches(steps: Iterable[Step], records_max: int) -> Iterator[list[Step]]:
+def batches(steps: Iterable[RepairStep], records_max: int) -> Iterator[list[RepairStep]]:
     """The steps in transactions of so many records at most, and of a bounded size."""
-    batch: list[Step] = []
+    batch: list[RepairStep] = []
     size = 0
     for step in steps:
         added = step.output.size if step.output else 0

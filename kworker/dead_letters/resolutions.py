@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import Identity
+from kworker.dead_letters.letters import DeadLetterIdentity
 
 How = Literal["redriven", "discarded", "imported"]
 
@@ -19,7 +19,9 @@ class Resolution:
     at: int  # ms since 1970
 
 
-def resolved(topic: str, dead_topic: str, identity: Identity, resolution: Resolution) -> Output:
+def resolved(
+    topic: str, dead_topic: str, identity: DeadLetterIdentity, resolution: Resolution
+) -> Output:
     """The record of the state topic `topic` that says so."""
     value = {
         "how": resolution.how,
@@ -31,7 +33,7 @@ def resolved(topic: str, dead_topic: str, identity: Identity, resolution: Resolu
     return Output(topic, _key(dead_topic, identity), json.dumps(value).encode(), [])
 
 
-def _key(dead_topic: str, identity: Identity) -> bytes:
+def _key(dead_topic: str, identity: DeadLetterIdentity) -> bytes:
     return f"{dead_topic}/{identity.partition}/{identity.offset}".encode()
 
 
@@ -55,12 +57,12 @@ class Resolutions:
         else:
             self._told[key] = value
 
-    def of(self, identity: Identity) -> Resolution | None:
+    def of(self, identity: DeadLetterIdentity) -> Resolution | None:
         """None also for what cannot be read: nobody's word that something was done."""
         told = self._told.get(_key(self._dead_topic, identity))
         return None if told is None else _read(told, identity.timestamp)
 
-    def __contains__(self, identity: Identity) -> bool:
+    def __contains__(self, identity: DeadLetterIdentity) -> bool:
         return self.of(identity) is not None
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clock import now_ms
 from kworker.core.outcome import Output
-from kworker.dead_letters.repair import Pace, Step, batches
+from kworker.dead_letters.repair import RateLimit, RepairStep, batches
 from kworker.dead_letters.resolutions import How, Resolution, resolved
 from kworker.errors import AlreadyRunning, Unreachable
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _LOOK_S = 0.05  # between two looks at whether a wait is to end
 
 
-class Transactor(Protocol):
+class ResolverTransactor(Protocol):
     """What is needed of `KafkaTransactor` or its twin."""
 
     def open(self) -> None: ...
@@ -52,7 +52,7 @@ class Resolver:
     itself, and can write no more.
     """
 
-    def __init__(self, transactor: Transactor, signature: Signature) -> None:
+    def __init__(self, transactor: ResolverTransactor, signature: Signature) -> None:
         self._transactor = transactor
         self._signature = signature
 
@@ -61,7 +61,7 @@ class Resolver:
         with self._told():
             self._transactor.open()
 
-    def resolve(self, batch: Iterable[Step]) -> None:
+    def resolve(self, batch: Iterable[RepairStep]) -> None:
         """One transaction. Raises AlreadyRunning when fenced, Unreachable otherwise.
 
         After either it is of no more use. Whether the batch was written, the state topic tells
@@ -76,7 +76,7 @@ class Resolver:
                 self._transactor.produce(self._resolved(step, now))
             self._transactor.commit()
 
-    def _resolved(self, step: Step, now: int) -> Output:
+    def _resolved(self, step: RepairStep, now: int) -> Output:
         signature = self._signature
         resolution = Resolution(signature.how, signature.by, now)
         return resolved(signature.state_topic, signature.dead_topic, step.identity, resolution)
@@ -89,10 +89,10 @@ class Resolver:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except Refused as error:
+        except KafkaRequestError as error:
             raise self._failure(error) from None
 
-    def _failure(self, error: Refused) -> AlreadyRunning | Unreachable:
+    def _failure(self, error: KafkaRequestError) -> AlreadyRunning | Unreachable:
         again = "the same command again goes on, and does nothing twice"
         if error.passing:
             return Unreachable(f"Kafka did not take it ({error}): {again}")
@@ -147,7 +147,11 @@ _ENDING: dict[signal.Signals, Any] = {
 
 
 def run(
-    steps: Iterable[Step], resolver: Resolver, pace: Pace, stop: Stop, tell: Callable[[int], None]
+    steps: Iterable[RepairStep],
+    resolver: Resolver,
+    pace: RateLimit,
+    stop: Stop,
+    tell: Callable[[int], None],
 ) -> int:
     """Takes the steps, at the pace, until they end or it is asked to stop; how many it took.
 

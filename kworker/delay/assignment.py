@@ -5,18 +5,18 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.awaited_positions import ASK_S, Asking, Awaited
-from kworker.clients.kafka import At, Refused, Trouble, trouble_of
+from kworker.clients.awaited_positions import ASK_S, AwaitedPositions, PositionReader
+from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, trouble_of
 from kworker.core.membership import Absence
-from kworker.core.message import RawMessage
-from kworker.delay.heads import Head, HoldPolicy
+from kworker.core.message import PartitionId, RawMessage
+from kworker.delay.heads import DelayPartition, HoldPolicy
 from kworker.delay.routes import SKEW_MS
 from kworker.worker.intake import Fenced, Taking
 
 _LOG = structlog.get_logger()
 
 
-class Consumer(Taking, Asking, Protocol):
+class DelayConsumer(Taking, PositionReader, Protocol):
     """What the heads need of `KafkaConsumer` or its twin."""
 
     @property
@@ -24,7 +24,7 @@ class Consumer(Taking, Asking, Protocol):
     def standing(self) -> object: ...
 
 
-class Heads:
+class DelayAssignment:
     """The partitions that this member owns now; the consumer's `Listener`.
 
     Owned by the delay process's thread: every callback comes from inside `take`. Nothing
@@ -33,7 +33,7 @@ class Heads:
 
     def __init__(
         self,
-        consumer: Callable[["Heads"], Consumer],
+        consumer: Callable[["DelayAssignment"], DelayConsumer],
         delay_ms: Callable[[str], int],
         policy: HoldPolicy,
         settle: Callable[[], None],
@@ -44,39 +44,39 @@ class Heads:
         `waits` is asked by whatever waits: it beats, and is False when it is time to end.
         """
         self.consumer = consumer(self)
-        self.heads: dict[At, Head] = {}
+        self.heads: dict[PartitionId, DelayPartition] = {}
         self.reasons: dict[str, str] = {}
         self.joined = False
-        self.gone: set[At] = set()  # since the last look
+        self.gone: set[PartitionId] = set()  # since the last look
         self._delay_ms = delay_ms
         self._policy = policy
         self._settle = settle
         self.goes_on = waits
-        self._awaited = Awaited(waits)
-        self._paused: frozenset[At] = frozenset()
+        self._awaited = AwaitedPositions(waits)
+        self._paused: frozenset[PartitionId] = frozenset()
         self._fresh = False
         self._seen_ms = 0  # on the clock, when it was last looked at
 
     # -- the listener -----------------------------------------------------------------
 
-    def assigned(self, partitions: list[At]) -> None:
+    def assigned(self, partitions: list[PartitionId]) -> None:
         """Reads positions back and begins there; the group waits meanwhile."""
         # A partition that stopped, and is not given anew, stands still as before.
         stopped = {_name(at) for at in self.heads.keys() - set(partitions)}
         self.reasons = {name: text for name, text in self.reasons.items() if name in stopped}
         positions = self._positions(partitions) if partitions else {}
         for at, position in positions.items():
-            self.heads[at] = Head(self._delay_ms(at[0]), position)
+            self.heads[at] = DelayPartition(self._delay_ms(at[0]), position)
         self.consumer.assign(positions)
         self.joined = self._fresh = True
         _LOG.info("assigned", partitions=_names(partitions))
 
-    def revoked(self, partitions: list[At]) -> None:
+    def revoked(self, partitions: list[PartitionId]) -> None:
         """What is held is taken, and waits, at its next owner's."""
         self._give_up(partitions)
         _LOG.info("revoked", partitions=_names(partitions))
 
-    def lost(self, partitions: list[At]) -> None:
+    def lost(self, partitions: list[PartitionId]) -> None:
         """Others may own them already, and ours could not be committed any more."""
         self._give_up(partitions)
         _LOG.warning("partitions lost; others wait for their records", of=_names(partitions))
@@ -90,13 +90,13 @@ class Heads:
         self.heads.clear()
         self.consumer.renew()
 
-    def _give_up(self, partitions: Collection[At]) -> None:
+    def _give_up(self, partitions: Collection[PartitionId]) -> None:
         for at in partitions:
             self.heads.pop(at, None)
         self.gone.update(partitions)
         self.consumer.unassign(partitions)
 
-    def _positions(self, partitions: Iterable[At]) -> dict[At, int | None]:
+    def _positions(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, int | None]:
         """None, when it is time to end before they are known."""
         # First: an open transaction of ours would hide the positions.
         held = self._awaited.positions(self.consumer, list(partitions), self._settle)
@@ -138,12 +138,12 @@ class Heads:
             self.consumer.resume(resume)
         self._paused, self._fresh = wanted, False
 
-    def read_back(self) -> list[At]:
+    def read_back(self) -> list[PartitionId]:
         """What the group has was forwarded, whatever we know of it: where it did more than that.
 
         Raises Refused.
         """
-        moved: list[At] = []
+        moved: list[PartitionId] = []
         if not self.heads:
             return moved
         for at, held in self.consumer.positions(self.heads, ASK_S).items():
@@ -155,22 +155,22 @@ class Heads:
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())
         match trouble_of(event):
-            case Trouble.END:
+            case ConsumerEvent.END:
                 if head := self.heads.get(at):
                     head.ledger.reach(event.offset())
                     self.reasons.pop(at[0], None)
-            case Trouble.GAP:
+            case ConsumerEvent.GAP:
                 self._gap(at)
-            case Trouble.FENCED:
+            case ConsumerEvent.FENCED:
                 raise Fenced(str(event.error()))
-            case Trouble.MISSING if at[0].startswith("^"):
+            case ConsumerEvent.MISSING if at[0].startswith("^"):
                 self.joined = True  # no delay topic is there, so nothing waits
-            case Trouble.MISSING:
+            case ConsumerEvent.MISSING:
                 self.reasons[at[0]] = f"cannot read {at[0]}: {event.error().str()}"
-            case Trouble.PASSING:
+            case ConsumerEvent.PASSING:
                 _LOG.warning("kafka reports; the client goes on", error=event.error().str())
 
-    def _gap(self, at: At) -> None:
+    def _gap(self, at: PartitionId) -> None:
         """The partition stops, by itself: the client fetches nothing more of it."""
         if not (head := self.heads.get(at)):
             return  # its owner is told
@@ -179,16 +179,16 @@ class Heads:
         try:
             low, high = self.consumer.watermarks(at, ASK_S)
             holds = f"the partition now holds {low} to {high}"
-        except Refused as refused:
+        except KafkaRequestError as refused:
             holds = f"what the partition holds is not known ({refused})"
         text = f"{name} stopped: its next record would be {head.ledger.end}, but {holds}"
         self.reasons[name] = f"{text}; reset its position in the delay group to go on"
         _LOG.error(text)
 
 
-def _name(at: At) -> str:
+def _name(at: PartitionId) -> str:
     return f"{at[0]}/{at[1]}"
 
 
-def _names(partitions: Iterable[At]) -> list[str]:
+def _names(partitions: Iterable[PartitionId]) -> list[str]:
     return [_name(at) for at in sorted(partitions)]

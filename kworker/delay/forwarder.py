@@ -5,21 +5,22 @@ from typing import Any, Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
 _LOG = structlog.get_logger()
 
 
-class Transactor(Protocol):
+class ForwarderTransactor(Protocol):
     """What the forwarder needs of `KafkaTransactor` or its twin."""
 
     def open(self) -> None: ...
     def begin(self) -> None: ...
     def poll(self) -> None: ...
     def produce(self, output: Output) -> None: ...
-    def send_positions(self, positions: Mapping[At, Committed], standing: Any) -> None: ...
+    def send_positions(self, positions: Mapping[PartitionId, Committed], standing: Any) -> None: ...
     def commit(self) -> None: ...
     def close(self) -> None: ...
 
@@ -32,12 +33,12 @@ class Forwarder:
     """
 
     def __init__(
-        self, make: Callable[[], Transactor], beat: Callable[[], object] = lambda: None
+        self, make: Callable[[], ForwarderTransactor], beat: Callable[[], object] = lambda: None
     ) -> None:
         """`beat` says that this thread lives, between two calls that may each take their time."""
         self._make = make
         self._beat = beat
-        self._transactor: Transactor | None = None
+        self._transactor: ForwarderTransactor | None = None
         self._opened = False
 
     @property
@@ -53,14 +54,14 @@ class Forwarder:
             self._transactor = self._make()
         try:
             self._transactor.open()
-        except Refused as refused:
+        except KafkaRequestError as refused:
             if not refused.passing:
                 self._discard()
             raise
         self._opened = True
 
     def forward(
-        self, outputs: Sequence[Output], positions: Mapping[At, int], standing: object
+        self, outputs: Sequence[Output], positions: Mapping[PartitionId, int], standing: object
     ) -> None:
         """All of it, or nothing, or nobody knows: then raises Refused, and is not open."""
         assert self._transactor is not None
@@ -73,7 +74,7 @@ class Forwarder:
             self._transactor.send_positions(held, standing)
             self._beat()
             self._transactor.commit()
-        except Refused as refused:
+        except KafkaRequestError as refused:
             _LOG.warning("forwarding in doubt; the positions are read back", error=str(refused))
             self._discard()
             raise

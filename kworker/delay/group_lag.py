@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import structlog
 
-from kworker.clients.admin import Refused
+from kworker.clients.admin import AdminRequestError
 from kworker.clients.background_call import aside
 from kworker.clients.group_view import GroupView, GroupWatcher
-from kworker.clients.kafka import At
 from kworker.config.client_properties import admin_properties, own_member
 from kworker.config.model import Config
 from kworker.config.topics import source_topics
+from kworker.core.message import PartitionId
 from kworker.errors import Unreachable
 from kworker.instance.scoreboard import Text
 
@@ -23,7 +23,7 @@ _OLD_S = 10.0  # after which what was told is no longer known
 Rows = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-class GroupLag:
+class GroupLagReader:
     """How far the workers' group is behind in each partition, and which have no owner.
 
     Owned by the delay process's thread, which never waits here: the questions run aside. A
@@ -50,7 +50,7 @@ class GroupLag:
             asked, self._asked = self._asked, None
             try:
                 self._view, self._known_at = asked.result(), now
-            except (Unreachable, Refused) as error:
+            except (Unreachable, AdminRequestError) as error:
                 self._view = None
                 _LOG.debug("the group's lag is not known; asks again", error=str(error))
         if self._view is not None and now - self._known_at > _OLD_S:
@@ -70,7 +70,7 @@ class GroupLag:
         )
 
 
-def make_group_lag(config: Config) -> GroupLag:
+def make_group_lag(config: Config) -> GroupLagReader:
     """Of a service's own group, in its source topics and requeue."""
     watcher = GroupWatcher(admin_properties(config), config.name)
 
@@ -78,10 +78,10 @@ def make_group_lag(config: Config) -> GroupLag:
         existing = watcher.topic_names() if config.source.pattern else []
         return watcher.look([*source_topics(config, existing), config.requeue_topic])
 
-    return GroupLag(look, lambda name: own_member(config, name))
+    return GroupLagReader(look, lambda name: own_member(config, name))
 
 
-def _by_topic(numbered: Iterable[tuple[At, int]]) -> Rows:
+def _by_topic(numbered: Iterable[tuple[PartitionId, int]]) -> Rows:
     """Short, for there may be thousands of partitions."""
     topics: dict[str, list[int]] = {}
     for (topic, _), number in numbered:

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from kworker.core.ledger import Ledger
-from kworker.core.message import RawMessage
-from kworker.delay.routes import SKEW_MS, Waiting
-
-At = tuple[str, int]
-"""A topic and a partition."""
+from kworker.core.message import PartitionId, RawMessage
+from kworker.delay.routes import SKEW_MS, DelayedRecord
 
 
-class Head:
+class DelayPartition:
     """The first records of one delay partition, until each has been forwarded.
 
     Owned by the delay process's thread, for one assignment. A delay topic is in order
@@ -26,13 +23,13 @@ class Head:
         self.delay_ms = delay_ms
         self.committed = position
         self.ledger = Ledger(position)
-        self.held: deque[Waiting] = deque()
+        self.held: deque[DelayedRecord] = deque()
         self.bytes = 0
 
     def take(self, raw: RawMessage, now_ms: int) -> None:
         """A record has come; one that came before is not taken again."""
         if self.ledger.deliver(raw.offset()):
-            waiting = Waiting(raw, self.delay_ms, now_ms)
+            waiting = DelayedRecord(raw, self.delay_ms, now_ms)
             self.held.append(waiting)
             self.bytes += waiting.size
 
@@ -41,7 +38,7 @@ class Head:
         """When the first may leave."""
         return self.held[0].leaves_ms if self.held else None
 
-    def due(self, now_ms: int) -> Iterator[Waiting]:
+    def due(self, now_ms: int) -> Iterator[DelayedRecord]:
         """From the first on, those that may leave now."""
         return takewhile(lambda waiting: waiting.leaves_ms <= now_ms, self.held)
 
@@ -78,8 +75,11 @@ class HoldPolicy:
     soon_ms: int = 1_000
 
     def to_pause(
-        self, heads: Mapping[At, Head], paused: Collection[At], now_ms: int
-    ) -> frozenset[At]:
+        self,
+        heads: Mapping[PartitionId, DelayPartition],
+        paused: Collection[PartitionId],
+        now_ms: int,
+    ) -> frozenset[PartitionId]:
         """Those that hold their share, or half of it if they are paused already."""
         share = 1 / max(1, len(heads))
         overfull = self._fill(heads.values()) >= 2.0
@@ -91,14 +91,14 @@ class HoldPolicy:
             and (overfull or head.held[-1].leaves_ms > now_ms + self.soon_ms)
         )
 
-    def _fill(self, heads: Collection[Head]) -> float:
+    def _fill(self, heads: Collection[DelayPartition]) -> float:
         """How full the limits are with these."""
         records = sum(len(head.held) for head in heads)
         size = sum(head.bytes for head in heads)
         return max(records / self.records_max, size / self.bytes_max)
 
 
-class Refusals:
+class RefusedPartitions:
     """Which partitions rest, and which are forwarded alone, after a transaction was refused.
 
     One of those in it may be to blame, so each is tried by itself: what cannot be written
@@ -108,10 +108,10 @@ class Refusals:
 
     def __init__(self, rest_s: float) -> None:
         self._rest_s = rest_s
-        self._alone: set[At] = set()
-        self._rests: dict[At, tuple[float, str]] = {}  # until when, and why
+        self._alone: set[PartitionId] = set()
+        self._rests: dict[PartitionId, tuple[float, str]] = {}  # until when, and why
 
-    def refused(self, partitions: Collection[At], why: str, now: float) -> None:
+    def refused(self, partitions: Collection[PartitionId], why: str, now: float) -> None:
         """A transaction with these was refused."""
         if len(partitions) > 1:
             self._alone.update(partitions)
@@ -120,26 +120,26 @@ class Refusals:
             self._alone.add(at)
             self.rest(at, why, now)
 
-    def rest(self, at: At, why: str, now: float) -> None:
+    def rest(self, at: PartitionId, why: str, now: float) -> None:
         """This one's first record cannot go now."""
         self._rests[at] = (now + self._rest_s, why)
 
-    def accepted(self, partitions: Collection[At]) -> None:
+    def accepted(self, partitions: Collection[PartitionId]) -> None:
         """Records of these were forwarded, or the partitions are another's now."""
         self._alone.difference_update(partitions)
         for at in partitions:
             self._rests.pop(at, None)
 
-    def chosen(self, ready: Collection[At], now: float) -> list[At]:
+    def chosen(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
         """Whose records go into the next transaction."""
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]
         return alone[:1] or awake
 
-    def alone(self, at: At) -> bool:
+    def alone(self, at: PartitionId) -> bool:
         return at in self._alone
 
-    def rests_until(self, at: At) -> float:
+    def rests_until(self, at: PartitionId) -> float:
         return self._rests[at][0] if at in self._rests else 0.0
 
     @property

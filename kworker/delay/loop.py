@@ -8,16 +8,17 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clock import now_ms
 from kworker.core.membership import Membership, MembershipPolicy
+from kworker.core.message import PartitionId
 from kworker.core.outcome import Output
 from kworker.core.restart import Backoff
-from kworker.delay.assignment import Heads
+from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
-from kworker.delay.heads import Head, Refusals
-from kworker.delay.routes import Routes, Waiting
-from kworker.worker.publish.in_doubt import Fences
+from kworker.delay.heads import DelayPartition, RefusedPartitions
+from kworker.delay.routes import DelayedRecord, Routes
+from kworker.worker.publish.in_doubt import FencingJudge
 
 _LOG = structlog.get_logger()
 
@@ -32,11 +33,11 @@ AGAIN_S = 0.05  # another producer is made: at first
 ASK_S = 2.0
 
 
-class Watch(Protocol):
+class DelayWatch(Protocol):
     """What the loop needs of `KafkaWatch`."""
 
-    def ask_ends(self, partitions: Iterable[At]) -> None: ...
-    def ends(self) -> dict[At, int] | None: ...
+    def ask_ends(self, partitions: Iterable[PartitionId]) -> None: ...
+    def ends(self) -> dict[PartitionId, int] | None: ...
     def ask_partitions(self, topics: Iterable[str]) -> None: ...
     def partitions(self) -> dict[str, int] | None: ...
     def ask_facts(self, topics: Iterable[str]) -> None: ...
@@ -44,19 +45,19 @@ class Watch(Protocol):
 
 
 @dataclass(slots=True)
-class Run:
+class DueBatch:
     """What goes into one transaction: how many of each partition's first records."""
 
-    counts: dict[At, int] = field(default_factory=dict)
+    counts: dict[PartitionId, int] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)
-    forged: list[Waiting] = field(default_factory=list)
+    forged: list[DelayedRecord] = field(default_factory=list)
     bytes: int = 0
 
     @property
     def full(self) -> bool:
         return len(self.outputs) >= RUN_RECORDS or self.bytes >= RUN_BYTES
 
-    def add(self, at: At, waiting: Waiting, output: Output) -> None:
+    def add(self, at: PartitionId, waiting: DelayedRecord, output: Output) -> None:
         self.counts[at] = self.counts.get(at, 0) + 1
         self.outputs.append(output)
         self.bytes += waiting.size
@@ -74,11 +75,11 @@ class DelayLoop:
 
     def __init__(
         self,
-        heads: Heads,
+        heads: DelayAssignment,
         forwarder: Forwarder,
-        watch: Watch,
+        watch: DelayWatch,
         routes: Routes,
-        fences: Fences,
+        fences: FencingJudge,
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -90,7 +91,7 @@ class DelayLoop:
         self._routes = routes
         self._clock = clock
         self._wall_ms = wall_ms
-        self._refusals = Refusals(REST_S)
+        self._refusals = RefusedPartitions(REST_S)
         self._again = Backoff(AGAIN_S, REST_S, calm_s=10.0)
         self._fences = fences
         # Who takes our id again and again is answered ever more slowly, for what waits here
@@ -98,7 +99,7 @@ class DelayLoop:
         self._fenced = Backoff(REST_S, 30.0, calm_s=60.0)
         self._taken = False  # our id, by another process, which shall not have it from a zombie
         self._troubles: dict[str, str] = {}
-        self._ends: Mapping[At, int] = {}
+        self._ends: Mapping[PartitionId, int] = {}
         self.membership = Membership(MembershipPolicy(), clock())
         self._answering_since = inf  # the brokers
         self._doubt = True  # what was forwarded is not known, or nobody can forward
@@ -140,7 +141,7 @@ class DelayLoop:
             found[at[0]] = (count + self._left(at, head), min(leaves, default=None))
         return found
 
-    def _left(self, at: At, head: Head) -> int:
+    def _left(self, at: PartitionId, head: DelayPartition) -> int:
         taken = head.ledger.end or 0  # nothing expires in a delay topic
         return len(head.held) + max(0, self._ends.get(at, 0) - taken)
 
@@ -175,7 +176,7 @@ class DelayLoop:
                 # What was in doubt and went all the same was not refused.
                 self._refusals.accepted(self.heads.read_back())
                 self.heads.goes_on()
-            except Refused as refused:
+            except KafkaRequestError as refused:
                 self._hold(refused)
             else:
                 self._doubt = self._taken = False
@@ -183,7 +184,7 @@ class DelayLoop:
                 self._troubles.pop("producer", None)
         return not self._doubt
 
-    def _hold(self, refused: Refused) -> None:
+    def _hold(self, refused: KafkaRequestError) -> None:
         """Raises FencedByTwin."""
         now = self._clock()
         foreign = self._fences.mind(refused, None, now)
@@ -201,7 +202,7 @@ class DelayLoop:
         """Whether the group still knows us: else who took the id may own our partitions, too."""
         try:
             self.heads.consumer.standing()
-        except Refused:
+        except KafkaRequestError:
             return False
         return True
 
@@ -214,7 +215,7 @@ class DelayLoop:
         if positions := self._positions(run, now):
             self._send(run, positions)
 
-    def _ready(self, now_ms: int) -> list[At]:
+    def _ready(self, now_ms: int) -> list[PartitionId]:
         """Partitions whose first record is due, the longest overdue first."""
         due = [
             (head.leaves_ms, at)
@@ -223,8 +224,8 @@ class DelayLoop:
         ]
         return [at for _, at in sorted(due)]
 
-    def _gather(self, chosen: list[At], now: float, now_ms: int) -> Run:
-        run = Run()
+    def _gather(self, chosen: list[PartitionId], now: float, now_ms: int) -> DueBatch:
+        run = DueBatch()
         for at in chosen:
             for waiting in self.heads.heads[at].due(now_ms):
                 target = self._routes.target(waiting, now_ms)
@@ -237,7 +238,7 @@ class DelayLoop:
                 run.add(at, waiting, self._routes.output(waiting, target, now_ms))
         return run
 
-    def _positions(self, run: Run, now: float) -> dict[At, int]:
+    def _positions(self, run: DueBatch, now: float) -> dict[PartitionId, int]:
         """Behind what goes; and now and then, the ends of partitions in which nothing waits."""
         heads = self.heads.heads
         moved = {at: heads[at].position(count) for at, count in run.counts.items()}
@@ -250,22 +251,22 @@ class DelayLoop:
             if position is not None and position != heads[at].committed
         }
 
-    def _send(self, run: Run, positions: Mapping[At, int]) -> None:
+    def _send(self, run: DueBatch, positions: Mapping[PartitionId, int]) -> None:
         try:
             standing = self.heads.consumer.standing()
-        except Refused:
+        except KafkaRequestError:
             self._forward_at = self._clock() + IDLE_S  # the client will tell of the loss
             return
         try:
             self._forwarder.forward(run.outputs, positions, standing)
-        except Refused as refused:
+        except KafkaRequestError as refused:
             self._refusals.refused(run.counts, f"refused: {refused}", self._clock())
             self._hold(refused)
         else:
             self._went(run, positions)
         self._forward_at = self._clock() + GATHER_S
 
-    def _went(self, run: Run, positions: Mapping[At, int]) -> None:
+    def _went(self, run: DueBatch, positions: Mapping[PartitionId, int]) -> None:
         for at, position in positions.items():
             self.heads.heads[at].reached(position)
         self._refusals.accepted(run.counts)

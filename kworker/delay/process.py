@@ -25,7 +25,7 @@ from kworker.config.model import Config
 from kworker.config.topics import delay_ms, delay_pattern
 from kworker.core.duration import format_duration
 from kworker.core.phase import Phase
-from kworker.delay.assignment import Heads
+from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
 from kworker.delay.group_lag import make_group_lag
 from kworker.delay.heads import HoldPolicy
@@ -34,7 +34,7 @@ from kworker.delay.routes import Routes
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.worker.intake import Fenced
-from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, Fences
+from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJudge
 
 _LOG = structlog.get_logger()
 
@@ -157,15 +157,17 @@ def _made(
     forwarder = Forwarder(lambda: KafkaTransactor(producer, name, _TRANSACTION_S), goes_on)
     made: list[KafkaConsumer] = []
 
-    def consumer(heads: Heads) -> KafkaConsumer:
+    def consumer(heads: DelayAssignment) -> KafkaConsumer:
         made.append(KafkaConsumer(delay_consumer_properties(config), heads))
         return made[0]
 
-    heads = Heads(consumer, lambda topic: delay_ms(config, topic), _HOLD, forwarder.open, goes_on)
+    heads = DelayAssignment(
+        consumer, lambda topic: delay_ms(config, topic), _HOLD, forwarder.open, goes_on
+    )
     delays = {config.retry_topic(delay): round(delay * 1000) for delay in config.retry.delays}
     routes = Routes(config.requeue_topic, config.dead_letter.topic, delays)
     watch = KafkaWatch(admin_properties(config))
-    fences = Fences(name, FencePolicy(int(producer["transaction.timeout.ms"]) / 1000), began)
+    fences = FencingJudge(name, FencePolicy(int(producer["transaction.timeout.ms"]) / 1000), began)
     return made[0], DelayLoop(heads, forwarder, watch, routes, fences), forwarder
 
 

@@ -33,7 +33,7 @@ SKEW_MS = 5_000
 _FORGED = f"{Forged.__module__}.{Forged.__qualname__}"
 
 
-class Waiting:
+class DelayedRecord:
     """A record in a delay topic, and when its hop there ends (ms since 1970).
 
     `envelope` is None for one that cannot wait, because kworker did not write its headers or
@@ -102,14 +102,14 @@ class Routes:
         """The same over the topics as they are now."""
         return replace(self, partitions=partitions)
 
-    def target(self, waiting: Waiting, now_ms: int) -> str:
+    def target(self, waiting: DelayedRecord, now_ms: int) -> str:
         """The topic for a record whose hop has ended."""
         if waiting.envelope is None:
             return self.dead
         remaining_ms = waiting.envelope.due_ms - now_ms
         return self.requeue if remaining_ms <= 0 else self._hop(remaining_ms, waiting.raw.topic())
 
-    def output(self, waiting: Waiting, target: str, now_ms: int) -> Output:
+    def output(self, waiting: DelayedRecord, target: str, now_ms: int) -> Output:
         """The record as it is written there: key and value as they are. KeyError if not there."""
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:
@@ -118,7 +118,7 @@ class Routes:
         partition = envelope.source.partition % self.partitions[target]
         return Output(target, raw.key(), raw.value(), headers, partition=partition)
 
-    def _letter(self, waiting: Waiting, now_ms: int) -> Output:
+    def _letter(self, waiting: DelayedRecord, now_ms: int) -> Output:
         """A dead letter, with as much of the record as has room: else it would wait for ever."""
         raw, own = waiting.raw, carried(waiting.headers)
         at = Source(raw.topic(), raw.partition(), raw.offset(), raw.timestamp()[1])

@@ -9,14 +9,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
-from kworker.core.suspects import Place, Suspect
+from kworker.core.headers import SourcePosition
+from kworker.core.suspects import Suspect
 
 KEPT_S = 24 * 3600.0  # a suspect that did not come again has long been settled
 _BYTES_MAX = 4096
 _STILL_NS = 1_000_000_000  # a folder changed later than so may change again within the same tick
 
 
-class Journal:
+class CrashJournal:
     """The suspects of one instance, in a folder.
 
     The supervisor adds, the worker that has a suspect in hand counts and removes. Files are
@@ -35,14 +36,14 @@ class Journal:
         except OSError:
             return 0
 
-    def read(self) -> dict[Place, Suspect]:
+    def read(self) -> dict[SourcePosition, Suspect]:
         """All suspects; a file that cannot be read is none."""
         found = (_parsed(path) for path in self._files())
         return {suspect.place: suspect for suspect in found if suspect}
 
     def accuse(
         self,
-        places: Iterable[Place],
+        places: Iterable[SourcePosition],
         why: Literal["crash", "timeout"],
         how: str,
         now_s: float,
@@ -70,14 +71,14 @@ class Journal:
             os.close(fd)
         unfinished.replace(path)
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: SourcePosition) -> None:
         """Forgets one, if it is there."""
         try:
             self._path(place).unlink(missing_ok=True)
         except OSError:  # a disk that fails; the record would only be looked at once more
             pass
 
-    def _path(self, place: Place) -> Path:
+    def _path(self, place: SourcePosition) -> Path:
         # A topic's name may be as long as that of a file.
         topic, partition, offset = place
         name = hashlib.blake2s(f"{topic}/{partition}/{offset}".encode(), digest_size=16)
@@ -97,13 +98,13 @@ class Journal:
                 path.unlink(missing_ok=True)
 
 
-class Watched:
+class WatchedJournal:
     """The suspects of a journal, read again only when its folder has changed."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: CrashJournal) -> None:
         self._journal = journal
         self._changed_ns: int | None = 0
-        self.suspects: dict[Place, Suspect] = {}  # replaced as a whole
+        self.suspects: dict[SourcePosition, Suspect] = {}  # replaced as a whole
 
     def look(self, *, force: bool = False) -> bool:
         """Whether they were read: a `stat` tells, unless forced."""

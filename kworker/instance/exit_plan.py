@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from signal import SIGABRT, SIGKILL, SIGTERM, SIGUSR1
 
 
-class Ending:
+class ExitPlan:
     """Signals that are due one after the other until the process is gone."""
 
     def __init__(self, steps: Iterable[tuple[float, int]] = ()) -> None:
@@ -20,7 +20,7 @@ class Ending:
         return signals
 
 
-def of_a_stuck_one(now: float, dump_s: float, term_s: float, abort_s: float) -> Ending:
+def of_a_stuck_one(now: float, dump_s: float, term_s: float, abort_s: float) -> ExitPlan:
     """First it writes its stacks; a handler that holds the interpreter's lock hears no SIGTERM.
 
     The seconds are those that pass after SIGUSR1, SIGTERM and SIGABRT.
@@ -28,4 +28,4 @@ def of_a_stuck_one(now: float, dump_s: float, term_s: float, abort_s: float) -> 
     term_at = now + dump_s
     abort_at = term_at + term_s
     kill_at = abort_at + abort_s
-    return Ending([(now, SIGUSR1), (term_at, SIGTERM), (abort_at, SIGABRT), (kill_at, SIGKILL)])
+    return ExitPlan([(now, SIGUSR1), (term_at, SIGTERM), (abort_at, SIGABRT), (kill_at, SIGKILL)])

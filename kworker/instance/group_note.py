@@ -5,9 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kworker.core.offset_map import Identity
-
-At = tuple[str, int]
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import TopicIdentity
 
 
 class GroupNote:
@@ -25,7 +24,7 @@ class GroupNote:
         """The group ran before."""
         return self.path.exists()
 
-    def had(self) -> dict[At, str]:
+    def had(self) -> dict[PartitionId, str]:
         """The source partitions where the group had a position, with the id of their topic."""
         try:
             topics = json.loads(self.path.read_text()).get("sources", {})
@@ -38,7 +37,11 @@ class GroupNote:
         }
 
     def write(
-        self, group: str, cluster: str, held: Iterable[At], ids: Mapping[str, Identity]
+        self,
+        group: str,
+        cluster: str,
+        held: Iterable[PartitionId],
+        ids: Mapping[str, TopicIdentity],
     ) -> None:
         """Adds where it has positions now; what is noted of other topics stays."""
         noted = {at: id_ for at, id_ in self.had().items() if _is_same(id_, ids.get(at[0]))}
@@ -55,11 +58,15 @@ class GroupNote:
         draft.replace(self.path)
 
 
-def lost(had: Mapping[At, str], missing: Collection[At], ids: Mapping[str, Identity]) -> list[At]:
+def lost(
+    had: Mapping[PartitionId, str],
+    missing: Collection[PartitionId],
+    ids: Mapping[str, TopicIdentity],
+) -> list[PartitionId]:
     """Of partitions without a position, those that had one, of the topic that is there now."""
     return sorted(at for at in missing if at in had and _is_same(had[at], ids.get(at[0])))
 
 
-def _is_same(topic_id: str, identity: Identity | None) -> bool:
+def _is_same(topic_id: str, identity: TopicIdentity | None) -> bool:
     """Where nobody knows, a person decides."""
     return not topic_id or identity is None or identity.topic_id == topic_id

@@ -32,7 +32,7 @@ def address(cluster: str, config: Config) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """The supervisor that has the lock, as the kernel tells, and its file, as it tells itself."""
 
     pid: int  # 0: of a container, say, whose processes cannot be seen from here
@@ -95,7 +95,7 @@ class HostLock:
                     continue
 
 
-def holder(cluster: str, config: Config) -> Holder | None:
+def holder(cluster: str, config: Config) -> LockHolder | None:
     """The one that has the lock. Takes four seconds at most, whatever the other does."""
     with socket.socket(socket.AF_UNIX) as peer:
         # Not `settimeout`, with which a full queue is an error at once instead of a wait.
@@ -105,12 +105,12 @@ def holder(cluster: str, config: Config) -> Holder | None:
         except ConnectionRefusedError:
             return None
         except OSError:  # more have asked in vain than may wait
-            return Holder(0, "", alive=True)
+            return LockHolder(0, "", alive=True)
         # Of the process that began to listen, even if it is stopped.
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid = int(struct.unpack("3i", credentials)[0])
         file = _file(peer)
-        return Holder(pid, file, alive=bool(file) or pid == 0 or _supervises(pid))
+        return LockHolder(pid, file, alive=bool(file) or pid == 0 or _supervises(pid))
 
 
 def _file(peer: socket.socket) -> str:

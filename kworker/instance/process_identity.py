@@ -11,7 +11,7 @@ def own_life(instance: str) -> str:
     return f"{instance}/{_machine()}/{os.getpid()}/{_started(os.getpid())}"
 
 
-class Neighbours:
+class LocalProcesses:
     """Tells of lives on this very machine and of this instance; of others it knows nothing."""
 
     def __init__(self, instance: str) -> None:

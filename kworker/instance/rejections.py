@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import structlog
 
-from kworker.core.headers import Source
+from kworker.core.headers import Source, SourcePosition
 from kworker.core.record import Record
 from kworker.errors import UsageError
 
 _LOG = structlog.get_logger()
 
-Place = tuple[str, int, int]
-"""A source topic, partition and offset."""
 
 KEPT_S = 86_400.0
 """A record that has not come for a day was settled somewhere else."""
@@ -32,7 +30,7 @@ class Rejection(NamedTuple):
     since_s: float  # of the wall clock
 
 
-class Refusals:
+class Rejections:
     """Written by `kworker reject`, read by every worker, removed by the one that settled it."""
 
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
@@ -40,7 +38,7 @@ class Refusals:
         self._wall = wall
         self._look_at = 0.0
         self._changed_ns = 0
-        self._known: dict[Place, Rejection] = {}
+        self._known: dict[SourcePosition, Rejection] = {}
 
     def add(self, source: Source, by: str) -> None:
         """From now on the record dies, whatever it is about; UsageError when there are too many."""
@@ -52,7 +50,7 @@ class Refusals:
         draft.write_text(json.dumps({"source": str(source), "by": by}))
         draft.replace(path)
 
-    def undo(self, place: Place) -> bool:
+    def undo(self, place: SourcePosition) -> bool:
         """The record runs as others do; False when it was not rejected, or is settled."""
         try:
             self._path(place).unlink()
@@ -114,7 +112,7 @@ class Refusals:
     def _is_old(self, rejection: Rejection) -> bool:
         return self._wall() - rejection.since_s > KEPT_S
 
-    def _path(self, place: Place) -> Path:
+    def _path(self, place: SourcePosition) -> Path:
         return self._folder / "{}-{}-{}.json".format(*place)
 
     def _read(self) -> list[Rejection]:

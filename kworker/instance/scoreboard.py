@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from itertools import accumulate
 
-from kworker.config.model import Workers
+from kworker.config.model import WorkersSettings
 from kworker.core.phase import Phase
 from kworker.core.record import PLACE_BITS
 
@@ -263,7 +263,7 @@ class Scoreboard:
         return cls(max(SLOTS_MIN, 4 * processes), hands)
 
 
-def hands_of(workers: Workers) -> int:
+def hands_of(workers: WorkersSettings) -> int:
     """How many records the handlers of one process may have in hand at once, of either kind."""
     return max(workers.threads, workers.concurrency)
 

@@ -42,14 +42,14 @@ from kworker.jars import find_java
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
-    from kworker.clients.redis import Server
+    from kworker.clients.redis import RedisServerInfo
 
 IMPORT_TIMEOUT_S = 40.0
 BROKER_TIMEOUT_S = 5.0
 # The first group of a new cluster waits until the brokers have made its topic of positions.
 GROUP_TIMEOUT_S = 30.0
 
-Kind = Literal["consumer", "producer"]
+ClientKind = Literal["consumer", "producer"]
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def clients(config: Config) -> list[Finding]:
     from kworker.clients import admin
 
     found: dict[str, Finding] = {}
-    properties_of: dict[Kind, Properties] = {
+    properties_of: dict[ClientKind, Properties] = {
         "consumer": consumer_properties(config, slot=0),
         "producer": worker_producer_properties(config, slot=0),
     }
@@ -186,7 +186,7 @@ def clients(config: Config) -> list[Finding]:
     return list(found.values())
 
 
-def _property_key(config: Config, kind: Kind, name: str) -> str:
+def _property_key(config: Config, kind: ClientKind, name: str) -> str:
     if not name:
         return "kafka"
     return f"kafka.{kind}.{name}" if name in getattr(config.kafka, kind) else f"kafka.{name}"
@@ -375,7 +375,7 @@ def redis(config: Config) -> list[Finding]:
     return [*_unfit(key, server)]
 
 
-def _unfit(key: str, server: "Server") -> Iterator[Finding]:
+def _unfit(key: str, server: "RedisServerInfo") -> Iterator[Finding]:
     """A Redis that forgets lets effects be repeated."""
     if server.eviction != "noeviction":
         yield Finding(

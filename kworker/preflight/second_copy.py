@@ -13,7 +13,7 @@ from kworker import host
 from kworker.config.client_properties import consumer_properties, delay_group, instance_id
 from kworker.config.model import Config
 from kworker.errors import ExitCode, KworkerError
-from kworker.instance.host_lock import Holder, holder
+from kworker.instance.host_lock import LockHolder, holder
 from kworker.instance.state_folder import StateFolder
 from kworker.preflight.preflight import GROUP_TIMEOUT_S, Finding, admin_of, unanswered
 
@@ -52,7 +52,7 @@ def online(config: Config) -> list[Finding]:
     return [*found.findings, *found.elsewhere]
 
 
-def here(config: Config, other: Holder) -> list[Finding]:
+def here(config: Config, other: LockHolder) -> list[Finding]:
     """What it means that this one has the lock; nothing if it is this folder's own."""
     if other.pid == StateFolder(config.state_dir).supervisor_pid():
         return []
@@ -76,13 +76,13 @@ def _elsewhere(config: Config, cluster: str) -> Twins:
     """Only static members have names; of those on this host the lock has told."""
     if config.workers.membership != "static":
         return Twins(cluster)
-    from kworker.clients.admin import Refused
+    from kworker.clients.admin import AdminRequestError
 
     session_ms = consumer_properties(config, slot=0)["session.timeout.ms"]
     try:
         # One is enough; the others are its fellows.
         member = next(_members(config, admin_of(config, GROUP_TIMEOUT_S)), None)
-    except Refused as refused:
+    except AdminRequestError as refused:
         unseen = Finding(
             _KEY,
             f"the group's members cannot be seen ({refused})",

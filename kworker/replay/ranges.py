@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from kworker.clients.kafka import At, Listener, Trouble, trouble_of
+from kworker.clients.kafka import ConsumerEvent, Listener, trouble_of
 from kworker.core.membership import Absence
-from kworker.core.message import RawMessage
+from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed, Settled
 from kworker.worker.intake import Taking
 from kworker.worker.publish.committer import Committing
 
-Read = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
+ReadRanges = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
 """The records of a topic's partitions within these offsets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeRange:
     """From a timestamp up to another, in ms since 1970, without the latter; None is no bound."""
 
     from_ms: int | None = None
@@ -33,7 +33,9 @@ class Window:
         return self.to_ms is None or timestamp_ms < self.to_ms
 
 
-def stretches(first: Mapping[At, int], settled: Mapping[At, Settled]) -> dict[At, range]:
+def stretches(
+    first: Mapping[PartitionId, int], settled: Mapping[PartitionId, Settled]
+) -> dict[PartitionId, range]:
     """From each partition's first offset that may be of interest to the last that is settled.
 
     Where nothing is of interest, the offset is -1. No stretch is empty.
@@ -43,7 +45,7 @@ def stretches(first: Mapping[At, int], settled: Mapping[At, Settled]) -> dict[At
     return {at: span for at, span in found.items() if span}
 
 
-class Course:
+class OffsetRanges:
     """The stretches, and how far they are read. Owned by the poll thread.
 
     Timestamps may go back and forth, so a stretch is read to its end, record by record. What
@@ -51,7 +53,10 @@ class Course:
     """
 
     def __init__(
-        self, spans: Mapping[At, range], window: Window, settled: Mapping[At, Settled] | None = None
+        self,
+        spans: Mapping[PartitionId, range],
+        window: TimeRange,
+        settled: Mapping[PartitionId, Settled] | None = None,
     ) -> None:
         """No span is empty; where `settled` says nothing, all of it is."""
         self._spans = dict(spans)
@@ -61,15 +66,15 @@ class Course:
         self._going = set(spans)
 
     @property
-    def spans(self) -> Mapping[At, range]:
+    def spans(self) -> Mapping[PartitionId, range]:
         return self._spans
 
     @property
     def bounded(self) -> bool:
         """By time: then not all of the stretches is to be replayed."""
-        return self._window != Window()
+        return self._window != TimeRange()
 
-    def counted(self, read: Read) -> dict[At, int]:
+    def counted(self, read: ReadRanges) -> dict[PartitionId, int]:
         """How many records of each stretch would be replayed, when all of them are read."""
         return {
             (topic, number): len(self.pick(read(topic, {number: span})))
@@ -77,11 +82,11 @@ class Course:
         }
 
     @property
-    def starts(self) -> dict[At, int]:
+    def starts(self) -> dict[PartitionId, int]:
         return {at: span.start for at, span in self._spans.items()}
 
     @property
-    def ends(self) -> dict[At, int]:
+    def ends(self) -> dict[PartitionId, int]:
         """Where each stretch ends that is not read yet; 0 where nothing more is to come."""
         return {at: span.stop if at in self._going else 0 for at, span in self._spans.items()}
 
@@ -100,7 +105,7 @@ class Course:
         """Nothing more is to be read."""
         return not self._going
 
-    def goes_on(self, at: At) -> bool:
+    def goes_on(self, at: PartitionId) -> bool:
         return at in self._going
 
     def pick(self, batch: Iterable[RawMessage]) -> list[RawMessage]:
@@ -110,7 +115,7 @@ class Course:
     def _wants(self, raw: RawMessage) -> bool:
         at = (raw.topic(), raw.partition())
         if raw.error() is not None:
-            if trouble_of(raw) is not Trouble.END:
+            if trouble_of(raw) is not ConsumerEvent.END:
                 return True
             # What was settled and is not there was erased since.
             self._finish(at)
@@ -124,25 +129,25 @@ class Course:
             return False
         return at not in self._settled or self._settled[at].has(offset)
 
-    def _finish(self, at: At) -> None:
+    def _finish(self, at: PartitionId) -> None:
         self._going.discard(at)
         self._read[at] = len(self._spans[at])
 
 
-class Client(Taking, Committing, Protocol):
+class RangeClient(Taking, Committing, Protocol):
     """What is needed of `KafkaConsumer` or its twin, without ever subscribing it."""
 
     def standing(self) -> object: ...
 
 
-class StretchConsumer:
+class RangeConsumer:
     """A consumer of a course, for a poller.
 
     It joins no group, so nothing is ever revoked or lost: it gives itself all partitions by
     its first `take`. Positions that it commits are there for whoever looks at the group.
     """
 
-    def __init__(self, client: Client, listener: Listener, course: Course) -> None:
+    def __init__(self, client: RangeClient, listener: Listener, course: OffsetRanges) -> None:
         self._client = client
         self._listener = listener
         self._course = course
@@ -163,14 +168,14 @@ class StretchConsumer:
 
     def positions(
         self,
-        partitions: Iterable[At],
+        partitions: Iterable[PartitionId],
         timeout_s: float,  # noqa: ARG002 - asks nobody
-    ) -> dict[At, Committed | None]:
+    ) -> dict[PartitionId, Committed | None]:
         """Where the stretches begin."""
         starts = self._course.starts
         return {at: Committed(starts[at]) for at in partitions}
 
-    def hidden(self, partitions: Iterable[At]) -> list[At]:  # noqa: ARG002 - whatever they are
+    def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:  # noqa: ARG002 - whatever they are
         """None: nobody is asked where they begin."""
         return []
 
@@ -179,20 +184,20 @@ class StretchConsumer:
         """None: it needs no place in a group."""
         return None
 
-    def assign(self, positions: Mapping[At, int | None]) -> None:
+    def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
         self._client.assign(positions)
 
-    def unassign(self, partitions: Iterable[At]) -> None:
+    def unassign(self, partitions: Iterable[PartitionId]) -> None:
         self._client.unassign(partitions)
 
-    def pause(self, partitions: Iterable[At]) -> None:
+    def pause(self, partitions: Iterable[PartitionId]) -> None:
         self._client.pause(partitions)
 
-    def resume(self, partitions: Iterable[At]) -> None:
+    def resume(self, partitions: Iterable[PartitionId]) -> None:
         """But for those that are read to their ends."""
         self._client.resume([at for at in partitions if self._course.goes_on(at)])
 
-    def rewind(self, at: At, offset: int) -> None:
+    def rewind(self, at: PartitionId, offset: int) -> None:
         """Raises RuntimeError: it keeps no map, so nothing is given back."""
         raise RuntimeError(f"a replay does not read {at[0]}/{at[1]} again from {offset}")
 
@@ -200,14 +205,14 @@ class StretchConsumer:
         """Raises RuntimeError: who is no member is never fenced."""
         raise RuntimeError("a replay has no place in a group to take again")
 
-    def commit(self, positions: Mapping[At, Committed]) -> None:
+    def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
         self._client.commit(positions)
 
-    def commit_now(self, positions: Mapping[At, Committed]) -> None:
+    def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
         self._client.commit_now(positions)
 
     def standing(self) -> object:
         return self._client.standing()
 
-    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]:
+    def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
         return self._client.watermarks(at, timeout_s)

@@ -7,22 +7,23 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, KafkaConsumer, Listener, Refused
+from kworker.clients.kafka import KafkaConsumer, KafkaRequestError, Listener
 from kworker.clients.leaving import leave
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import Properties, admin_properties, consumer_properties
 from kworker.config.model import Config
 from kworker.config.topics import BYTES_MAX, TopicInfo, source_topics
 from kworker.core.failure import Failure
-from kworker.core.offset_map import Committed, Identity, Settled
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import Committed, Settled, TopicIdentity
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
-from kworker.replay.ranges import Course, StretchConsumer, Window, stretches
+from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange, stretches
 from kworker.worker.assembly import Role, make_encoder, make_poller, make_pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.intake import Fenced, IntakePolicy
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 
 _LOG = structlog.get_logger()
 
@@ -31,26 +32,28 @@ _TELL_EVERY_S = 5.0  # what is wrong
 _MARKS_S = 2.0  # for what Redis is still to be told
 
 
-class Asking(Protocol):
+class ReplayAdmin(Protocol):
     """What is needed of `Admin`."""
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
-    def identities(self, topics: Iterable[str]) -> dict[str, Identity]: ...
-    def group_offsets(self, group: str, partitions: Iterable[At]) -> dict[At, Committed]: ...
+    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]: ...
+    def group_offsets(
+        self, group: str, partitions: Iterable[PartitionId]
+    ) -> dict[PartitionId, Committed]: ...
     def list_offsets(
-        self, partitions: Iterable[At], which: Literal["earliest", "latest"] | int
-    ) -> dict[At, int]: ...
+        self, partitions: Iterable[PartitionId], which: Literal["earliest", "latest"] | int
+    ) -> dict[PartitionId, int]: ...
 
 
-class Survey(NamedTuple):
+class ReplaySurvey(NamedTuple):
     """What the service's group has settled by now, from a window's first record on."""
 
-    spans: dict[At, range]
-    settled: dict[At, Settled]
+    spans: dict[PartitionId, range]
+    settled: dict[PartitionId, Settled]
 
 
-def survey(config: Config, admin: Asking, window: Window) -> Survey:
+def survey(config: Config, admin: ReplayAdmin, window: TimeRange) -> ReplaySurvey:
     """By position and map.
 
     Raises ConfigError without a source topic; Unreachable and Refused.
@@ -63,13 +66,13 @@ def survey(config: Config, admin: Asking, window: Window) -> Survey:
     ids = admin.identities(topics)
     settled = {at: Settled.of(each, ids.get(at[0]), at) for at, each in held.items()}
     begin: Literal["earliest"] | int = "earliest" if window.from_ms is None else window.from_ms
-    return Survey(stretches(admin.list_offsets(settled, begin), settled), settled)
+    return ReplaySurvey(stretches(admin.list_offsets(settled, begin), settled), settled)
 
 
-def known_facts(config: Config, admin: Asking) -> TopicFacts:
+def known_facts(config: Config, admin: ReplayAdmin) -> TopicLimits:
     """Of the topics that a replay writes. Raises ConfigError for what is missing; Unreachable."""
     delivery = config.delivery
-    facts = TopicFacts(
+    facts = TopicLimits(
         list(dict.fromkeys([delivery.results, *delivery.topics, config.dead_letter.topic]))
     )
     found = admin.topics(facts.topics, [BYTES_MAX])
@@ -129,7 +132,9 @@ class Replay:
     kills the process ends the replay, and nothing else.
     """
 
-    def __init__(self, config: Config, identity: str, course: Course, facts: TopicFacts) -> None:
+    def __init__(
+        self, config: Config, identity: str, course: OffsetRanges, facts: TopicLimits
+    ) -> None:
         """`config` is `replayed`. Raises ConfigError, and KworkerError for the handler's own."""
         self._config = config
         self._course = course
@@ -142,7 +147,7 @@ class Replay:
         role = Role(0, self._reader, None, IntakePolicy(), identity, apart=False)
         try:
             self._poller = make_poller(config, role, self._pool, self._handlers, facts)
-        except Refused as refused:
+        except KafkaRequestError as refused:
             raise ConfigError(f"kafka: {refused}") from None
         self._look_at = self._tell_at = time.monotonic()
 
@@ -176,9 +181,9 @@ class Replay:
         finally:
             self._end()
 
-    def _reader(self, listener: Listener) -> StretchConsumer:
+    def _reader(self, listener: Listener) -> RangeConsumer:
         self._client = KafkaConsumer(_reading(self._config), listener)
-        return StretchConsumer(self._client, listener, self._course)
+        return RangeConsumer(self._client, listener, self._course)
 
     def _turn(self) -> None:
         self._poller.turn()

@@ -15,8 +15,8 @@ HEAP_OF_ONE, HEAP_OF_EACH = "512m", "320m"
 PORT_MAX = 65000  # The controllers' ports lie above the clients'.
 
 
-Part = Literal["kafka", "redis"]
-PARTS: dict[Part, tuple[str, ...]] = {
+ServerKind = Literal["kafka", "redis"]
+PARTS: dict[ServerKind, tuple[str, ...]] = {
     "kafka": ("kafka", "kafka_port", "brokers", "heap", "properties"),
     "redis": ("redis", "redis_port"),
 }
@@ -58,7 +58,7 @@ class Plan(BaseModel):
         """Without what may be the reason why a server does not start."""
         return self.model_copy(update={"heap": _heap(self.brokers), "properties": {}})
 
-    def differences(self, other: "Plan", part: Part) -> list[str]:
+    def differences(self, other: "Plan", part: ServerKind) -> list[str]:
         """The options that would change a running part."""
         return [name for name in PARTS[part] if getattr(self, name) != getattr(other, name)]
 
@@ -87,7 +87,7 @@ def _heap(brokers: int) -> str:
     return HEAP_OF_ONE if brokers == 1 else HEAP_OF_EACH
 
 
-class State(BaseModel):
+class SandboxState(BaseModel):
     """The folder's memory. Whoever writes it holds the folder's lock."""
 
     plan: Plan = Plan()
@@ -98,7 +98,7 @@ class State(BaseModel):
     def alive(self, name: str) -> bool:
         return name in self.processes and self.processes[name].alive()
 
-    def running(self, part: Part) -> bool:
+    def running(self, part: ServerKind) -> bool:
         names = [name for name in self.processes if (name == "redis") == (part == "redis")]
         return any(self.alive(name) for name in names)
 
@@ -108,10 +108,10 @@ class State(BaseModel):
         draft.replace(path)
 
 
-def load(path: Path) -> State | None:
+def load(path: Path) -> SandboxState | None:
     """None when nothing was started here yet."""
     try:
-        return State.model_validate_json(path.read_bytes())
+        return SandboxState.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:

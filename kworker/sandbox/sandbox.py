@@ -12,9 +12,9 @@ from pathlib import Path
 from kworker.errors import AlreadyRunning, KworkerError, Unreachable, UsageError
 from kworker.sandbox import process
 from kworker.sandbox.kafka import Broker, Cluster
-from kworker.sandbox.plan import Options, Plan, ServerStatus, State, Status, load
+from kworker.sandbox.plan import Options, Plan, SandboxState, ServerStatus, Status, load
 from kworker.sandbox.redis import Redis
-from kworker.sandbox.server import Server
+from kworker.sandbox.server import SandboxServer
 
 UP_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
@@ -62,7 +62,7 @@ class Sandbox:
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(), ExitStack() as undo:
             remembered = load(self._path)
-            state = remembered or State()
+            state = remembered or SandboxState()
             plan = state.plan.changed(self._options)
             self._refuse_to_change(state, plan)
             undo.callback(self._back_to, state, state.plan if remembered else plan.untuned())
@@ -127,15 +127,15 @@ class Sandbox:
     def _path(self) -> Path:
         return self.folder / "sandbox.json"
 
-    def _state(self) -> State:
-        return load(self._path) or State()
+    def _state(self) -> SandboxState:
+        return load(self._path) or SandboxState()
 
     def _plan(self) -> Plan:
         """What runs here, or before the first `up` what would."""
         state = load(self._path)
         return state.plan if state else Plan().changed(self._options)
 
-    def _back_to(self, state: State, plan: Plan) -> None:
+    def _back_to(self, state: SandboxState, plan: Plan) -> None:
         """After a start that failed: the next `up` must not fail for what this one was given."""
         state.plan = plan
         state.save(self._path)
@@ -153,7 +153,7 @@ class Sandbox:
         finally:
             os.close(folder)
 
-    def _servers(self, state: State) -> list[Server]:
+    def _servers(self, state: SandboxState) -> list[SandboxServer]:
         plan = state.plan
         cluster = Cluster(
             identity=state.cluster,
@@ -170,7 +170,7 @@ class Sandbox:
         redis = [Redis(self.folder / "redis", plan.redis_port)] if plan.redis else []
         return [*brokers, *redis]
 
-    def _refuse_to_change(self, state: State, plan: Plan) -> None:
+    def _refuse_to_change(self, state: SandboxState, plan: Plan) -> None:
         for part in ("kafka", "redis"):
             changes = plan.differences(state.plan, part)
             if changes and state.running(part):
@@ -184,7 +184,12 @@ class Sandbox:
                 " `kworker sandbox down --wipe` first, or choose another --dir"
             )
 
-    def _start(self, state: State, missing: Sequence[Server], awaited: Sequence[Server]) -> None:
+    def _start(
+        self,
+        state: SandboxState,
+        missing: Sequence[SandboxServer],
+        awaited: Sequence[SandboxServer],
+    ) -> None:
         _refuse_taken_ports(missing)
         started: list[process.Process] = []
         with ExitStack() as undo:
@@ -201,7 +206,7 @@ class Sandbox:
             self._wait(state, awaited)
             undo.pop_all()
 
-    def _wait(self, state: State, servers: Sequence[Server]) -> None:
+    def _wait(self, state: SandboxState, servers: Sequence[SandboxServer]) -> None:
         deadline = time.monotonic() + self._timeout_s
         waiting = list(servers)
         while waiting := [server for server in waiting if not server.answers()]:
@@ -258,7 +263,7 @@ def _controller_ports(plan: Plan) -> list[int]:
     return [next(free) for _ in plan.kafka_ports]
 
 
-def _prepare(servers: Sequence[Server]) -> None:
+def _prepare(servers: Sequence[SandboxServer]) -> None:
     """The first alone, for it may have to fetch archives; the others, each with a Java, at once."""
     for server in servers[:1]:
         server.prepare()
@@ -267,7 +272,7 @@ def _prepare(servers: Sequence[Server]) -> None:
         list(pool.map(lambda server: server.prepare(), servers[1:]))
 
 
-def _refuse_taken_ports(servers: Sequence[Server]) -> None:
+def _refuse_taken_ports(servers: Sequence[SandboxServer]) -> None:
     for server in servers:
         if not process.port_is_free(server.port):
             raise KworkerError(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 
-class Server(Protocol):
+class SandboxServer(Protocol):
     """One server of a sandbox, whether it runs or not."""
 
     name: str

@@ -9,8 +9,8 @@ from pyspark.sql import functions as f
 
 from kworker.clock import now_ms
 from kworker.spark.checkpoint import Positions
-from kworker.spark.fences import Fence, Fenced
-from kworker.spark.marks import Mark, Step, step
+from kworker.spark.fences import Fence, TableFenced
+from kworker.spark.marks import BatchStep, Mark, step
 from kworker.spark.session import CALL_FAILED
 from kworker.spark.sinks import Sink
 from kworker.spark.tables import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
@@ -61,10 +61,10 @@ class BatchWriter:
         assert query
         begin, end = self.span_of(number)
         match step(self.held, query, number, begin):
-            case Step.LEAVE:
+            case BatchStep.LEAVE:
                 return
-            case Step.STOP:
-                raise Fenced
+            case BatchStep.STOP:
+                raise TableFenced
         fence = self.fence
         mark = Mark(fence.writer, fence.epoch, query, number, self.topic_id, end, now_ms())
         try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kworker.config.model import Spark, Table
+from kworker.config.model import SparkSettings, TableSettings
 
 Range = tuple[int, int]
 Sample = Callable[[frozenset[tuple[int, Range]]], float | None]
@@ -31,7 +31,7 @@ class Bound:
         return max(1, min(self.records, int(self.bytes / record_bytes)))
 
 
-def bound_of(spark: Spark, table: Table) -> Bound:
+def bound_of(spark: SparkSettings, table: TableSettings) -> Bound:
     """A table's own, or that of all."""
     return Bound(table.batch_records or spark.batch_records, table.batch_bytes or spark.batch_bytes)
 
@@ -51,14 +51,14 @@ class Bounds:
     after the memory had run out.
     """
 
-    def __init__(self, spark: Spark, state_dir: Path, sample: Sample) -> None:
+    def __init__(self, spark: SparkSettings, state_dir: Path, sample: Sample) -> None:
         self._spark = spark
         self._sample = sample
         self._samples: dict[frozenset[tuple[int, Range]], float] = {}
         self._lowered = Lowered(state_dir)
         self._seen: dict[str, int] = {}  # by table, what its last batches made of it
 
-    def most(self, table: Table, waiting: Mapping[int, Range]) -> int:
+    def most(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
         """Of those that wait in these ranges; may read a few of them, which takes a second."""
         most = self._seen.get(table.name)
         if most is None:
@@ -71,7 +71,7 @@ class Bounds:
             self._samples[waiting] = found
         return self._samples.get(waiting)
 
-    def misjudged(self, table: Table, most: int, records: int, size: int) -> bool:
+    def misjudged(self, table: TableSettings, most: int, records: int, size: int) -> bool:
         """Whether a batch shows that another bound is better by far: then that is the next.
 
         It had so many records, of at most `most`, and so many bytes.
@@ -99,7 +99,7 @@ class Bounds:
         """It went well for long."""
         self._lowered.forget()
 
-    def _capped(self, table: Table, most: int) -> int:
+    def _capped(self, table: TableSettings, most: int) -> int:
         return min(most, self._lowered.of(table.name) or most)
 
 

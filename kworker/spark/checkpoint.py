@@ -218,21 +218,21 @@ def unplan(folder: Folder, batch: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class CheckpointSurvey:
     """What can still be read of a checkpoint that may be damaged."""
 
     settled: Positions  # the end of the last finished batch, or of one before it
     reached: Positions  # the end of the last batch that may be in the table
 
 
-def survey(folder: Folder, topic: str) -> Survey:
+def survey(folder: Folder, topic: str) -> CheckpointSurvey:
     """For a reset: the best of what is left."""
     batches = _batches(folder, "offsets")
     ends = {batch: _end(folder, batch, topic) for batch in batches[-3:]}
     known = {batch: end for batch, end in ends.items() if end is not None}
     last = _finished(batches, _batches(folder, "commits"))
     settled = [end for batch, end in known.items() if batch <= last]
-    return Survey(settled[-1] if settled else {}, known[max(known)] if known else {})
+    return CheckpointSurvey(settled[-1] if settled else {}, known[max(known)] if known else {})
 
 
 def _end(folder: Folder, batch: int, topic: str) -> Positions | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from kworker.config.model import Config, Table
+from kworker.config.model import Config, TableSettings
 from kworker.errors import KworkerError
 from kworker.spark.lease import Lease
 from kworker.spark.reasons import reason
@@ -23,7 +23,7 @@ class Compacted:
     added: int
 
 
-def refusal(table: Table) -> str:
+def refusal(table: TableSettings) -> str:
     """Why a table is never compacted; "" for one that is."""
     if table.format == "parquet":
         return "Parquet has no transaction to exchange files in; Delta and Iceberg have"

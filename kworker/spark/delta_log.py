@@ -18,7 +18,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _TOLD = ('{"commitInfo"', '{"txn"')  # of a commit's lines; the others name files
 
 
-class Commit(NamedTuple):
+class DeltaCommit(NamedTuple):
     """What a commit says of itself."""
 
     number: int
@@ -36,14 +36,14 @@ class DeltaLog:
         self._session = session
         self._sink = sink
 
-    def commits(self) -> Iterator[Commit]:
+    def commits(self) -> Iterator[DeltaCommit]:
         """From the last one; ends at the first, or where the table has forgotten those before."""
         number = self._last()
         while number >= 0 and (commit := self.commit(number)) is not None:
             yield commit
             number -= 1
 
-    def commit(self, number: int) -> Commit | None:
+    def commit(self, number: int) -> DeltaCommit | None:
         """None for one that is not there, or not any more."""
         lines = self._read(f"{number:020d}.json")
         return None if lines is None else _commit(number, lines)
@@ -124,7 +124,7 @@ class DeltaLog:
         return bool(is_instance_of(gateway, error.java_exception, missing))
 
 
-def _commit(number: int, lines: list[str]) -> Commit:
+def _commit(number: int, lines: list[str]) -> DeltaCommit:
     metadata, transactions = None, {}
     for line in lines:
         if line.startswith(_TOLD):
@@ -133,4 +133,4 @@ def _commit(number: int, lines: list[str]) -> Commit:
                 transactions[told["txn"]["appId"]] = int(told["txn"]["version"])
             else:
                 metadata = told["commitInfo"].get("userMetadata")
-    return Commit(number, metadata, transactions)
+    return DeltaCommit(number, metadata, transactions)

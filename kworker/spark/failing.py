@@ -7,7 +7,7 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from kworker.config.model import Config, Table
+from kworker.config.model import Config, TableSettings
 from kworker.core.bisection import Bisection
 from kworker.errors import KworkerError
 from kworker.spark.aside import Failing, among, keep, kept, left_out
@@ -34,7 +34,7 @@ _KEPT = (
     f"coalesce({text_of('value')}, {encoded('value')}) AS value",
 )
 
-Part = Mapping[int, Range]
+BatchPart = Mapping[int, Range]
 """Some records of a batch: of each partition those in a range of offsets."""
 Found = dict[tuple[int, int], str]
 """By partition and offset, why a result fails."""
@@ -48,7 +48,7 @@ class AlwaysFails(KworkerError):
     """It is the transform that is wrong, not some results."""
 
 
-def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
+def search(batch: BatchPart, fails: Callable[[BatchPart], Exception | None]) -> Found:
     """The results that fail alone; none where it takes several. Raises what `fails` raises.
 
     Ends early when there are more than ASIDE_MOST. A single one among n takes 1 + 2 log2 n
@@ -66,7 +66,7 @@ def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
     return found
 
 
-def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
+def _part(batch: BatchPart, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
     """The records with these numbers, when those of all partitions are numbered in a row."""
     before = 0
     for partition, (begin, end) in sorted(batch.items()):
@@ -84,7 +84,7 @@ class Examiner:
     """
 
     def __init__(
-        self, table: Table, config: Config, folder: Folder, progress: TableProgress
+        self, table: TableSettings, config: Config, folder: Folder, progress: TableProgress
     ) -> None:
         self._table = table
         self._config = config
@@ -197,7 +197,7 @@ def _is_of_data(error: Exception) -> bool:
     return _OF_DATA.search(text) is not None and "KAFKA_DATA_LOSS" not in text
 
 
-def _within(part: Part) -> str:
+def _within(part: BatchPart) -> str:
     each = (
         f"(partition = {partition} AND offset >= {begin} AND offset < {end})"
         for partition, (begin, end) in part.items()

@@ -23,7 +23,7 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _VIEW = "kworker_rows"  # in a session that the batches of one query have for themselves
 
 
-class Fenced(KworkerError):
+class TableFenced(KworkerError):
     """Another job has written to the table since this one looked; its batch is not there."""
 
     def __init__(self, why: str = "another job has written to this table meanwhile") -> None:
@@ -104,7 +104,7 @@ class DeltaFence:
         self._add(self._session.createDataFrame([], columns), claim)
         # Another's of the same version would have it left out, too.
         if next(self._marks(), None) != claim:
-            raise Fenced
+            raise TableFenced
         self.epoch = claim.epoch
 
     @contextmanager
@@ -171,7 +171,7 @@ class DeltaFence:
             self._save_first(rows)
         # Where another's of the same version came first, this one was left out without a word.
         if next(self._marks(), None) != mark:
-            raise Fenced
+            raise TableFenced
         self.taken = True
 
     def _save_first(self, rows: DataFrame) -> None:
@@ -181,7 +181,7 @@ class DeltaFence:
             writer.save(table.path)
         except CALL_FAILED as error:
             if any(name in str(error) for name in _MADE_BY_ANOTHER):
-                raise Fenced from error
+                raise TableFenced from error
             raise
         folder = self._folder
         with suppress(*CALL_FAILED):
@@ -207,14 +207,14 @@ class DeltaFence:
                 yield
         except CALL_FAILED as error:
             if "ConcurrentTransactionException" in str(error):
-                raise Fenced from error
+                raise TableFenced from error
             raise
         # What is below the table's own version was left out, without a word.
         if self._log.version(self._application) == mark.version:
             return
         # Not each commit is a file of its own at once, where a catalog orders them.
         if self._log.remembered(self._application) != mark.version:
-            raise Fenced
+            raise TableFenced
 
 
 @contextmanager
@@ -274,7 +274,7 @@ class IcebergFence:
         self._overwrite(self._session.createDataFrame([], columns), claim)
         snapshot = self._load().currentSnapshot()
         if snapshot.parentId() is not None:
-            raise Fenced
+            raise TableFenced
         self._held = _Seen(snapshot.snapshotId(), None)
 
     def _load(self) -> Any:
@@ -319,7 +319,7 @@ class IcebergFence:
 
         def replace() -> None:
             if self._look().mark != self._held.mark:
-                raise Fenced
+                raise TableFenced
             rows.createOrReplaceTempView(_VIEW)
             told = {f"spark.sql.iceberg.snapshot-property.{_PROPERTY}": mark.text()}
             with conf(session, told):
@@ -338,15 +338,15 @@ class IcebergFence:
                     raise
                 seen = self._look()
                 if seen.mark != self._held.mark:
-                    raise Fenced from error
+                    raise TableFenced from error
                 if attempt == _ATTEMPTS - 1:
-                    raise Fenced(
+                    raise TableFenced(
                         "others add to this table faster than a batch is written"
                     ) from error
                 self._held = seen
         seen = self._look()
         if seen.mark != mark:
-            raise Fenced
+            raise TableFenced
         self._held = seen
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kworker.spark.checkpoint import Damaged
-from kworker.spark.fences import Fenced
+from kworker.spark.fences import TableFenced
 from kworker.spark.lease import local_folder
 from kworker.spark.marks import Mark
 from kworker.spark.sinks import Sink
@@ -97,7 +97,7 @@ class FileFence:
         if not taken:
             self._files.delete(draft, False)
             self._delete(data, _DATA)
-            raise Fenced
+            raise TableFenced
         self._number = number
 
     def _put(self, draft: Any, target: Any) -> bool:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kworker.config.model import Config, Table
+from kworker.config.model import Config, TableSettings
 from kworker.config.spark_rules import RECORD_COLUMN, RESCUED_COLUMN
 from kworker.spark.aside import among
 from kworker.spark.batches import Shape, Span, unchanged
@@ -81,7 +81,7 @@ class TableRows(NamedTuple):
     counts_again: bool = False
 
 
-def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
+def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> TableRows:
     """A table's rows, transformed where it says so; ValueError, `key: problem`, if that fails."""
     rows = rows_of(stream, table)
     shape = _transform(table, config) if table.transform else unchanged
@@ -98,7 +98,7 @@ def table_rows(stream: DataFrame, table: Table, config: Config) -> TableRows:
     return TableRows(shaped, shaped.schema, unchanged, adds_up and not table.dedupe)
 
 
-def transformed(records: DataFrame, table: Table, config: Config) -> DataFrame:
+def transformed(records: DataFrame, table: TableSettings, config: Config) -> DataFrame:
     """What the table's transform makes of records; ValueError when it cannot be applied."""
     return _transform(table, config)(rows_of(records, table))
 
@@ -119,7 +119,7 @@ def keeps_state(rows: DataFrame) -> bool:
     return streams > 1 or any(map(_STATEFUL.match, names))
 
 
-def rows_of(stream: DataFrame, table: Table) -> DataFrame:
+def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
     """A table's rows: source position and key, the columns, and `_rescued`.
 
     A transform is given the record as it stands on the topic, too.
@@ -139,7 +139,7 @@ def rows_of(stream: DataFrame, table: Table) -> DataFrame:
     return rows.observe(TAKEN, f.count(f.lit(1)).alias("rows"), rescued)
 
 
-def those_of(records: DataFrame, table: Table) -> DataFrame:
+def those_of(records: DataFrame, table: TableSettings) -> DataFrame:
     """Where the results stand, among Kafka's records, that are this table's."""
     place = ("partition", "offset")
     return _told(records, *place).where(IS_RESULT).where(wanted(table)).select(*place)
@@ -150,7 +150,7 @@ def _told(records: DataFrame, *kept: str) -> DataFrame:
     return records.selectExpr(*kept, *ENVELOPE).selectExpr(*kept, *RESULT)
 
 
-def _parsed(texts: DataFrame, table: Table, kept: Sequence[str]) -> DataFrame:
+def _parsed(texts: DataFrame, table: TableSettings, kept: Sequence[str]) -> DataFrame:
     schema = parse_schema(table.schema_)
     misfit = misfit_column(schema)
     fields = StructType([*read_schema(schema).fields, StructField(misfit, StringType())])
@@ -188,7 +188,7 @@ def parse_schema(ddl: str) -> StructType:
     return schema
 
 
-def _transform(table: Table, config: Config) -> Shape:
+def _transform(table: TableSettings, config: Config) -> Shape:
     def shape(rows: DataFrame) -> DataFrame:
         try:
             transform = load_transform(table.transform, config.file.parent)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from kworker.clock import now_ms
-from kworker.config.model import Table
+from kworker.config.model import TableSettings
 from kworker.spark.checkpoint import (
     Checkpoint,
     Damaged,
@@ -28,7 +28,7 @@ from kworker.spark.marks import Mark, follows
 _log = structlog.get_logger()
 
 
-class Topic(NamedTuple):
+class ResultsTopic(NamedTuple):
     """The results as they are now; one that was deleted and made again has another id."""
 
     name: str
@@ -53,13 +53,13 @@ class Admitted:
 class Guard:
     """Looks at a table's checkpoint before each start of its query."""
 
-    def __init__(self, table: Table, checkpoint: Folder) -> None:
+    def __init__(self, table: TableSettings, checkpoint: Folder) -> None:
         self._table = table
         self._folder = checkpoint
 
     def admit(
         self,
-        topic: Topic,
+        topic: ResultsTopic,
         told: Mapping[int, int],
         held: Mark | None = None,
         keeps_state: Callable[[], bool] = lambda: False,
@@ -104,7 +104,9 @@ class Guard:
             write_note(folder, Note(topic.name, topic.id, merged, begin, at_ms))
         return Admitted(found, start, held)
 
-    def _begin_anew(self, topic: Topic, held: Mark, keeps_state: Callable[[], bool]) -> Admitted:
+    def _begin_anew(
+        self, topic: ResultsTopic, held: Mark, keeps_state: Callable[[], bool]
+    ) -> Admitted:
         folder = self._folder
         if keeps_state():
             raise Damaged(
@@ -131,12 +133,12 @@ def _was_reset(note: Note | None, found: Checkpoint | None, held: Mark) -> bool:
     return note is not None and note.start is not None and note.at_ms > held.at_ms
 
 
-def next_step(table: Table, begin: str) -> str:
+def next_step(table: TableSettings, begin: str) -> str:
     """What a person does about a query that must not start."""
     return f"stop the job, then kworker spark reset --table {table.name} --from {begin}"
 
 
-def _another_topic(folder: Folder, note: Note, topic: Topic) -> str:
+def _another_topic(folder: Folder, note: Note, topic: ResultsTopic) -> str:
     if note.topic != topic.name:
         return f"{folder} is of the topic {note.topic}, not {topic.name}"
     return f"{topic.name} was deleted and made again since {folder} was written"
@@ -155,7 +157,7 @@ def _check_change(
     )
 
 
-def is_merged(table: Table) -> bool:
+def is_merged(table: TableSettings) -> bool:
     """Whether batches are merged into what the table holds, by keys."""
     return table.mode == "update" or (table.dedupe and table.mode == "append")
 
@@ -164,7 +166,7 @@ def is_merged(table: Table) -> bool:
 _EXCLUSIVE = ("hdfs", "abfs", "abfss", "gs")
 
 
-def takes_one_writer(table: Table) -> bool:
+def takes_one_writer(table: TableSettings) -> bool:
     """Whether nothing else may write to it beside the job.
 
     A merge and a compaction undo each other. And in a local folder, or in S3, a commit is a

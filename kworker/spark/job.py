@@ -17,7 +17,7 @@ from kworker.clients.leader import Leadership
 from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
 from kworker.clients.samples import record_bytes
 from kworker.config.client_properties import admin_properties, leader_properties
-from kworker.config.model import Config, Table
+from kworker.config.model import Config, TableSettings
 from kworker.errors import ConfigError, KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.spark.bounds import Bounds
@@ -26,8 +26,8 @@ from kworker.spark.frames import TableRows, results, table_rows
 from kworker.spark.launch import Launcher
 from kworker.spark.lease import Lease
 from kworker.spark.progress import (
+    JobState,
     ProgressFile,
-    State,
     TableProgress,
     job_state,
     read_progress,
@@ -103,19 +103,19 @@ class Job:
             self._run_session()
         except OutOfMemory as error:
             batches = self._lower()
-            self._tell(State.FAILED, f"{error}; {batches}")
+            self._tell(JobState.FAILED, f"{error}; {batches}")
             raise
         except KworkerError as error:
-            self._tell(State.FAILED, str(error))
+            self._tell(JobState.FAILED, str(error))
             raise
         finally:
             if self._leadership is not None:
                 self._leadership.close()
-        self._tell(State.STOPPED)
+        self._tell(JobState.STOPPED)
 
     def _lower(self) -> str:
         """Of what was being written in large batches: nobody tells which was too large."""
-        waiting = [q.progress for q in self._queries if q.progress.state is State.RUNNING]
+        waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
         behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
         large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]
         guilty = large or [each for each in waiting if behind[each.name]]
@@ -148,7 +148,7 @@ class Job:
         holder = self._lease.holder()
         if holder is None or holder.gone or told.get("pid") != holder.pid:
             who = holder or "another process"
-            self._tell(State.STANDBY, f"{who} holds {self._spark.checkpoints}")
+            self._tell(JobState.STANDBY, f"{who} holds {self._spark.checkpoints}")
 
     def _await_turn(self) -> bool:
         """Waits while another job leads; false when the job was stopped meanwhile.
@@ -168,7 +168,7 @@ class Job:
             if leadership.leader and why != told:
                 _log.info(f"standby: {why}")
                 told = why
-            self._tell(State.STANDBY, why)
+            self._tell(JobState.STANDBY, why)
             if self._stop.wait(HEARING_S):
                 return False
         return True
@@ -200,7 +200,7 @@ class Job:
         return leadership.problem or (f"{leader} leads" if leader else "nobody leads yet")
 
     def _run_session(self) -> None:
-        self._tell(State.STARTING)
+        self._tell(JobState.STARTING)
         with self._heard_meanwhile():
             self._session = session = self._open()
         self._manned_at = time.monotonic()
@@ -313,7 +313,7 @@ class Job:
         for query in self._queries:
             query.again()
         state = job_state([query.progress for query in self._queries])
-        state = state if leadership.problem else State.STANDBY
+        state = state if leadership.problem else JobState.STANDBY
         self._tell(state, self._why_standby(leadership))
 
     def _wanting_executors(self, now: float) -> str:
@@ -352,7 +352,7 @@ class Job:
     def _group(self, table: str) -> str:
         return f"{self._config.name}.spark.{table}"
 
-    def _tell(self, state: State, why: str = "") -> None:
+    def _tell(self, state: JobState, why: str = "") -> None:
         tables = [query.progress for query in self._queries]
         told = [summary(table, self._watch.ends) for table in tables]
         self._file.write(state, why, told)
@@ -377,13 +377,13 @@ class Job:
             planned.append(query)
         return planned
 
-    def _expect_archives(self, table: Table) -> None:
+    def _expect_archives(self, table: TableSettings) -> None:
         """ValueError when those of its format are not to be had."""
         if error := self._missing.get(table.format):
             why = str(error).partition(";")[0]  # then come Ivy's own words
             raise ValueError(f"format: {why}; let it be fetched once, then start the job again")
 
-    def _warn_of_repeats(self, table: Table, rows: TableRows) -> None:
+    def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
         if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
             _log.warning(
                 "a result that comes again counts again in this table: set dedupe = true for it,"

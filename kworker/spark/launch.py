@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kworker.clients.offsets import TopicWatch
-from kworker.config.model import Config, Table
+from kworker.config.model import Config, TableSettings
 from kworker.errors import ConfigError
 from kworker.spark.aside import kept, left_out
 from kworker.spark.batches import BatchWriter
@@ -26,11 +26,11 @@ from kworker.spark.checkpoint import (
     unplan,
 )
 from kworker.spark.failing import Examiner
-from kworker.spark.fences import DeltaFence, Fence, Fenced, IcebergFence
+from kworker.spark.fences import DeltaFence, Fence, IcebergFence, TableFenced
 from kworker.spark.files import FileFence
 from kworker.spark.folders import Folder, LocalFolder
 from kworker.spark.frames import TableRows, keeps_state, results, table_rows
-from kworker.spark.guard import Guard, Topic, next_step
+from kworker.spark.guard import Guard, ResultsTopic, next_step
 from kworker.spark.hadoop import folder_at
 from kworker.spark.kafka_options import starting_offsets
 from kworker.spark.marks import Mark
@@ -86,7 +86,7 @@ class Launcher:
 
     def _launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
         table = sink.table
-        topic = Topic(self._config.delivery.results, self._watch.topic_id)
+        topic = ResultsTopic(self._config.delivery.results, self._watch.topic_id)
         folder = folder_at(self._session, sink.checkpoint)
         fence = fence_of(self._session, sink, f"{self._config.name}/{table.name}")
         # A checkpoint that several hosts share does not tell which of them goes on.
@@ -118,7 +118,7 @@ class Launcher:
             with nullcontext() if fence.taken else fence.making(rows.schema):
                 prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
             if not fence.taken and fence.take(owner) is not None:
-                raise Fenced  # another made it meanwhile, and wrote
+                raise TableFenced  # another made it meanwhile, and wrote
         if pinned:
             self._make_smaller(folder, pinned, most, held, sink)
         at = partial(range_of, folder, topic=topic.name)
@@ -137,7 +137,7 @@ class Launcher:
         return any(max(begins.get(p, 0), positions.get(p, 0)) < end for p, end in ends.items())
 
     def _examiner(
-        self, table: Table, folder: Folder, progress: TableProgress, rows: TableRows
+        self, table: TableSettings, folder: Folder, progress: TableProgress, rows: TableRows
     ) -> Examiner | None:
         """None where a result alone, without what came before, may fail for that reason."""
         if not table.transform or keeps_state(rows.stream):
@@ -167,7 +167,7 @@ class Launcher:
 
     def _rows(
         self,
-        table: Table,
+        table: TableSettings,
         start: Positions | None,
         most: int,
         without: Mapping[int, Sequence[int]] | None = None,
@@ -198,11 +198,11 @@ def _pinned(checkpoint: Checkpoint) -> dict[int, Range]:
     }
 
 
-def _key(table: Table) -> str:
+def _key(table: TableSettings) -> str:
     return f"spark.tables[{table.name}]"
 
 
-def _changed(table: Table, part: str, how: str) -> str:
+def _changed(table: TableSettings, part: str, how: str) -> str:
     return (
         f"{_key(table)}.{part}: {how}: change it back, or name another path, and fill that with"
         f" kworker spark reset --table {table.name} --from earliest"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psutil
 
 
-class Holder(NamedTuple):
+class LeaseHolder(NamedTuple):
     """A job that took the lease, and the JVM that keeps it, once there is one."""
 
     pid: int
@@ -80,11 +80,11 @@ class Lease:
             self._file.close()
             self._file = None
 
-    def holder(self) -> Holder | None:
+    def holder(self) -> LeaseHolder | None:
         """Who has it, as far as it is known."""
         try:
             told = json.loads(((self._folder or Path()) / ".lease").read_text())
-            return Holder(int(told["pid"]), str(told["host"]), told.get("jvm"))
+            return LeaseHolder(int(told["pid"]), str(told["host"]), told.get("jvm"))
         except (OSError, ValueError, TypeError, KeyError):
             return None
 

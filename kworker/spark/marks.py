@@ -83,7 +83,7 @@ def epoch_of(version: int) -> int:
     return max(0, version) >> _EPOCH_BITS
 
 
-class Step(Enum):
+class BatchStep(Enum):
     """What to do about a batch."""
 
     WRITE = auto()
@@ -91,16 +91,16 @@ class Step(Enum):
     STOP = auto()  # another job went on from another place
 
 
-def step(held: Mark | None, query: str, batch: int, begin: Positions | None) -> Step:
+def step(held: Mark | None, query: str, batch: int, begin: Positions | None) -> BatchStep:
     """Of a batch that begins there, by what the table says of itself.
 
     `begin` is None where nobody knows: for the first batch of a query.
     """
     if held is not None and (held.query, held.batch) == (query, batch):
-        return Step.LEAVE
+        return BatchStep.LEAVE
     if held is None or begin is None or same(held.positions, begin):
-        return Step.WRITE
-    return Step.STOP
+        return BatchStep.WRITE
+    return BatchStep.STOP
 
 
 def follows(held: Mark, found: Checkpoint | None, start: Positions | None) -> bool:

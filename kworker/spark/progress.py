@@ -16,7 +16,7 @@ from kworker.clock import now_ms
 _log = structlog.get_logger()
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """Of the job, and of each of its queries."""
 
     STARTING = "starting"  # or waiting for what it needs to start: the reason says for what
@@ -32,7 +32,7 @@ class TableProgress:
     """How far one table has come. Rows are counted from the start of the job."""
 
     name: str
-    state: State = State.STARTING
+    state: JobState = JobState.STARTING
     reason: str = ""
     batch: int | None = None
     rows: int = 0
@@ -78,13 +78,13 @@ def _positions(told: Mapping[str, Any], which: str) -> dict[int, int]:
     return {int(p): int(o) for topic in topics for at in topic.values() for p, o in at.items()}
 
 
-def job_state(tables: list[TableProgress]) -> State:
+def job_state(tables: list[TableProgress]) -> JobState:
     """The worst that one of the queries is in."""
     states = {table.state for table in tables}
-    for state in (State.FAILED, State.RESTARTING, State.STARTING, State.RUNNING):
+    for state in (JobState.FAILED, JobState.RESTARTING, JobState.STARTING, JobState.RUNNING):
         if state in states:
             return state
-    return State.STOPPED
+    return JobState.STOPPED
 
 
 def summary(table: TableProgress, ends: Mapping[int, int]) -> dict[str, object]:
@@ -111,7 +111,7 @@ class ProgressFile:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._warned = False
 
-    def write(self, state: State, reason: str, tables: list[dict[str, object]]) -> None:
+    def write(self, state: JobState, reason: str, tables: list[dict[str, object]]) -> None:
         """What `status` shows until the next write."""
         told = {
             "state": state.value,
@@ -145,6 +145,8 @@ def read_progress(state_dir: Path) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(progress_path(state_dir).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    if found["state"] not in (State.FAILED, State.STOPPED) and not psutil.pid_exists(found["pid"]):
-        found |= {"state": State.STOPPED.value, "reason": f"process {found['pid']} is gone"}
+    if found["state"] not in (JobState.FAILED, JobState.STOPPED) and not psutil.pid_exists(
+        found["pid"]
+    ):
+        found |= {"state": JobState.STOPPED.value, "reason": f"process {found['pid']} is gone"}
     return found

@@ -12,8 +12,8 @@ from kworker.core.restart import Backoff
 from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged
 from kworker.spark.failing import SetAside
-from kworker.spark.fences import Fenced
-from kworker.spark.progress import State, TableProgress
+from kworker.spark.fences import TableFenced
+from kworker.spark.progress import JobState, TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.session import CALL_FAILED, check_jvm
 
@@ -68,12 +68,12 @@ class TableQuery:
     @property
     def finished(self) -> bool:
         """Whether an available-now query has read all that there was."""
-        return self.progress.state is State.STOPPED
+        return self.progress.state is JobState.STOPPED
 
     @property
     def hopeless(self) -> bool:
         """Whether waiting is in vain, as far as anybody can tell."""
-        return self.progress.state is State.FAILED or self._failures >= FAILURES_MAX
+        return self.progress.state is JobState.FAILED or self._failures >= FAILURES_MAX
 
     @property
     def busy(self) -> bool:
@@ -92,7 +92,7 @@ class TableQuery:
     def refuse(self, mistake: str) -> None:
         """Ends it before it began: only a change of the file can mend this."""
         self.mistaken = True
-        self.progress.state, self.progress.reason = State.FAILED, mistake
+        self.progress.state, self.progress.reason = JobState.FAILED, mistake
         _log.error("table refused; the others go on", table=self.progress.name, reason=mistake)
 
     def again(self) -> None:
@@ -100,7 +100,7 @@ class TableQuery:
         if self._query is not None:
             self._stop(self._query)
             self._query = None
-            self.progress.state = State.RESTARTING
+            self.progress.state = JobState.RESTARTING
 
     def stop(self) -> None:
         """Ends the query; a batch that is not finished is written at the next start."""
@@ -108,9 +108,9 @@ class TableQuery:
             self._stop(self._query)
             self._query = None
         if self.hopeless:
-            self.progress.state = State.FAILED
+            self.progress.state = JobState.FAILED
         else:
-            self.progress.state = State.STOPPED
+            self.progress.state = JobState.STOPPED
             self.progress.reason = ""
 
     def _stop(self, query: StreamingQuery) -> None:
@@ -141,9 +141,9 @@ class TableQuery:
             return
         except Damaged as error:
             self._failed(str(error), now)
-            self.progress.state = State.FAILED
+            self.progress.state = JobState.FAILED
             return
-        except Fenced as error:
+        except TableFenced as error:
             self._failed(str(error), now)
             return
         except CALL_FAILED as error:
@@ -151,7 +151,7 @@ class TableQuery:
             self._failed(reason(error), now)
             return
         self._ran = True
-        self.progress.state = State.RUNNING
+        self.progress.state = JobState.RUNNING
         self.progress.reason = ""
 
     def _watch(self, query: StreamingQuery, now: float) -> None:
@@ -165,12 +165,12 @@ class TableQuery:
         self._query = None
         error = query.exception()
         if error is None:
-            self.progress.state = State.STOPPED
+            self.progress.state = JobState.STOPPED
         else:
             said = [str(error), *causes(query)]
             if any(map(_SET_ASIDE.search, said)):
                 self._due = now  # it is no failure: the batch comes again, without them
-                self.progress.state = State.RESTARTING
+                self.progress.state = JobState.RESTARTING
                 return
             lowered = f"; {self._lower()}" if any(map(_OF_MEMORY.search, said)) else ""
             self._failed(f"{self._explain(said)}{lowered}", now)
@@ -185,7 +185,7 @@ class TableQuery:
         delay_s = self._backoff.failed(now - self._started)
         self._due = now + delay_s
         self._failures += 1
-        self.progress.state = State.RESTARTING
+        self.progress.state = JobState.RESTARTING
         self.progress.reason = why
         _log.warning("query failed", table=self.progress.name, reason=why, next_start_s=delay_s)
 

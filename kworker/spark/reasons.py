@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from kworker.config.model import Table
+from kworker.config.model import TableSettings
 from kworker.spark.checkpoint import damaged_state
 from kworker.spark.folders import LocalFolder
 from kworker.spark.guard import next_step
@@ -69,7 +69,7 @@ _LOSS = re.compile(r"Some data may have been lost because.*?Reason:\s*([^\n]+)",
 _CHECKPOINT = re.compile(r"CANNOT_LOAD_STATE_STORE|ChecksumException|Incomplete log file")
 
 
-def explained(table: Table, checkpoint: str, causes: Sequence[str]) -> str:
+def explained(table: TableSettings, checkpoint: str, causes: Sequence[str]) -> str:
     """Why a table's running query ended, from the first cause to the last.
 
     Where waiting cannot help, with the next step. May read the checkpoint's state.

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kworker.config.model import Table
-from kworker.core.positions import Move, Standing
-from kworker.spark.checkpoint import Positions, Survey
+from kworker.config.model import TableSettings
+from kworker.core.positions import GroupPosition, Move
+from kworker.spark.checkpoint import CheckpointSurvey, Positions
 
 
-def from_committed(rows: Sequence[Standing], wanted: Mapping[int, int]) -> list[Move]:
+def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> list[Move]:
     """To the wanted positions, and in other partitions to where the table stands."""
     return [Move(row, wanted.get(row.partition, row.committed or 0)) for row in rows]
 
@@ -20,9 +20,9 @@ class Reset:
     `fresh` says that the table is not there yet, so that no row can be there twice.
     """
 
-    table: Table
+    table: TableSettings
     moves: Sequence[Move]
-    left: Survey
+    left: CheckpointSurvey
     fresh: bool
 
     @property

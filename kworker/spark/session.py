@@ -23,7 +23,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kworker import jars
-from kworker.config.model import Config, Spark, Table
+from kworker.config.model import Config, SparkSettings, TableSettings
 from kworker.errors import KworkerError, Unreachable
 from kworker.host import oom_kills, spark_heap_bytes
 from kworker.spark.class_data import given_options
@@ -102,7 +102,7 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def has_own_jvm(spark: Spark) -> bool:
+def has_own_jvm(spark: SparkSettings) -> bool:
     """Whether there is but one JVM, and this process starts and ends it."""
     return is_local(spark.master) and _SUBMITTED not in os.environ
 
@@ -166,12 +166,12 @@ _STATE_ON_DISK = {
 }
 
 
-def _remembers_all(table: Table) -> bool:
+def _remembers_all(table: TableSettings) -> bool:
     """Whether the position of every result is kept, to know those that come again."""
     return table.dedupe and table.mode != "append"
 
 
-def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:
+def _place(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
     """How the archives reach Spark.
 
     On the class path of the one JVM, where there is but one, and it is ours: Spark would copy
@@ -184,7 +184,7 @@ def _place(spark: Spark, archives: Iterable[Path]) -> dict[str, str]:
     return {"spark.driver.extraClassPath": os.pathsep.join(filter(None, [*paths, own]))}
 
 
-def _extensions(spark: Spark, without: Collection[str]) -> Iterator[str]:
+def _extensions(spark: SparkSettings, without: Collection[str]) -> Iterator[str]:
     formats = {table.format for table in spark.tables}.difference(without)
     if "delta" in formats:
         yield _DELTA_EXTENSION
@@ -194,7 +194,7 @@ def _extensions(spark: Spark, without: Collection[str]) -> Iterator[str]:
         yield own
 
 
-def _catalogs(tables: Iterable[Table], without: Collection[str]) -> dict[str, str]:
+def _catalogs(tables: Iterable[TableSettings], without: Collection[str]) -> dict[str, str]:
     """Delta's is the session's own; an Iceberg table by path gets one for its parent folder."""
     found = {}
     for index, table in enumerate(tables):
@@ -247,7 +247,7 @@ def _clear_scratch(folder: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def archives(tables: Iterable[Table], *, progress: Callable[[str], None]) -> list[Path]:
+def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]) -> list[Path]:
     """What the tables need and pyspark does not bring: from the cache, at first from the network.
 
     Raises `Unreachable` when they can be had from neither.
@@ -259,7 +259,7 @@ def archives(tables: Iterable[Table], *, progress: Callable[[str], None]) -> lis
 
 
 def archives_to_be_had(
-    tables: Iterable[Table], *, progress: Callable[[str], None]
+    tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 ) -> tuple[list[Path], dict[str, Unreachable]]:
     """The same, and by format why those of some tables are not. Raises it when no table is left."""
     found = list(jars.fetch(jars.SPARK_KAFKA, progress=progress))

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
-from kworker.config.model import Spark, Table
+from kworker.config.model import SparkSettings, TableSettings
 from kworker.core.duration import parse_duration
 from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged
@@ -30,7 +30,7 @@ _LOG_OF_SPARK = "_spark_metadata"
 class Sink:
     """One table as a place to write to; `index` is its place in the configuration."""
 
-    table: Table
+    table: TableSettings
     index: int
     checkpoint: str
 
@@ -51,12 +51,12 @@ class Sink:
         return SOURCE_COLUMNS if leaves_out_repeats(self.table) else ()
 
 
-def leaves_out_repeats(table: Table) -> bool:
+def leaves_out_repeats(table: TableSettings) -> bool:
     """Whether rows are merged by their sources; an update knows them by keys of its own."""
     return is_merged(table) and table.mode == "append"
 
 
-def sinks(spark: Spark) -> list[Sink]:
+def sinks(spark: SparkSettings) -> list[Sink]:
     """Of all tables, in the order of the configuration."""
     folder = spark.checkpoints.rstrip("/")
     return [
@@ -64,7 +64,7 @@ def sinks(spark: Spark) -> list[Sink]:
     ]
 
 
-def missing_columns(table: Table, columns: list[str]) -> list[str]:
+def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
     """A problem, after its key, for each column that the configuration names in vain."""
     known = {name.casefold() for name in columns}
     dedupe = SOURCE_COLUMNS if leaves_out_repeats(table) else ()
@@ -202,7 +202,7 @@ def start(
 AVAILABLE_NOW = "available-now"
 
 
-def trigger_of(spark: Spark, once: bool) -> str:
+def trigger_of(spark: SparkSettings, once: bool) -> str:
     """`available-now`, or the interval as Spark spells it."""
     if once or spark.trigger == AVAILABLE_NOW:
         return AVAILABLE_NOW

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from kworker.config.model import Table
+from kworker.config.model import TableSettings
 from kworker.config.spark_rules import LEADING_COLUMNS, RESCUED_COLUMN
 from kworker.spark.plain import plainly_written
 from kworker.spark.sql import identifier, literal
@@ -73,13 +73,13 @@ LEADING = (
 """The columns that every row begins with."""
 
 
-def wanted(table: Table) -> str:
+def wanted(table: TableSettings) -> str:
     """Which results are this table's."""
     routed = f"routed = {literal(table.select)}" if table.select else "routed IS NULL"
     return routed if table.replays else f"{routed} AND NOT replayed"
 
 
-def has_schema(table: Table) -> bool:
+def has_schema(table: TableSettings) -> bool:
     """Whether results are parsed; without a schema the row holds their text."""
     return "schema_" in table.model_fields_set
 

@@ -16,26 +16,28 @@ _TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class DaemonReady:
     """All workers have joined."""
 
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DaemonWaiting:
     """The time was over before it was ready; it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class DaemonExited:
     """It ended before it was ready; `words` are its last."""
 
     exit_code: int
     words: str
 
 
-def launch(serve: Callable[[int], int], log: Path, timeout_s: float) -> Ready | Waiting | Ended:
+def launch(
+    serve: Callable[[int], int], log: Path, timeout_s: float
+) -> DaemonReady | DaemonWaiting | DaemonExited:
     """Runs `serve` in a process of its own, with the descriptor that hears of readiness.
 
     Called before anything else is started: what is open now, the daemon has too.
@@ -52,13 +54,13 @@ def launch(serve: Callable[[int], int], log: Path, timeout_s: float) -> Ready | 
     os.close(ours)
     match words:
         case ["ready", pid]:
-            return Ready(int(pid))
+            return DaemonReady(int(pid))
         case ["exit", code]:
-            return Ended(int(code), _tail(log, log_begins))
+            return DaemonExited(int(code), _tail(log, log_begins))
         case []:
-            return Waiting()
+            return DaemonWaiting()
     # Killed, or it would have left a word.
-    return Ended(ExitCode.FAILURE, _tail(log, log_begins))
+    return DaemonExited(ExitCode.FAILURE, _tail(log, log_begins))
 
 
 def say(fd: int, word: str) -> None:

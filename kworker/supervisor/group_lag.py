@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from kworker.core.message import PartitionId
 from kworker.core.ownership import Ownership
 from kworker.instance.scoreboard import Field, Text
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.limits import Limits
 
 _LOOK_EVERY_S = 1.0
-At = tuple[str, int]
 
 
 class GroupLag:
@@ -48,11 +48,11 @@ class GroupLag:
             unfinished = fleet.sum(Field.UNFINISHED) + rest
         return {"records": records, "unfinished": unfinished, "age_s": oldest_ms / 1000}
 
-    def _owned(self) -> set[At]:
+    def _owned(self) -> set[PartitionId]:
         texts = [member.slot.read_text() for member in self._fleet.living]
         return {at for text in texts for at in text.partitions}
 
 
-def _behind(told: Text) -> dict[At, int]:
+def _behind(told: Text) -> dict[PartitionId, int]:
     rows = told.behind or ()
     return {(topic, n): count for topic, numbers in rows for n, count in enumerate(numbers)}

@@ -11,7 +11,7 @@ from kworker.instance import exit_plan
 from kworker.instance.proc import Runners, rss_bytes
 from kworker.instance.scoreboard import Field, Held
 from kworker.supervisor.children.fleet import Fleet
-from kworker.supervisor.children.worker_process import Asked, Member
+from kworker.supervisor.children.worker_process import Asked, WorkerProcess
 from kworker.supervisor.limits import Limits
 
 _log = structlog.get_logger()
@@ -25,7 +25,7 @@ class Stuck:
     held: tuple[Held, ...] = ()
 
 
-class Watch:
+class WorkerHealth:
     """Judges by the scoreboard and by /proc. Owned by the supervisor."""
 
     def __init__(self, fleet: Fleet, limits: Limits) -> None:
@@ -63,7 +63,7 @@ class Watch:
         running = [member for member in self._fleet.members if member.running]
         return [m.number for m in running if self._too_large(m, config, now) or _done(m, config)]
 
-    def _end(self, member: Member, stuck: Stuck, now: float) -> None:
+    def _end(self, member: WorkerProcess, stuck: Stuck, now: float) -> None:
         limits = self._limits
         abort_s = limits.dump_s + limits.term_s
         _log.error(
@@ -77,7 +77,7 @@ class Watch:
         member.abort(steps, stuck.held)
         member.press(now)
 
-    def _stuck(self, member: Member, config: Config, now: float) -> Stuck | None:
+    def _stuck(self, member: WorkerProcess, config: Config, now: float) -> Stuck | None:
         # A drain has its own deadline, and what it leaves behind is nobody's fault.
         judged = member.asked is Asked.NOTHING and member.phase.taking
         if why := self._silent(member, now):
@@ -91,7 +91,7 @@ class Watch:
         timeout = format_duration(limit_s)
         return Stuck(f"has a handler over workers.handler_timeout = {timeout}", overdue)
 
-    def _stopped(self, member: Member) -> str:
+    def _stopped(self, member: WorkerProcess) -> str:
         """Slow handlers are for their time-out to judge, and none of what waits is in the pool."""
         words = member.slot.words
         still_s = words[Field.STILL_MS] / 1000
@@ -103,30 +103,30 @@ class Watch:
             " at work"
         )
 
-    def _overdue(self, member: Member, limit_s: float, now: float) -> tuple[Held, ...]:
+    def _overdue(self, member: WorkerProcess, limit_s: float, now: float) -> tuple[Held, ...]:
         oldest_ns = member.slot.oldest_since_ns()
         if oldest_ns is None or now - max(oldest_ns / 1e9, self._since) <= limit_s:
             return ()
         held = member.slot.held()
         return tuple(h for h in held if now - max(h.since_ns / 1e9, self._since) > limit_s)
 
-    def _look_for_runners(self, member: Member, now: float) -> None:
+    def _look_for_runners(self, member: WorkerProcess, now: float) -> None:
         """Who computes is seen by two looks; the first is at half of what is waited."""
         if member.silent_s(now, self._since) < self._limits.heartbeat_s / 2:
             member.runners = None
         elif member.pid and member.runners is None:
             member.runners = Runners(member.pid, now)
 
-    def _computing(self, member: Member, now: float) -> tuple[Held, ...]:
+    def _computing(self, member: WorkerProcess, now: float) -> tuple[Held, ...]:
         """Of a silent worker's records that whose thread computes; all, when none is found."""
         computing = member.runners.computing(now) if member.runners else set()
         held = member.slot.held()
         return tuple(h for h in held if h.thread in computing) or tuple(held)
 
-    def _silent(self, member: Member, now: float) -> str:
+    def _silent(self, member: WorkerProcess, now: float) -> str:
         return why_silent(member, self._limits, now, self._since)
 
-    def _too_large(self, member: Member, config: Config, now: float) -> bool:
+    def _too_large(self, member: WorkerProcess, config: Config, now: float) -> bool:
         size, most = rss_bytes(member.pid), config.workers.memory
         baseline = member.slot.words[Field.BASELINE_BYTES]
         judgement = member.wear.weigh(size, baseline, most, now)
@@ -140,7 +140,7 @@ class Watch:
         return worn_out
 
 
-def _done(member: Member, config: Config) -> bool:
+def _done(member: WorkerProcess, config: Config) -> bool:
     """It has taken as many records as one may."""
     taken, most = member.slot.words[Field.CONSUMED], config.workers.max_records
     if not 0 < most <= taken:
@@ -152,7 +152,7 @@ def _done(member: Member, config: Config) -> bool:
     return True
 
 
-def why_silent(member: Member, limits: Limits, now: float, since: float) -> str:
+def why_silent(member: WorkerProcess, limits: Limits, now: float, since: float) -> str:
     """What a process that beats no more is doing; silence before `since` does not count."""
     if not member.alive:
         return ""

@@ -16,7 +16,7 @@ _REPORT_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PreflightReport:
     """What a preflight check found, sorted by what the supervisor does about it."""
 
     problems: list[str] = field(default_factory=list)  # the configuration: exit 78
@@ -33,7 +33,7 @@ class Report:
         return not (self.problems or self.taken or self.unreachable)
 
 
-Preflight = Callable[[Config], Report]
+Preflight = Callable[[Config], PreflightReport]
 
 
 class Check:
@@ -47,7 +47,7 @@ class Check:
         now: float,
         limit_s: float,
     ) -> None:
-        self.report: Report | None = None  # once it has ended
+        self.report: PreflightReport | None = None  # once it has ended
         self.pid: int | None = None
         self._selector = selector
         self._received = bytearray()
@@ -61,10 +61,10 @@ class Check:
             self.pid = fork(lambda: _tell(preflight, config, theirs), keep=(theirs,))
         except OSError as error:
             self._close()
-            self.report = Report(unreachable=[f"the preflight check: {error.strerror}"])
+            self.report = PreflightReport(unreachable=[f"the preflight check: {error.strerror}"])
         os.close(theirs)
 
-    def turn(self, now: float) -> Report | None:
+    def turn(self, now: float) -> PreflightReport | None:
         """The report once there is one; ends a child whose time is over."""
         if now >= self._end_at and self.pid:
             self._late = True
@@ -101,16 +101,20 @@ class Check:
         if self._pipe in self._selector.get_map():
             self._selector.unregister(self._pipe)
 
-    def _judge(self, code: int) -> Report:
+    def _judge(self, code: int) -> PreflightReport:
         if self._late:
             why = f"the preflight check took over {self._limit_s:g} s"
-            return Report(unreachable=[f"{why}: does the handler's module block on import?"])
+            return PreflightReport(
+                unreachable=[f"{why}: does the handler's module block on import?"]
+            )
         if code < 0 and code != -signal.SIGKILL:
             why = f"the preflight check crashed ({ended(code)})"
-            return Report(problems=[f"{why}: the handler's module cannot be imported"])
+            return PreflightReport(problems=[f"{why}: the handler's module cannot be imported"])
         if code != 0:
-            return Report(unreachable=[f"the preflight check failed ({ended(code)}): see the log"])
-        return Report(**json.loads(self._received))
+            return PreflightReport(
+                unreachable=[f"the preflight check failed ({ended(code)}): see the log"]
+            )
+        return PreflightReport(**json.loads(self._received))
 
 
 def _tell(preflight: Preflight, config: Config, fd: int) -> int:

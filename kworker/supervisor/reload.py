@@ -11,11 +11,11 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.instance.host_lock import HostLock
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.children.fleet import Fleet
-from kworker.supervisor.control.followers import Followers
+from kworker.supervisor.control.followers import ProgressSubscribers
 from kworker.supervisor.control.server import Connection, Reply
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.preflight_child import Check, Preflight, Report
-from kworker.supervisor.rolling_restart import Roll
+from kworker.supervisor.preflight_child import Check, Preflight, PreflightReport
+from kworker.supervisor.rolling_restart import RollingRestart
 
 _log = structlog.get_logger()
 _FIXED: dict[str, Callable[[Config], object]] = {
@@ -46,7 +46,7 @@ class _Pending:
     asked_by: Connection | None
 
 
-class Renewals:
+class Reload:
     """The renewal that waits for its check, the roll under way, and who looks on.
 
     Owned by the supervisor. `adopt` is called with a configuration that has
@@ -63,7 +63,7 @@ class Renewals:
         limits: Limits,
         host_lock: HostLock,
     ) -> None:
-        self.roll = Roll(fleet)
+        self.roll = RollingRestart(fleet)
         self._fleet = fleet
         self._preflight = preflight
         self._adopt = adopt
@@ -72,7 +72,7 @@ class Renewals:
         self._limits = limits
         self._host_lock = host_lock
         self._pending: _Pending | None = None
-        self._followers = Followers(limits.progress_every_s)
+        self._followers = ProgressSubscribers(limits.progress_every_s)
 
     def reload(
         self,
@@ -123,7 +123,7 @@ class Renewals:
         check = Check(self._preflight, config, self._selector, now, self._limits.check_s)
         self._pending = _Pending(what, config, check, asked_by)
 
-    def _judge(self, pending: _Pending, report: Report, now: float) -> None:
+    def _judge(self, pending: _Pending, report: PreflightReport, now: float) -> None:
         for warning in report.warnings:
             _log.warning(f"{warning}; the {pending.what} goes on")
         if not report.fine:
@@ -157,7 +157,7 @@ class Renewals:
         self._pending = None
 
 
-def _why_not(report: Report) -> tuple[list[str], ExitCode]:
+def _why_not(report: PreflightReport) -> tuple[list[str], ExitCode]:
     lines = [*report.problems, *report.taken, *report.unreachable]
     if report.problems:
         return lines, ExitCode.CONFIG

@@ -10,7 +10,7 @@ from kworker.supervisor.children.fleet import Fleet
 _log = structlog.get_logger()
 
 
-class Roll:
+class RollingRestart:
     """The numbers that wait for replacement, and the one whose turn it is.
 
     Owned by the supervisor. The next is not touched before the new life of the

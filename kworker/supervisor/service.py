@@ -20,31 +20,31 @@ from kworker.instance.state_folder import StateFolder
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.children.delay_process import DelayChild
-from kworker.supervisor.children.fleet import Body, Fleet
+from kworker.supervisor.children.fleet import ChildMain, Fleet
 from kworker.supervisor.children.spark_job import COMMAND, SparkJob
-from kworker.supervisor.children.worker_process import Member
-from kworker.supervisor.control.followers import Followers
+from kworker.supervisor.children.worker_process import WorkerProcess
+from kworker.supervisor.control.followers import ProgressSubscribers
 from kworker.supervisor.control.server import Connection
 from kworker.supervisor.group_lag import GroupLag
-from kworker.supervisor.health import Watch
+from kworker.supervisor.health import WorkerHealth
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import Preflight
-from kworker.supervisor.reload import Renewals
-from kworker.supervisor.startup import Opening
+from kworker.supervisor.reload import Reload
+from kworker.supervisor.startup import Startup
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Wiring:
     """What a service is made of; tests put their own in.
 
     `body` is what a worker does, `delay` what the delay process does, `preflight` runs
     in a child before the first fork, `reread` reads the configuration again.
     """
 
-    body: Body
-    delay: Body
+    body: ChildMain
+    delay: ChildMain
     preflight: Preflight
     reread: Callable[[], Config]
     limits: Limits = field(default_factory=Limits)
@@ -67,7 +67,7 @@ class Service:
     def __init__(
         self,
         config: Config,
-        parts: Parts,
+        parts: Wiring,
         folder: StateFolder,
         selector: selectors.BaseSelector,
         announcer: Announcer,
@@ -84,17 +84,17 @@ class Service:
         self._started = now
         self._joined = False
         self._interrupts = 0
-        self._to_dump: list[Member] = []
+        self._to_dump: list[WorkerProcess] = []
         self._dump_at = 0.0
         self._verdict = ExitCode.OK
-        self._watch = Watch(self.fleet, limits)
+        self._watch = WorkerHealth(self.fleet, limits)
         self._delay = DelayChild(
             config, parts.delay, folder, limits, self.fleet.lifeline, self._host_lock
         )
         self._lag = GroupLag(self.fleet, limits)
         self._spark = SparkJob(config, parts.spark_command, folder, limits)
-        self._opening = Opening(config, folder, parts.preflight, limits, selector, now)
-        self._renewals = Renewals(
+        self._opening = Startup(config, folder, parts.preflight, limits, selector, now)
+        self._renewals = Reload(
             self.fleet,
             parts.preflight,
             self._adopt,
@@ -103,7 +103,7 @@ class Service:
             limits,
             self._host_lock,
         )
-        self._followers = Followers(limits.progress_every_s)  # of the drain
+        self._followers = ProgressSubscribers(limits.progress_every_s)  # of the drain
 
     # What time and children bring.
 

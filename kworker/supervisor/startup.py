@@ -10,12 +10,12 @@ from kworker.config.model import Config
 from kworker.instance.child import send
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.preflight_child import Check, Preflight, Report
+from kworker.supervisor.preflight_child import Check, Preflight, PreflightReport
 
 _log = structlog.get_logger()
 
 
-class Opening:
+class Startup:
     """Waits, and says what for. Owned by the supervisor until the workers start."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Opening:
         self._check_at = now
         self._dead_by: float | None = None  # those elsewhere, if they are
 
-    def turn(self, now: float) -> Report | None:
+    def turn(self, now: float) -> PreflightReport | None:
         """The report to act on: one that waiting cannot better. None while there is none."""
         if not self._alone and not self._leftovers_gone(now):
             return None
@@ -57,7 +57,7 @@ class Opening:
             return None
         return replace(report, taken=report.elsewhere)
 
-    def _perhaps_dead(self, report: Report, now: float) -> list[str]:
+    def _perhaps_dead(self, report: PreflightReport, now: float) -> list[str]:
         """Members on other hosts, as long as their sessions may only not have ended yet."""
         if not report.elsewhere:
             self._dead_by = None

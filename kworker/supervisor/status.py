@@ -7,7 +7,7 @@ from kworker.core.phase import Phase
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Field
 from kworker.supervisor.children.fleet import Fleet
-from kworker.supervisor.children.worker_process import Member
+from kworker.supervisor.children.worker_process import WorkerProcess
 
 _COUNTERS = (
     "consumed",
@@ -78,7 +78,7 @@ def _age_s(since_ns: int) -> float:
     return (monotonic_ns() - since_ns) / 1e9
 
 
-def _row(member: Member, now: float) -> dict[str, Any]:
+def _row(member: WorkerProcess, now: float) -> dict[str, Any]:
     words, text = member.slot.words, member.slot.read_text()
     oldest = member.slot.oldest_since_ns() if member.alive else None
     # A slot between two lives has no process, so nothing but its number and its history.

@@ -16,7 +16,7 @@ from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.control.commands import verbs
 from kworker.supervisor.control.server import ControlServer
 from kworker.supervisor.notify import Notifier
-from kworker.supervisor.service import Mode, Parts, Service
+from kworker.supervisor.service import Mode, Service, Wiring
 from kworker.supervisor.signals import Signals
 
 _log = structlog.get_logger()
@@ -31,7 +31,7 @@ class Supervisor:
     when the state folder cannot be used. `ready_fd` hears when all have joined.
     """
 
-    def __init__(self, config: Config, parts: Parts, ready_fd: int | None = None) -> None:
+    def __init__(self, config: Config, parts: Wiring, ready_fd: int | None = None) -> None:
         folder = StateFolder(config.state_dir)
         folder.make()
         self._lock = folder.lock()  # until this process ends

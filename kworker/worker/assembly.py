@@ -7,72 +7,75 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kworker.clients.kafka import At, KafkaProducer
+from kworker.clients.kafka import KafkaProducer
 from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import transactional_id, worker_producer_properties
-from kworker.config.model import Config, Idempotency
+from kworker.config.model import Config, IdempotencySettings
 from kworker.config.topics import of_a_service
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
+from kworker.core.message import PartitionId
 from kworker.core.record import Partition
-from kworker.instance.crash_journal import Journal, Watched
-from kworker.instance.process_identity import Neighbours, own_life
-from kworker.instance.rejections import Refusals
+from kworker.instance.crash_journal import CrashJournal, WatchedJournal
+from kworker.instance.process_identity import LocalProcesses, own_life
+from kworker.instance.rejections import Rejections
 from kworker.instance.scoreboard import Slot
 from kworker.instance.state_folder import StateFolder
 from kworker.worker.assignment import Identify
 from kworker.worker.dispatch import Dispatch
-from kworker.worker.handlers.async_pool import LoopPool
-from kworker.worker.handlers.batch_pool import BatchPool, LoopCrew, ThreadCrew
+from kworker.worker.handlers.async_pool import AsyncPool
+from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import async_batch_work, batch_work
 from kworker.worker.handlers.invocation import async_work, work
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import ThreadPool
 from kworker.worker.idempotency import key
-from kworker.worker.idempotency.client import Claimant
-from kworker.worker.idempotency.outbox import Marks
-from kworker.worker.idempotency.prefetch import Pace
-from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
+from kworker.worker.idempotency.client import ClaimClient
+from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.prefetch import ClaimPrefetch
+from kworker.worker.idempotency.thread import ClaimPolicy, ClaimThread
 from kworker.worker.intake import IntakePolicy
-from kworker.worker.poll_loop import Consumer, Poller
-from kworker.worker.publish.at_least_once import AtLeastOnce, Settling
+from kworker.worker.poll_loop import PollLoop, WorkerConsumer
+from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee
 from kworker.worker.publish.committer import CommitPolicy, Committer
 from kworker.worker.publish.exactly_once import ExactlyOnce
-from kworker.worker.publish.in_doubt import FencePolicy, Fences
-from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
+from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.producer_sizes import SizedProperties
 from kworker.worker.publish.publisher import Publisher
 from kworker.worker.publish.transactor import TransactionPolicy
-from kworker.worker.quarantine.quarantine import Ward
+from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
-from kworker.worker.retries.dead_letter_limit import Breaker, BreakerPolicy
-from kworker.worker.retries.decider import Triage
-from kworker.worker.retries.outputs import Letters
+from kworker.worker.retries.dead_letter_limit import DeadLetterLimit, DeadLetterLimitPolicy
+from kworker.worker.retries.decider import RetryDecider
+from kworker.worker.retries.outputs import FailureOutputs
 from kworker.worker.retries.policy import RetryPolicy
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 
 _TRANSACTION_S = 10.0  # for each step of one
 
 
-Crew = ThreadPool | LoopPool | BatchPool
+HandlerPool = ThreadPool | AsyncPool | BatchPool
 
 
-def make_pool(config: Config, slot: Slot, handlers: Handlers, encoder: ResultEncoder) -> Crew:
+def make_pool(
+    config: Config, slot: Slot, handlers: Handlers, encoder: ResultEncoder
+) -> HandlerPool:
     """The pool that the handlers' kind asks for."""
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
     count = config.workers.concurrency if handlers.is_async else config.workers.threads
     if handlers.batchings:
         hands = [slot.hand(i) for i in range(slot.hands)]
         crew = (
-            LoopCrew(async_batch_work(handlers, encoder, timeout_s, attempts), count)
+            LoopRunners(async_batch_work(handlers, encoder, timeout_s, attempts), count)
             if handlers.is_async
-            else ThreadCrew(batch_work(handlers, encoder, timeout_s, attempts), count)
+            else ThreadRunners(batch_work(handlers, encoder, timeout_s, attempts), count)
         )
         return BatchPool(handlers, crew, hands)
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
-        return LoopPool(async_work(handlers, encoder, timeout_s, attempts), hands)
+        return AsyncPool(async_work(handlers, encoder, timeout_s, attempts), hands)
     return ThreadPool(work(handlers, encoder, timeout_s, attempts), hands)
 
 
@@ -87,16 +90,16 @@ class Role:
     """
 
     slot: int
-    reader: Callable[[Any], Consumer]
+    reader: Callable[[Any], WorkerConsumer]
     identify: Identify | None
     intake: IntakePolicy
     replay: str = ""
     apart: bool = True
-    had: Mapping[At, str] = field(default_factory=dict)
+    had: Mapping[PartitionId, str] = field(default_factory=dict)
     began: float = -math.inf
 
 
-def make_encoder(config: Config, facts: TopicFacts, replay: str = "") -> ResultEncoder:
+def make_encoder(config: Config, facts: TopicLimits, replay: str = "") -> ResultEncoder:
     """What turns what handlers return into records to write."""
     return ResultEncoder(config.delivery.results, config.delivery.topics, facts, replay)
 
@@ -107,12 +110,12 @@ def make_intake(config: Config) -> IntakePolicy:
 
 
 def make_poller(
-    config: Config, role: Role, pool: Crew, handlers: Handlers, facts: TopicFacts
-) -> Poller:
+    config: Config, role: Role, pool: HandlerPool, handlers: Handlers, facts: TopicLimits
+) -> PollLoop:
     """The poller of a worker, or of a replay."""
     workers, delivery, retry = config.workers, config.delivery, config.retry
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = Backlog(BacklogPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), facts)
+    backlog = Outbox(OutboxPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), facts)
     lanes = Lanes(workers.ordering)
     flow = Flow(
         FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
@@ -126,13 +129,13 @@ def make_poller(
         lanes=lanes,
         flow=flow,
         triage=make_triage(config, facts, role.replay),
-        refusals=Refusals(folder.rejected),
-        ward=Ward(config, folder.suspects, facts, shared) if role.apart else None,
+        refusals=Rejections(folder.rejected),
+        ward=Quarantine(config, folder.suspects, facts, shared) if role.apart else None,
         claimant=make_claimant(config, folder, at_once, shared) if config.idempotency else None,
         tells_dead=lambda topic: handlers.dead_of(topic) is not None,
         clock=time.monotonic,
     )
-    return Poller(
+    return PollLoop(
         consumer=role.reader,
         identify=role.identify,
         committer=lambda client: Committer(client, commits),
@@ -148,23 +151,23 @@ def make_poller(
 
 
 def make_settling(
-    config: Config, role: Role, facts: TopicFacts, backlog: Backlog
-) -> Callable[[Consumer, Committer, Mapping[At, Partition]], Settling]:
+    config: Config, role: Role, facts: TopicLimits, backlog: Outbox
+) -> Callable[[WorkerConsumer, Committer, Mapping[PartitionId, Partition]], DeliveryGuarantee]:
     """How the guarantee asks outcomes to become durable."""
     properties = worker_producer_properties(config, slot=role.slot)
     sized = SizedProperties(properties, facts)
 
     def at_least_once(
-        _client: Consumer, committer: Committer, owned: Mapping[At, Partition]
-    ) -> Settling:
+        _client: WorkerConsumer, committer: Committer, owned: Mapping[PartitionId, Partition]
+    ) -> DeliveryGuarantee:
         publisher = Publisher(
             lambda: KafkaProducer(sized.properties()), backlog, outdated=sized.outdated
         )
         return AtLeastOnce(publisher, committer, owned, backlog)
 
     def exactly_once(
-        client: Consumer, committer: Committer, owned: Mapping[At, Partition]
-    ) -> Settling:
+        client: WorkerConsumer, committer: Committer, owned: Mapping[PartitionId, Partition]
+    ) -> DeliveryGuarantee:
         name = transactional_id(config, role.slot)
         limit_s = int(properties["transaction.timeout.ms"]) / 1000
         return ExactlyOnce(
@@ -174,52 +177,54 @@ def make_settling(
             owned,
             backlog,
             TransactionPolicy(),
-            Fences(name, FencePolicy(limit_s), role.began),
+            FencingJudge(name, FencePolicy(limit_s), role.began),
             outdated=sized.outdated,
         )
 
     return exactly_once if config.delivery.guarantee == "exactly-once" else at_least_once
 
 
-def make_triage(config: Config, facts: TopicFacts, replay: str) -> Triage:
+def make_triage(config: Config, facts: TopicLimits, replay: str) -> RetryDecider:
     """What decides about failed runs."""
     retry = config.retry
-    breaker = BreakerPolicy.of(config.dead_letter.breaker)
-    return Triage(
+    breaker = DeadLetterLimitPolicy.of(config.dead_letter.breaker)
+    return RetryDecider(
         RetryPolicy(tuple(retry.delays), frozenset(retry.never), retry.mode == "hold"),
-        Letters(config.retry_topic, config.dead_letter.topic, facts, replay, config.requeue_topic),
-        Breaker(breaker) if breaker else None,
+        FailureOutputs(
+            config.retry_topic, config.dead_letter.topic, facts, replay, config.requeue_topic
+        ),
+        DeadLetterLimit(breaker) if breaker else None,
         config.route,
     )
 
 
-def make_shared(chosen: Idempotency, folder: StateFolder) -> SharedSuspects:
+def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspects:
     """Suspects that other hosts know of, too; told by the claims thread."""
     from kworker.clients.redis import RedisSuspects  # megabytes, for those who use it
 
     storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)
-    return SharedSuspects(storage, Watched(Journal(folder.suspects)))
+    return SharedSuspects(storage, WatchedJournal(CrashJournal(folder.suspects)))
 
 
 def make_claimant(
     config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
-) -> Claimant:
+) -> ClaimClient:
     """Claims records in Redis before they run, `at_once` of them; `start` begins its thread."""
     from kworker.clients.redis import RedisClaims
 
     chosen = config.idempotency
     assert chosen is not None
     owner = own_life(config.instance)
-    claiming = Claiming(
+    claiming = ClaimThread(
         RedisClaims(chosen.redis, prefix=chosen.prefix, owner=owner, ttl_s=chosen.ttl),
         owner=owner,
         id_of=key.load(chosen.key),
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
-        gone=Neighbours(config.instance).gone,
-        marks=Marks(folder.marks, owner),
+        gone=LocalProcesses(config.instance).gone,
+        marks=RedisOutbox(folder.marks, owner),
         suspects=shared,
     )
-    return Claimant(claiming, Pace(at_once), chosen.unavailable)
+    return ClaimClient(claiming, ClaimPrefetch(at_once), chosen.unavailable)
 
 
 def _is_source(config: Config) -> Callable[[str], bool]:

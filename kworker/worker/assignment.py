@@ -7,9 +7,18 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.awaited_positions import ASK_S, Asking, Awaited
-from kworker.clients.kafka import LOST, At, Refused
-from kworker.core.offset_map import Committed, Identity, Ignored, Run, decode, origin_of, same_topic
+from kworker.clients.awaited_positions import ASK_S, AwaitedPositions, PositionReader
+from kworker.clients.kafka import LOST, KafkaRequestError
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import (
+    Committed,
+    Ignored,
+    OffsetRange,
+    TopicIdentity,
+    decode,
+    origin_of,
+    same_topic,
+)
 from kworker.core.record import NAMELESS, Partition
 from kworker.instance.group_note import lost
 from kworker.worker.publish.committer import Committer
@@ -22,15 +31,15 @@ _GUESTS_MAX = 1_000
 _NAMELESS_S = 40.0  # for topic ids, without which it goes on
 
 
-class Assigning(Asking, Protocol):
+class Assigning(PositionReader, Protocol):
     """What the assignment needs of `KafkaConsumer` or its twin."""
 
-    def assign(self, positions: Mapping[At, int | None]) -> None: ...
-    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
-    def unassign(self, partitions: Iterable[At]) -> None: ...
+    def assign(self, positions: Mapping[PartitionId, int | None]) -> None: ...
+    def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]: ...
+    def unassign(self, partitions: Iterable[PartitionId]) -> None: ...
 
 
-Identify = Callable[[Collection[str], float], Mapping[str, Identity]]
+Identify = Callable[[Collection[str], float], Mapping[str, TopicIdentity]]
 """Which topics these are, asked for so many seconds; those that nobody tells are left out.
 
 Raises Refused when the same may work later.
@@ -54,7 +63,7 @@ class Assignment:
         finish: Callable[[list[Partition]], None],
         drop: Callable[[Partition], None],
         calm: Callable[[], bool],
-        had: Mapping[At, str],
+        had: Mapping[PartitionId, str],
     ) -> None:
         """Who asks nobody to `identify` topics goes by positions alone.
 
@@ -67,15 +76,15 @@ class Assignment:
         self._had = dict(had)
         self.maps_ignored = 0
         self._nameless: set[str] = set()  # topics of which that was said
-        self._known: dict[str, Identity] = {}  # as of the last assignment of each
-        self.partitions: dict[At, Partition] = {}
-        self.known: list[At] = []
+        self._known: dict[str, TopicIdentity] = {}  # as of the last assignment of each
+        self.partitions: dict[PartitionId, Partition] = {}
+        self.known: list[PartitionId] = []
         self.announce: Callable[[], None] = lambda: None  # `known` has grown
         # What waits inside a callback calls it again and again: it tells the supervisor that
         # this thread lives, and for how many seconds more it may wait: inf until a drain begins.
         self.beat: Callable[[], float] = lambda: inf
-        self._awaited = Awaited(self._goes_on)
-        self._indexes: dict[At, int] = {}
+        self._awaited = AwaitedPositions(self._goes_on)
+        self._indexes: dict[PartitionId, int] = {}
         self._guests = 0  # of those, by records that came again
         self.fresh: set[Partition] = set()
         self.rebalances = 0
@@ -88,7 +97,7 @@ class Assignment:
         self._consumer = consumer
         self._committer = committer
 
-    def assigned(self, partitions: list[At]) -> None:
+    def assigned(self, partitions: list[PartitionId]) -> None:
         """Reads back what the group holds and begins paused: nothing comes in this call."""
         self.rebalances += 1
         held = self._held(partitions) if partitions else {}
@@ -103,7 +112,7 @@ class Assignment:
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
 
-    def _begin(self, at: At, held: Committed | None, origin: bytes | None) -> None:
+    def _begin(self, at: PartitionId, held: Committed | None, origin: bytes | None) -> None:
         done = self._done(at, held, origin) if held and origin else []
         position = held and held.position
         partition = Partition(*at, self.rebalances, self.index(at), position, origin, done)
@@ -119,10 +128,10 @@ class Assignment:
 
     def _begun_anew(
         self,
-        held: Mapping[At, Committed | None],
-        identities: Mapping[str, Identity],
-        origins: Mapping[At, bytes],
-    ) -> dict[At, Committed | None]:
+        held: Mapping[PartitionId, Committed | None],
+        identities: Mapping[str, TopicIdentity],
+        origins: Mapping[PartitionId, bytes],
+    ) -> dict[PartitionId, Committed | None]:
         """Where topics that were made again begin, if what the group holds is of the ones before.
 
         The brokers forget it with a topic, but not what was committed since: by a worker that
@@ -132,7 +141,7 @@ class Assignment:
         """
         others = {t for t, one in identities.items() if self._known.get(t, one) != one}
         self._known.update(identities)
-        anew: dict[At, Committed | None] = {}
+        anew: dict[PartitionId, Committed | None] = {}
         for at, origin in origins.items():
             each = held[at]
             same = same_topic(each, origin) if each else None
@@ -141,7 +150,7 @@ class Assignment:
                 anew[at] = self._beginning(at, each)
         return anew
 
-    def _beginning(self, at: At, held: Committed | None) -> Committed | None:
+    def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
         """None, where the client will find it, when the brokers do not tell."""
         _LOG.warning(
             "deleted and made again: its position is ignored, and it begins at its beginning",
@@ -150,10 +159,10 @@ class Assignment:
         )
         try:
             return Committed(self._consumer.watermarks(at, ASK_S)[0])
-        except Refused:
+        except KafkaRequestError:
             return None
 
-    def _done(self, at: At, held: Committed, origin: bytes) -> list[Run]:
+    def _done(self, at: PartitionId, held: Committed, origin: bytes) -> list[OffsetRange]:
         found = decode(held.metadata, origin, held.position)
         if not isinstance(found, Ignored):
             return found
@@ -166,14 +175,14 @@ class Assignment:
         )
         return []
 
-    def revoked(self, partitions: list[At]) -> None:
+    def revoked(self, partitions: list[PartitionId]) -> None:
         """What is in hand may finish; the group waits for us as long as this takes."""
         going = [self.partitions[at] for at in partitions if at in self.partitions]
         self._finish(going)
         self._close(partitions)
         _LOG.info("revoked", partitions=_names(partitions))
 
-    def lost(self, partitions: list[At]) -> None:
+    def lost(self, partitions: list[PartitionId]) -> None:
         """Others may own them already, or nobody: drop everything, commit nothing."""
         self._lost_at = time.monotonic()
         self._close(partitions)
@@ -194,11 +203,11 @@ class Assignment:
         """The member itself is gone, and nobody is left to answer."""
         self._forget(list(self.partitions))
 
-    def _close(self, partitions: list[At]) -> None:
+    def _close(self, partitions: list[PartitionId]) -> None:
         self._forget(partitions)
         self._consumer.unassign(partitions)
 
-    def _forget(self, partitions: list[At]) -> None:
+    def _forget(self, partitions: list[PartitionId]) -> None:
         for at in partitions:
             if partition := self.partitions.pop(at, None):
                 partition.open = False
@@ -218,7 +227,7 @@ class Assignment:
     def _goes_on(self) -> bool:
         return self.beat() == inf
 
-    def _held(self, partitions: list[At]) -> dict[At, Committed | None]:
+    def _held(self, partitions: list[PartitionId]) -> dict[PartitionId, Committed | None]:
         """Nothing, when a drain begins before that is known: then nothing begins any more."""
         held = self._awaited.positions(self._consumer, partitions, self._wait_for_calm)
         if held is None:
@@ -226,9 +235,9 @@ class Assignment:
             return {}
         return held
 
-    def _identities(self, topics: Collection[str]) -> Mapping[str, Identity]:
+    def _identities(self, topics: Collection[str]) -> Mapping[str, TopicIdentity]:
         """At each assignment, for a topic may have been made again. Positions do without."""
-        found: Mapping[str, Identity] = {}
+        found: Mapping[str, TopicIdentity] = {}
         if self._identify is None:
             return found
         deadline = time.monotonic() + _NAMELESS_S
@@ -236,7 +245,7 @@ class Assignment:
             try:
                 found = self._identify(topics, ASK_S)
                 break
-            except Refused as refused:
+            except KafkaRequestError as refused:
                 _LOG.warning("topic ids unknown; asking again", error=str(refused))
             if time.monotonic() >= deadline or not self._goes_on():
                 break
@@ -257,7 +266,7 @@ class Assignment:
             self.beat()
             time.sleep(_LOOK_AGAIN_S)
 
-    def index(self, at: At) -> int:
+    def index(self, at: PartitionId) -> int:
         """The place of a partition in the scoreboard's list, which only grows."""
         index = self._indexes.setdefault(at, len(self.known))
         if index == len(self.known):
@@ -266,7 +275,7 @@ class Assignment:
             self.announce()
         return index
 
-    def index_of_guest(self, at: At) -> int:
+    def index_of_guest(self, at: PartitionId) -> int:
         """The same of a source whose record comes again here; NAMELESS once there are too many.
 
         A forged record may name any, and the list has to have room for what is assigned.
@@ -277,5 +286,5 @@ class Assignment:
         return self.index(at) if self._guests <= _GUESTS_MAX else NAMELESS
 
 
-def _names(partitions: list[At]) -> list[str]:
+def _names(partitions: list[PartitionId]) -> list[str]:
     return [f"{topic}/{number}" for topic, number in sorted(partitions)]

@@ -19,20 +19,20 @@ from kworker.core.outcome import (
     Unpublishable,
 )
 from kworker.core.record import Partition, Record
-from kworker.instance.rejections import Refusals
-from kworker.worker.handlers.completions import Ended
+from kworker.instance.rejections import Rejections
+from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.stillness import Stillness
 from kworker.worker.handlers.thread_pool import Take
-from kworker.worker.idempotency.client import Claimant
-from kworker.worker.orphans import Outliving
-from kworker.worker.quarantine.quarantine import Ward
-from kworker.worker.retries.decider import Triage
+from kworker.worker.idempotency.client import ClaimClient
+from kworker.worker.orphans import OrphanedRuns
+from kworker.worker.quarantine.quarantine import Quarantine
+from kworker.worker.retries.decider import RetryDecider
 
 
 class Pool(Protocol):
     """Threads or a loop that run handlers."""
 
-    ended: Ended
+    ended: CompletionQueue
 
     @property
     def owing(self) -> bool: ...
@@ -56,10 +56,10 @@ class Dispatch:
         pool: Pool,
         lanes: Lanes,
         flow: Flow,
-        triage: Triage,
-        refusals: Refusals,
-        ward: Ward | None,
-        claimant: Claimant | None,
+        triage: RetryDecider,
+        refusals: Rejections,
+        ward: Quarantine | None,
+        claimant: ClaimClient | None,
         tells_dead: Callable[[str], bool],
         clock: Callable[[], float],
     ) -> None:
@@ -74,7 +74,7 @@ class Dispatch:
         self._clock = clock
         self._out: set[Record] = set()  # in the pool
         # Without claims; with them, others ask for what nobody here waits for.
-        self._outliving = Outliving(keeps=claimant is None)
+        self._outliving = OrphanedRuns(keeps=claimant is None)
         self._taken_up: list[Record] = []  # from there: ended, and of a present epoch again
         self._in_ward: set[Record] = set()
         self._doomed: list[Record] = []  # failed before they could run
@@ -208,7 +208,7 @@ class Dispatch:
 
     # -- on the way there -------------------------------------------------------------
 
-    def _claim(self, claimant: Claimant, now: float) -> list[Record]:
+    def _claim(self, claimant: ClaimClient, now: float) -> list[Record]:
         """Asks for heads of lanes, and hears what became of others: those that ended by it."""
         answers = claimant.turn(now)
         for record, after_s in answers.busy:
@@ -294,7 +294,7 @@ class Dispatch:
 
     # -- on the way back --------------------------------------------------------------
 
-    def _from_ward(self, ward: Ward, now: float) -> list[Record]:
+    def _from_ward(self, ward: Quarantine, now: float) -> list[Record]:
         ward.look(now)
         ended = ward.turn(now)
         self._in_ward.difference_update(ended)

@@ -8,14 +8,15 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import At, Refused, Trouble, trouble_of
-from kworker.core.failure import Described, Failure, Kind
+from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, trouble_of
+from kworker.core.failure import Described, Failure, FailureKind
 from kworker.core.flow import Flow
 from kworker.core.headers import Envelope, Forged
 from kworker.core.lanes import Lanes
 from kworker.core.message import (
     NO_HEADERS,
     HeaderList,
+    PartitionId,
     RawMessage,
     headers_of,
     without_headers,
@@ -44,11 +45,11 @@ class Taking(Assigning, Protocol):
     """What the intake needs of `KafkaConsumer` or its twin."""
 
     def take(self, most: int, timeout_s: float) -> list[RawMessage]: ...
-    def pause(self, partitions: Iterable[At]) -> None: ...
-    def resume(self, partitions: Iterable[At]) -> None: ...
-    def rewind(self, at: At, offset: int) -> None: ...
+    def pause(self, partitions: Iterable[PartitionId]) -> None: ...
+    def resume(self, partitions: Iterable[PartitionId]) -> None: ...
+    def rewind(self, at: PartitionId, offset: int) -> None: ...
     def renew(self) -> None: ...
-    def watermarks(self, at: At, timeout_s: float) -> tuple[int, int]: ...
+    def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Intake:
             if name in stopped or not (name.startswith("gap ") or name in back)
         }
 
-    def stopped(self, at: At) -> bool:
+    def stopped(self, at: PartitionId) -> bool:
         """Whether a partition waits for a person, who decides where to go on."""
         return _gap_at(at) in self.reasons
 
@@ -137,7 +138,7 @@ class Intake:
             self._deliver_run((topics[begin], numbers[begin]), raws[begin:end])
             begin = end
 
-    def _deliver_run(self, at: At, raws: list[RawMessage]) -> None:
+    def _deliver_run(self, at: PartitionId, raws: list[RawMessage]) -> None:
         partition = self._present(at)
         if partition is None:
             return
@@ -231,7 +232,7 @@ class Intake:
         expired = set(old)
         return [record for record in records if record not in expired]
 
-    def _present(self, at: At) -> Partition | None:
+    def _present(self, at: PartitionId) -> Partition | None:
         """None: what came is of an earlier epoch, or was given back, or the drain has begun."""
         partition = self._assignment.partitions.get(at)
         if partition is None or partition in self._assignment.fresh or self._flow.stopped:
@@ -241,21 +242,21 @@ class Intake:
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())
         match trouble_of(event):
-            case Trouble.END:
+            case ConsumerEvent.END:
                 partition = self._present(at)
                 if partition is not None:
                     partition.ledger.reach(event.offset())
                     self._read_again(at[0])
-            case Trouble.GAP:
+            case ConsumerEvent.GAP:
                 self._gap(at)
-            case Trouble.FENCED:
+            case ConsumerEvent.FENCED:
                 raise Fenced(str(event.error()))
-            case Trouble.MISSING:
+            case ConsumerEvent.MISSING:
                 self.reasons[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
-            case Trouble.PASSING:
+            case ConsumerEvent.PASSING:
                 _LOG.warning("kafka reports; the client goes on", error=event.error().str())
 
-    def _gap(self, at: At) -> None:
+    def _gap(self, at: PartitionId) -> None:
         """The partition stops, by itself: the client fetches nothing more of it."""
         name = f"{at[0]}/{at[1]}"
         partition = self._assignment.partitions.get(at)
@@ -266,7 +267,7 @@ class Intake:
         try:
             low, high = self._consumer.watermarks(at, _ASK_S)
             holds = f"the partition now holds {low} to {high}"
-        except Refused as refused:
+        except KafkaRequestError as refused:
             holds = f"what the partition holds is not known ({refused})"
         end = partition.ledger.end
         would = f"its next record would be {end}, but" if end is not None else _NO_POSITION
@@ -275,12 +276,12 @@ class Intake:
         _LOG.error(text)
 
 
-def _gap_at(at: At) -> str:
+def _gap_at(at: PartitionId) -> str:
     """The name of the reason for which a partition stands still."""
     return f"gap {at[0]}/{at[1]}"
 
 
-def _failed(record: Record, kind: Kind, message: str) -> Record:
+def _failed(record: Record, kind: FailureKind, message: str) -> Record:
     return _dead(record, Failure(kind, message=message))
 
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.record import Partition, Record
 
-Name = tuple[object, ...]
+LaneName = tuple[object, ...]
 """Of a lane, whatever the epoch; of a record without one, its own."""
 
 
-class Ends(NamedTuple):
+class EndedRuns(NamedTuple):
     """What became of runs that have ended, and of the records that waited for them."""
 
     taken_up: list[Record]  # of the present epoch: each stands for itself, read again
@@ -18,7 +18,7 @@ class Ends(NamedTuple):
     useless: list[Record]  # others', or nobody's
 
 
-class _Lane:
+class _OrphanLane:
     """Runs of earlier epochs in one lane, and who waits for them."""
 
     __slots__ = ("following", "going", "useful")
@@ -37,7 +37,7 @@ class _Lane:
         return _same(self.useful, record)
 
 
-class Outliving:
+class OrphanedRuns:
     """Records that had begun when their partition was closed.
 
     Owned by the poll thread. When the partition returns, they are read again like all that
@@ -53,7 +53,7 @@ class Outliving:
     def __init__(self, *, keeps: bool) -> None:
         """`keeps` outcomes for which nobody waits yet; else others can ask for them elsewhere."""
         self._keeps = keeps
-        self._lanes: dict[Name, _Lane] = {}
+        self._lanes: dict[LaneName, _OrphanLane] = {}
         self._here: dict[tuple[str, int], Partition] = {}
 
     def __bool__(self) -> bool:
@@ -67,7 +67,7 @@ class Outliving:
         for lane in self._lanes.values():
             lane.following = [one for one in lane.following if one.partition is not partition]
         for run in running:
-            lane = self._lanes.setdefault(_name(run), _Lane())
+            lane = self._lanes.setdefault(_name(run), _OrphanLane())
             lane.going.add(run)
             if partition.origin is not None:  # else nobody knows whether it is that which returns
                 lane.useful.append(run)
@@ -130,16 +130,16 @@ class Outliving:
 
     # -- runs of earlier ones ---------------------------------------------------------
 
-    def ended(self, records: Iterable[Record]) -> Ends:
+    def ended(self, records: Iterable[Record]) -> EndedRuns:
         """Records of closed partitions that came back, with an outcome or not attempted."""
-        ends = Ends([], [], [])
+        ends = EndedRuns([], [], [])
         for record in records:
             self._end(record, ends)
         self._prune()
         return ends
 
-    def _end(self, run: Record, ends: Ends) -> None:
-        lane = self._lanes.setdefault(_name(run), _Lane())
+    def _end(self, run: Record, ends: EndedRuns) -> None:
+        lane = self._lanes.setdefault(_name(run), _OrphanLane())
         if run not in lane.going:
             if self._keeps and self._will_come(run):
                 lane.useful.append(run)
@@ -162,7 +162,7 @@ class Outliving:
             ends.freed.extend(lane.following)
             lane.following = []
 
-    def _take_up(self, run: Record, record: Record, lane: _Lane) -> None:
+    def _take_up(self, run: Record, record: Record, lane: _OrphanLane) -> None:
         run.stand_for(record)
         lane.useful.remove(run)
 
@@ -192,7 +192,7 @@ def _same(records: Iterable[Record], record: Record) -> Record | None:
     return next((one for one in records if _place(one) == _place(record)), None)
 
 
-def _name(record: Record) -> Name:
+def _name(record: Record) -> LaneName:
     if record.lane is None:
         return (*_place(record), None)
     return record.home.topic, record.home.number, record.lane

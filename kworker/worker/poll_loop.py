@@ -8,10 +8,10 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import At
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.membership import Absence, Membership, MembershipPolicy
+from kworker.core.message import PartitionId
 from kworker.core.outcome import (
     NO_RESULTS,
     DeadLettered,
@@ -24,9 +24,9 @@ from kworker.core.record import Partition, Record, by_partition
 from kworker.worker.assignment import Assignment, Identify
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import Intake, IntakePolicy, Taking
-from kworker.worker.publish.at_least_once import Settling
+from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer, Committing
-from kworker.worker.publish.outbox import Backlog, Condemned
+from kworker.worker.publish.outbox import Outbox, Undeliverable
 
 _LOG = structlog.get_logger()
 
@@ -39,7 +39,7 @@ FLOW_EVERY_S = 0.02
 _HELD_SHOWN = 3  # dead letters that their topic refuses
 
 
-class Consumer(Taking, Committing, Protocol):
+class WorkerConsumer(Taking, Committing, Protocol):
     """What the poller needs of `KafkaConsumer` or its twin."""
 
     @property
@@ -48,7 +48,7 @@ class Consumer(Taking, Committing, Protocol):
 
 
 @dataclass(slots=True)
-class Counters:
+class WorkerCounters:
     """What a worker has done since it began."""
 
     done: int = 0
@@ -57,7 +57,7 @@ class Counters:
     duplicates: int = 0
 
 
-class Poller:
+class PollLoop:
     """Owns the consumer, the producer, ledgers, lanes, flow and commits of one worker.
 
     One thread runs it. `turn` never waits for longer than IDLE_S, whatever happens:
@@ -67,17 +67,19 @@ class Poller:
     def __init__(
         self,
         *,
-        consumer: Callable[[Assignment], Consumer],
+        consumer: Callable[[Assignment], WorkerConsumer],
         identify: Identify | None,
-        committer: Callable[[Consumer], Committer],
-        backlog: Backlog,
-        settling: Callable[[Consumer, Committer, Mapping[At, Partition]], Settling],
+        committer: Callable[[WorkerConsumer], Committer],
+        backlog: Outbox,
+        settling: Callable[
+            [WorkerConsumer, Committer, Mapping[PartitionId, Partition]], DeliveryGuarantee
+        ],
         lanes: Lanes,
         flow: Flow,
         dispatch: Dispatch,
         intake: IntakePolicy,
         revoke_timeout_s: float,
-        had: Mapping[At, str],
+        had: Mapping[PartitionId, str],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -96,7 +98,7 @@ class Poller:
         self._intake = Intake(
             self._consumer, self.assignment, lanes, flow, intake, self.dispatch.doom, wall
         )
-        self.counters = Counters()
+        self.counters = WorkerCounters()
         self._troubles: dict[str, str] = {}
         self._outcomes = 0  # since the last settling
         self._answering_since = math.inf  # the brokers
@@ -183,7 +185,7 @@ class Poller:
             self._publish(self._clock())
             time.sleep(BUSY_S)
 
-    def hear_of_ends(self, ends: Mapping[At, int]) -> None:
+    def hear_of_ends(self, ends: Mapping[PartitionId, int]) -> None:
         """How far partitions reach, as the brokers told; nothing when they did not answer."""
         for at, end in ends.items():
             partition = self.assignment.partitions.get(at)
@@ -458,7 +460,7 @@ class Poller:
         return self.settling.calm
 
 
-def _held(letters: list[Condemned]) -> list[str]:
+def _held(letters: list[Undeliverable]) -> list[str]:
     """A line for each of the first, and one for the rest."""
     lines = []
     for letter in letters[:_HELD_SHOWN]:
@@ -482,5 +484,5 @@ def _crowded(partition: Partition) -> str:
     )
 
 
-def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[At]:
+def _ats(partitions: Mapping[Partition, object] | set[Partition]) -> list[PartitionId]:
     return [(p.topic, p.number) for p in partitions]

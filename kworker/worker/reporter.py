@@ -3,32 +3,32 @@
 import time
 from collections.abc import Mapping
 
-from kworker.clients.kafka import At
 from kworker.clients.watch import KafkaWatch
 from kworker.clock import now_ms
+from kworker.core.message import PartitionId
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.poll_loop import Poller
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.poll_loop import PollLoop
+from kworker.worker.topic_limits import TopicLimits
 
 _TELL_EVERY_S = 0.05
 _LAG_EVERY_S = 2.0
 _FACTS_EVERY_S = 60.0
 
 
-class Telling:
+class StatusReporter:
     """Copies the poller's state into the slot, and asks the brokers what it cannot know.
 
     Used by the poll thread.
     """
 
-    def __init__(self, slot: Slot, poller: Poller, watch: KafkaWatch, facts: TopicFacts) -> None:
+    def __init__(self, slot: Slot, poller: PollLoop, watch: KafkaWatch, facts: TopicLimits) -> None:
         self._slot = slot
         self._poller = poller
         self._watch = watch
         self._facts = facts
         self._text = Text()
         poller.assignment.announce = self._tell_text
-        self._ends: Mapping[At, int] = {}
+        self._ends: Mapping[PartitionId, int] = {}
         self._tell_at = self._lag_at = 0.0
         self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
@@ -125,7 +125,7 @@ class Telling:
             self._watch.ask_facts(self._facts.topics)
 
 
-class Title:
+class ProcessTitle:
     """The process title: "kworker: worker 2 [orders] 3 partitions, 412/s"."""
 
     def __init__(self, slot: Slot, name: str) -> None:

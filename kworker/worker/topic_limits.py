@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from kworker.core.outcome import Output
 
 
-class TopicFacts:
+class TopicLimits:
     """As the brokers told lately. Written by one thread, read by all."""
 
     def __init__(self, topics: Sequence[str]) -> None:

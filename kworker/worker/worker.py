@@ -33,10 +33,10 @@ from kworker.worker.handlers import loader
 from kworker.worker.handlers.forked import ForkGuard
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.intake import Fenced
-from kworker.worker.poll_loop import Poller
+from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.in_doubt import FencedByTwin
-from kworker.worker.reporter import Telling, Title
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.reporter import ProcessTitle, StatusReporter
+from kworker.worker.topic_limits import TopicLimits
 
 _LOG = structlog.get_logger()
 
@@ -82,11 +82,11 @@ class Worker:
     def run(self) -> int:
         self._install_signals()
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
-        title = Title(self._slot, self._config.name)
+        title = ProcessTitle(self._slot, self._config.name)
         setproctitle.setproctitle(title.text(time.monotonic()))
         # Asked now, answered while the handlers are imported.
         watch = KafkaWatch(admin_properties(self._config))
-        facts = TopicFacts(written_topics(self._config))
+        facts = TopicLimits(written_topics(self._config))
         watch.ask_facts(facts.topics)
         try:
             handlers = self._build_handlers()
@@ -198,7 +198,7 @@ class Worker:
         self._phase = phase
         self._slot.words[Field.PHASE] = phase
 
-    def _watch(self, thread: threading.Thread, title: Title) -> None:
+    def _watch(self, thread: threading.Thread, title: ProcessTitle) -> None:
         """Until the poll thread has ended, or has had its time to."""
         most_s = _ABORT_S + LEAVE_S + CLOSE_S  # beyond the drain
         while thread.is_alive() and time.monotonic() < self._drain_by + most_s:
@@ -233,7 +233,7 @@ class Worker:
 
     # -- poll thread ------------------------------------------------------------------
 
-    def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, facts: TopicFacts) -> None:
+    def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, facts: TopicLimits) -> None:
         """Converts whatever ends it into the worker's end."""
         try:
             self._poll(handlers, watch, facts)
@@ -244,7 +244,7 @@ class Worker:
         finally:
             os.kill(os.getpid(), signal.SIGUSR2)  # wakes the main thread
 
-    def _poll(self, handlers: Handlers, watch: KafkaWatch, facts: TopicFacts) -> None:
+    def _poll(self, handlers: Handlers, watch: KafkaWatch, facts: TopicLimits) -> None:
         config, slot = self._config, self._slot
         if not self._learn(facts, watch):
             return
@@ -258,7 +258,7 @@ class Worker:
         intake, had = make_intake(config), GroupNote(config.state_dir).had()
         role = Role(slot.number, reader, watch.identities, intake, had=had, began=self._began)
         poller = make_poller(config, role, pool, handlers, facts)
-        telling = Telling(slot, poller, watch, facts)
+        telling = StatusReporter(slot, poller, watch, facts)
         poller.assignment.beat = partial(self._beat, telling)
         self._guard.install(pool)
         pool.start()
@@ -273,7 +273,7 @@ class Worker:
         poller.dispatch.end(max(self._drain_by, time.monotonic() + _MARKS_S))
         self._leave(made[0], telling)
 
-    def _learn(self, facts: TopicFacts, watch: KafkaWatch) -> bool:
+    def _learn(self, facts: TopicLimits, watch: KafkaWatch) -> bool:
         """Waits, red, until the brokers tell what the topics take; False: told to stop."""
         ask_at = time.monotonic() + _ASK_EVERY_S
         while self._phase < Phase.DRAINING:
@@ -294,7 +294,7 @@ class Worker:
         self._slot.words[Field.RED] = bool(reasons)
         self._slot.write_text(Text(reasons=reasons))
 
-    def _beat(self, telling: Telling) -> float:
+    def _beat(self, telling: StatusReporter) -> float:
         """Called by what waits inside a turn; for how many seconds more it may."""
         telling.beat()
         if self._phase < Phase.DRAINING:
@@ -306,7 +306,7 @@ class Worker:
         """Handlers get most of a drain's time, Kafka the rest."""
         return min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
 
-    def _serve(self, poller: Poller, telling: Telling) -> None:
+    def _serve(self, poller: PollLoop, telling: StatusReporter) -> None:
         while self._phase.taking:
             try:
                 poller.turn()
@@ -325,7 +325,7 @@ class Worker:
                 telling.tell()  # who reads "running" reads the partitions, too
                 self._enter(Phase.RUNNING)
 
-    def _drain(self, poller: Poller, telling: Telling) -> None:
+    def _drain(self, poller: PollLoop, telling: StatusReporter) -> None:
         """What has begun ends and is committed."""
         poller.stop_taking()
         while not poller.idle and time.monotonic() < self._drain_by - self._kept_s:
@@ -339,7 +339,7 @@ class Worker:
         self._unfinished = poller.unfinished
         telling.tell()
 
-    def _leave(self, consumer: KafkaConsumer, telling: Telling) -> None:
+    def _leave(self, consumer: KafkaConsumer, telling: StatusReporter) -> None:
         """Gives the place in the group back, unless a successor takes it over."""
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)

@@ -15,12 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kworker.clients.kafka import At
 from kworker.clients.memory import MemoryKafka
-from kworker.clients.memory_group import Member
+from kworker.clients.memory_group import MemoryMember
 from kworker.core import offset_map
 from kworker.core.headers import Envelope
-from kworker.core.message import Fields
+from kworker.core.message import Fields, PartitionId
 from kworker.core.offset_map import Committed, Ignored, decode, origin_of
 from kworker.core.outcome import Failed, Output, Unpublishable
 from kworker.core.record import Record
@@ -68,16 +67,18 @@ class Calm(RuleBasedStateMachine):
         strict.compacted = True
         self.promised: set[Position] = set()  # ended with a result
         self.failed: set[tuple[Position, Position, int]] = set()  # (where, its source, attempt)
-        self.positions: dict[At, int] = {}
+        self.positions: dict[PartitionId, int] = {}
         # What each member knew of a partition when it was given it.
-        self.known: dict[tuple[Bench, At, int], tuple[int, set[Position]]] = {}
+        self.known: dict[tuple[Bench, PartitionId, int], tuple[int, set[Position]]] = {}
         self.group = self.kafka.group(GROUP)
         self.accept = self.group.commit
         self.group.commit = self.judge  # type: ignore[method-assign]
 
     # -- the oracle -------------------------------------------------------------------
 
-    def judge(self, member: Member | None, positions: Mapping[At, Committed]) -> KafkaError | None:
+    def judge(
+        self, member: MemoryMember | None, positions: Mapping[PartitionId, Committed]
+    ) -> KafkaError | None:
         """O3 and O4, for each commit that the broker takes."""
         if (error := self.accept(member, positions)) is not None:
             return error
@@ -91,7 +92,7 @@ class Calm(RuleBasedStateMachine):
             assert self.named(at, position, metadata) <= self.ended(), "named before its end"
         return None
 
-    def named(self, at: At, position: int, metadata: str) -> set[Position]:
+    def named(self, at: PartitionId, position: int, metadata: str) -> set[Position]:
         """What the map of a commit says is done."""
         [identity] = self.kafka.identities([at[0]], 1.0).values()
         runs = decode(metadata, origin_of(identity, at), position)
@@ -103,7 +104,7 @@ class Calm(RuleBasedStateMachine):
         again = {(REQUEUE, n, raw.offset()) for n in (0, 1) for raw in self.log(REQUEUE, n)}
         return again.union(self.written)
 
-    def everywhere(self) -> list[At]:
+    def everywhere(self) -> list[PartitionId]:
         """The source partitions."""
         return [(topic, n) for topic, partitions in TOPICS.items() for n in range(partitions)]
 
@@ -132,7 +133,7 @@ class Calm(RuleBasedStateMachine):
         at=st.sampled_from([(t, p) for t, n in TOPICS.items() for p in range(n)]),
         keys=st.lists(st.sampled_from([None, b"a", b"b", b"c"]), min_size=1, max_size=5),
     )
-    def write(self, at: At, keys: list[bytes | None]) -> None:
+    def write(self, at: PartitionId, keys: list[bytes | None]) -> None:
         for key in keys:
             self.written.append((*at, self.kafka.append(*at, value=b"v", key=key)))
 
@@ -170,7 +171,7 @@ class Calm(RuleBasedStateMachine):
         committer = bench.poller.committer
         know = committer.know
 
-        def noting(at: At, held: Committed | None) -> None:
+        def noting(at: PartitionId, held: Committed | None) -> None:
             epoch = bench.poller.assignment.rebalances
             known = set() if held is None else self.named(at, *held)
             # One that settles in transactions reads it back after each doubt, too.

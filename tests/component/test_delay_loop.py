@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.message import Headers
@@ -191,7 +191,7 @@ def test_a_rebalance_after_a_transaction_in_doubt_finds_the_positions(
     left.send_positions({(SECOND, 0): Committed(50)}, standing)
     bench.forwarder._opened = False
     bench.forwarder._transactor = None
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         bench.consumer.positions([(SECOND, 0)], 1.0)
     kafka.create(MINUTE, 2)
     bench.run(3_000)

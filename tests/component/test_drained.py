@@ -4,7 +4,7 @@ import pytest
 
 from kworker.clients.memory import MemoryKafka
 from kworker.core.outcome import Failed, Output, Reject, Unavailable
-from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.worker.retries.dead_letter_limit import DeadLetterLimitPolicy
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench
 
@@ -74,7 +74,7 @@ def test_a_handler_that_does_not_end_is_left(kafka: MemoryKafka, name: str) -> N
 @BOTH
 def test_a_drain_leaves_nothing_of_what_waits_for_its_time(kafka: MemoryKafka, name: str) -> None:
     """P8: held keys, what is unavailable, and an open breaker do not make it 75."""
-    breaker = BreakerPolicy(0.5, 2)
+    breaker = DeadLetterLimitPolicy(0.5, 2)
     for wait, options in (
         (Failed(ValueError("held")), {"retry": HOLD}),
         (Failed(Unavailable("billing")), {}),

@@ -12,11 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from kworker.clients.kafka import At, QueueFull, Refused
-from kworker.clients.memory_group import Member
+from kworker.clients.kafka import KafkaRequestError, QueueFull
+from kworker.clients.memory_group import MemoryMember
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.headers import Envelope
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 from kworker.core.record import Record
@@ -63,10 +64,10 @@ class Faulty:
             case "stale":
                 raise Abortable("illegal generation", passing=True)
             case "before":
-                raise Refused(f"{name} failed before it took effect", passing=True)
+                raise KafkaRequestError(f"{name} failed before it took effect", passing=True)
         call(*arguments)
         if plan[1] == "after":
-            raise Refused(f"{name} failed after it took effect", passing=True)
+            raise KafkaRequestError(f"{name} failed after it took effect", passing=True)
 
 
 class Later(Future[Any]):
@@ -88,7 +89,7 @@ class Later(Future[Any]):
             return False
         try:
             self.set_result(self._call())
-        except Refused as refused:
+        except KafkaRequestError as refused:
             self.set_exception(refused)
         return True
 
@@ -107,11 +108,13 @@ class Exactly(Stormy):
         self.accepted = self.group.accept
         self.group.accept = self.judge_transaction  # type: ignore[method-assign]
 
-    def judge(self, member: Member | None, positions: Mapping[At, Committed]) -> KafkaError | None:
+    def judge(
+        self, member: MemoryMember | None, positions: Mapping[PartitionId, Committed]
+    ) -> KafkaError | None:
         raise AssertionError("positions were committed outside of a transaction")
 
     def judge_transaction(
-        self, member: str, generation: int, positions: Mapping[At, Committed]
+        self, member: str, generation: int, positions: Mapping[PartitionId, Committed]
     ) -> None:
         """O3 and O4 for each transaction, in the moment in which it is committed."""
         for at, (position, _) in positions.items():

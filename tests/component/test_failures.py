@@ -13,14 +13,14 @@ from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields, Headers
 from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
 from kworker.core.record import Partition, Record
-from kworker.instance.crash_journal import Journal
-from kworker.instance.rejections import Refusals
+from kworker.instance.crash_journal import CrashJournal
+from kworker.instance.rejections import Rejections
 from kworker.worker.handlers.loader import Handler, Handlers
-from kworker.worker.idempotency.table import Answers
-from kworker.worker.quarantine.quarantine import Ward
-from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.worker.idempotency.table import ClaimAnswers
+from kworker.worker.quarantine.quarantine import Quarantine
+from kworker.worker.retries.dead_letter_limit import DeadLetterLimitPolicy
 from kworker.worker.retries.policy import RetryPolicy
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.support.delayed import Delays
 from tests.support.hostile_errors import (
     HOSTILE,
@@ -561,7 +561,7 @@ def test_a_drain_does_not_wait_for_what_is_unavailable(kafka: MemoryKafka) -> No
 
 # -- the breaker ----------------------------------------------------------------------
 
-BREAKER = BreakerPolicy(0.5, 10)
+BREAKER = DeadLetterLimitPolicy(0.5, 10)
 
 
 def fail_all(bench: Bench) -> int:
@@ -630,7 +630,7 @@ def test_what_a_person_rejects_is_dead_at_its_next_turn(
     bench = bench_of(kafka, *words, retry=retry, state_dir=tmp_path, hands=1)
     delays = Delays(kafka)
     for offset in range(3):
-        Refusals(tmp_path).add(Source("foo", 0, offset, STAMP), "me@here")
+        Rejections(tmp_path).add(Source("foo", 0, offset, STAMP), "me@here")
     bench.turn()
     assert bench.in_hand() == [b"running"]
     fail(bench, b"running")
@@ -655,7 +655,7 @@ def test_a_held_record_is_rejected_without_waiting_for_its_time(
     kafka.append("foo", 0, value=b"behind", key=b"alpha")
     fail(bench, b"alpha")
     bench.turn(2)
-    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn(4)
     assert len(kafka.records(DEAD)) == 1
     assert bench.in_hand() == [b"behind"]
@@ -667,7 +667,7 @@ def test_a_rejection_goes_when_its_record_has_ended_well(
 ) -> None:
     """Else it stays for ever, and kills whatever has that place next."""
     bench = bench_of(kafka, b"alpha", state_dir=tmp_path)
-    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.end(b"alpha")
     bench.turn(4)
     assert (committed(kafka), kafka.records(DEAD)) == (1, [])
@@ -680,7 +680,7 @@ def test_a_rejection_goes_with_a_record_that_was_done_before(
     claimant = Granting()
     bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
     claimant.done_before, claimant.granted = list(claimant.granted), deque()
-    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn(4)
     assert (committed(kafka), kafka.records(DEAD)) == (1, [])
     assert list(tmp_path.iterdir()) == []
@@ -690,14 +690,14 @@ def test_a_rejection_is_of_the_record_that_lay_there_then(
     kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     """A topic that was made again has another at its offset."""
-    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP - 1), "me@here")
+    Rejections(tmp_path).add(Source("foo", 0, 0, STAMP - 1), "me@here")
     bench = bench_of(kafka, b"alpha", state_dir=tmp_path)
     assert bench.in_hand() == [b"alpha"]
 
 
 def test_a_rejection_that_was_undone_is_none(kafka: MemoryKafka, tmp_path: Path) -> None:
     bench = bench_of(kafka, b"alpha", b"bravo", state_dir=tmp_path, hands=1)
-    refusals = Refusals(tmp_path)
+    refusals = Rejections(tmp_path)
     for offset in range(2):
         refusals.add(Source("foo", 0, offset, STAMP), "me@here")
     bench.turn(2)
@@ -761,7 +761,7 @@ HOUR_S = 3600.0
 
 def test_old_records_open_no_breaker_and_none_is_tried(kafka: MemoryKafka) -> None:
     """A source that lags by a day has nothing else: it would stop there, and try them after all."""
-    bench = bench_of(kafka, max_age_s=HOUR_S, breaker=BreakerPolicy(0.5, 20))
+    bench = bench_of(kafka, max_age_s=HOUR_S, breaker=DeadLetterLimitPolicy(0.5, 20))
     bench.clock.now += 2 * HOUR_S
     for i in range(60):
         kafka.append("foo", 0, value=b"%d" % i, key=b"%d" % i)
@@ -774,7 +774,7 @@ def test_old_records_open_no_breaker_and_none_is_tried(kafka: MemoryKafka) -> No
 
 def test_an_old_record_expires_while_the_breaker_is_open(kafka: MemoryKafka) -> None:
     """What is held is tried, and its handler would have it after all."""
-    options = {"max_age_s": HOUR_S, "breaker": BreakerPolicy(0.5, 2), "retry": FINAL}
+    options = {"max_age_s": HOUR_S, "breaker": DeadLetterLimitPolicy(0.5, 2), "retry": FINAL}
     bench = bench_of(kafka, b"a", b"b", b"c", **options)
     for word in (b"a", b"b", b"c"):
         fail(bench, word)
@@ -804,8 +804,8 @@ def test_an_old_record_that_comes_again_after_a_death_is_old_again(kafka: Memory
 def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> None:
     """P5: that may be what ended its process, again and again."""
     folder = tmp_path / "suspects"
-    Journal(folder).accuse([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
-    ward = Ward(read_config(tmp_path), folder, TopicFacts([]))
+    CrashJournal(folder).accuse([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
+    ward = Quarantine(read_config(tmp_path), folder, TopicLimits([]))
     bench = bench_of(kafka, max_age_s=HOUR_S, tells_dead=True, ward=ward)
     bench.clock.now += 2 * HOUR_S
     for word in (b"suspect", b"another"):
@@ -838,8 +838,8 @@ class Granting:
     def take(self, most: int) -> deque[Record]:
         return deque(self.granted.popleft() for _ in range(min(most, self.ready)))
 
-    def turn(self, now: float) -> Answers:
-        answers = Answers(duplicates=self.done_before)
+    def turn(self, now: float) -> ClaimAnswers:
+        answers = ClaimAnswers(duplicates=self.done_before)
         self.done_before = []
         return answers
 
@@ -861,7 +861,7 @@ def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_part
     """Else its event would be in hand for as long as this worker lives, and the next would wait."""
     claimant = Granting()
     bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
-    Refusals(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn()
     bench.pool._hands = 1
     bench.poller.dispatch.turn(0.0)  # it is taken for the pool, and doomed

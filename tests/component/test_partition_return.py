@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from kworker.clients.memory import MemoryKafka
-from kworker.core.claim import Done
+from kworker.core.claim import ClaimDone
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields
-from kworker.core.offset_map import Identity
+from kworker.core.offset_map import TopicIdentity
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support import claims_rig
 from tests.support.delayed import Delays, requeue
@@ -164,8 +164,8 @@ def test_what_another_did_meanwhile_is_dropped(transactional: str) -> None:
 def test_the_record_of_a_topic_that_was_made_again_is_another() -> None:
     kafka, ids = one_partition(b"a"), itertools.count()
 
-    def identify(topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
-        return {topic: Identity("memory", str(next(ids))) for topic in topics}
+    def identify(topics: Collection[str], _timeout_s: float) -> dict[str, TopicIdentity]:
+        return {topic: TopicIdentity("memory", str(next(ids))) for topic in topics}
 
     bench = Bench(kafka, ["foo"], identify=identify)
     bench.turn(2)
@@ -307,7 +307,7 @@ def test_with_claims_it_goes_on_and_its_event_is_done(tmp_path: Path, ends: str)
     worker.turn()
     assert begun(bench) == [0, 1]
     assert published(kafka) == [b"result of 0"]
-    assert worker.store.state("a") == Done()
+    assert worker.store.state("a") == ClaimDone()
     assert bench.in_hand() == [b"1"]
     bench.fail(b"1")
     worker.turn()

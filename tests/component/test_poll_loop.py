@@ -6,15 +6,15 @@ from math import inf
 import pytest
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import At
 from kworker.clients.memory import Event, MemoryKafka
 from kworker.core import offset_map
-from kworker.core.offset_map import Committed, Identity, encode, origin_of
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import Committed, TopicIdentity, encode, origin_of
 from kworker.core.outcome import Failed, Output
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.intake import Fenced
-from kworker.worker.reporter import Telling
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.reporter import StatusReporter
+from kworker.worker.topic_limits import TopicLimits
 from tests.component.test_exactly_once import Faulty
 from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench, nobody_tells, two_partitions
 
@@ -252,7 +252,7 @@ def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(
     [
         "from another tool",
         "kworker1:AAAA",
-        encode(origin_of(Identity("another cluster", "1"), ("foo", 0)), 0, [(1, 3)]),
+        encode(origin_of(TopicIdentity("another cluster", "1"), ("foo", 0)), 0, [(1, 3)]),
     ],
 )
 def test_a_map_that_is_foreign_or_damaged_is_ignored_counted_and_replaced(
@@ -274,10 +274,11 @@ def test_a_map_that_is_foreign_or_damaged_is_ignored_counted_and_replaced(
         "",
         "from another tool",
         pytest.param(
-            encode(origin_of(Identity("another", "1"), ("foo", 0)), 1, []), id="another cluster"
+            encode(origin_of(TopicIdentity("another", "1"), ("foo", 0)), 1, []),
+            id="another cluster",
         ),
         pytest.param(
-            encode(origin_of(Identity("memory", "former"), ("foo", 0)), 3, []),
+            encode(origin_of(TopicIdentity("memory", "former"), ("foo", 0)), 3, []),
             id="another position",
         ),
     ],
@@ -777,7 +778,7 @@ def test_a_worker_without_partitions_hears_of_an_outage_and_of_its_end(kafka: Me
     bench = Bench(kafka, [])
     [slot] = Scoreboard(1, 1).slots
     watch = Watching()
-    telling = Telling(slot, bench.poller, watch, TopicFacts([RESULTS]))  # type: ignore[arg-type]
+    telling = StatusReporter(slot, bench.poller, watch, TopicLimits([RESULTS]))  # type: ignore[arg-type]
     for told in ({RESULTS: "id"}, {}, {RESULTS: "id"}):
         watch.told = told
         telling._lag_at = telling._tell_at = 0.0
@@ -797,7 +798,7 @@ class Watching:
         self.told: dict[str, str] = {}
         self.asked: set[str] | None = None
 
-    def ask_ends(self, partitions: Iterable[At]) -> None:
+    def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
         assert not list(partitions)
 
     def ask_ids(self, topics: Iterable[str]) -> None:

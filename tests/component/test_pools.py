@@ -11,19 +11,19 @@ import pytest
 
 from kworker.clients.memory import MemoryKafka
 from kworker.core.batch import BatchFailed, batch, mark_of
-from kworker.core.claim import Done
+from kworker.core.claim import ClaimDone
 from kworker.core.outcome import Reject, Unavailable
 from kworker.instance.scoreboard import Scoreboard, Slot
 from kworker.message import Message
-from kworker.worker.handlers.async_pool import LoopPool
-from kworker.worker.handlers.batch_pool import BatchPool, LoopCrew, ThreadCrew
+from kworker.worker.handlers.async_pool import AsyncPool
+from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import async_batch_work, batch_work
 from kworker.worker.handlers.invocation import async_work, work
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import batching
 from kworker.worker.handlers.thread_pool import ThreadPool
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.support import claims_rig
 from tests.support.poll_loop_rig import DEAD, GROUP, HOLD, RESULTS, Bench
 from tests.support.waiting import eventually
@@ -80,18 +80,18 @@ def loop(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
         Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead_aside), {}
     )
     hands = [slot.hand(i) for i in range(HANDS)]
-    return LoopPool(async_work(handlers, encoder, 300.0), hands)
+    return AsyncPool(async_work(handlers, encoder, 300.0), hands)
 
 
 def batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
     made = (_batch_handlers(work_.many, work_, is_async=False), encoder, 300.0, 4)
-    crew = ThreadCrew(batch_work(*made), 2)
+    crew = ThreadRunners(batch_work(*made), 2)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
 
 def async_batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
     made = (_batch_handlers(work_.many_aside, work_, is_async=True), encoder, 300.0, 4)
-    crew = LoopCrew(async_batch_work(*made), 2)
+    crew = LoopRunners(async_batch_work(*made), 2)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
 
@@ -136,7 +136,7 @@ def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Runni
         kafka.create(RESULTS)
         for i in range(records):
             kafka.append("foo", i % 2, value=b"%d" % i, key=b"%d" % i)
-        facts = TopicFacts([RESULTS])
+        facts = TopicLimits([RESULTS])
         facts.learn({RESULTS: 1 << 20}, {RESULTS: 1})
         slot = Scoreboard(1, HANDS).slots[0]
         pool = kind(work_, slot, ResultEncoder(RESULTS, [], facts))
@@ -233,7 +233,7 @@ def test_what_is_taken_back_from_the_pool_gives_its_claim_back(
     drained(bench)
     assert claimant.drain(time.monotonic() + WAIT_S)
     states = [store.state(str(i)) for i in range(RECORDS)]
-    assert states == [Done() if i in begun else None for i in range(RECORDS)]
+    assert states == [ClaimDone() if i in begun else None for i in range(RECORDS)]
 
 
 @pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing")])

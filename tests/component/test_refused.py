@@ -10,8 +10,8 @@ from kworker.core import headers as names
 from kworker.core.headers import Source
 from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Output, TooLarge, Unpublishable
-from kworker.instance.rejections import Refusals
-from kworker.worker.retries.dead_letter_limit import BreakerPolicy
+from kworker.instance.rejections import Rejections
+from kworker.worker.retries.dead_letter_limit import DeadLetterLimitPolicy
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support.poll_loop_rig import DEAD, GROUP, RESULTS, Bench, retry_topic
 
@@ -202,7 +202,7 @@ def test_what_waits_for_its_topic_dies_once_the_topic_takes_others(
 def test_results_that_never_went_open_the_breaker(kafka: MemoryKafka, name: str) -> None:
     """A handler that ended well is no success when what it led to is refused."""
     compact(kafka, RESULTS)
-    policy = BreakerPolicy(0.5, 20, try_every_s=5.0)
+    policy = DeadLetterLimitPolicy(0.5, 20, try_every_s=5.0)
     bench = bench_of(kafka, 60, name, breaker=policy)
     end(bench, range(60), null=True)
     bench.turn(300)
@@ -226,7 +226,7 @@ def test_a_person_may_reject_what_its_topic_does_not_take(
     bench.turn(40)
     assert reasons(kafka) == ["unpublishable"]
     written_ms = kafka.records("foo")[2].timestamp()[1]
-    Refusals(tmp_path).add(Source("foo", 0, 2, written_ms), "ada")
+    Rejections(tmp_path).add(Source("foo", 0, 2, written_ms), "ada")
     bench.turn(20)
     assert reasons(kafka) == ["unpublishable", "operator"]
     assert written(kafka, DEAD)[1:] == [2]

@@ -6,7 +6,7 @@ from kworker.clients.memory import MemoryKafka
 from kworker.core import headers as names
 from kworker.core.failure import Described, Failure
 from kworker.core.outcome import Failed
-from kworker.replay.ranges import Course, Window
+from kworker.replay.ranges import OffsetRanges, TimeRange
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support.poll_loop_rig import (
     DEAD,
@@ -19,7 +19,7 @@ from tests.support.poll_loop_rig import (
 )
 
 STAMP = 1_700_000_000_000
-ALL = Window()
+ALL = TimeRange()
 IN_MEMORY = RetryPolicy(DELAYS_S, hold=True)
 
 
@@ -35,16 +35,16 @@ def kafka() -> MemoryKafka:
     return kafka
 
 
-def replay_of(kafka: MemoryKafka, first: int, settled: int, window: Window = ALL) -> Bench:
+def replay_of(kafka: MemoryKafka, first: int, settled: int, window: TimeRange = ALL) -> Bench:
     """Of partition 0, having begun."""
-    course = Course({("foo", 0): range(first, settled)}, window)
+    course = OffsetRanges({("foo", 0): range(first, settled)}, window)
     bench = Bench(kafka, [], course=course, retry=IN_MEMORY)
     bench.turn(3)
     return bench
 
 
 def test_exactly_the_settled_records_of_the_window_run(kafka: MemoryKafka) -> None:
-    bench = replay_of(kafka, 0, 3, Window(STAMP + 1000, STAMP + 10_000))
+    bench = replay_of(kafka, 0, 3, TimeRange(STAMP + 1000, STAMP + 10_000))
     assert bench.in_hand() == [b"0-1", b"0-2"]
     bench.end(b"0-1", b"0-2")
     kafka.append("foo", 0, value=b"later")
@@ -117,7 +117,7 @@ def test_of_an_event_that_was_claimed_the_dead_letter_is_as_live(kafka: MemoryKa
 
 
 def test_told_to_stop_what_has_begun_ends_and_nothing_else_begins(kafka: MemoryKafka) -> None:
-    course = Course({("foo", 0): range(4)}, Window())
+    course = OffsetRanges({("foo", 0): range(4)}, TimeRange())
     bench = Bench(kafka, [], course=course, hands=2)
     bench.turn(3)
     assert bench.in_hand() == [b"0-0", b"0-1"]

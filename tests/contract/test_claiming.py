@@ -13,11 +13,11 @@ from kworker.core.claim import Exchange
 from kworker.core.idempotency import id_of
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
-from kworker.instance.process_identity import Neighbours, own_life
-from kworker.worker.idempotency.client import Claimant
-from kworker.worker.idempotency.outbox import Marks
-from kworker.worker.idempotency.prefetch import Pace
-from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
+from kworker.instance.process_identity import LocalProcesses, own_life
+from kworker.worker.idempotency.client import ClaimClient
+from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.prefetch import ClaimPrefetch
+from kworker.worker.idempotency.thread import ClaimPolicy, ClaimThread
 from tests.support.records import a_partition, a_record, with_outputs
 from tests.support.redis_and_twin import OwnServer, RealStore, Store
 from tests.support.waiting import eventually
@@ -43,15 +43,15 @@ class Member:
     """A worker's claims, with a loop instead of a poll thread."""
 
     def __init__(self, store: Store, folder: Path, owner: str, lease_s: float) -> None:
-        claiming = Claiming(
+        claiming = ClaimThread(
             store.claims(owner),
             owner=owner,
             id_of=id_of("key"),
             policy=ClaimPolicy(lease_s),
-            gone=Neighbours("host").gone,
-            marks=Marks(folder, owner),
+            gone=LocalProcesses("host").gone,
+            marks=RedisOutbox(folder, owner),
         )
-        self.claimant = Claimant(claiming, Pace(16))
+        self.claimant = ClaimClient(claiming, ClaimPrefetch(16))
         self.claimant.start()
         self.duplicates: list[Record] = []
         self.ended: list[Record] = []

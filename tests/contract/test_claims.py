@@ -6,13 +6,13 @@ from kworker.clients.redis import RedisClaims, RedisSuspects
 from kworker.core.claim import (
     OUTCOME_BYTES_MAX,
     Answer,
+    ClaimDone,
     Claimed,
-    Done,
-    Ended,
+    ClaimState,
     Exchange,
     HandOver,
+    KeptOutcome,
     Release,
-    State,
     Takeover,
 )
 from kworker.errors import Unreachable
@@ -21,7 +21,7 @@ from tests.support.redis_and_twin import OwnServer, Store
 from tests.support.waiting import eventually
 
 
-def claim(claims: Claims, *wanted: tuple[str, str]) -> dict[str, State]:
+def claim(claims: Claims, *wanted: tuple[str, str]) -> dict[str, ClaimState]:
     """What stands in the way of each id that was not granted; asked as (id, source)."""
     ids, sources = [id_ for id_, _ in wanted], [source for _, source in wanted]
     answer = claims.exchange(Exchange(ids=ids, sources=sources))
@@ -79,15 +79,15 @@ def test_two_with_the_same_ids_in_opposite_order_share_them(store: Store) -> Non
     assert claim(b, ("e", "o/1/2")) == {"e": Claimed("a", "o/0/1")}
     done(a, "e")
     done(b, "f")
-    assert claim(a, ("f", "o/0/2")) == {"f": Done()}
-    assert claim(b, ("e", "o/1/2")) == {"e": Done()}
+    assert claim(a, ("f", "o/0/2")) == {"f": ClaimDone()}
+    assert claim(b, ("e", "o/1/2")) == {"e": ClaimDone()}
 
 
 def test_marks_go_before_claims(store: Store) -> None:
     """What one call says is done is found done by its own claims."""
     a = store.claims("a")
     answer = a.exchange(Exchange(done=["e"], ids=["e"], sources=["o/0/1"]))
-    assert answer.refused == {0: Done()}
+    assert answer.refused == {0: ClaimDone()}
 
 
 def test_ids_are_any_text(store: Store) -> None:
@@ -115,14 +115,14 @@ def test_what_is_done_is_done_for_all(store: Store) -> None:
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
     done(a, "e")
-    assert claim(a, ("e", "o/0/1")) == claim(b, ("e", "o/1/1")) == {"e": Done()}
+    assert claim(a, ("e", "o/0/1")) == claim(b, ("e", "o/1/1")) == {"e": ClaimDone()}
 
 
 def test_done_is_forgotten_after_its_time(store: Store) -> None:
     """`ttl` is for how long an event is known."""
     a = store.claims("a", ttl_s=0.2)
     done(a, "e")
-    assert claim(a, ("e", "o/0/1")) == {"e": Done()}
+    assert claim(a, ("e", "o/0/1")) == {"e": ClaimDone()}
     eventually(lambda: claim(a, ("e", "o/0/1")) == {}, what="the mark is gone")
 
 
@@ -164,10 +164,10 @@ def test_an_outcome_is_handed_on_to_all_that_ask(store: Store) -> None:
     claim(a, ("e", "o/0/1"))
     hand_over(a, "a", "o/0/1", "the\noutcome")
     for _ in range(2):
-        assert claim(b, ("e", "o/0/1")) == {"e": Ended("o/0/1", "the\noutcome")}
-    assert claim(c, ("e", "o/1/1")) == {"e": Ended("o/0/1", "the\noutcome")}
+        assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", "the\noutcome")}
+    assert claim(c, ("e", "o/1/1")) == {"e": KeptOutcome("o/0/1", "the\noutcome")}
     done(b, "e")
-    assert claim(c, ("e", "o/1/1")) == {"e": Done()}
+    assert claim(c, ("e", "o/1/1")) == {"e": ClaimDone()}
 
 
 def test_an_outcome_of_64_kib_is_handed_on(store: Store) -> None:
@@ -176,7 +176,7 @@ def test_an_outcome_of_64_kib_is_handed_on(store: Store) -> None:
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
     hand_over(a, "a", "o/0/1", outcome)
-    assert claim(b, ("e", "o/0/1")) == {"e": Ended("o/0/1", outcome)}
+    assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", outcome)}
 
 
 def test_an_outcome_comes_too_late_for_a_claim_that_was_taken_over(store: Store) -> None:
@@ -195,7 +195,7 @@ def test_an_outcome_that_became_a_dead_letter_is_released(store: Store) -> None:
     hand_over(a, "a", "o/0/1", "x")
     release(b, "b", "o/1/1")
     release(b, "b", "o/0/1", ended_too=False)
-    assert claim(b, ("e", "o/0/1")) == {"e": Ended("o/0/1", "x")}
+    assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", "x")}
     release(b, "b", "o/0/1")
     assert claim(b, ("e", "o/0/1")) == {}
 
@@ -258,9 +258,9 @@ def test_done_and_ended_are_never_taken_over(store: Store) -> None:
     over = Takeover(Claimed("a", "o/0/1"), None, gone=True)
     claim(a, ("e", "o/0/1"))
     hand_over(a, "a", "o/0/1", "x")
-    assert take_over(b, "o/0/1", over).refused == {0: Ended("o/0/1", "x")}
+    assert take_over(b, "o/0/1", over).refused == {0: KeptOutcome("o/0/1", "x")}
     done(a, "e")
-    assert take_over(b, "o/0/1", over).refused == {0: Done()}
+    assert take_over(b, "o/0/1", over).refused == {0: ClaimDone()}
 
 
 # -- trouble ----------------------------------------------------------------------------
@@ -282,8 +282,8 @@ def test_every_call_may_be_repeated(store: Store) -> None:
         assert b.exchange(call).refused == {}
     wanted = [(id_, "o/2/1") for id_ in ("d", "e", "f", "gone", "h")]
     assert claim(a, *wanted) == {
-        "d": Done(),
-        "e": Ended("o/0/1", "x"),
+        "d": ClaimDone(),
+        "e": KeptOutcome("o/0/1", "x"),
         "gone": Claimed("b", "o/1/1"),
         "h": Claimed("b", "o/1/2"),
     }
@@ -310,7 +310,7 @@ def test_what_redis_refuses_is_said_and_works_afterwards(store: Store, kind: str
                 a.exchange(Exchange(done=["e"], ids=["f"], sources=["o/0/2"]))
     eventually(lambda: answers(a), what="Redis answers again")
     done(a, "e")
-    assert claim(store.claims("b"), ("e", "o/1/1")) == {"e": Done()}
+    assert claim(store.claims("b"), ("e", "o/1/1")) == {"e": ClaimDone()}
 
 
 def answers(claims: Claims) -> bool:

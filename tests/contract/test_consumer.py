@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kworker.clients.kafka import Refused, Trouble
+from kworker.clients.kafka import ConsumerEvent, KafkaRequestError
 from kworker.core.membership import Absence
 from kworker.core.offset_map import METADATA_MAX, Committed
 from tests.support.kafka_and_twin import Cluster, Real, sized
@@ -268,7 +268,7 @@ def test_metadata_is_taken_up_to_its_limit_and_no_further(kafka: Cluster) -> Non
     longest = Committed(3, "x" * METADATA_MAX)
     member.consumer.commit_now({(topic, 0): longest})
     longer = {(topic, 0): Committed(4, "x" * (METADATA_MAX + 1))}
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         member.consumer.commit_now(longer)
     member.consumer.commit(longer)
     until(lambda: member.heard("committed"), member)
@@ -420,9 +420,9 @@ def test_a_namesake_of_a_static_member_fences_the_older_one(kafka: Cluster) -> N
     until(lambda: older.owned, older)
     newer = Member(kafka, [topic], group=group, group_instance_id=f"{group}-0")
     until(lambda: newer.owned, newer)
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         older.consumer.commit_now({(topic, 0): Committed(5)})
-    until(lambda: Trouble.FENCED in [trouble for trouble, _ in older.troubles], older, newer)
+    until(lambda: ConsumerEvent.FENCED in [trouble for trouble, _ in older.troubles], older, newer)
     assert newer.consumer.positions([(topic, 0)], 10) == {(topic, 0): None}
 
 
@@ -439,7 +439,7 @@ def test_a_position_that_the_partition_lost_stops_it_and_is_told_once(kafka: Clu
     second = Member(kafka, [topic], group=group)
     until(lambda: second.troubles and len(second.records) == 2, second)
     for_a_while(second)
-    assert second.troubles == [(Trouble.GAP, topic)]
+    assert second.troubles == [(ConsumerEvent.GAP, topic)]
     assert [(r.partition(), r.value()) for r in second.records] == [(1, b"bravo"), (1, b"charlie")]
     assert second.consumer.watermarks((topic, 0), 10) == (2, 3)
 
@@ -457,7 +457,7 @@ def test_a_partition_without_its_position_stops_and_is_told(kafka: Cluster, prot
     second = Member(kafka, [topic], group=group, insists=True, group_protocol=protocol)
     until(lambda: second.troubles and second.records, second)
     for_a_while(second)
-    assert second.troubles == [(Trouble.GAP, topic)]
+    assert second.troubles == [(ConsumerEvent.GAP, topic)]
     assert [(r.partition(), r.value()) for r in second.records] == [(1, b"bravo")]
 
 
@@ -477,7 +477,7 @@ def test_a_topic_that_does_not_exist_is_told_and_the_others_are_read(kafka: Clus
     fill(kafka, topic, b"alpha")
     member = Member(kafka, [topic, "contract-missing"])
     until(lambda: member.troubles and member.records, member)
-    assert member.troubles[0] == (Trouble.MISSING, "contract-missing")
+    assert member.troubles[0] == (ConsumerEvent.MISSING, "contract-missing")
     assert member.owned == [(topic, 0)]
 
 
@@ -485,7 +485,7 @@ def test_an_expression_that_no_topic_matches_is_told_like_a_missing_topic(kafka:
     """Who may well find none, as the delay process, must know it for what it is."""
     member = Member(kafka, ["^contract-none"])
     until(lambda: member.troubles, member)
-    assert member.troubles == [(Trouble.MISSING, "^contract-none")]
+    assert member.troubles == [(ConsumerEvent.MISSING, "^contract-none")]
     assert member.owned == []
 
 
@@ -518,7 +518,7 @@ def test_positions_that_an_open_transaction_hides_are_told_apart(kafka: Cluster)
     transactor.open()
     transactor.begin()
     transactor.send_positions({(topic, 1): Committed(1)}, member.consumer.standing())
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         member.consumer.positions(member.owned, 1.0)
     assert member.consumer.hidden(member.owned) == [(topic, 1)]
     assert member.consumer.positions([(topic, 0)], 10.0) == {(topic, 0): Committed(7)}

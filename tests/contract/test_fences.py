@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from kworker.config import toml_file
 from kworker.spark import delta_log
-from kworker.spark.fences import Fenced
+from kworker.spark.fences import TableFenced
 from kworker.spark.frames import keeps_state
 from kworker.spark.launch import fence_of
 from kworker.spark.marks import MAKING, Mark
@@ -174,7 +174,7 @@ def test_a_job_that_slept_writes_nothing(place: Places, name: str) -> None:
     second.query = "other"
     second.add(30)
     for _ in range(2):
-        with pytest.raises(Fenced):
+        with pytest.raises(TableFenced):
             first.add(25)
         first.at = 20
     second.add(40)
@@ -203,7 +203,7 @@ def is_refused(job: Job) -> bool:
     """A thousand rows more; or the other was first, or its files are in the way."""
     try:
         job.add(job.at + 1_000)
-    except (Fenced, *CALL_FAILED):
+    except (TableFenced, *CALL_FAILED):
         return True
     return False
 
@@ -243,7 +243,7 @@ def test_of_two_that_take_a_table_at_once_one_has_it(place: Places, name: str) -
         claim(*arguments)
 
     setattr(late, STEP[name], after_another)
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         late.take("late")
     second = table.job()
     assert second.at == 10
@@ -267,7 +267,7 @@ def test_who_has_made_a_table_has_it_until_another_takes_it(place: Places) -> No
     again.add(20)
     other = table.job()
     other.query = "other"
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         maker.write(rows, Mark(WRITER, maker.epoch, "q", 2, "id", {0: 30}, 7))
     other.add(30)
     assert table.ids() == list(range(30))
@@ -282,7 +282,7 @@ def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place
     maker.take("a")
     other = table.job()
     rows = table.session.range(10).select("id", f.lit("x").alias("v"))
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         maker.write(rows, Mark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
     other.add(10)
     assert table.ids() == list(range(10))
@@ -294,13 +294,13 @@ def test_a_first_write_makes_the_table_and_has_it(place: Places) -> None:
     assert first.fence.begins_to_make(COLUMNS)
     first.add(10)
     assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         late.add(10)
     first.add(20)
     again = table.job("q")
     assert (again.at, again.fence.epoch) == (20, first.fence.epoch)
     other = table.job("other")
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         first.add(30)
     other.add(30)
     assert table.ids() == list(range(30))
@@ -314,7 +314,7 @@ def test_of_two_first_writes_at_once_one_makes_the_table(place: Places) -> None:
     with ThreadPoolExecutor(len(jobs)) as threads:
         ends = [threads.submit(job.add, 1000) for job in jobs]
         errors = [end.exception() for end in ends]
-    assert [type(error) for error in errors if error] == [Fenced] * (len(jobs) - 1)
+    assert [type(error) for error in errors if error] == [TableFenced] * (len(jobs) - 1)
     assert table.ids() == list(range(1000))
 
 
@@ -436,7 +436,7 @@ def test_a_merge_that_slept_adds_nothing(place: Places, name: str, *, update: bo
 
     step = getattr(first.fence, LATE[name])
     setattr(first.fence, LATE[name], after_another)
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         merge(10, 20)
     assert table.ids() == list(range(30))
 
@@ -472,7 +472,7 @@ def test_merges_tell_how_far_they_are(place: Places, name: str) -> None:
     assert (second.held.batch, second.held.positions) == (2, {0: 15})
     second.query = "other"
     second.merge(10, 20)
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         job.merge(10, 30)
     assert table.ids() == list(range(20))
 
@@ -485,7 +485,7 @@ def test_a_table_that_is_written_anew_is_so_by_one_job(place: Places, name: str)
     second = table.job()
     second.query = "other"
     second.add(20, anew=True)
-    with pytest.raises(Fenced):
+    with pytest.raises(TableFenced):
         first.add(15, anew=True)
     assert table.ids() == list(range(20))
 

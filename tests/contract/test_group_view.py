@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kworker.clients.admin import Refused
+from kworker.clients.admin import AdminRequestError
 from kworker.clients.group_view import GroupWatcher
 from kworker.core.offset_map import Committed
 from tests.support.kafka_and_twin import Real
@@ -27,7 +27,7 @@ def test_lag_and_owners_are_told_of_every_partition(
     def nobody_owns_any() -> bool:
         try:
             return not watcher.look([source, "missing"]).owners
-        except Refused:  # the broker makes its topic of positions for the first group
+        except AdminRequestError:  # the broker makes its topic of positions for the first group
             return False
 
     eventually(nobody_owns_any)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import QueueFull, Refused
+from kworker.clients.kafka import KafkaRequestError, QueueFull
 from kworker.core.outcome import Output
 from tests.support.kafka_and_twin import Cluster
 from tests.support.member import Member, until
@@ -88,7 +88,7 @@ def test_a_record_goes_to_the_partition_that_is_asked_for(kafka: Cluster) -> Non
         output = Output(topic, b"same", b"%d" % partition, [], partition=partition)
         try:
             producer.produce(output, refused)
-        except Refused as error:
+        except KafkaRequestError as error:
             refused(error, None)
     finish(producer)
     raws = read(kafka, topic, 2)
@@ -121,7 +121,7 @@ def test_one_record_too_large_fails_the_batch_it_is_in(kafka: Cluster) -> None:
 
 def test_a_record_too_large_for_the_client_is_refused_at_once(kafka: Cluster) -> None:
     topic, producer = kafka.create(), kafka.producer(message_max_bytes=2000)
-    with pytest.raises(Refused, match="too large"):
+    with pytest.raises(KafkaRequestError, match="too large"):
         producer.produce(Output(topic, None, os.urandom(3000), []), Reports())
     assert producer.unfinished == 0
 
@@ -146,7 +146,7 @@ def test_a_topic_that_does_not_exist_is_refused(kafka: Cluster) -> None:
     producer.produce(output, refused)
     finish(producer)
     assert len(refused.errors) == 1
-    with pytest.raises(Refused, match="nknown topic"):
+    with pytest.raises(KafkaRequestError, match="nknown topic"):
         producer.produce(output, refused)
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import At, Refused
-from kworker.core.message import RawMessage
+from kworker.clients.kafka import KafkaRequestError
+from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
-from kworker.replay.ranges import Course, StretchConsumer, Window
+from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange
 from tests.support.kafka_and_twin import Cluster
 from tests.support.member import Member, for_a_while, new_group, until
 from tests.support.waiting import eventually
@@ -18,24 +18,24 @@ STAMP = 1_700_000_000_000
 class Reader:
     """Reads a course as a poller does: assigned by the first `take`, resumed after it."""
 
-    def __init__(self, cluster: Cluster, course: Course, group: str = "") -> None:
+    def __init__(self, cluster: Cluster, course: OffsetRanges, group: str = "") -> None:
         self.course = course
         self.values: list[bytes | None] = []
         self.committed_with: list[str | None] = []
         self._wait_s = cluster.wait_s
         self.client: Any = cluster.consumer(self, group or new_group())
-        self.consumer = StretchConsumer(self.client, self, course)
-        self._fresh: list[At] = []
+        self.consumer = RangeConsumer(self.client, self, course)
+        self._fresh: list[PartitionId] = []
 
-    def assigned(self, partitions: list[At]) -> None:
+    def assigned(self, partitions: list[PartitionId]) -> None:
         held = self.consumer.positions(partitions, 1.0)
         self.consumer.assign({at: each and each.position for at, each in held.items()})
         self._fresh = partitions
 
-    def revoked(self, partitions: list[At]) -> None:
+    def revoked(self, partitions: list[PartitionId]) -> None:
         raise AssertionError(f"nobody may revoke {partitions}")
 
-    def lost(self, partitions: list[At]) -> None:
+    def lost(self, partitions: list[PartitionId]) -> None:
         raise AssertionError(f"nothing can be lost: {partitions}")
 
     def committed(self, error: str | None) -> None:
@@ -69,7 +69,7 @@ def test_it_reads_its_stretches_and_of_those_the_window(kafka: Cluster) -> None:
     topic = written(kafka, 0, 1, 5, 2, 3)
     written(kafka, 1, 1, 1, partition=1, topic=topic)
     spans = {(topic, 0): range(1, 4), (topic, 1): range(2)}
-    reader = Reader(kafka, Course(spans, Window(STAMP + 60_000, STAMP + 180_000)))
+    reader = Reader(kafka, OffsetRanges(spans, TimeRange(STAMP + 60_000, STAMP + 180_000)))
     reader.read()
     assert sorted(reader.values) == [b"0-1", b"0-3", b"1-0", b"1-1"]
 
@@ -78,7 +78,7 @@ def test_a_stretch_that_was_read_brings_nothing_more(kafka: Cluster) -> None:
     """Its client fetches no more, though the poller, which knows of no ends, resumes all."""
     topic = written(kafka, 0, 0, 0)
     at = (topic, 0)
-    reader = Reader(kafka, Course({at: range(2)}, Window()))
+    reader = Reader(kafka, OffsetRanges({at: range(2)}, TimeRange()))
     reader.read()
     written(kafka, 0, 0, topic=topic)
     reader.consumer.pause([at])
@@ -93,7 +93,7 @@ def test_a_stretch_whose_last_records_are_gone_is_over_at_the_partitions_end(
 ) -> None:
     """The group may have settled more than the topic holds: one deleted and created again."""
     topic = written(kafka, 0, 0)
-    reader = Reader(kafka, Course({(topic, 0): range(50)}, Window()))
+    reader = Reader(kafka, OffsetRanges({(topic, 0): range(50)}, TimeRange()))
     reader.read()
     assert reader.values == [b"0-0", b"0-1"]
 
@@ -102,7 +102,7 @@ def test_positions_of_who_is_no_member_are_taken(kafka: Cluster) -> None:
     """They show how far it is; nobody else is in its group."""
     topic = written(kafka, 0, 0, 0)
     at = (topic, 0)
-    reader = Reader(kafka, Course({at: range(3)}, Window()))
+    reader = Reader(kafka, OffsetRanges({at: range(3)}, TimeRange()))
     reader.read()
     reader.consumer.commit({at: Committed(2)})
 
@@ -123,9 +123,9 @@ def test_they_are_not_taken_in_a_group_that_has_members(kafka: Cluster) -> None:
     at, group = (topic, 0), new_group()
     member = Member(kafka, [topic], group=group)
     until(lambda: member.owned, member)
-    reader = Reader(kafka, Course({at: range(2)}, Window()), group)
+    reader = Reader(kafka, OffsetRanges({at: range(2)}, TimeRange()), group)
     reader.read()
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         reader.consumer.commit_now({at: Committed(1)})
     for_a_while(member)
     assert member.heard("revoked") == []

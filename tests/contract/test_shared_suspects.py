@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kworker.core.suspects import Place, Suspect
+from kworker.core.headers import SourcePosition
+from kworker.core.suspects import Suspect
 from kworker.errors import Unreachable
-from kworker.instance.crash_journal import Journal, Watched
+from kworker.instance.crash_journal import CrashJournal, WatchedJournal
 from kworker.worker.quarantine.known_suspects import KnownSuspects
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.support.records import a_partition, a_record
@@ -16,7 +17,7 @@ from tests.support.redis_and_twin import Store
 WALL_S = 1_700_000_000.0
 DAY_S = 24 * 3600.0
 A_SECOND_S = 1.0
-PLACE: Place = ("orders", 0, 7)
+PLACE: SourcePosition = ("orders", 0, 7)
 
 
 class Host:
@@ -25,11 +26,13 @@ class Host:
     def __init__(self, store: Store, folder: Path) -> None:
         self.now = 0.0
         self.wall = WALL_S
-        self.journal = Journal(folder)
-        self.shared = SharedSuspects(store.suspects(), Watched(self.journal), lambda: self.wall)
+        self.journal = CrashJournal(folder)
+        self.shared = SharedSuspects(
+            store.suspects(), WatchedJournal(self.journal), lambda: self.wall
+        )
         self.known = KnownSuspects(folder, self.shared)
 
-    def accuse(self, place: Place = PLACE) -> None:
+    def accuse(self, place: SourcePosition = PLACE) -> None:
         """As the supervisor does."""
         self.journal.accuse([place], "crash", "SIGSEGV", self.wall, 100)
 
@@ -40,13 +43,13 @@ class Host:
         self.known.look(self.now)
         self.known.hear()
 
-    def suspects(self, place: Place = PLACE) -> bool:
+    def suspects(self, place: SourcePosition = PLACE) -> bool:
         return a_record(a_partition(*place[:2]), place[2]) in self.known
 
-    def of(self, place: Place = PLACE) -> Suspect:
+    def of(self, place: SourcePosition = PLACE) -> Suspect:
         return self.known.of(a_record(a_partition(*place[:2]), place[2]))
 
-    def settle(self, place: Place = PLACE) -> None:
+    def settle(self, place: SourcePosition = PLACE) -> None:
         self.known.settled([a_record(a_partition(*place[:2]), place[2])])
 
 

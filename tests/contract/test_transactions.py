@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.core.offset_map import METADATA_MAX, Committed
 from kworker.core.outcome import Output
 from tests.support.kafka_and_twin import Cluster
@@ -64,7 +64,7 @@ def test_metadata_goes_with_its_position_up_to_its_limit_and_no_further(kafka: C
     assert member.consumer.positions(member.owned, 10.0) == longest
     transactor = begun(kafka, kafka.create(), b"does not")
     longer = {(source, 0): Committed(3, "x" * (METADATA_MAX + 1))}
-    with pytest.raises(Refused, match="OFFSET_METADATA_TOO_LARGE"):
+    with pytest.raises(KafkaRequestError, match="OFFSET_METADATA_TOO_LARGE"):
         transactor.send_positions(longer, member.consumer.standing())
     transactor.abort()
     assert member.consumer.positions(member.owned, 10.0) == longest
@@ -108,7 +108,7 @@ def test_one_transaction_follows_the_other(kafka: Cluster) -> None:
         transactor.produce(Output(topic, None, value, []))
         try:
             transactor.abort() if value == b"aborted" else transactor.commit()
-        except Refused:
+        except KafkaRequestError:
             assert value == b"aborted"
             transactor.close()
             transactor = opened(kafka, name)
@@ -142,7 +142,7 @@ def test_a_fenced_predecessor_cannot_commit(kafka: Cluster) -> None:
     topic, name = kafka.create(), new_id()
     predecessor = begun(kafka, topic, b"old", transactional_id=name)
     opened(kafka, name)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(KafkaRequestError) as refused:
         predecessor.commit()
     assert not refused.value.passing
     assert values_after(kafka, topic, b"end") == [b"end"]
@@ -158,7 +158,7 @@ def test_a_member_whose_generation_is_over_cannot_send_positions(kafka: Cluster)
     other = Member(kafka, [source], group=group)
     until(lambda: len(member.owned) == 1 and len(other.owned) == 1, member, other)
     transactor = begun(kafka, kafka.create(), b"late")
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         transactor.send_positions({(source, 0): Committed(1)}, standing)
     transactor.close()
 
@@ -170,7 +170,7 @@ def test_positions_in_an_open_transaction_cannot_be_read_back(kafka: Cluster) ->
     until(lambda: member.owned, member)
     transactor = begun(kafka, kafka.create(), b"result")
     transactor.send_positions({(source, 0): Committed(1)}, member.consumer.standing())
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         member.consumer.positions([(source, 0)], 1.0)
     transactor.abort()
     assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): None}
@@ -183,5 +183,5 @@ def test_who_is_no_member_has_no_standing(kafka: Cluster) -> None:
     assert member.consumer.standing()
     member.consumer.unsubscribe()
     until(lambda: not member.consumer.joined, member)
-    with pytest.raises(Refused):
+    with pytest.raises(KafkaRequestError):
         member.consumer.standing()

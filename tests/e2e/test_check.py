@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from redis import Redis
 
 from kworker.config import toml_file
-from kworker.config.model import Config, Idempotency
+from kworker.config.model import Config, IdempotencySettings
 from kworker.errors import ExitCode
 from kworker.instance.group_note import GroupNote
 from kworker.preflight import preflight
@@ -461,7 +461,7 @@ def test_a_start_waits_for_redis(
     config = service()
 
     def found(url: str) -> list[preflight.Finding]:
-        asked = Idempotency(redis=url, key="key")
+        asked = IdempotencySettings(redis=url, key="key")
         return preflight.before_start(config.model_copy(update={"idempotency": asked}))
 
     [away] = found(f"redis://127.0.0.1:{free_port()}/0")

@@ -17,7 +17,7 @@ from kworker.clients.transactions import KafkaTransactor
 from kworker.core import headers as names
 from kworker.core.headers import Envelope
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import Identity
+from kworker.dead_letters.letters import DeadLetterIdentity
 from kworker.dead_letters.resolutions import Resolution, resolved
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.e2e.test_topics import written
@@ -464,7 +464,7 @@ def test_killed_inside_a_transaction_nothing_of_it_is_seen_and_the_next_does_not
     dead_one.produce(Output(desk.requeue, None, b"never", []))
 
     note = Resolution("redriven", "somebody@gone", NOW)
-    dead_one.produce(resolved(f"{name}.dead.state", desk.dead, Identity(*identity), note))
+    dead_one.produce(resolved(f"{name}.dead.state", desk.dead, DeadLetterIdentity(*identity), note))
     dead_one._producer.flush(30)
     assert desk.does("redrive")["done"] == 2
     assert sorted(desk.numbers()) == [0, 1]

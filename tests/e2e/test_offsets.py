@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from kworker.cli.main import run
 from kworker.clients.watch import KafkaWatch
 from kworker.config import toml_file
-from kworker.core.offset_map import Identity, encode, origin_of
+from kworker.core.offset_map import TopicIdentity, encode, origin_of
 from kworker.instance.state_folder import StateFolder
 from kworker.preflight.preflight import ensure_start_offsets
 from tests.support import kafka
@@ -108,7 +108,7 @@ def test_it_shows_a_position_that_is_of_a_former_topic_and_a_reset_is_believed(d
     service = desk.service
     watch = KafkaWatch({"bootstrap.servers": service.bootstrap})
     cluster_id = watch.identities([desk.source], 10.0)[desk.source].cluster_id
-    former = origin_of(Identity(cluster_id, "former"), (desk.source, 0))
+    former = origin_of(TopicIdentity(cluster_id, "former"), (desk.source, 0))
     place = TopicPartition(desk.source, 0, 4, metadata=encode(former, 4, [(5, 7)]))
     kafka.commit(service.bootstrap, service.name, [place])
     row = desk.rows("show")[desk.source, 0]

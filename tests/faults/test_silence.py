@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import At, KafkaConsumer
+from kworker.clients.kafka import KafkaConsumer
 from kworker.core.membership import Absence
+from kworker.core.message import PartitionId
 from tests.support.fault_brokers import Proxied
 from tests.support.kafka import Writer, create_topic, numbered
 from tests.support.kafka_and_twin import CONSUMER
@@ -103,7 +104,7 @@ def test_what_a_killed_member_of_the_newer_protocol_had_is_counted_and_told(
         checked = killed.command("check", "--online")
         assert "group.consumer.session.timeout.ms of the brokers is 45000" in checked.stdout
 
-        def shares() -> list[list[At]]:
+        def shares() -> list[list[PartitionId]]:
             rows = killed.workers().values()
             return [[(t, n) for t, n in row["partitions"] if t == source] for row in rows]
 

@@ -12,7 +12,7 @@ import pytest
 
 from kworker.errors import NotRunning
 from kworker.instance.state_folder import StateFolder, connect
-from kworker.supervisor.control.client import Client, Refused
+from kworker.supervisor.control.client import CommandRefused, ControlClient
 from tests.support.bare_service import Service
 from tests.support.waiting import eventually, repeated
 
@@ -101,7 +101,7 @@ def test_scale_takes_a_number_or_a_difference(service: Service):
     assert service.client.ask("scale", to="-2") == {"processes": 1}
     eventually(lambda: sorted(service.running()) == [0])
     for wrong in ("0", "-1", "99", "some"):
-        with pytest.raises(Refused, match="scale"):
+        with pytest.raises(CommandRefused, match="scale"):
             service.client.ask("scale", to=wrong)
 
 
@@ -117,7 +117,7 @@ def test_restart_tells_when_all_are_replaced(service: Service):
 def test_a_refused_reload_is_78_with_its_lines(service: Service):
     service.serve()
     service.write(settings={"name": "invoices"})
-    with pytest.raises(Refused, match='name: is "orders"') as refused:
+    with pytest.raises(CommandRefused, match='name: is "orders"') as refused:
         service.client.ask("reload")
     assert refused.value.exit_code == 78
 
@@ -130,7 +130,7 @@ def test_dump_names_the_processes_whose_stacks_it_asked_for(service: Service):
 
 def test_nobody_there_is_not_running(tmp_path: Path):
     with pytest.raises(NotRunning, match="is not running"):
-        Client("orders", StateFolder(tmp_path)).ask("status")
+        ControlClient("orders", StateFolder(tmp_path)).ask("status")
 
 
 @pytest.mark.parametrize(

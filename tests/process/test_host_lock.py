@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kworker.instance.host_lock import Holder, address, holder
+from kworker.instance.host_lock import LockHolder, address, holder
 from tests.support.bare_service import Service
 from tests.support.supervisor_driver import read_config
 from tests.support.waiting import eventually
@@ -37,7 +37,7 @@ def copy(tmp_path: Path) -> Iterator[Callable[..., Service]]:
 Copy = Callable[..., Service]
 
 
-def holder_of(service: Service) -> Holder | None:
+def holder_of(service: Service) -> LockHolder | None:
     """The one that has the lock that the service would take."""
     return holder(str(service.folder.parent), read_config(service.folder))
 
@@ -135,7 +135,7 @@ def test_a_restart_in_the_same_folder_takes_the_lock_again(copy: Copy):
     first.send(signal.SIGKILL)
     first.exit_code()
     first.serve()
-    assert holder_of(first) == Holder(first.pid, str(first.folder / "kworker.toml"), alive=True)
+    assert holder_of(first) == LockHolder(first.pid, str(first.folder / "kworker.toml"), alive=True)
 
 
 def test_a_reload_is_not_refused_by_the_lock_of_the_service_itself(copy: Copy):
@@ -157,7 +157,7 @@ def test_peers_that_only_connect_cost_the_holder_nothing(copy: Copy):
     for _ in range(300):
         with socket.socket(socket.AF_UNIX) as peer:
             peer.connect(name)
-    assert holder_of(first) == Holder(first.pid, str(first.folder / "kworker.toml"), alive=True)
+    assert holder_of(first) == LockHolder(first.pid, str(first.folder / "kworker.toml"), alive=True)
     eventually(lambda: supervisor.num_fds() <= fds, what="it has closed them")
     assert eventually(first.running) == before
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from kworker.instance.process_identity import Neighbours, own_life
+from kworker.instance.process_identity import LocalProcesses, own_life
 from tests.support.waiting import eventually
 
 
@@ -22,19 +22,19 @@ def life_of_a_child() -> tuple["subprocess.Popen[str]", str]:
 def test_a_process_is_gone_when_it_has_ended_and_not_before() -> None:
     """Killed, it is gone at once, though nobody has waited for it yet."""
     child, life = life_of_a_child()
-    assert not Neighbours("host").gone(life)
+    assert not LocalProcesses("host").gone(life)
     child.kill()
-    eventually(lambda: Neighbours("host").gone(life), what="the zombie is known to be gone")
+    eventually(lambda: LocalProcesses("host").gone(life), what="the zombie is known to be gone")
     child.communicate()
-    assert Neighbours("host").gone(life)
+    assert LocalProcesses("host").gone(life)
 
 
 def test_another_process_of_the_same_number_is_another_life() -> None:
     """Numbers come again."""
     life = own_life("host")
-    assert not Neighbours("host").gone(life)
+    assert not LocalProcesses("host").gone(life)
     place, _, started = life.rpartition("/")
-    assert Neighbours("host").gone(f"{place}/{int(started) - 1}")
+    assert LocalProcesses("host").gone(f"{place}/{int(started) - 1}")
 
 
 def test_of_another_machine_nothing_is_known() -> None:
@@ -46,7 +46,7 @@ def test_of_another_machine_nothing_is_known() -> None:
         f"{instance}/{machine}/x/{started}",
         "odd",
     ):
-        assert not Neighbours("host").gone(stranger)
+        assert not LocalProcesses("host").gone(stranger)
 
 
 def test_a_life_has_no_blanks() -> None:

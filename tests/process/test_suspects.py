@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from kworker.core.suspects import Suspect
-from kworker.instance.crash_journal import Journal
+from kworker.instance.crash_journal import CrashJournal
 from tests.support.bare_service import Service
 from tests.support.waiting import eventually
 
@@ -17,7 +17,7 @@ QUICK = {"dump_s": 0.2, "term_s": 0.3, "abort_s": 0.5}
 
 def suspects(service: Service) -> dict[int, Suspect]:
     """By offset."""
-    return {s.place[2]: s for s in Journal(service.folder / "suspects").read().values()}
+    return {s.place[2]: s for s in CrashJournal(service.folder / "suspects").read().values()}
 
 
 def replaced(service: Service) -> None:

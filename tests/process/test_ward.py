@@ -9,16 +9,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kworker.config.model import Config, DeadLetter, Kafka, Source, Workers
+from kworker.config.model import (
+    Config,
+    DeadLetterSettings,
+    KafkaSettings,
+    SourceSettings,
+    WorkersSettings,
+)
 from kworker.core.failure import Described, Failure
 from kworker.core.headers import ATTEMPT, SOURCE, Envelope
 from kworker.core.outcome import Failed, Results
 from kworker.core.record import Partition, Record
-from kworker.instance.crash_journal import Journal
+from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.proc import rss_bytes
 from kworker.worker.quarantine.isolated_process import COMMAND
-from kworker.worker.quarantine.quarantine import Ward
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.quarantine.quarantine import Quarantine
+from kworker.worker.topic_limits import TopicLimits
 from tests.support.lines import whole_lines
 from tests.support.records import a_partition, a_record
 from tests.support.service import stop
@@ -91,15 +97,15 @@ class Bench:
             file=folder / "kworker.toml",
             state_dir=folder,
             instance="test",
-            source=Source(topics=["orders"]),
-            kafka=Kafka(common={"bootstrap.servers": "127.0.0.1:1"}),
-            workers=Workers(**{"threads": 4, "concurrency": 8, **workers}),
-            dead_letter=DeadLetter(crash_limit=2),
+            source=SourceSettings(topics=["orders"]),
+            kafka=KafkaSettings(common={"bootstrap.servers": "127.0.0.1:1"}),
+            workers=WorkersSettings(**{"threads": 4, "concurrency": 8, **workers}),
+            dead_letter=DeadLetterSettings(crash_limit=2),
         )
-        self.journal = Journal(folder / "suspects")
-        facts = TopicFacts(["orders.results"])
+        self.journal = CrashJournal(folder / "suspects")
+        facts = TopicLimits(["orders.results"])
         facts.learn({"orders.results": 1000}, {})
-        self.ward = Ward(self.config, folder / "suspects", facts, command=command)
+        self.ward = Quarantine(self.config, folder / "suspects", facts, command=command)
         self.partition = a_partition()
         self.decided: list[Record] = []
         self.cells: set[int] = set()

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.control.client import Client
+from kworker.supervisor.control.client import ControlClient
 from tests.support.lines import whole_lines
 from tests.support.waiting import eventually
 
@@ -25,7 +25,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.client = Client("orders", StateFolder(folder))
+        self.client = ControlClient("orders", StateFolder(folder))
         self.stderr = folder / "stderr"
         self.process: subprocess.Popen[bytes] | None = None
         self._pids: set[int] = set()

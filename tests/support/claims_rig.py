@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from kworker.clients.memory_redis import MemoryRedis, MemoryRedisClaims
-from kworker.core.claim import State
+from kworker.core.claim import ClaimState
 from kworker.core.idempotency import IdOf, id_of
 from kworker.core.outcome import Outcome, Output
 from kworker.core.record import Partition, Record
-from kworker.worker.idempotency.client import GATHER_S, Claimant
-from kworker.worker.idempotency.outbox import Marks
-from kworker.worker.idempotency.prefetch import Pace
-from kworker.worker.idempotency.table import Answers
-from kworker.worker.idempotency.thread import Claiming, ClaimPolicy
+from kworker.worker.idempotency.client import GATHER_S, ClaimClient
+from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.prefetch import ClaimPrefetch
+from kworker.worker.idempotency.table import ClaimAnswers
+from kworker.worker.idempotency.thread import ClaimPolicy, ClaimThread
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.support.records import a_record, outcome_of
 
@@ -32,7 +32,7 @@ class Bench:
     def worker(self, owner: str = "host/1", **settings: Any) -> "Worker":
         return Worker(self, owner, **settings)
 
-    def state(self, event: str) -> State | None:
+    def state(self, event: str) -> ClaimState | None:
         return self.redis.state(PREFIX + event)
 
 
@@ -53,8 +53,8 @@ class Worker:
         self.bench = bench
         self._owner = owner
         self._insisting: set[Record] = set()
-        self.marks = Marks(folder or bench.folder, owner)
-        self.claiming = Claiming(
+        self.marks = RedisOutbox(folder or bench.folder, owner)
+        self.claiming = ClaimThread(
             MemoryRedisClaims(bench.redis, prefix=PREFIX, owner=owner, ttl_s=3600),
             owner=owner,
             id_of=find_id or id_of("key"),
@@ -64,16 +64,18 @@ class Worker:
             suspects=suspects,
             clock=lambda: bench.now,
         )
-        self.claimant = Claimant(self.claiming, Pace(handlers), policy.get("unavailable", "wait"))
+        self.claimant = ClaimClient(
+            self.claiming, ClaimPrefetch(handlers), policy.get("unavailable", "wait")
+        )
 
-    def step(self, passing_s: float = 2 * GATHER_S) -> Answers:
+    def step(self, passing_s: float = 2 * GATHER_S) -> ClaimAnswers:
         """Time passes, what is due is said, and its answers are heard."""
         self.bench.now += passing_s
         self.claiming.turn(0.0)  # what it was handed before
         before = self.claimant.turn(self.bench.now)
         self.claiming.turn(0.0)
         after = self.claimant.turn(self.bench.now)
-        return Answers(
+        return ClaimAnswers(
             duplicates=before.duplicates + after.duplicates,
             busy=before.busy + after.busy,
             ended=before.ended + after.ended,
@@ -86,7 +88,7 @@ class Worker:
         while self.bench.now < until:
             self.step(1.0)
 
-    def ask(self, *records: Record) -> Answers:
+    def ask(self, *records: Record) -> ClaimAnswers:
         """Asks, and hears the answers."""
         self.claimant.ask(records)
         return self.step()
@@ -127,5 +129,5 @@ def with_outcome(record: Record, outcome: Outcome | list[Output] | None) -> Reco
     return record
 
 
-def busy(answers: Answers) -> list[Record]:
+def busy(answers: ClaimAnswers) -> list[Record]:
     return [record for record, _ in answers.busy]

@@ -4,16 +4,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clients.memory import MemoryConsumer, MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
-from kworker.core.message import Fields, Headers
-from kworker.delay.assignment import Heads
+from kworker.core.message import Fields, Headers, PartitionId
+from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
 from kworker.delay.heads import HoldPolicy
 from kworker.delay.loop import DelayLoop
 from kworker.delay.routes import Routes
-from kworker.worker.publish.in_doubt import FencePolicy, Fences
+from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
 
 PATTERN = r"^orders[.]retry[.][1-9][0-9]*(ms|s|m|h)$"
 DELAYS_MS = {"orders.retry.1s": 1_000, "orders.retry.10s": 10_000}
@@ -40,7 +40,7 @@ class Watching:
     def __init__(self, kafka: MemoryKafka) -> None:
         self._kafka = kafka
         self._asked: list[str] = []
-        self._ends: list[At] = []
+        self._ends: list[PartitionId] = []
         self._facts: list[str] = []
 
     def ask_facts(self, topics: Iterable[str]) -> None:
@@ -52,10 +52,10 @@ class Watching:
         limits = {name: topic.max_message_bytes for name, topic in there.items()}
         return (limits, {name: len(topic.logs) for name, topic in there.items()}) if asked else None
 
-    def ask_ends(self, partitions: Iterable[At]) -> None:
+    def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
         self._ends = list(partitions)
 
-    def ends(self) -> dict[At, int] | None:
+    def ends(self) -> dict[PartitionId, int] | None:
         asked, self._ends = self._ends, []
         return {at: self._kafka.log(at).high for at in asked} or None
 
@@ -75,7 +75,7 @@ class Member(MemoryConsumer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.paused: set[At] = set()
+        self.paused: set[PartitionId] = set()
         self.handed = 0
 
     def take(self, most: int, timeout_s: float) -> list[Any]:
@@ -83,11 +83,11 @@ class Member(MemoryConsumer):
         self.handed += sum(1 for raw in batch if raw.error() is None)
         return batch
 
-    def pause(self, partitions: Iterable[At]) -> None:
+    def pause(self, partitions: Iterable[PartitionId]) -> None:
         self.paused.update(partitions)
         super().pause(partitions)
 
-    def resume(self, partitions: Iterable[At]) -> None:
+    def resume(self, partitions: Iterable[PartitionId]) -> None:
         self.paused.difference_update(partitions)
         super().resume(partitions)
 
@@ -112,7 +112,7 @@ class DelayBench:
         self.committed_before_doubt = False
         self.forwarder = Forwarder(lambda: Doubtful(self, name))
         properties = {"group.id": "orders.delay", "enable.partition.eof": True}
-        self.heads = Heads(
+        self.heads = DelayAssignment(
             lambda heads: Member(kafka, {**properties, "group.instance.id": name}, heads),
             lambda topic: {**DELAYS_MS, **RETIRED_MS}[topic],
             hold or HoldPolicy(1000, 1 << 20),
@@ -124,7 +124,7 @@ class DelayBench:
             self.forwarder,
             Watching(kafka),
             Routes(REQUEUE, DEAD, delays),
-            Fences(name, FencePolicy(limit_s=30.0), began),
+            FencingJudge(name, FencePolicy(limit_s=30.0), began),
             lambda: clocks.now_s,
             lambda: clocks.wall_ms,
         )
@@ -166,7 +166,7 @@ class Doubtful(MemoryTransactor):
 
 
 def _in_doubt() -> None:
-    raise Refused("the commit took 60 s", passing=True)
+    raise KafkaRequestError("the commit took 60 s", passing=True)
 
 
 def broker(clocks: Clocks, partitions: int = 2) -> MemoryKafka:

@@ -14,7 +14,7 @@ from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.message import Message
 from kworker.worker.handlers.forked import ForkGuard
 from kworker.worker.handlers.results import ResultEncoder
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.component.test_pools import HANDS, KINDS, SIZE, Work
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
@@ -47,7 +47,7 @@ class Forking(Work):
 kind, path = sys.argv[1:]
 slot = Scoreboard(1, HANDS).slots[0]
 slot.write_text(Text(known=(("orders", 0),)))
-facts = TopicFacts(["results"])
+facts = TopicLimits(["results"])
 facts.learn({"results": 1000}, {"results": 1})
 work = Forking(Path(path))
 work.release()

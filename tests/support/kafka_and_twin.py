@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kworker.clients.kafka import At, KafkaConsumer, KafkaProducer, Listener
+from kworker.clients.kafka import KafkaConsumer, KafkaProducer, Listener
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import transactional
-from kworker.core.message import Headers
-from kworker.core.offset_map import Identity
+from kworker.core.message import Headers, PartitionId
+from kworker.core.offset_map import TopicIdentity
 from tests.support.kafka import change_topic
 from tests.support.waiting import eventually
 
@@ -55,7 +55,7 @@ class Cluster(Protocol):
     def trim(self, topic: str, partition: int, before: int) -> None: ...
     def change(self, topic: str, **config: str) -> None: ...
     def make_again(self, topic: str) -> None: ...
-    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]: ...
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]: ...
     def consumer(self, listener: Listener, group: str, **properties: Any) -> Any: ...
     def producer(self, **properties: Any) -> Any: ...
     def transactor(self, transactional_id: str) -> Any: ...
@@ -93,7 +93,7 @@ class Twin:
         self.kafka.delete(topic)
         self.kafka.create(topic)
 
-    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:
         return self.kafka.identities(topics, timeout_s)
 
     def consumer(self, listener: Listener, group: str, **properties: Any) -> MemoryConsumer:
@@ -153,7 +153,7 @@ class Real:
         eventually(lambda: topic not in self._admin.list_topics(timeout=10).topics)
         self._admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
 
-    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, Identity]:
+    def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:
         return KafkaWatch(self._common).identities(topics, timeout_s)
 
     def consumer(self, listener: Listener, group: str, **properties: Any) -> KafkaConsumer:
@@ -182,7 +182,7 @@ def _dotted(properties: dict[str, Any]) -> dict[str, Any]:
     return {name.replace("_", "."): value for name, value in properties.items()}
 
 
-def sized(partitions: Iterable[At]) -> dict[str, int]:
+def sized(partitions: Iterable[PartitionId]) -> dict[str, int]:
     """How many partitions of each topic."""
     counts: dict[str, int] = {}
     for topic, _ in partitions:

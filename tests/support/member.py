@@ -5,8 +5,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kworker.clients.kafka import LOST, At, Trouble, trouble_of
-from kworker.core.message import RawMessage
+from kworker.clients.kafka import LOST, ConsumerEvent, trouble_of
+from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 from tests.support.kafka_and_twin import Cluster
 from tests.support.waiting import eventually
@@ -33,22 +33,22 @@ class Member:
         **properties: Any,
     ) -> None:
         """One that `insists` on a position begins nowhere without."""
-        self.owned: list[At] = []
+        self.owned: list[PartitionId] = []
         self.told: list[tuple[str, Any]] = []  # what the listener heard, in order
         self.records: list[RawMessage] = []
-        self.ends: list[tuple[At, int]] = []
-        self.troubles: list[tuple[Trouble, str]] = []
-        self.commit_on_revoke: dict[At, Committed] = {}
+        self.ends: list[tuple[PartitionId, int]] = []
+        self.troubles: list[tuple[ConsumerEvent, str]] = []
+        self.commit_on_revoke: dict[PartitionId, Committed] = {}
         self._wait_s = cluster.wait_s
         self._reads = reads
         self._insists = insists
-        self._resume: list[At] = []
+        self._resume: list[PartitionId] = []
         self.consumer = cluster.consumer(self, group or new_group(), **properties)
         self.consumer.subscribe(topics)
 
     # -- the listener -----------------------------------------------------------------
 
-    def assigned(self, partitions: list[At]) -> None:
+    def assigned(self, partitions: list[PartitionId]) -> None:
         self.told.append(("assigned", sorted(partitions)))
         held = self.consumer.positions(partitions, 10.0) if partitions else {}
         none = LOST if self._insists else None
@@ -56,20 +56,20 @@ class Member:
         self.owned = sorted({*self.owned, *partitions})
         self._resume += list(partitions) if self._reads else []
 
-    def revoked(self, partitions: list[At]) -> None:
+    def revoked(self, partitions: list[PartitionId]) -> None:
         self.told.append(("revoked", sorted(partitions)))
         if positions := {a: p for a, p in self.commit_on_revoke.items() if a in partitions}:
             self.consumer.commit_now(positions)
         self._drop(partitions)
 
-    def lost(self, partitions: list[At]) -> None:
+    def lost(self, partitions: list[PartitionId]) -> None:
         self.told.append(("lost", sorted(partitions)))
         self._drop(partitions)
 
     def committed(self, error: str | None) -> None:
         self.told.append(("committed", error))
 
-    def _drop(self, partitions: list[At]) -> None:
+    def _drop(self, partitions: list[PartitionId]) -> None:
         self.consumer.unassign(partitions)
         self.owned = [at for at in self.owned if at not in partitions]
 
@@ -92,7 +92,7 @@ class Member:
     def _sort_in(self, raw: RawMessage) -> None:
         if raw.error() is None:
             self.records.append(raw)
-        elif (trouble := trouble_of(raw)) is Trouble.END:
+        elif (trouble := trouble_of(raw)) is ConsumerEvent.END:
             self.ends.append(((raw.topic(), raw.partition()), raw.offset()))
         else:
             self.troubles.append((trouble, raw.topic()))

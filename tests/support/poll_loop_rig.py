@@ -7,40 +7,40 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
-from kworker.core.message import RawMessage
-from kworker.core.offset_map import Committed, Identity
+from kworker.core.message import PartitionId, RawMessage
+from kworker.core.offset_map import Committed, TopicIdentity
 from kworker.core.outcome import Failed, Outcome, Output
 from kworker.core.record import Partition, Record
-from kworker.instance.rejections import Refusals
-from kworker.replay.ranges import Course, StretchConsumer
+from kworker.instance.rejections import Rejections
+from kworker.replay.ranges import OffsetRanges, RangeConsumer
 from kworker.worker.assignment import Identify
 from kworker.worker.dispatch import Dispatch, Pool
-from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.thread_pool import Take
-from kworker.worker.idempotency.client import Claimant
+from kworker.worker.idempotency.client import ClaimClient
 from kworker.worker.intake import IntakePolicy
-from kworker.worker.poll_loop import Poller
-from kworker.worker.publish.at_least_once import AtLeastOnce, Settling
+from kworker.worker.poll_loop import PollLoop
+from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee
 from kworker.worker.publish.committer import CommitPolicy, Committer
-from kworker.worker.publish.exactly_once import Begin, ExactlyOnce
-from kworker.worker.publish.in_doubt import FencePolicy, Fences
-from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.exactly_once import ExactlyOnce, RunInBackground
+from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
+from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.producer_sizes import SizedProperties
 from kworker.worker.publish.publisher import Publisher
 from kworker.worker.publish.transactor import TransactionPolicy
-from kworker.worker.quarantine.quarantine import Ward
-from kworker.worker.retries.dead_letter_limit import Breaker, BreakerPolicy
-from kworker.worker.retries.decider import Triage
-from kworker.worker.retries.outputs import Letters
+from kworker.worker.quarantine.quarantine import Quarantine
+from kworker.worker.retries.dead_letter_limit import DeadLetterLimit, DeadLetterLimitPolicy
+from kworker.worker.retries.decider import RetryDecider
+from kworker.worker.retries.outputs import FailureOutputs
 from kworker.worker.retries.policy import RetryPolicy
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.support.records import outcome_of
 
 GROUP = "orders"
@@ -72,7 +72,7 @@ class Clock:
         return self.now
 
 
-class SteppedEnded(Ended):
+class SteppedEnded(CompletionQueue):
     """Waiting for an outcome takes no time but the clock's, and lets the test act meanwhile."""
 
     def __init__(self, clock: Clock) -> None:
@@ -161,12 +161,14 @@ class Straggling(MemoryConsumer):
         late, self.late = self.late, ()
         return [*late, *batch]
 
-    def positions(self, partitions: Iterable[At], timeout_s: float) -> dict[At, Committed | None]:
+    def positions(
+        self, partitions: Iterable[PartitionId], timeout_s: float
+    ) -> dict[PartitionId, Committed | None]:
         if self._group.pending:
             self.unstable()
         return super().positions(partitions, timeout_s)
 
-    def assign(self, positions: Mapping[At, int | None]) -> None:
+    def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
         super().assign(positions)
         self.late, self.late_by_assignment = self.late_by_assignment, ()
 
@@ -176,7 +178,7 @@ def at_once(call: Callable[[], Any]) -> "Future[Any]":
     future: Future[Any] = Future()
     try:
         future.set_result(call())
-    except Refused as refused:
+    except KafkaRequestError as refused:
         future.set_exception(refused)
     return future
 
@@ -195,21 +197,21 @@ class Bench:
         ordering: Ordering = "key",
         static: str = "",
         retry: RetryPolicy | None = None,
-        breaker: BreakerPolicy | None = None,
+        breaker: DeadLetterLimitPolicy | None = None,
         held: int = 5000,
         max_age_s: float | None = None,
         state_dir: Path | None = None,
-        claimant: Claimant | None = None,
+        claimant: ClaimClient | None = None,
         tells_dead: bool = False,
-        course: Course | None = None,
+        course: OffsetRanges | None = None,
         transactional: str = "",
         transactor: Callable[[MemoryTransactor], Any] = lambda transactor: transactor,
-        begin: Begin = at_once,
+        begin: RunInBackground = at_once,
         identify: Identify | None = None,
-        had: Mapping[At, str] | None = None,
+        had: Mapping[PartitionId, str] | None = None,
         crowded_records: int = 250,
         pool: Pool | None = None,
-        ward: Ward | None = None,
+        ward: Quarantine | None = None,
         began: float = -math.inf,
     ) -> None:
         """`transactional` is the id of one that settles exactly once; `pool` runs by itself.
@@ -222,7 +224,7 @@ class Bench:
         for own in OWN:
             if kafka.topic(own) is None:
                 kafka.create(own, 2)
-        self.facts = TopicFacts([RESULTS, *OWN])
+        self.facts = TopicLimits([RESULTS, *OWN])
         self.learn()
         sized = SizedProperties({}, self.facts)
         self.pool = SteppedPool(self.clock, hands)
@@ -234,7 +236,7 @@ class Bench:
 
         def consumer(listener: Any) -> Any:
             made.append(Straggling(kafka, properties, listener))
-            return StretchConsumer(made[0], listener, course) if course else made[0]
+            return RangeConsumer(made[0], listener, course) if course else made[0]
 
         lanes, flow = (
             Lanes(ordering),
@@ -244,22 +246,24 @@ class Bench:
             pool=pool or self.pool,
             lanes=lanes,
             flow=flow,
-            triage=Triage(
+            triage=RetryDecider(
                 retry or RetryPolicy(DELAYS_S),
-                Letters(retry_topic, DEAD, self.facts, REPLAY if course else "", REQUEUE),
-                Breaker(breaker) if breaker else None,
+                FailureOutputs(retry_topic, DEAD, self.facts, REPLAY if course else "", REQUEUE),
+                DeadLetterLimit(breaker) if breaker else None,
                 lambda topic: topic,
                 self.clock,
             ),
-            refusals=Refusals(state_dir or Path("/nonexistent")),
+            refusals=Rejections(state_dir or Path("/nonexistent")),
             ward=ward,
             claimant=claimant,
             tells_dead=lambda _topic: tells_dead,
             clock=self.clock,
         )
-        backlog = Backlog(BacklogPolicy(1 << 20, records_max=1000), self.facts)
+        backlog = Outbox(OutboxPolicy(1 << 20, records_max=1000), self.facts)
 
-        def settling(client: Any, committer: Committer, owned: Mapping[At, Partition]) -> Settling:
+        def settling(
+            client: Any, committer: Committer, owned: Mapping[PartitionId, Partition]
+        ) -> DeliveryGuarantee:
             if not transactional:
                 publisher = Publisher(
                     lambda: MemoryProducer(kafka, sized.properties()),
@@ -273,12 +277,12 @@ class Bench:
                 return transactor(made)
 
             policy = TransactionPolicy(again_s=(0.0, 0.0), rest_s=0.0)
-            fences = Fences(transactional, FencePolicy(LIMIT_S, rest_s=0.0), began)
+            fences = FencingJudge(transactional, FencePolicy(LIMIT_S, rest_s=0.0), began)
             return ExactlyOnce(
                 make, client, committer, owned, backlog, policy, fences, begin, sized.outdated
             )
 
-        self.poller = Poller(
+        self.poller = PollLoop(
             consumer=consumer,
             identify=identify or (kafka.identities if course is None else None),
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
@@ -307,7 +311,7 @@ class Bench:
         self.facts.doubted = False
 
     @property
-    def owned(self) -> list[At]:
+    def owned(self) -> list[PartitionId]:
         return sorted(self.poller.assignment.partitions)
 
     def turn(self, count: int = 1) -> None:
@@ -351,7 +355,7 @@ class Bench:
         self.consumer.expire()
 
 
-def nobody_tells(_topics: Collection[str], _timeout_s: float) -> dict[str, Identity]:
+def nobody_tells(_topics: Collection[str], _timeout_s: float) -> dict[str, TopicIdentity]:
     return {}
 
 

@@ -20,7 +20,7 @@ from kworker.config.client_properties import admin_properties
 from kworker.config.topics import SETTINGS, plan
 from kworker.errors import KworkerError
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.control.client import Client
+from kworker.supervisor.control.client import ControlClient
 from tests.support import kafka, recorded
 from tests.support.ledgers import At, Fault, FaultLedger, lines, now_ns, of_process
 from tests.support.waiting import eventually
@@ -91,7 +91,7 @@ class Service:
         self.faults = FaultLedger(folder / "faults")
         self.process: subprocess.Popen[bytes] | None = None
         self._command = (sys.executable, "-c", f"{prelude}\n{MAIN}")
-        self._client = Client(self.name, StateFolder(folder / "state"))
+        self._client = ControlClient(self.name, StateFolder(folder / "state"))
         self.ledger.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         self.write_handlers(handlers)

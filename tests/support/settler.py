@@ -6,26 +6,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import At
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
+from kworker.core.message import PartitionId
 from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record
-from kworker.instance.rejections import Refusals
+from kworker.instance.rejections import Rejections
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.intake import IntakePolicy
-from kworker.worker.poll_loop import Poller
-from kworker.worker.publish.at_least_once import AtLeastOnce, Settling
+from kworker.worker.poll_loop import PollLoop
+from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee
 from kworker.worker.publish.committer import CommitPolicy, Committer
 from kworker.worker.publish.exactly_once import ExactlyOnce
-from kworker.worker.publish.in_doubt import FencePolicy, Fences
-from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
+from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.publisher import Publisher
 from kworker.worker.publish.transactor import TransactionPolicy
-from kworker.worker.retries.decider import Triage
-from kworker.worker.retries.outputs import Letters
+from kworker.worker.retries.decider import RetryDecider
+from kworker.worker.retries.outputs import FailureOutputs
 from kworker.worker.retries.policy import RetryPolicy
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.support.kafka_and_twin import Cluster
 from tests.support.poll_loop_rig import LIMIT_S, Clock, SteppedPool
 
@@ -64,7 +64,7 @@ class Settler:
         **properties: Any,
     ) -> None:
         clock = WallClock()
-        facts = TopicFacts([dead])
+        facts = TopicLimits([dead])
         facts.learn({dead: 1_000_000}, {dead: 1})
         self.pool = SteppedPool(clock, HANDS)
         lanes, flow = Lanes("key"), Flow(FlowPolicy(HANDS, 1 << 20))
@@ -72,37 +72,39 @@ class Settler:
             pool=self.pool,
             lanes=lanes,
             flow=flow,
-            triage=Triage(
+            triage=RetryDecider(
                 RetryPolicy(()),
-                Letters(lambda _: "retry", dead, facts),
+                FailureOutputs(lambda _: "retry", dead, facts),
                 None,
                 lambda topic: topic,
             ),
-            refusals=Refusals(Path("/nonexistent")),
+            refusals=Rejections(Path("/nonexistent")),
             ward=None,
             claimant=None,
             tells_dead=lambda _topic: False,
             clock=clock,
         )
-        backlog = Backlog(BacklogPolicy(1 << 24, records_max=1000, retry_s=0.3))
+        backlog = Outbox(OutboxPolicy(1 << 24, records_max=1000, retry_s=0.3))
         made: list[Any] = []
 
         def consumer(listener: Any) -> Any:
             made.append(cluster.consumer(listener, group, **properties))
             return made[0]
 
-        def settling(client: Any, committer: Committer, owned: Mapping[At, Partition]) -> Settling:
+        def settling(
+            client: Any, committer: Committer, owned: Mapping[PartitionId, Partition]
+        ) -> DeliveryGuarantee:
             def make() -> Any:
                 return wrap(cluster.transactor(name))
 
             if not once:
                 publisher = Publisher(cluster.producer, backlog)
                 return AtLeastOnce(publisher, committer, owned, backlog)
-            fencing = Fences(name, fences, clock() if young else -math.inf)
+            fencing = FencingJudge(name, fences, clock() if young else -math.inf)
             policy = TransactionPolicy()
             return ExactlyOnce(make, client, committer, owned, backlog, policy, fencing)
 
-        self.poller = Poller(
+        self.poller = PollLoop(
             consumer=consumer,
             identify=cluster.identities,
             committer=lambda client: Committer(
@@ -121,7 +123,7 @@ class Settler:
         self.consumer.subscribe([source])
 
     @property
-    def owned(self) -> list[At]:
+    def owned(self) -> list[PartitionId]:
         return sorted(self.poller.assignment.partitions)
 
     def turn(self) -> None:

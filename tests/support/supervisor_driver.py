@@ -25,25 +25,33 @@ from types import FrameType
 from typing import Any
 
 from kworker import log
-from kworker.config.model import Config, Kafka, Log, Source, Spark, Table, Workers
+from kworker.config.model import (
+    Config,
+    KafkaSettings,
+    LogSettings,
+    SourceSettings,
+    SparkSettings,
+    TableSettings,
+    WorkersSettings,
+)
 from kworker.core.phase import Phase
 from kworker.core.restart import RestartPolicy
 from kworker.core.wear import WearPolicy
 from kworker.errors import ConfigError, ExitCode, KworkerError
 from kworker.instance import host_lock
-from kworker.instance.crash_journal import Journal
+from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.supervisor.limits import Limits
-from kworker.supervisor.preflight_child import Report
-from kworker.supervisor.service import Parts
+from kworker.supervisor.preflight_child import PreflightReport
+from kworker.supervisor.service import Wiring
 from kworker.supervisor.supervisor import Supervisor
 
 
 def main(folder: Path, ready_fd: int | None = None) -> int:
     """The exit code of the supervisor."""
-    log.configure(Log(format="json"))
+    log.configure(LogSettings(format="json"))
     config = read_config(folder)
-    parts = Parts(
+    parts = Wiring(
         body=fake_worker,
         delay=fake_delay,
         preflight=lambda _: preflight(folder),
@@ -58,20 +66,20 @@ def main(folder: Path, ready_fd: int | None = None) -> int:
         return error.exit_code
 
 
-def preflight(folder: Path) -> Report:
+def preflight(folder: Path) -> PreflightReport:
     """The report that the test wants, or none."""
     wanted = _read(folder / "preflight.json")
     if "crash" in wanted:
         os.kill(os.getpid(), wanted["crash"])
     if "hang" in wanted:
         select.select([], [], [])
-    report = Report(**{"cluster": str(folder), **wanted})
+    report = PreflightReport(**{"cluster": str(folder), **wanted})
     if "cluster" in wanted:
         _tell_of_twins(read_config(folder), report)
     return report
 
 
-def _tell_of_twins(config: Config, report: Report) -> None:
+def _tell_of_twins(config: Config, report: PreflightReport) -> None:
     """As the real one does, but for what Kafka would tell."""
     from kworker.preflight import second_copy  # with a client of Kafka's
 
@@ -92,10 +100,12 @@ def read_config(folder: Path) -> Config:
         name=settings.pop("name", "orders"),
         state_dir=folder,
         instance=settings.pop("instance", "test"),
-        source=Source(topics=["orders"]),
-        kafka=Kafka(common={"bootstrap.servers": "127.0.0.1:1"}),
-        spark=Spark(tables=[Table(name="t", path=str(folder / "t"))]) if spark else None,
-        workers=Workers(**{**workers, **settings}),
+        source=SourceSettings(topics=["orders"]),
+        kafka=KafkaSettings(common={"bootstrap.servers": "127.0.0.1:1"}),
+        spark=SparkSettings(tables=[TableSettings(name="t", path=str(folder / "t"))])
+        if spark
+        else None,
+        workers=WorkersSettings(**{**workers, **settings}),
         handler="handlers:notify",
         file=folder / "kworker.toml",
     )
@@ -115,7 +125,7 @@ def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
     with (config.state_dir / "births").open("a") as births:
         births.write(f"{slot.number} {os.getpid()} {time.monotonic()}\n")
     if behaviour.get("tell_suspects"):
-        known = Journal(config.state_dir / "suspects").read()
+        known = CrashJournal(config.state_dir / "suspects").read()
         (config.state_dir / "known_at_birth").write_text(json.dumps(sorted(known)))
     if behaviour.get("tell_environment"):
         (config.state_dir / "environment").write_text("\n".join(os.environ))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kworker.clients.admin import Admin
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clients.reader import TopicReader
 from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import admin_properties, producer_properties, transactional
@@ -105,7 +105,7 @@ def resolver(found: Access, how: How, to: Requeue | Elsewhere | None) -> Resolve
     name = f"{config.name}.redrive"
     try:
         transactor = KafkaTransactor({**properties, **own}, name, timeout_s=TIMEOUT_S)
-    except Refused as error:
+    except KafkaRequestError as error:
         raise ConfigError(f"kafka: {error}") from None
     state, dead = config.dead_state_topic, config.dead_letter.topic
     return Resolver(transactor, Signature(state, dead, how, whoami(), name))

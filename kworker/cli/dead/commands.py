@@ -23,9 +23,9 @@ from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.core import headers as names
-from kworker.dead_letters.letters import DeadLetter, Group, Selection, grouped
+from kworker.dead_letters.letters import DeadLetter, DeadLetterGroup, Selection, grouped
 from kworker.dead_letters.lines import as_data, as_line
-from kworker.dead_letters.repair import Pace, Step, Tally, Work, fresh, unresolved
+from kworker.dead_letters.repair import RateLimit, RepairPlan, RepairStep, Tally, fresh, unresolved
 from kworker.dead_letters.resolutions import Resolution, Resolutions
 from kworker.errors import KworkerError, UsageError
 
@@ -91,7 +91,7 @@ def _rows(
 
 
 def _print_list(
-    groups: Sequence[Group], topic: str, tally: Tally, *, all_: bool, as_json: bool
+    groups: Sequence[DeadLetterGroup], topic: str, tally: Tally, *, all_: bool, as_json: bool
 ) -> None:
     count = sum(group.count for group in groups)
     now = now_ms()
@@ -169,10 +169,10 @@ def redrive(
 
     loaded = toml_file.load(config)
     selection = options.selection(positions, select, now_ms())
-    pace = Pace(options.rate(rate))
+    pace = RateLimit(options.rate(rate))
     with access(loaded, to) as found:
         where, bytes_max = target(found, to)
-        work = Work("redriven", selection, where, bytes_max, limit, pace)
+        work = RepairPlan("redriven", selection, where, bytes_max, limit, pace)
         perform(found, work, as_json=as_json, dry_run=dry_run)
 
 
@@ -199,7 +199,7 @@ def discard(
     if everything == bool(selection):
         raise UsageError("say which: positions, --select reason=…, or --everything alone")
     with access(loaded) as found:
-        perform(found, Work("discarded", selection), as_json=as_json, dry_run=dry_run)
+        perform(found, RepairPlan("discarded", selection), as_json=as_json, dry_run=dry_run)
 
 
 @app.command()
@@ -269,23 +269,23 @@ def import_(
     passed, so the same file again does nothing twice.
     """
     from kworker.cli.dead.access import access
-    from kworker.cli.dead.repair import Report, Watch, resolve
+    from kworker.cli.dead.repair import RepairProgress, RepairReport, resolve
     from kworker.dead_letters.import_file import EditedFile
 
     loaded = toml_file.load(config)
-    pace = Pace(options.rate(rate))
+    pace = RateLimit(options.rate(rate))
     with access(loaded) as found:
         requeue = found.requeue()
         edited = EditedFile(file, requeue, found.bytes_max(requeue.topic))
         count = edited.check(found.dead)
-        report = Report("imported", requeue, Tally(), as_json)
+        report = RepairReport("imported", requeue, Tally(), as_json)
 
-        def steps(resolutions: Resolutions, watch: Watch) -> Iterator[Step]:
+        def steps(resolutions: Resolutions, watch: RepairProgress) -> Iterator[RepairStep]:
             lines = watch(edited.steps(found.dead.topic))
             return fresh(lines, resolutions, report.tally)
 
         if dry_run:
-            report.tally.done = sum(1 for _ in steps(found.dead.resolutions(), Watch()))
+            report.tally.done = sum(1 for _ in steps(found.dead.resolutions(), RepairProgress()))
             report.would_be([])
         else:
             resolve(found, report, pace, count, steps)

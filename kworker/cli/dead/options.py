@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kworker.core.headers import SourcePosition
 from kworker.core.times import parse_time
-from kworker.dead_letters.letters import Place, Selection, SourcePlace
+from kworker.dead_letters.letters import DeadLetterPosition, Selection
 from kworker.errors import UsageError
 
 _NEXT = re.compile(r",(?=\w+=)")  # between two conditions, for a key may have commas
@@ -49,8 +50,8 @@ def selection(positions: Iterable[str] | None, select: Iterable[str] | None, now
         conditions["since_ms"] = _since(conditions.pop("since"), now)
     places = [_position(text) for text in positions or ()]
     return Selection(
-        places=frozenset(each for each in places if isinstance(each, Place)),
-        sources=frozenset(each for each in places if not isinstance(each, Place)),
+        places=frozenset(each for each in places if isinstance(each, DeadLetterPosition)),
+        sources=frozenset(each for each in places if not isinstance(each, DeadLetterPosition)),
         **conditions,
     )
 
@@ -73,12 +74,12 @@ def _since(text: str, now: int) -> int:
         raise UsageError(f"--select since: {error}") from None
 
 
-def _position(text: str) -> Place | SourcePlace:
+def _position(text: str) -> DeadLetterPosition | SourcePosition:
     *topic, partition, offset = ["", *text.split(":")][-4:]
     numbers = [int(each) for each in (partition, offset) if each.isascii() and each.isdigit()]
     match topic, numbers:
         case [""], [of, at]:
-            return Place(of, at)
+            return DeadLetterPosition(of, at)
         case ["", str(name)], [of, at] if name:
             return name, of, at
     raise UsageError(f'expected {_PLACE_FORMS}, got "{text}"')

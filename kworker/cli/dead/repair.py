@@ -12,8 +12,8 @@ import typer
 from kworker.cli.dead import view
 from kworker.cli.dead.access import Access, resolver
 from kworker.clock import now_ms
-from kworker.dead_letters.letters import Group, grouped
-from kworker.dead_letters.repair import Elsewhere, Pace, Requeue, Step, Tally, Work
+from kworker.dead_letters.letters import DeadLetterGroup, grouped
+from kworker.dead_letters.repair import Elsewhere, RateLimit, RepairPlan, RepairStep, Requeue, Tally
 from kworker.dead_letters.resolutions import How, Resolutions
 from kworker.dead_letters.resolver import Stop, alone, run
 from kworker.errors import ExitCode
@@ -23,22 +23,22 @@ T = TypeVar("T")
 _INTERRUPTED = 130  # as a shell says it of a command that Ctrl-C ended
 
 
-class Watch:
+class RepairProgress:
     """Lets things pass that are read: shown on a terminal, and ending when a person wants it."""
 
-    def __init__(self, stop: Stop | None = None, shown: view.Reading | None = None) -> None:
+    def __init__(self, stop: Stop | None = None, shown: view.ReadingProgress | None = None) -> None:
         self._stop = stop or Stop()
-        self._shown = shown or view.Reading()
+        self._shown = shown or view.ReadingProgress()
 
     def __call__(self, items: Iterable[T]) -> Iterator[T]:
         return self._shown.of(self._stop.until(items))
 
 
-StepsOf = Callable[[Resolutions, Watch], Iterator[Step]]
+StepsOf = Callable[[Resolutions, RepairProgress], Iterator[RepairStep]]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RepairReport:
     """What a command tells of its end."""
 
     how: How
@@ -62,7 +62,7 @@ class Report:
         if self.tally.left:
             raise typer.Exit(ExitCode.FAILURE)
 
-    def would_be(self, groups: list[Group]) -> None:
+    def would_be(self, groups: list[DeadLetterGroup]) -> None:
         """Of a dry run; the tally's `done` is what it would be."""
         view.say(self.misses())
         if self.as_json:
@@ -93,13 +93,13 @@ class Report:
         typer.echo(json.dumps({"how": self.how, "to": to, **asdict(self.tally), **more}))
 
 
-def perform(found: Access, work: Work, *, as_json: bool, dry_run: bool) -> None:
+def perform(found: Access, work: RepairPlan, *, as_json: bool, dry_run: bool) -> None:
     """Does it with the dead letters that are chosen, and tells. Raises as `resolve`, and Exit."""
     misses = partial(found.dead.met.misses, work.selection)
-    report = Report(work.how, work.to, Tally(), as_json, misses)
+    report = RepairReport(work.how, work.to, Tally(), as_json, misses)
     spans = found.dead.spans(work.selection)
 
-    def steps(resolutions: Resolutions, watch: Watch) -> Iterator[Step]:
+    def steps(resolutions: Resolutions, watch: RepairProgress) -> Iterator[RepairStep]:
         letters = watch(found.dead.letters(spans))
         return map(work.step, work.chosen(letters, resolutions, report.tally))
 
@@ -112,7 +112,9 @@ def perform(found: Access, work: Work, *, as_json: bool, dry_run: bool) -> None:
         resolve(found, report, work.pace, sum(map(len, spans.values())), steps)
 
 
-def resolve(found: Access, report: Report, pace: Pace, total: int, steps_of: StepsOf) -> None:
+def resolve(
+    found: Access, report: RepairReport, pace: RateLimit, total: int, steps_of: StepsOf
+) -> None:
     """Takes the steps, of about `total` records to read, and reports.
 
     Raises AlreadyRunning, Unreachable, and Exit.
@@ -123,6 +125,6 @@ def resolve(found: Access, report: Report, pace: Pace, total: int, steps_of: Ste
         writer.open()
         resolutions = found.dead.resolutions()
         with view.reading(total, report.how) as shown:
-            steps = steps_of(resolutions, Watch(stop, shown))
+            steps = steps_of(resolutions, RepairProgress(stop, shown))
             report.tally.done = run(steps, writer, pace, stop, shown.done)
     report.done(interrupted=stop.asked)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kworker.core import headers as names
 from kworker.core.times import ago, iso
-from kworker.dead_letters.letters import DeadLetter, Group
+from kworker.dead_letters.letters import DeadLetter, DeadLetterGroup
 from kworker.dead_letters.resolutions import Resolution
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def say(notes: Iterable[str]) -> None:
         print(f"kworker: {printable(note)}", file=sys.stderr)
 
 
-def print_groups(groups: Sequence[Group], now: int, *, resolved: bool) -> None:
+def print_groups(groups: Sequence[DeadLetterGroup], now: int, *, resolved: bool) -> None:
     """`resolved`: how many of them are, too."""
     from rich.console import Console
     from rich.table import Column, Table
@@ -56,7 +56,7 @@ def _cell(text: str) -> Any:
     return Text(printable(text).replace("\n", " "))
 
 
-def group_data(group: Group, now: int) -> dict[str, Any]:
+def group_data(group: DeadLetterGroup, now: int) -> dict[str, Any]:
     return {
         "reason": group.reason,
         "exception": group.exception,
@@ -156,7 +156,7 @@ def printable(text: str) -> str:
     return "".join(shown)
 
 
-class Reading:
+class ReadingProgress:
     """Shows on a terminal how far a reading is, and how many were done; without one, nothing."""
 
     def __init__(self, progress: "Progress | None" = None, total: int = 0) -> None:
@@ -178,10 +178,10 @@ class Reading:
 
 
 @contextmanager
-def reading(total: int, what: str = "") -> Iterator[Reading]:
+def reading(total: int, what: str = "") -> Iterator[ReadingProgress]:
     """Of about `total` records; `what` is done, in one word, with those that are found."""
     if not sys.stderr.isatty():
-        yield Reading()
+        yield ReadingProgress()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -189,4 +189,4 @@ def reading(total: int, what: str = "") -> Iterator[Reading]:
     columns = [TextColumn("read"), BarColumn(), MofNCompleteColumn()]
     done = [TextColumn(f"{what} {{task.fields[done]}}")] if what else []
     with Progress(*columns, *done, console=Console(stderr=True), transient=True) as progress:
-        yield Reading(progress, total)
+        yield ReadingProgress(progress, total)

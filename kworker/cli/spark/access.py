@@ -4,22 +4,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kworker.config.model import Config, Spark, Table
+from kworker.config.model import Config, SparkSettings, TableSettings
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
-from kworker.spark.lease import Holder, Lease
+from kworker.spark.lease import Lease, LeaseHolder
 
 LOOK_S = 0.5
 GONE_S = 2.0
 
 
-def configured(config: Config) -> Spark:
+def configured(config: Config) -> SparkSettings:
     """The section. Raises ConfigError."""
     if config.spark is None:
         raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
     return config.spark
 
 
-def chosen(spark: Spark, name: str | None) -> Table:
+def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
     """The table that is named, or the only one there is. Raises UsageError."""
     names = [table.name for table in spark.tables]
     if name is None and len(names) > 1:
@@ -74,7 +74,7 @@ def _refuse_elsewhere(config: Config) -> None:
         time.sleep(LOOK_S)
 
 
-def _held_by(holder: Holder | None) -> str:
+def _held_by(holder: LeaseHolder | None) -> str:
     if holder is not None and holder.gone:
         return f"{holder} has the checkpoints until it ends: wait a moment, or kill it if it hangs"
     return (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kworker.cli.spark.access import chosen, configured, held
-from kworker.config.model import Config, Table
+from kworker.config.model import Config, TableSettings
 from kworker.errors import AlreadyRunning, KworkerError
 from kworker.spark.guard import takes_one_writer
 from kworker.spark.lease import Lease
@@ -35,7 +35,9 @@ def perform(config: Config, name: str | None, *, as_json: bool) -> None:
         _tell(_done(config, todo, lease), refusals, as_json=as_json)
 
 
-def _lease(config: Config, tables: Sequence[Table], stack: ExitStack) -> tuple[Lease | None, str]:
+def _lease(
+    config: Config, tables: Sequence[TableSettings], stack: ExitStack
+) -> tuple[Lease | None, str]:
     """Taken where a table takes one writer, so that no job begins meanwhile; or who has it."""
     if any(map(takes_one_writer, tables)):
         try:
@@ -45,7 +47,7 @@ def _lease(config: Config, tables: Sequence[Table], stack: ExitStack) -> tuple[L
     return None, ""
 
 
-def _refusals(tables: Sequence[Table], busy: str) -> dict[str, KworkerError]:
+def _refusals(tables: Sequence[TableSettings], busy: str) -> dict[str, KworkerError]:
     """By table."""
     from kworker.spark.compaction import refusal
 

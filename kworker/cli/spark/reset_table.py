@@ -13,14 +13,14 @@ from kworker.cli.positions import GOALS, as_data, moves, parse_goal, print_moves
 from kworker.cli.spark.access import chosen, configured, held
 from kworker.clock import now_ms
 from kworker.config.client_properties import admin_properties
-from kworker.config.model import Config, Table
-from kworker.core.positions import Move, Standing
+from kworker.config.model import Config, TableSettings
+from kworker.core.positions import GroupPosition, Move
 from kworker.errors import ConfigError, KworkerError, UsageError
 from kworker.spark.checkpoint import (
+    CheckpointSurvey,
     Damaged,
     Note,
     Positions,
-    Survey,
     draw_up,
     in_force,
     put_in_place,
@@ -43,11 +43,11 @@ _OFFSETS = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class CheckpointReset:
     """A table's checkpoint that shall begin anew, and who can tell of its topic."""
 
     config: Config
-    table: Table
+    table: TableSettings
     folder: Folder
     admin: "Admin"
 
@@ -69,14 +69,14 @@ class Begin:
         left, rows = self._left()
         return Reset(self.table, self._moves(where, rows), left, fresh=not _there(self.table))
 
-    def _left(self) -> tuple[Survey, list[Standing]]:
+    def _left(self) -> tuple[CheckpointSurvey, list[GroupPosition]]:
         """What the checkpoint still tells, and where the table stands.
 
         Of a topic that was deleted and made again, nobody knows: what is told is of the other.
         """
         folder = in_force(self.folder)
         if self._is_of_another_topic(folder):
-            return Survey({}, {}), self._standings({}, {})
+            return CheckpointSurvey({}, {}), self._standings({}, {})
         left = survey(folder, self._topic)
         return left, self._standings(left.settled, self._told())
 
@@ -103,15 +103,15 @@ class Begin:
         held = self.admin.group_offsets(self._group, self._partitions())
         return {part: committed.position for (_, part), committed in held.items()}
 
-    def _standings(self, settled: Positions, told: Positions) -> list[Standing]:
+    def _standings(self, settled: Positions, told: Positions) -> list[GroupPosition]:
         """As the checkpoint says, or the group, whichever knows more."""
         at = self._partitions()
         low = self.admin.list_offsets(at, "earliest")
         high = self.admin.list_offsets(at, "latest", committed=True)
         stands = {each: _further(told.get(each[1]), settled.get(each[1])) for each in at}
-        return [Standing(*each, stands[each], low[each], high[each]) for each in at]
+        return [GroupPosition(*each, stands[each], low[each], high[each]) for each in at]
 
-    def _moves(self, where: str, rows: list[Standing]) -> list[Move]:
+    def _moves(self, where: str, rows: list[GroupPosition]) -> list[Move]:
         if where == COMMITTED:
             return from_committed(rows, {})
         if _OFFSETS.fullmatch(where):
@@ -150,7 +150,7 @@ def _pair(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _there(table: Table) -> bool:
+def _there(table: TableSettings) -> bool:
     """Whether the table may hold rows; one in a catalog or far away is taken to."""
     place = local_folder(table.path) if table.path else None
     if place is None or not place.is_dir():
@@ -159,7 +159,7 @@ def _there(table: Table) -> bool:
 
 
 @contextmanager
-def begin(config: Config, name: str | None) -> Iterator[Begin]:
+def begin(config: Config, name: str | None) -> Iterator[CheckpointReset]:
     """Connects to no broker yet. Raises UsageError and KworkerError for what cannot be reset."""
     # Imported by what needs a broker only: `kworker --help` does not.
     from kworker.clients.admin import Admin
@@ -168,7 +168,7 @@ def begin(config: Config, name: str | None) -> Iterator[Begin]:
     table = chosen(spark, name)
     with _opened(config, f"{spark.checkpoints.rstrip('/')}/{table.name}") as folder:
         admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
-        yield Begin(config, table, folder, admin)
+        yield CheckpointReset(config, table, folder, admin)
 
 
 @contextmanager

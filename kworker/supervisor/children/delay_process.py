@@ -17,8 +17,8 @@ from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Field, Scoreboard, Text
 from kworker.instance.state_folder import StateFolder
-from kworker.supervisor.children.fleet import Body
-from kworker.supervisor.children.worker_process import Asked, Death, Member
+from kworker.supervisor.children.fleet import ChildMain
+from kworker.supervisor.children.worker_process import Asked, Death, WorkerProcess
 from kworker.supervisor.health import why_silent
 from kworker.supervisor.limits import Limits
 
@@ -37,7 +37,7 @@ class DelayChild:
     def __init__(
         self,
         config: Config,
-        body: Body,
+        body: ChildMain,
         folder: StateFolder,
         limits: Limits,
         lifeline: int,
@@ -49,7 +49,7 @@ class DelayChild:
         self._limits = limits
         self._lifeline = lifeline
         self._host_lock = host_lock
-        self._member = Member(0, Scoreboard(1, hands=0).slots[0], limits.restart)
+        self._member = WorkerProcess(0, Scoreboard(1, hands=0).slots[0], limits.restart)
         self._member.start_at = None
         self._ending = False
         self._since = 0.0
@@ -94,7 +94,7 @@ class DelayChild:
         self._member.quit(now + self._limits.quit_s)
 
     @property
-    def living(self) -> list[Member]:
+    def living(self) -> list[WorkerProcess]:
         """It, if it has a process."""
         return [self._member] if self._member.alive else []
 

@@ -15,16 +15,16 @@ from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp
 from kworker.errors import ExitCode
 from kworker.instance.child import ended, fork
-from kworker.instance.crash_journal import Journal
+from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import stand_before
 from kworker.instance.scoreboard import Field, Scoreboard, Slot, hands_of
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.children.leftovers import Leftovers
-from kworker.supervisor.children.worker_process import Asked, Death, Member
+from kworker.supervisor.children.worker_process import Asked, Death, WorkerProcess
 from kworker.supervisor.limits import Limits
 
-Body = Callable[[Config, Slot, int], int]
+ChildMain = Callable[[Config, Slot, int], int]
 """What a worker does: `worker.run`, or a test's stand-in."""
 
 _log = structlog.get_logger()
@@ -40,18 +40,18 @@ class Fleet:
         self,
         config: Config,
         folder: StateFolder,
-        body: Body,
+        body: ChildMain,
         limits: Limits,
         host_lock: HostLock,
     ) -> None:
         self.size = config.workers.processes
-        self.members: list[Member] = []
+        self.members: list[WorkerProcess] = []
         self.totals: Counter[str] = Counter()  # of those that are gone
         self.draining = False
         self.unfinished = False  # something in hand had to be left to be delivered again
         self.left = 0  # records, as far as those that left them knew
         self._folder = folder
-        self._journal = Journal(folder.suspects)
+        self._journal = CrashJournal(folder.suspects)
         self._body = body
         self._limits = limits
         self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
@@ -92,7 +92,7 @@ class Fleet:
             if number not in have:
                 slot = self._board.slots[number]
                 limits = self._limits
-                self.members.append(Member(number, slot, limits.restart, limits.wear))
+                self.members.append(WorkerProcess(number, slot, limits.restart, limits.wear))
         for member in self.members:
             if member.number >= size:
                 self._drain(member, now, leave=True)
@@ -107,7 +107,7 @@ class Fleet:
             elif member.start_at is not None and now >= member.start_at and not self.draining:
                 self._start(member, now)
 
-    def replace(self, member: Member, now: float) -> None:
+    def replace(self, member: WorkerProcess, now: float) -> None:
         """This worker drains; the next life in its place begins when it is gone."""
         member.start_afresh(now)
         self._drain(member, now, leave=False)
@@ -128,7 +128,7 @@ class Fleet:
         self._forget_the_dead()
 
     @property
-    def living(self) -> list[Member]:
+    def living(self) -> list[WorkerProcess]:
         """Those that have a process."""
         return [member for member in self.members if member.alive]
 
@@ -165,7 +165,7 @@ class Fleet:
             total.update(member.slot.counters())
         return total
 
-    def _start(self, member: Member, now: float) -> None:
+    def _start(self, member: WorkerProcess, now: float) -> None:
         slot = self._board.slots[member.number]
         slot.begin(0, time.monotonic_ns())
         member.slot = slot
@@ -195,11 +195,11 @@ class Fleet:
         self._host_lock.share()
         return self._body(config, slot, self._lifeline)
 
-    def _drain(self, member: Member, now: float, *, leave: bool) -> None:
+    def _drain(self, member: WorkerProcess, now: float, *, leave: bool) -> None:
         limit = self._config.workers.drain_timeout + self._limits.drain_margin_s
         member.drain(now + limit, leave=leave)
 
-    def _accuse(self, member: Member, death: Death) -> None:
+    def _accuse(self, member: WorkerProcess, death: Death) -> None:
         if not death.suspects:
             return
         places = [(held.topic, held.partition, held.offset) for held in death.suspects]
@@ -217,7 +217,7 @@ class Fleet:
             records=["/".join(map(str, place)) for place in places[:_NAMED_MOST]],
         )
 
-    def _mourn(self, member: Member, death: Death, now: float) -> ExitCode | None:
+    def _mourn(self, member: WorkerProcess, death: Death, now: float) -> ExitCode | None:
         wanted = death.asked in (Asked.DRAIN, Asked.QUIT)
         if self.draining or member.number >= self.size:
             self._count_what_it_left(member, death)
@@ -234,7 +234,7 @@ class Fleet:
             return ExitCode(death.code)
         return self._restart(member, death, now)
 
-    def _restart(self, member: Member, death: Death, now: float) -> ExitCode | None:
+    def _restart(self, member: WorkerProcess, death: Death, now: float) -> ExitCode | None:
         answer = member.judge(death, now)
         how = f"worker {member.number} exited ({ended(death.code)}) after {death.life_s:.1f} s"
         if isinstance(answer, GiveUp):
@@ -246,7 +246,7 @@ class Fleet:
         _log.warning(f"{how}; next start {when}{nth}", worker=member.number, in_hand=death.in_hand)
         return None
 
-    def _count_what_it_left(self, member: Member, death: Death) -> None:
+    def _count_what_it_left(self, member: WorkerProcess, death: Death) -> None:
         # One that never polled had nothing to finish, however it ended.
         left = death.code == ExitCode.DRAIN_TIMED_OUT or (
             death.polled and death.code != 0 and death.asked is not Asked.QUIT

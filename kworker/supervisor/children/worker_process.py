@@ -10,7 +10,7 @@ from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
 from kworker.core.wear import Wear, WearPolicy
 from kworker.instance.child import ended, send
-from kworker.instance.exit_plan import Ending
+from kworker.instance.exit_plan import ExitPlan
 from kworker.instance.proc import Runners
 from kworker.instance.scoreboard import Field, Held, Slot
 
@@ -41,7 +41,7 @@ class Death:
     why: Literal["crash", "timeout"]  # they are suspects
 
 
-class Member:
+class WorkerProcess:
     """A slot's worker, alive or between lives. Owned by the fleet; times are monotonic seconds."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Member:
         self._history = RestartHistory(policy)
         self._unplanned = False  # the last end
         self._started = 0.0
-        self._ending = Ending()
+        self._ending = ExitPlan()
         self._overdue = False
         self._stuck_on: tuple[Held, ...] = ()
         self._samples: deque[tuple[float, int]] = deque()
@@ -98,7 +98,7 @@ class Member:
         self.start_at = None
         self.asked = Asked.NOTHING
         self._started = now
-        self._ending = Ending()
+        self._ending = ExitPlan()
         self._overdue = False
         self._stuck_on = ()
         self.runners = None
@@ -111,17 +111,17 @@ class Member:
         self.slot.words[Field.LEAVE] = leave
         if self.alive and self.asked is Asked.NOTHING:
             self.slot.words[Field.DRAIN] = 1
-            self._ask(Asked.DRAIN, Ending([(kill_at, signal.SIGKILL)]))
+            self._ask(Asked.DRAIN, ExitPlan([(kill_at, signal.SIGKILL)]))
             self.signal(signal.SIGTERM)
 
-    def abort(self, ending: Ending, stuck_on: tuple[Held, ...]) -> None:
+    def abort(self, ending: ExitPlan, stuck_on: tuple[Held, ...]) -> None:
         """For one that is stuck: those of `stuck_on` that it holds to the end are suspects."""
         self._stuck_on = stuck_on
         self._ask(Asked.ABORT, ending)
 
     def quit(self, kill_at: float) -> None:
         """End at once."""
-        self._ask(Asked.QUIT, Ending([(kill_at, signal.SIGKILL)]))
+        self._ask(Asked.QUIT, ExitPlan([(kill_at, signal.SIGKILL)]))
         self.signal(signal.SIGQUIT)
 
     def signal(self, signum: int) -> None:
@@ -197,6 +197,6 @@ class Member:
             return ()
         return tuple(self.slot.held())
 
-    def _ask(self, what: Asked, ending: Ending) -> None:
+    def _ask(self, what: Asked, ending: ExitPlan) -> None:
         self.asked = what
         self._ending = ending

@@ -13,7 +13,7 @@ from kworker.instance.state_folder import StateFolder, connect
 _ANSWER_TIMEOUT_S = 10.0
 
 
-class Refused(KworkerError):
+class CommandRefused(KworkerError):
     """The supervisor's answer to a request it did not meet, with the exit code it chose."""
 
     def __init__(self, line: str, exit_code: int) -> None:
@@ -25,7 +25,7 @@ class Mute(KworkerError):
     """A supervisor holds the instance and does not answer."""
 
 
-class Client:
+class ControlClient:
     """Requests to the supervisor of one state folder, a connection each."""
 
     def __init__(self, name: str, folder: StateFolder) -> None:
@@ -96,5 +96,5 @@ class Supervising:
 
 def _judged(reply: dict[str, Any]) -> dict[str, Any]:
     if "error" in reply:
-        raise Refused(reply["error"], reply["exit_code"])
+        raise CommandRefused(reply["error"], reply["exit_code"])
     return reply

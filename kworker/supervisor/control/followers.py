@@ -5,7 +5,7 @@ from collections.abc import Callable
 from kworker.supervisor.control.server import Connection, Reply
 
 
-class Followers:
+class ProgressSubscribers:
     """Gets a line of progress now and then, and one at the end. Owned by the supervisor."""
 
     def __init__(self, every_s: float) -> None:

@@ -14,8 +14,8 @@ from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
-from kworker.worker.handlers.completions import Ended
-from kworker.worker.handlers.invocation import AsyncWork
+from kworker.worker.handlers.completions import CompletionQueue
+from kworker.worker.handlers.invocation import AsyncInvoke
 from kworker.worker.handlers.thread_pool import Take, emptied, place_of
 
 _LOG = structlog.get_logger()
@@ -96,18 +96,18 @@ class HandlerLoop:
             _LOG.warning(f"a task or callback of a handler {how}; the loop of all handlers goes on")
 
 
-class LoopPool:
+class AsyncPool:
     """Up to as many handlers in flight as there are hands, on one loop in one thread.
 
     A record begins when its coroutine takes it from its run, from the left. What a busy loop
     has not come to, the poll thread may take from the right.
     """
 
-    def __init__(self, work: AsyncWork, hands: Sequence[Hand]) -> None:
+    def __init__(self, work: AsyncInvoke, hands: Sequence[Hand]) -> None:
         self._work = work
         self._hands = hands
         self._free = list(range(len(hands)))  # touched by the loop's thread only
-        self.ended = Ended()
+        self.ended = CompletionQueue()
         self._handed = 0  # by the poll thread
         self._unbegun: list[deque[Record]] = []  # runs of which some had not, when it last looked
         self._finished = 0  # by the loop's thread

@@ -9,7 +9,7 @@ from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.signature import Batching
 
 
-class Gathering:
+class BatchBuffer:
     """The records that wait to be a batch of one handler. Owned by the poll thread.
 
     Without `batching` each of them is one: a record of a handler that takes one at a
@@ -58,15 +58,15 @@ class Gathering:
         return [following()[1] for _ in range(self.next_size)]
 
 
-class Gatherings:
+class BatchBuffers:
     """Those of all handlers. Owned by the poll thread."""
 
     def __init__(self, handlers: Handlers, size_max: int) -> None:
         self._handlers = handlers
-        self._alone = Gathering(None, size_max)
-        self._of = {batching: Gathering(batching, size_max) for batching in handlers.batchings}
+        self._alone = BatchBuffer(None, size_max)
+        self._of = {batching: BatchBuffer(batching, size_max) for batching in handlers.batchings}
         self._all = [self._alone, *self._of.values()]
-        self._of_topic: dict[str, Gathering] = {}
+        self._of_topic: dict[str, BatchBuffer] = {}
         # For how many records more: the next batch of each may be there.
         self.room = sum(gathering.size for gathering in self._all)
 
@@ -87,24 +87,24 @@ class Gatherings:
         self.room += len(back)
         return back
 
-    def longest_due(self, now: float) -> Gathering | None:
+    def longest_due(self, now: float) -> BatchBuffer | None:
         """Of those with a batch to begin."""
         due = [gathering for gathering in self._all if gathering.due(now)]
         return min(due, key=lambda gathering: gathering.since, default=None)
 
-    def take(self, gathering: Gathering) -> list[Record]:
+    def take(self, gathering: BatchBuffer) -> list[Record]:
         """Its next batch."""
         records = gathering.take()
         self.room += len(records)
         return records
 
-    def _gathering(self, record: Record) -> Gathering:
+    def _gathering(self, record: Record) -> BatchBuffer:
         if record.on_dead is not None:
             return self._alone
         topic = record.raw.topic()
         return self._of_topic.get(topic) or self._route(topic)
 
-    def _route(self, topic: str) -> Gathering:
+    def _route(self, topic: str) -> BatchBuffer:
         batching = self._handlers.batching_of(topic)
         gathering = self._of_topic[topic] = self._of[batching] if batching else self._alone
         return gathering

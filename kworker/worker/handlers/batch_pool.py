@@ -11,21 +11,21 @@ from typing import NoReturn, Protocol
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
 from kworker.worker.handlers.async_pool import SLACK_S, HandlerLoop
-from kworker.worker.handlers.batch_buffer import Gatherings
-from kworker.worker.handlers.batch_run import AsyncBatchWork, Batch, BatchWork
-from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.batch_buffer import BatchBuffers
+from kworker.worker.handlers.batch_run import AsyncRunBatch, HandlerBatch, RunBatch
+from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.thread_pool import Take
 
 
-class Crew(Protocol):
+class BatchRunners(Protocol):
     """Runs batches, up to `most` at once; those it is through with are in `done`."""
 
     most: int
-    done: deque[Batch]
+    done: deque[HandlerBatch]
 
     def start(self) -> None: ...
-    def begin(self, batch: Batch) -> None: ...
+    def begin(self, batch: HandlerBatch) -> None: ...
     def be_copy(self, end: Callable[[], NoReturn]) -> None: ...
     def stop(self) -> None: ...
 
@@ -42,16 +42,16 @@ class BatchPool:
     def __init__(
         self,
         handlers: Handlers,
-        crew: Crew,
+        crew: BatchRunners,
         hands: Sequence[Hand],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.ended = Ended()
+        self.ended = CompletionQueue()
         self._crew = crew
         self._free = list(hands)
         self._clock = clock
-        self._gatherings = Gatherings(handlers, len(hands))
-        self._running: set[Batch] = set()
+        self._gatherings = BatchBuffers(handlers, len(hands))
+        self._running: set[HandlerBatch] = set()
 
     def start(self) -> None:
         self._crew.start()
@@ -116,7 +116,7 @@ class BatchPool:
                 return
             records = self._gatherings.take(gathering)
             hands = [self._free.pop() for _ in records]
-            batch = Batch(records, hands, gathering.batching, self.ended)
+            batch = HandlerBatch(records, hands, gathering.batching, self.ended)
             self._running.add(batch)
             self._crew.begin(batch)
 
@@ -129,15 +129,15 @@ class BatchPool:
             self._free += batch.hands
 
 
-class ThreadCrew:
+class ThreadRunners:
     """Handler threads, a batch each."""
 
-    def __init__(self, work: BatchWork, threads: int) -> None:
+    def __init__(self, work: RunBatch, threads: int) -> None:
         self.most = threads
-        self.done: deque[Batch] = deque()
+        self.done: deque[HandlerBatch] = deque()
         self._work = work
         self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
-        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._batches: SimpleQueue[HandlerBatch | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._serve, name=f"handler-{i}", daemon=True)
             for i in range(threads)
@@ -147,7 +147,7 @@ class ThreadCrew:
         for thread in self._threads:
             thread.start()
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: HandlerBatch) -> None:
         self._batches.put(batch)
 
     def be_copy(self, end: Callable[[], NoReturn]) -> None:
@@ -169,19 +169,19 @@ class ThreadCrew:
             batch.tell()  # there is room for the next
 
 
-class LoopCrew:
+class LoopRunners:
     """One event loop, with up to `concurrency` batches in flight."""
 
-    def __init__(self, work: AsyncBatchWork, concurrency: int) -> None:
+    def __init__(self, work: AsyncRunBatch, concurrency: int) -> None:
         self.most = concurrency
-        self.done: deque[Batch] = deque()
+        self.done: deque[HandlerBatch] = deque()
         self._work = work
         self._loop = HandlerLoop()
 
     def start(self) -> None:
         self._loop.start()
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: HandlerBatch) -> None:
         self._loop.call(self._spawn, batch)
 
     def be_copy(self, end: Callable[[], NoReturn]) -> None:
@@ -190,10 +190,10 @@ class LoopCrew:
     def stop(self) -> None:
         self._loop.stop()
 
-    def _spawn(self, batch: Batch) -> None:
+    def _spawn(self, batch: HandlerBatch) -> None:
         self._loop.spawn(partial(self._run, batch))
 
-    async def _run(self, batch: Batch) -> None:
+    async def _run(self, batch: HandlerBatch) -> None:
         try:
             await self._work(batch)
         except BaseException as error:  # noqa: BLE001 - its hands are missing for all others

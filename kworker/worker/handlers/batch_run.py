@@ -6,25 +6,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
-from kworker.core.bisection import Bisection, Ends, returned
+from kworker.core.bisection import Bisection, PartOutcomes, returned
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Hand
 from kworker.message import Message
-from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.invocation import async_work, message_of, work
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching
 from kworker.worker.handlers.thread_pool import place_of
 
-BatchWork = Callable[["Batch"], None]
+RunBatch = Callable[["HandlerBatch"], None]
 """Runs a batch until each of its records has ended; what it raises is theirs that have not."""
-AsyncBatchWork = Callable[["Batch"], Awaitable[None]]
+AsyncRunBatch = Callable[["HandlerBatch"], Awaitable[None]]
 """The same, on the loop."""
 
 
-class Batch:
+class HandlerBatch:
     """Records that one handler is called with, until each has its outcome.
 
     Made by the poll thread, then its runner's. There is a hand for each record, since
@@ -38,7 +38,7 @@ class Batch:
         records: Sequence[Record],
         hands: Sequence[Hand],
         batching: Batching | None,
-        ended: Ended,
+        ended: CompletionQueue,
     ) -> None:
         self.hands = hands
         self.batching = batching
@@ -80,7 +80,7 @@ class Batch:
             self._bisection = Bisection(records)
         return self._bisection
 
-    def raised(self, part: Sequence[Record], error: BaseException) -> Ends:
+    def raised(self, part: Sequence[Record], error: BaseException) -> PartOutcomes:
         """How the records of a part ended; nothing when it is run again in smaller ones."""
         bisection = self._begun()
         if not (ends := bisection.raised(part, error)):
@@ -113,12 +113,12 @@ class Batch:
 
 def batch_work(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
-) -> BatchWork:
+) -> RunBatch:
     """Runs a batch on the calling thread. A call may take `timeout_s`."""
     one = work(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
-    def run_single(batch: Batch) -> None:
+    def run_single(batch: HandlerBatch) -> None:
         for record in batch.next():
             try:
                 outcome = one(record, time.monotonic_ns())
@@ -126,7 +126,7 @@ def batch_work(
                 outcome = Failed(error)
             batch.end(record, outcome)
 
-    def run(batch: Batch) -> None:
+    def run(batch: HandlerBatch) -> None:
         if (batching := batch.batching) is None:
             return run_single(batch)
         while part := calls.next(batch, batching):
@@ -143,12 +143,12 @@ def batch_work(
 
 def async_batch_work(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
-) -> AsyncBatchWork:
+) -> AsyncRunBatch:
     """Runs a batch on the loop."""
     one = async_work(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
-    async def run_single(batch: Batch) -> None:
+    async def run_single(batch: HandlerBatch) -> None:
         for record in batch.next():
             try:
                 outcome = await one(record, time.monotonic_ns())
@@ -156,7 +156,7 @@ def async_batch_work(
                 outcome = Failed(error)
             batch.end(record, outcome)
 
-    async def run(batch: Batch) -> None:
+    async def run(batch: HandlerBatch) -> None:
         if (batching := batch.batching) is None:
             return await run_single(batch)
         while part := calls.next(batch, batching):
@@ -188,7 +188,7 @@ class _Calls:
         self._timeout_ns = int(timeout_s * 1e9)
         self._attempts = attempts
 
-    def next(self, batch: Batch, batching: Batching) -> _Part | None:
+    def next(self, batch: HandlerBatch, batching: Batching) -> _Part | None:
         """The next call; what cannot be decoded ends before it."""
         while records := batch.next():
             part = self._decoded(batch, batching, records)
@@ -197,13 +197,13 @@ class _Calls:
             batch.tell()
         return None
 
-    def end(self, batch: Batch, part: _Part, ends: Ends) -> None:
+    def end(self, batch: HandlerBatch, part: _Part, ends: PartOutcomes) -> None:
         """Gives each record of a call its outcome; none of them when its halves will tell."""
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))
         batch.tell()
 
-    def _decoded(self, batch: Batch, batching: Batching, records: Sequence[Record]) -> _Part:
+    def _decoded(self, batch: HandlerBatch, batching: Batching, records: Sequence[Record]) -> _Part:
         deadline_ns = time.monotonic_ns() + self._timeout_ns
         part = _Part([], [], [])
         for record in records:

@@ -6,7 +6,7 @@ from collections import deque
 from kworker.core.record import Record
 
 
-class Ended:
+class CompletionQueue:
     """Filled by any thread, emptied by one.
 
     Adding does not wake the one who waits, `tell` does: after a run of cheap records once,

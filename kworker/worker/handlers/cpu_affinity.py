@@ -36,7 +36,7 @@ class Usage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementPolicy:
+class CpuAffinityPolicy:
     """When one CPU is enough, and how long it is kept before the scheduler chooses anew."""
 
     keep_s: float = 5.0
@@ -48,12 +48,12 @@ class PlacementPolicy:
     shy_s: float = 1.0  # after that
 
 
-class Placement:
+class CpuAffinity:
     """The CPUs of this process's threads. Owned by the poll thread."""
 
     def __init__(
         self,
-        policy: PlacementPolicy,
+        policy: CpuAffinityPolicy,
         *,
         usage: Callable[[], Usage] | None = None,
         place: Callable[[set[int]], None] | None = None,

@@ -12,7 +12,7 @@ _PID_BYTES = 4
 _RECORDED = (signal.SIGTERM, signal.SIGUSR2)  # by the worker's handlers, which a copy has, too
 
 
-class Forked(Protocol):
+class ForkAware(Protocol):
     """A pool whose handlers fork."""
 
     def be_copy(self, end: Callable[[], NoReturn]) -> None: ...
@@ -34,7 +34,7 @@ class ForkGuard:
         os.set_blocking(self.fd, False)
         os.set_blocking(self._writes, False)
 
-    def install(self, pool: Forked) -> None:
+    def install(self, pool: ForkAware) -> None:
         """From now on, for as long as this process lives."""
         os.register_at_fork(
             before=self._hold_signals,
@@ -60,7 +60,7 @@ class ForkGuard:
         finally:
             os._exit(1)
 
-    def _be_copy(self, pool: Forked) -> None:
+    def _be_copy(self, pool: ForkAware) -> None:
         self._slot.detach()
         pool.be_copy(self.end)
         signal.set_wakeup_fd(-1)

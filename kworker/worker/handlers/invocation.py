@@ -15,15 +15,15 @@ from kworker.worker.handlers.results import ResultEncoder
 
 _LOG = structlog.get_logger()
 
-Work = Callable[[Record, int], Outcome]
+Invoke = Callable[[Record, int], Outcome]
 """Runs the handler for a record that began at a monotonic time in ns; may raise anything."""
-AsyncWork = Callable[[Record, int], Awaitable[Outcome]]
+AsyncInvoke = Callable[[Record, int], Awaitable[Outcome]]
 """The same, on the loop."""
 
 
 def work(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
-) -> Work:
+) -> Invoke:
     """Runs a record's handler on the calling thread.
 
     A run may take `timeout_s`; of a record that keeps failing there are `attempts`. A
@@ -47,7 +47,7 @@ def work(
 
 def async_work(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
-) -> AsyncWork:
+) -> AsyncInvoke:
     """Runs a record's handler on the loop; all else as `work`."""
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
@@ -77,7 +77,7 @@ def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
     return message
 
 
-def _telling(run_one: Work, handlers: Handlers, attempts: float, timeout_ns: int) -> Work:
+def _telling(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: int) -> Invoke:
     """`run_one`, but for records of which a `dead` is told."""
 
     def run_or_tell(record: Record, began_ns: int) -> Outcome:
@@ -95,8 +95,8 @@ def _telling(run_one: Work, handlers: Handlers, attempts: float, timeout_ns: int
 
 
 def _async_telling(
-    run_one: AsyncWork, handlers: Handlers, attempts: float, timeout_ns: int
-) -> AsyncWork:
+    run_one: AsyncInvoke, handlers: Handlers, attempts: float, timeout_ns: int
+) -> AsyncInvoke:
     """The same, on the loop, where `dead` is a function or a coroutine function."""
 
     async def run_or_tell(record: Record, began_ns: int) -> Outcome:

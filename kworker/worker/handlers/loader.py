@@ -14,7 +14,7 @@ from kworker.errors import ConfigError
 from kworker.message import Message
 from kworker.worker.handlers.signature import Batching, Call, batching, calling, one_by_one
 
-Dead = Callable[[Message, BaseException], Any]
+OnDead = Callable[[Message, BaseException], Any]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Handler:
     call: Call  # for a batch handler: with a batch of one
     is_async: bool
     close: Callable[[], None] | None = None
-    dead: Dead | None = None  # told before a dead letter; of an async handler, maybe awaitable
+    dead: OnDead | None = None  # told before a dead letter; of an async handler, maybe awaitable
     batching: Batching | None = None
 
 
@@ -68,7 +68,7 @@ class Handlers:
         handler = self._routes.get(topic, self._default)
         return handler.batching if handler else None
 
-    def dead_of(self, topic: str) -> Dead | None:
+    def dead_of(self, topic: str) -> OnDead | None:
         """What is told before a dead letter of this source topic, if anything.
 
         A stranger's record in the requeue topic has no handler where each source has its own.

@@ -14,7 +14,7 @@ from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import NO_RESULTS, Output, Result, Results, TooLarge, Unpublishable
 from kworker.core.record import Record
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 
 _PLAIN = frozenset({type(None), str, int, bool})  # holds no number that JSON lacks
 
@@ -23,7 +23,7 @@ class ResultEncoder:
     """Turns what handlers return into outputs. Stateless: any thread may use it."""
 
     def __init__(
-        self, topic: str, further: Collection[str], facts: TopicFacts, replay: str = ""
+        self, topic: str, further: Collection[str], facts: TopicLimits, replay: str = ""
     ) -> None:
         """`replay` is the id of the replay that this is for."""
         self._topic = topic

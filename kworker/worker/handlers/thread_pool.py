@@ -12,9 +12,9 @@ from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
-from kworker.worker.handlers.completions import Ended
-from kworker.worker.handlers.cpu_affinity import Placement, PlacementPolicy
-from kworker.worker.handlers.invocation import Work
+from kworker.worker.handlers.completions import CompletionQueue
+from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
+from kworker.worker.handlers.invocation import Invoke
 
 Take = Callable[[int], deque[Record]]
 """Up to so many records of different lanes; none when nothing may run."""
@@ -49,11 +49,11 @@ class ThreadPool:
     Cheap handlers that compute get few runs at once; all others get every thread.
     """
 
-    def __init__(self, work: Work, hands: Sequence[Hand]) -> None:
+    def __init__(self, work: Invoke, hands: Sequence[Hand]) -> None:
         self._work = work
         self._hands = hands
         self._runs: SimpleQueue[deque[Record] | None] = SimpleQueue()
-        self.ended = Ended()
+        self.ended = CompletionQueue()
         self._now: list[deque[Record] | None] = [None] * len(hands)  # each thread's run
         self._finished = [0] * len(hands)  # runs, by thread
         self._handed = 0  # runs, by the poll thread
@@ -62,7 +62,7 @@ class ThreadPool:
         self._seen_at = 0.0
         self._stuck = 0  # runs that do not move
         self._sample = self._known = _Sample(RUN_S, 0.0)  # the first runs are of one
-        self._placement = Placement(PlacementPolicy())
+        self._placement = CpuAffinity(CpuAffinityPolicy())
         self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
         self._threads = [
             threading.Thread(target=self._serve, args=(i,), name=f"handler-{i}", daemon=True)

@@ -11,9 +11,9 @@ import structlog
 from kworker.core.claim import pack
 from kworker.core.outcome import Results
 from kworker.core.record import Partition, Record
-from kworker.worker.idempotency.prefetch import Pace
-from kworker.worker.idempotency.table import Answers, Batch
-from kworker.worker.idempotency.thread import Claiming
+from kworker.worker.idempotency.prefetch import ClaimPrefetch
+from kworker.worker.idempotency.table import ClaimAnswers, ClaimBatch
+from kworker.worker.idempotency.thread import ClaimThread
 
 _LOG = structlog.get_logger()
 
@@ -21,7 +21,7 @@ GAP_S = 0.005  # between two batches: to wake the claims thread costs more than 
 GATHER_S = 0.03  # what is not urgent is handed over so often
 
 
-class Claimant:
+class ClaimClient:
     """Stands between lanes and pool: asks for records ahead of the handlers, never waits.
 
     Owned by the poll thread. A record that was asked for is out, as with the pool, until it
@@ -29,12 +29,14 @@ class Claimant:
     is held by a record that waits for another's, and nobody waits in a circle.
     """
 
-    def __init__(self, claiming: Claiming, pace: Pace, unavailable: str = "wait") -> None:
+    def __init__(
+        self, claiming: ClaimThread, pace: ClaimPrefetch, unavailable: str = "wait"
+    ) -> None:
         self._claiming = claiming
         self._pace = pace
         self._waits = unavailable == "wait"
         self._thread = threading.Thread(target=claiming.run, name="claims", daemon=True)
-        self._batch = Batch()
+        self._batch = ClaimBatch()
         self._ready: deque[Record] = deque()
         self._sent: deque[list[Record]] = deque()  # the records of each batch without an answer
         self._out = 0  # records in those
@@ -78,14 +80,14 @@ class Claimant:
             else:
                 self._batch.asked.append(record)
 
-    def turn(self, now: float) -> Answers:
+    def turn(self, now: float) -> ClaimAnswers:
         """Hands over what is due, and hears the answers; those to run are for `take`.
 
         Raises what ended the claims thread, if something did.
         """
         if self._claiming.failure:
             raise self._claiming.failure
-        heard = Answers()
+        heard = ClaimAnswers()
         while self._claiming.answered:
             self._hear(self._claiming.answered.popleft(), heard)
         self._pace.look(now)
@@ -182,13 +184,13 @@ class Claimant:
         return bool(urgent) or since >= GATHER_S
 
     def _send(self, now: float) -> None:
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, ClaimBatch()
         self._sent_at = now
         self._sent.append(batch.asked)
         self._out += len(batch.asked)
         self._claiming.inbox.put(batch)
 
-    def _hear(self, answers: Answers, heard: Answers) -> None:
+    def _hear(self, answers: ClaimAnswers, heard: ClaimAnswers) -> None:
         for _ in range(answers.batches):
             self._out -= len(self._sent.popleft())
         if self._withdrawn:
@@ -202,7 +204,7 @@ class Claimant:
         self.duplicates += len(answers.duplicates)
         self._tell(answers.duplicates)
 
-    def _drop_withdrawn(self, answers: Answers) -> None:
+    def _drop_withdrawn(self, answers: ClaimAnswers) -> None:
         gone = self._withdrawn
         self.given_up(_of(answers.run, gone))
         self.given_up(_of(answers.ended, gone))

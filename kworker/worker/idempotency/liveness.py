@@ -8,14 +8,14 @@ _FORGET = 4.0  # leases after which an owner that is in nobody's way is watched 
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedOwner:
     met: float
     beat: int | None = None
     since: float | None = None  # when this beat was first seen; None: no beat was
     silent: bool = False
 
 
-class Silence:
+class OwnerLiveness:
     """Which owners let a whole lease go by without a beat, though they could have renewed it.
 
     Owned by the claims thread. Times are monotonic seconds. An outage of Redis, or of this
@@ -24,7 +24,7 @@ class Silence:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._owners: dict[str, _Watched] = {}
+        self._owners: dict[str, _WatchedOwner] = {}
         self._answered = 0.0
 
     @property
@@ -34,7 +34,7 @@ class Silence:
 
     def meet(self, owner: str, now: float) -> None:
         """It holds what somebody wants."""
-        self._owners.setdefault(owner, _Watched(now)).met = now
+        self._owners.setdefault(owner, _WatchedOwner(now)).met = now
 
     def hear(self, beats: Mapping[str, int | None], asked: float, answered: float) -> None:
         """What Redis told, and when it was asked and had answered."""

@@ -18,7 +18,7 @@ _OUTCOMES_MOST = 8  # of up to 64 KiB each
 KEPT_MOST = 100_000  # beyond, the oldest are dropped: only `process` without Redis gets there
 
 
-class Marks:
+class RedisOutbox:
     """What is to be told to Redis: done, outcomes handed on, claims released.
 
     Owned by the claims thread. Each may be told twice, and by anybody: what is done stays

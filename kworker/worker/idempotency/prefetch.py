@@ -6,7 +6,7 @@ _FORGET = 0.3
 AHEAD_MOST = 1_024
 
 
-class Pace:
+class ClaimPrefetch:
     """Claims nobody waits for cost the others that want them; too few leave handlers idle.
 
     Owned by the poll thread. Times are monotonic seconds.

@@ -10,21 +10,21 @@ import structlog
 
 from kworker.core.claim import (
     Answer,
+    ClaimDone,
     Claimed,
-    Done,
-    Ended,
+    ClaimState,
     Exchange,
     HandOver,
+    KeptOutcome,
     Release,
-    State,
     Takeover,
     unpack,
 )
 from kworker.core.failure import Failure
 from kworker.core.idempotency import IdOf, NoId
 from kworker.core.record import Record
-from kworker.worker.idempotency.liveness import Silence
-from kworker.worker.idempotency.outbox import Marks
+from kworker.worker.idempotency.liveness import OwnerLiveness
+from kworker.worker.idempotency.outbox import RedisOutbox
 
 _LOG = structlog.get_logger()
 
@@ -34,7 +34,7 @@ _WITHOUT_ID_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
-class Batch:
+class ClaimBatch:
     """What the poll thread hands over at once: marks, and records to claim."""
 
     asked: list[Record] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Answers:
+class ClaimAnswers:
     """What became of the records of so many batches."""
 
     batches: int = 0
@@ -57,7 +57,7 @@ class Answers:
     unguarded: int = 0  # of those to run: without Redis
 
 
-class Book:
+class ClaimTable:
     """Who holds what, as far as this worker is concerned.
 
     Owned by the claims thread, as is a record between its batch and its answer. While a
@@ -72,8 +72,8 @@ class Book:
         id_of: IdOf,
         missing: Literal["process", "reject"],
         gone: Callable[[str], bool],
-        marks: Marks,
-        silence: Silence,
+        marks: RedisOutbox,
+        silence: OwnerLiveness,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gone` tells which owners surely have ended."""
@@ -88,7 +88,7 @@ class Book:
         self._asks: dict[str, Record] = {}
         self._takeovers: dict[str, Takeover] = {}
         self._known_gone: dict[str, bool] = {}  # within one answer
-        self._answers = Answers()
+        self._answers = ClaimAnswers()
         self._without_id = 0
         self._tell_at = 0.0
 
@@ -97,7 +97,7 @@ class Book:
         """Records wait for Redis."""
         return bool(self._asks)
 
-    def enter(self, batch: Batch) -> None:
+    def enter(self, batch: ClaimBatch) -> None:
         """Notes its marks, and sorts its records: to be asked for, or answered at once."""
         self._mark(batch)
         self._sort(batch.asked)
@@ -139,7 +139,7 @@ class Book:
             self._answers.busy.append((record, random.uniform(*BUSY_S)))
         self._asks = {}
 
-    def close(self, unheard: Iterable[Answers]) -> None:
+    def close(self, unheard: Iterable[ClaimAnswers]) -> None:
         """Nothing runs any more: what was asked for is let go, and what was granted unheard."""
         self._held.update(self._asks)
         for record in self._asks.values():
@@ -149,16 +149,16 @@ class Book:
             for record in answers.run:
                 self._release(record, ended_too=False)
 
-    def answers(self) -> Answers | None:
+    def answers(self) -> ClaimAnswers | None:
         """Those of all batches so far; None while Redis is being asked, or without a batch."""
         if self._asks or not self._answers.batches:
             return None
-        answers, self._answers = self._answers, Answers()
+        answers, self._answers = self._answers, ClaimAnswers()
         return answers
 
     # -- marks ------------------------------------------------------------------------
 
-    def _mark(self, batch: Batch) -> None:
+    def _mark(self, batch: ClaimBatch) -> None:
         held = self._held
         done: list[str] = []
         for record in batch.settled:
@@ -235,18 +235,18 @@ class Book:
         record.claim = ""  # nothing to mark
         self._answers.duplicates.append(record)
 
-    def _ask_again(self, id_: str, record: Record, state: State) -> bool:
+    def _ask_again(self, id_: str, record: Record, state: ClaimState) -> bool:
         """Whether to ask again at once; else the record has its answer."""
         match state:
-            case Done():
+            case ClaimDone():
                 self._duplicate(record)
             case Claimed() if self._dead(id_, state):
                 return True
-            case Ended(source, outcome) if source == source_of(record):
+            case KeptOutcome(source, outcome) if source == source_of(record):
                 record.outcome = unpack(outcome)
                 self._held[id_] = record
                 self._answers.ended.append(record)
-            case Claimed() | Ended():
+            case Claimed() | KeptOutcome():
                 self._answers.busy.append((record, random.uniform(*BUSY_S)))
             case _:
                 assert_never(state)

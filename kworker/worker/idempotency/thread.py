@@ -12,9 +12,9 @@ import structlog
 from kworker.core.claim import Answer, Exchange
 from kworker.core.idempotency import IdOf
 from kworker.errors import Unreachable
-from kworker.worker.idempotency.liveness import Silence
-from kworker.worker.idempotency.outbox import Marks
-from kworker.worker.idempotency.table import Answers, Batch, Book
+from kworker.worker.idempotency.liveness import OwnerLiveness
+from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.table import ClaimAnswers, ClaimBatch, ClaimTable
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
@@ -41,7 +41,7 @@ class ClaimPolicy:
     unavailable: Literal["wait", "process"] = "wait"
 
 
-class Claiming:
+class ClaimThread:
     """Owns the connection to Redis, the book and the marks.
 
     One thread runs it. Batches come by `inbox`, answers go by `answered`. Every call is the
@@ -57,7 +57,7 @@ class Claiming:
         id_of: IdOf,
         policy: ClaimPolicy,
         gone: Callable[[str], bool],
-        marks: Marks,
+        marks: RedisOutbox,
         suspects: SharedSuspects | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,8 +67,8 @@ class Claiming:
         self._policy = policy
         self._marks = marks
         self._clock = clock
-        self._silence = Silence(policy.lease_s)
-        self._book = Book(
+        self._silence = OwnerLiveness(policy.lease_s)
+        self._book = ClaimTable(
             owner=owner,
             id_of=id_of,
             missing=policy.missing,
@@ -77,8 +77,10 @@ class Claiming:
             silence=self._silence,
             clock=clock,
         )
-        self.inbox: Queue[Batch | None] = Queue()  # None: the end; see `Ended` for why not simple
-        self.answered: deque[Answers] = deque()
+        self.inbox: Queue[ClaimBatch | None] = (
+            Queue()
+        )  # None: the end; see `CompletionQueue` for why not simple
+        self.answered: deque[ClaimAnswers] = deque()
         self.away: str | None = None  # what Redis said last; read by the poll thread, too
         self.failure: Exception | None = None
         self._ending = False

@@ -3,14 +3,14 @@
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from kworker.clients.kafka import At
+from kworker.core.message import PartitionId
 from kworker.core.record import Partition, Record
 from kworker.worker.publish.committer import Committer
-from kworker.worker.publish.outbox import Backlog
+from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.publisher import Publisher
 
 
-class Settling(Protocol):
+class DeliveryGuarantee(Protocol):
     """What the poller needs of either guarantee. Owned by the poll thread; nothing waits."""
 
     @property
@@ -67,8 +67,8 @@ class AtLeastOnce:
         self,
         publisher: Publisher,
         committer: Committer,
-        partitions: Mapping[At, Partition],
-        backlog: Backlog,
+        partitions: Mapping[PartitionId, Partition],
+        backlog: Outbox,
     ) -> None:
         """`partitions` are those that are owned, now and whenever it is looked at."""
         self._publisher = publisher

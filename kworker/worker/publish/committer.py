@@ -5,21 +5,22 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
 
-Settling = Mapping[Partition, Collection[int]]
+SettlingOffsets = Mapping[Partition, Collection[int]]
 """Offsets of records, by partition, that will be settled once what is sent is taken."""
 
-_NOTHING: Settling = {}
+_NOTHING: SettlingOffsets = {}
 
 
 class Committing(Protocol):
     """What the committer needs of `KafkaConsumer` or its twin."""
 
-    def commit(self, positions: Mapping[At, Committed]) -> None: ...
-    def commit_now(self, positions: Mapping[At, Committed]) -> None: ...
+    def commit(self, positions: Mapping[PartitionId, Committed]) -> None: ...
+    def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,12 @@ class Committer:
     def __init__(self, consumer: Committing, policy: CommitPolicy) -> None:
         self._consumer = consumer
         self._policy = policy
-        self._told: dict[At, Committed] = {}
-        self._counts: dict[At, tuple[Committed, int]] = {}  # sent last, and records settled in it
-        self._told_counts: dict[At, int] = {}  # records settled in what the group took
-        self._sent: dict[At, Committed] | None = None
+        self._told: dict[PartitionId, Committed] = {}
+        self._counts: dict[
+            PartitionId, tuple[Committed, int]
+        ] = {}  # sent last, and records settled in it
+        self._told_counts: dict[PartitionId, int] = {}  # records settled in what the group took
+        self._sent: dict[PartitionId, Committed] | None = None
         self._sent_at = 0.0
         self._last = 0.0
         self._renew_at = inf
@@ -76,10 +79,10 @@ class Committer:
         """Something that the group does not have yet; for the rest nobody waits."""
         return self._sent is not None and self._is_news(self._sent)
 
-    def _is_news(self, positions: Mapping[At, Committed]) -> bool:
+    def _is_news(self, positions: Mapping[PartitionId, Committed]) -> bool:
         return not positions.items() <= self._told.items()
 
-    def know(self, at: At, held: Committed | None) -> None:
+    def know(self, at: PartitionId, held: Committed | None) -> None:
         """What the group holds when an assignment begins."""
         if held is None:
             self._told.pop(at, None)
@@ -87,20 +90,20 @@ class Committer:
             self._told[at] = held
             self._took(at, held)
 
-    def forget(self, at: At) -> None:
+    def forget(self, at: PartitionId) -> None:
         for held in (self._told, self._counts, self._told_counts):
             held.pop(at, None)
 
-    def told(self, at: At) -> Committed | None:
+    def told(self, at: PartitionId) -> Committed | None:
         return self._told.get(at)
 
     def news(
         self,
         partitions: Iterable[Partition],
-        settling: Settling = _NOTHING,
-    ) -> dict[At, Committed]:
+        settling: SettlingOffsets = _NOTHING,
+    ) -> dict[PartitionId, Committed]:
         """Of open partitions, what the group does not have yet, once these are settled, too."""
-        news: dict[At, Committed] = {}
+        news: dict[PartitionId, Committed] = {}
         for partition in partitions:
             at = (partition.topic, partition.number)
             told = self._told.get(at)
@@ -114,9 +117,9 @@ class Committer:
 
     def sending(
         self,
-        sent: Mapping[At, Committed],
+        sent: Mapping[PartitionId, Committed],
         partitions: Iterable[Partition],
-        settling: Settling = _NOTHING,
+        settling: SettlingOffsets = _NOTHING,
     ) -> None:
         """Counts the records that are settled once the group takes what is sent."""
         for partition in partitions:
@@ -125,7 +128,7 @@ class Committer:
                 settled = partition.settled + len(settling.get(partition, ()))
                 self._counts[at] = sent[at], settled
 
-    def _took(self, at: At, held: Committed) -> None:
+    def _took(self, at: PartitionId, held: Committed) -> None:
         if (counted := self._counts.get(at)) and counted[0] == held:
             self._told_counts[at] = counted[1]
 
@@ -154,7 +157,7 @@ class Committer:
             return
         try:
             self._consumer.commit(sent)
-        except Refused as refused:
+        except KafkaRequestError as refused:
             if self._is_news(sent):
                 self.trouble = str(refused)
             return
@@ -163,7 +166,7 @@ class Committer:
         renew_at = now + self._policy.renew_s
         self._renew_at = renew_at if renews else min(self._renew_at, renew_at)
 
-    def _told_of(self, partitions: Iterable[Partition]) -> dict[At, Committed]:
+    def _told_of(self, partitions: Iterable[Partition]) -> dict[PartitionId, Committed]:
         ours = ((p.topic, p.number) for p in partitions if p.open)
         return {at: self._told[at] for at in ours if at in self._told}
 
@@ -174,7 +177,7 @@ class Committer:
         self.sending(news, partitions)
         try:
             self._consumer.commit_now(news)
-        except Refused as refused:
+        except KafkaRequestError as refused:
             # Uncommitted is delivered again, to whoever owns it next.
             self.trouble = str(refused)
             return
@@ -189,7 +192,7 @@ class Committer:
         elif sent is None or self._is_news(sent):
             self.trouble = error
 
-    def accept(self, positions: Mapping[At, Committed]) -> None:
+    def accept(self, positions: Mapping[PartitionId, Committed]) -> None:
         """The group has them."""
         self.trouble = None
         self.commits += 1

@@ -9,24 +9,25 @@ from typing import Any
 import structlog
 
 from kworker.clients.background_call import aside
-from kworker.clients.kafka import At, Fault, Refused, refusal_of
+from kworker.clients.kafka import Fault, KafkaRequestError, refusal_of
 from kworker.clients.transactions import Abortable, Broken
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition, Record, by_partition
 from kworker.core.restart import Backoff
 from kworker.worker.publish.committer import Committer
-from kworker.worker.publish.in_doubt import Doubt, Fences, Foreign
-from kworker.worker.publish.outbox import Backlog, Batch, Filled
-from kworker.worker.publish.transactor import Member, TransactionPolicy, Transactor
+from kworker.worker.publish.in_doubt import FencingJudge, ForeignFence, InDoubtTransaction
+from kworker.worker.publish.outbox import FillResult, Outbox, OutputBatch
+from kworker.worker.publish.transactor import TransactionMember, TransactionPolicy, Transactor
 
 _LOG = structlog.get_logger()
 _refusals = attrgetter("refusals")
 
-Begin = Callable[[Callable[[], Any]], "Future[Any]"]
+RunInBackground = Callable[[Callable[[], Any]], "Future[Any]"]
 """Begins a call that may block, elsewhere."""
 
 
-class Step(Enum):
+class TransactionStep(Enum):
     """Where the present transaction is."""
 
     AWAY = auto()  # no producer is open, or what the last one did is not known
@@ -52,13 +53,13 @@ class ExactlyOnce:
     def __init__(
         self,
         make: Callable[[], Transactor],
-        member: Member,
+        member: TransactionMember,
         committer: Committer,
-        partitions: Mapping[At, Partition],
-        backlog: Backlog,
+        partitions: Mapping[PartitionId, Partition],
+        backlog: Outbox,
         policy: TransactionPolicy,
-        fences: Fences,
-        begin: Begin = aside,
+        fences: FencingJudge,
+        begin: RunInBackground = aside,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
         """`outdated`: what was made is not as `make` would make it now."""
@@ -73,17 +74,19 @@ class ExactlyOnce:
         self._transactor = make()
         self._opened = False
         self._opened_at = 0.0
-        self._step = Step.AWAY
+        self._step = TransactionStep.AWAY
         self._call: Future[Any] | None = None
         self._since = 0.0  # the present step is waited for
         self._serve_at = self._hear_at = self._look_at = self._name_at = 0.0
-        self._batch = Batch(backlog)
+        self._batch = OutputBatch(backlog)
         self._begun_at: float | None = None
         self._due = False  # what is produced shall be settled
         self._spoiled = False  # what is produced must not become visible
         self._broken = ""  # why the transaction is being aborted, if nothing was refused
-        self._sent: Mapping[At, Committed] = {}  # with the present transaction, or the last
-        self._in_doubt: Doubt | None = None
+        self._sent: Mapping[
+            PartitionId, Committed
+        ] = {}  # with the present transaction, or the last
+        self._in_doubt: InDoubtTransaction | None = None
         self._dropped: list[Record] = []
         self._again = Backoff(*policy.again_s, calm_s=10.0)
         self._not_before = 0.0
@@ -105,7 +108,7 @@ class ExactlyOnce:
 
     @property
     def busy(self) -> bool:
-        return self._call is not None or self._step is Step.CLOSING
+        return self._call is not None or self._step is TransactionStep.CLOSING
 
     @property
     def calm(self) -> bool:
@@ -128,11 +131,11 @@ class ExactlyOnce:
             if self._call.done():
                 return self._heard(now)
             self._mind_silence(now)
-        elif self._step is Step.AWAY:
+        elif self._step is TransactionStep.AWAY:
             self._come_back(now)
         elif self._spoiled or (self._ending and self._begun_at is not None):
             self._abort(now)
-        elif self._step is Step.CLOSING:
+        elif self._step is TransactionStep.CLOSING:
             self._hear_reports(now)
         elif now >= self._not_before and not self._ending:
             self._fill(now)
@@ -149,7 +152,9 @@ class ExactlyOnce:
 
     def drop(self, partition: Partition) -> None:
         self._dropped += self._backlog.drop(partition)
-        if self._step in (Step.FILLING, Step.CLOSING) and self._batch.holds(partition):
+        if self._step in (TransactionStep.FILLING, TransactionStep.CLOSING) and self._batch.holds(
+            partition
+        ):
             self._spoiled = True
 
     def dropped(self) -> list[Record]:
@@ -158,8 +163,11 @@ class ExactlyOnce:
 
     def brokers_answer(self, now: float, since: float) -> None:
         waited_s = now - max(self._since, since)
-        if self._step is Step.CLOSING and waited_s > self._policy.give_up_s:
-            self._doubt(Refused("no acknowledgement, though the brokers answer", passing=True), now)
+        if self._step is TransactionStep.CLOSING and waited_s > self._policy.give_up_s:
+            self._doubt(
+                KafkaRequestError("no acknowledgement, though the brokers answer", passing=True),
+                now,
+            )
 
     def end(self) -> bool:
         self._ending = True
@@ -170,27 +178,27 @@ class ExactlyOnce:
     def _fill(self, now: float) -> None:
         """Begins one if need be, produces what waits, and closes it when it is due."""
         if self._outdated() and not self._batch.torn:
-            if self._step is Step.READY:
+            if self._step is TransactionStep.READY:
                 self._renew(now)
                 return
             self._due = True
         if not (self._named_what_waits(now) or self._batch.torn):
             return
-        if self._step is Step.READY and not self._begin(now):
+        if self._step is TransactionStep.READY and not self._begin(now):
             return
         try:
             filled = self._batch.fill(self._transactor.queue, now)
         except Broken as broken:
             self._abort(now, broken=self._transactor.trouble() or str(broken))
             return
-        if filled is Filled.QUEUE:
+        if filled is FillResult.QUEUE:
             self._transactor.poll()  # makes room
             self._mind_silence(now)
         self._spoiled |= self._batch.spoiled
-        self._due |= filled is Filled.REFUSED
+        self._due |= filled is FillResult.REFUSED
         if self._due and not self._batch.torn:
             self._due = False
-            self._enter(Step.CLOSING, now)
+            self._enter(TransactionStep.CLOSING, now)
 
     def _named_what_waits(self, now: float) -> bool:
         """Whether all that waits may be written: now and then, where there are no offset maps."""
@@ -212,11 +220,11 @@ class ExactlyOnce:
             return False
         try:
             self._transactor.begin()
-        except Refused as refused:
+        except KafkaRequestError as refused:
             self._doubt(refused, now)
             return False
         self._begun_at, self._sent = now, {}
-        self._enter(Step.FILLING, now)
+        self._enter(TransactionStep.FILLING, now)
         return True
 
     def _hear_reports(self, now: float) -> None:
@@ -245,7 +253,7 @@ class ExactlyOnce:
             return
         try:
             standing = self._member.standing()
-        except Refused as refused:
+        except KafkaRequestError as refused:
             self._abort(now, why=str(refused))  # the client will tell of the loss
             return
         self._committer.sending(positions, self._partitions.values(), settling)
@@ -255,7 +263,7 @@ class ExactlyOnce:
             transactor.send_positions(positions, standing)
             transactor.commit()
 
-        self._begin_aside(Step.ENDING, end, now)
+        self._begin_aside(TransactionStep.ENDING, end, now)
 
     def _settling(self) -> Mapping[Partition, Collection[int]]:
         batch = by_partition(self._batch.records)
@@ -278,7 +286,7 @@ class ExactlyOnce:
         if why or broken:
             self._trouble = f"transactions: {why or broken}"
             self._not_before = now + self._policy.rest_s
-        self._begin_aside(Step.ABORTING, self._transactor.abort, now)
+        self._begin_aside(TransactionStep.ABORTING, self._transactor.abort, now)
 
     def _aborted(self, now: float) -> None:
         self._batch.mend()
@@ -296,23 +304,23 @@ class ExactlyOnce:
         return [record for record in records if record.partition.open] if gone else records
 
     def _over(self) -> None:
-        self._step = Step.READY
+        self._step = TransactionStep.READY
         self._begun_at = None
         self._spoiled = False
 
     # -- doubt ------------------------------------------------------------------------
 
-    def _doubt(self, refused: Refused, now: float) -> None:
+    def _doubt(self, refused: KafkaRequestError, now: float) -> None:
         """Another producer, and then what the group has. Raises FencedByTwin."""
         foreign = self._fences.mind(refused, self._begun_at, now)
         if foreign is None:
             _LOG.warning("a transaction is in doubt; positions are read back", error=str(refused))
-        doubt, self._sent = Doubt(self._batch.take(), self._sent), {}
+        doubt, self._sent = InDoubtTransaction(self._batch.take(), self._sent), {}
         self._in_doubt = doubt if doubt.asked else None
         self._over()
         self._discard(refused, foreign, now)
 
-    def _discard(self, why: Refused, foreign: Foreign | None, now: float) -> None:
+    def _discard(self, why: KafkaRequestError, foreign: ForeignFence | None, now: float) -> None:
         self._renew(now)
         self._rest(why, now)
         if foreign is not None:
@@ -323,9 +331,9 @@ class ExactlyOnce:
         self._transactor.close()
         self._transactor = self._make()
         self._opened = False
-        self._step, self._not_before = Step.AWAY, now
+        self._step, self._not_before = TransactionStep.AWAY, now
 
-    def _taken_by_another(self, foreign: Foreign, now: float) -> None:
+    def _taken_by_another(self, foreign: ForeignFence, now: float) -> None:
         name = self._fences.name
         self._taken = True
         self._trouble = f"transactions: another process took the id {name}; it is taken back"
@@ -336,8 +344,8 @@ class ExactlyOnce:
             fence=f"{foreign.nth} of {foreign.most}",
         )
 
-    def _rest(self, why: Refused, now: float) -> None:
-        self._step = Step.AWAY
+    def _rest(self, why: KafkaRequestError, now: float) -> None:
+        self._step = TransactionStep.AWAY
         self._trouble = f"transactions: {why}"
         self._not_before = now + self._again.failed(now - self._opened_at)
 
@@ -345,28 +353,28 @@ class ExactlyOnce:
         if now < self._not_before or (self._taken and not self._is_member()):
             return
         if not self._opened:
-            self._begin_aside(Step.OPENING, self._transactor.open, now)
+            self._begin_aside(TransactionStep.OPENING, self._transactor.open, now)
             return
         assert self._in_doubt is not None
         member, asked, limit_s = self._member, self._in_doubt.asked, self._policy.read_s
-        self._begin_aside(Step.READING, lambda: member.positions(asked, limit_s), now)
+        self._begin_aside(TransactionStep.READING, lambda: member.positions(asked, limit_s), now)
 
     def _is_member(self) -> bool:
         """Whether the group still knows us: else who took the id may own our partitions, too."""
         try:
             self._member.standing()
-        except Refused:
+        except KafkaRequestError:
             return False
         return True
 
     def _came_back(self, now: float) -> None:
         self._opened, self._opened_at, self._taken = True, now, False
         if self._in_doubt is not None:
-            self._step = Step.AWAY  # until it is known what the last one did
+            self._step = TransactionStep.AWAY  # until it is known what the last one did
         else:
-            self._step, self._trouble = Step.READY, ""
+            self._step, self._trouble = TransactionStep.READY, ""
 
-    def _resolve(self, held: Mapping[At, Committed | None]) -> list[Record]:
+    def _resolve(self, held: Mapping[PartitionId, Committed | None]) -> list[Record]:
         """What the group has is the truth: our transaction is there, or it never was."""
         assert self._in_doubt is not None
         settled, lost = self._in_doubt.resolved(held)
@@ -376,16 +384,16 @@ class ExactlyOnce:
                 self._committer.know(at, positions)
         self._backlog.settled(settled)
         self._backlog.put_back(self._still_ours(lost))
-        self._step, self._trouble = Step.READY, ""
+        self._step, self._trouble = TransactionStep.READY, ""
         return settled
 
     # -- calls that run aside ---------------------------------------------------------
 
-    def _begin_aside(self, step: Step, call: Callable[[], Any], now: float) -> None:
+    def _begin_aside(self, step: TransactionStep, call: Callable[[], Any], now: float) -> None:
         self._enter(step, now)
         self._call = self._begin_call(call)
 
-    def _enter(self, step: Step, now: float) -> None:
+    def _enter(self, step: TransactionStep, now: float) -> None:
         self._step, self._since = step, now
         self._hear_at, self._look_at = now, now + self._policy.look_every_s
 
@@ -395,29 +403,29 @@ class ExactlyOnce:
         self._silence = ""
         try:
             answer = call.result()
-        except Refused as refused:
+        except KafkaRequestError as refused:
             self._failed(refused, now)
             return []
         match self._step:
-            case Step.OPENING:
+            case TransactionStep.OPENING:
                 self._came_back(now)
-            case Step.READING:
+            case TransactionStep.READING:
                 return self._resolve(answer)
-            case Step.ENDING:
+            case TransactionStep.ENDING:
                 return self._ended()
             case _:
                 self._aborted(now)
         return []
 
-    def _failed(self, refused: Refused, now: float) -> None:
+    def _failed(self, refused: KafkaRequestError, now: float) -> None:
         match self._step:
-            case Step.READING:
+            case TransactionStep.READING:
                 self._rest(refused, now)
-            case Step.OPENING if refused.passing:
+            case TransactionStep.OPENING if refused.passing:
                 self._rest(refused, now)
-            case Step.OPENING:
+            case TransactionStep.OPENING:
                 self._discard(refused, self._fences.mind(refused, None, now), now)
-            case Step.ENDING if isinstance(refused, Abortable):
+            case TransactionStep.ENDING if isinstance(refused, Abortable):
                 self._abort(now, why=str(refused))
             case _:
                 self._doubt(refused, now)
@@ -433,7 +441,7 @@ def _is_refused(record: Record) -> bool:
 
 
 def _named(
-    partition: Partition, offsets: Collection[int], positions: Mapping[At, Committed]
+    partition: Partition, offsets: Collection[int], positions: Mapping[PartitionId, Committed]
 ) -> bool:
     """Whether whoever reads these positions knows that these records are done."""
     held = positions.get((partition.topic, partition.number))

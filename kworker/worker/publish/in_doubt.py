@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Record
 from kworker.worker.intake import Fenced
@@ -15,18 +16,20 @@ class FencedByTwin(Fenced):
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class InDoubtTransaction:
     """A transaction that may be there or not: its records, and the positions sent with it."""
 
     records: Sequence[Record]
-    sent: Mapping[At, Committed]
+    sent: Mapping[PartitionId, Committed]
 
     @property
-    def asked(self) -> set[At]:
+    def asked(self) -> set[PartitionId]:
         """The partitions whose positions tell, or are needed to go on."""
         return {*self.sent, *map(_at, self.records)}
 
-    def resolved(self, held: Mapping[At, Committed | None]) -> tuple[list[Record], list[Record]]:
+    def resolved(
+        self, held: Mapping[PartitionId, Committed | None]
+    ) -> tuple[list[Record], list[Record]]:
         """The records that are there, and those that never were, by what the group holds."""
         there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         settled = [record for record in self.records if _at(record) in there]
@@ -54,7 +57,7 @@ class FencePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignFence:
     """A fence by another process: the `nth` of the `most` that end this one."""
 
     nth: int
@@ -62,7 +65,7 @@ class Foreign:
     rest_s: float
 
 
-class Fences:
+class FencingJudge:
     """Tells a fence by our own past from one by another process, and counts those.
 
     Owned by the thread that transacts. `began` is when the service did, not this process of
@@ -76,7 +79,9 @@ class Fences:
         self._excused_until = float("-inf")
         self._foreign: deque[float] = deque()  # when, within `within_s`
 
-    def mind(self, refused: Refused, begun_at: float | None, now: float) -> Foreign | None:
+    def mind(
+        self, refused: KafkaRequestError, begun_at: float | None, now: float
+    ) -> ForeignFence | None:
         """Hears of each doubt, and when its transaction began; None if no other process did it.
 
         Our own past may fence: with a transaction that was open for too long, or with what is
@@ -90,7 +95,7 @@ class Fences:
         excused, self._excused_until = now < self._excused_until, float("-inf")
         return None if expired or excused else self._count(now)
 
-    def _count(self, now: float) -> Foreign:
+    def _count(self, now: float) -> ForeignFence:
         policy, foreign = self._policy, self._foreign
         foreign.append(now)
         while now - foreign[0] > policy.within_s:
@@ -106,8 +111,8 @@ class Fences:
                 f" {when}: end that process, or give each copy of the service its own"
                 " `instance`, then start again"
             )
-        return Foreign(len(foreign), most, policy.rest_s)
+        return ForeignFence(len(foreign), most, policy.rest_s)
 
 
-def _at(record: Record) -> At:
+def _at(record: Record) -> PartitionId:
     return record.partition.topic, record.partition.number

@@ -8,11 +8,18 @@ from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from kworker.clients.kafka import Fault, Oversized, QueueFull, Refusal, Refused, refusal_of
+from kworker.clients.kafka import (
+    DeliveryRefusal,
+    Fault,
+    KafkaRequestError,
+    Oversized,
+    QueueFull,
+    refusal_of,
+)
 from kworker.core.outcome import Output, Publishable
 from kworker.core.record import Partition, Record, pack
-from kworker.worker.publish.refused import Sieve
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.publish.refused import RefusalSearch
+from kworker.worker.topic_limits import TopicLimits
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
@@ -22,7 +29,7 @@ Produce = Callable[[Output, Callable[[object, object], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogPolicy:
+class OutboxPolicy:
     """How much may wait, and how soon a refusal is tried again."""
 
     bytes_max: int
@@ -31,7 +38,7 @@ class BacklogPolicy:
     retry_letter_s: float = 10.0  # a dead letter that its topic refused for good
 
 
-class Condemned(NamedTuple):
+class Undeliverable(NamedTuple):
     """A record with an output that its topic never takes; `again`: it was held for that."""
 
     record: Record
@@ -40,7 +47,7 @@ class Condemned(NamedTuple):
     again: bool = False
 
 
-class Backlog:
+class Outbox:
     """The outputs of finished records, until they are in Kafka.
 
     Owned by the poll thread. A topic that refused one is left alone for a while, and what
@@ -49,10 +56,10 @@ class Backlog:
     topic's fault if it took such records before, and took none since one was condemned.
     """
 
-    def __init__(self, policy: BacklogPolicy, facts: TopicFacts | None = None) -> None:
+    def __init__(self, policy: OutboxPolicy, facts: TopicLimits | None = None) -> None:
         """Without `facts` a record is too large only when its topic has said so."""
         self.policy = policy
-        self.condemned: list[Condemned] = []  # still pending; for `let_go`, or for `hold`
+        self.condemned: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
         self.waiting: deque[Record] = deque()
         self.pending = 0  # records handed over and not settled
         self._refused: deque[Record] = deque()  # for topics that are left alone
@@ -60,13 +67,13 @@ class Backlog:
         self.shunned: dict[str, float] = {}  # those topics, until when
         self._troubles: dict[str, str] = {}
         self._bytes = 0
-        self._facts = facts or TopicFacts([])
+        self._facts = facts or TopicLimits([])
         self._measured = self._facts.version
-        self._sieves: dict[str, Sieve] = {}  # by topic; one of them has a portion under way
+        self._sieves: dict[str, RefusalSearch] = {}  # by topic; one of them has a portion under way
         self._portion: frozenset[Record] = frozenset()
         self._took: set[tuple[str, bool]] = set()  # topics; whether the key was null
         self._accused: set[str] = set()  # topics that took nothing since one was condemned
-        self._held: list[Condemned] = []
+        self._held: list[Undeliverable] = []
         self._large: list[Record] = []  # wait for the brokers to tell the limits
         self._large_since = 0  # the answers by then
         self._tried_again: frozenset[Record] = frozenset()  # of those
@@ -110,7 +117,7 @@ class Backlog:
         return [f"{topic}: {trouble}" for topic, trouble in self._troubles.items()]
 
     @property
-    def held(self) -> list[Condemned]:
+    def held(self) -> list[Undeliverable]:
         """Letters that their topic refused for good: they wait, and hold up no other."""
         return self._held
 
@@ -194,7 +201,7 @@ class Backlog:
         """They were under way, in this order, and are not in Kafka: reports may say why."""
         again: list[Record] = []
         later: list[Record] = []
-        guilty: dict[str, dict[Record, Refusal]] = {}
+        guilty: dict[str, dict[Record, DeliveryRefusal]] = {}
         for record in records:
             if not record.refusals:
                 again.append(record)
@@ -224,12 +231,12 @@ class Backlog:
         return [] if sieve is None else [*sieve.portion, *sieve]
 
     def _refused_by(
-        self, topic: str, refusals: dict[Record, Refusal], again: list[Record], now: float
+        self, topic: str, refusals: dict[Record, DeliveryRefusal], again: list[Record], now: float
     ) -> None:
         if any(refusal.sized for refusal in refusals.values()):
             self._facts.doubted = True
         if topic not in self._sieves:
-            self._sieves[topic] = Sieve(r for r in again if _is_for(r, topic))
+            self._sieves[topic] = RefusalSearch(r for r in again if _is_for(r, topic))
             self.shunned[topic] = inf
         sieve = self._sieves[topic]
         if strangers := [record for record in refusals if record not in sieve.portion]:
@@ -238,7 +245,7 @@ class Backlog:
             self._judge(alone, sieve, topic, refusals[alone], now)
 
     def _judge(
-        self, record: Record, sieve: Sieve, topic: str, refusal: Refusal, now: float
+        self, record: Record, sieve: RefusalSearch, topic: str, refusal: DeliveryRefusal, now: float
     ) -> None:
         """It was refused alone."""
         null = any(output.key is None for output in _outputs(record) if output.topic == topic)
@@ -252,7 +259,7 @@ class Backlog:
         self._condemn(record, topic, refusal.text)
 
     def _condemn(self, record: Record, topic: str, why: str) -> None:
-        self.condemned.append(Condemned(record, topic, why, record in self._tried_again))
+        self.condemned.append(Undeliverable(record, topic, why, record in self._tried_again))
 
     def _sift(self, now: float) -> None:
         """The next portion of what a topic refused."""
@@ -268,7 +275,7 @@ class Backlog:
                 self._portion = frozenset(portion)
                 return
 
-    def _send_stranger(self, topic: str, sieve: Sieve) -> None:
+    def _send_stranger(self, topic: str, sieve: RefusalSearch) -> None:
         stranger = next((r for r in self._refused if _is_for(r, topic)), None)
         if stranger is not None:
             self._refused.remove(stranger)
@@ -288,7 +295,7 @@ class Backlog:
         if self._held:
             self._try_held_at = now
 
-    def first_refused(self, topic: str, refused: Refused, now: float) -> None:
+    def first_refused(self, topic: str, refused: KafkaRequestError, now: float) -> None:
         """The client knows already that the first that waits cannot be written."""
         record = self.waiting.popleft()
         if isinstance(refused, Oversized):
@@ -306,7 +313,7 @@ class Backlog:
         """It was condemned, and its outputs are others now."""
         self.waiting.appendleft(record)
 
-    def hold(self, letters: list[Condemned], now: float) -> None:
+    def hold(self, letters: list[Undeliverable], now: float) -> None:
         """Of these condemned nothing else can be made: they wait, and are tried now and then."""
         self._held += letters
         self._try_held_at = now + self.policy.retry_letter_s
@@ -377,7 +384,7 @@ class Backlog:
                     sieve.took = True
 
 
-class Filled(Enum):
+class FillResult(Enum):
     """Why a batch took no more."""
 
     ALL = auto()  # that waits, or that may be taken in one turn
@@ -385,10 +392,10 @@ class Filled(Enum):
     REFUSED = auto()  # the client refused one: what comes after it has to wait for the next
 
 
-class Batch:
+class OutputBatch:
     """Records whose outputs are produced together. Owned by the poll thread."""
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: Outbox) -> None:
         self.records: list[Record] = []
         self.produced = 0  # outputs of whole records, ever
         self._backlog = backlog
@@ -396,7 +403,7 @@ class Batch:
         self._begun: Record | None = None  # which the queue had room for in part
         self._sent = 0  # so many of its outputs are out
 
-    def fill(self, produce: Produce, now: float) -> Filled:
+    def fill(self, produce: Produce, now: float) -> FillResult:
         """Produces what waits."""
         backlog = self._backlog
         if self._begun is None:  # else nothing may get ahead of it
@@ -416,16 +423,16 @@ class Batch:
                     sent += 1
             except QueueFull:
                 self._begun, self._sent = record, sent
-                return Filled.QUEUE
-            except Refused as refused:
+                return FillResult.QUEUE
+            except KafkaRequestError as refused:
                 backlog.first_refused(outputs[sent].topic, refused, now)
                 self.spoiled |= sent > 0
                 self._begun = None
-                return Filled.REFUSED
+                return FillResult.REFUSED
             batch.append(waiting.popleft())
             self.produced += sent
         self._begun = None
-        return Filled.ALL
+        return FillResult.ALL
 
     @property
     def torn(self) -> bool:

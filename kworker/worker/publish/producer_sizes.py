@@ -1,7 +1,7 @@
 """The sizes of a worker's producer, which follow the limits of the topics that it writes."""
 
 from kworker.config.client_properties import Properties
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 
 # The library's own defaults.
 _BATCH_BYTES = 1_000_000
@@ -15,7 +15,7 @@ class SizedProperties:
     a record over the producer's own, or over its queue, could never be written.
     """
 
-    def __init__(self, properties: Properties, facts: TopicFacts) -> None:
+    def __init__(self, properties: Properties, facts: TopicLimits) -> None:
         self._given = properties
         self._facts = facts
         self._made: Properties = {}

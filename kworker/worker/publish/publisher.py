@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.publish.outbox import Backlog, Batch, Filled
+from kworker.worker.publish.outbox import FillResult, Outbox, OutputBatch
 
 
 class Producer(Protocol):
@@ -22,7 +22,7 @@ class Producer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HearPolicy:
+class ReportPolicy:
     """How often reports are heard, and what happens when none come."""
 
     every_s: float = 0.004
@@ -44,17 +44,17 @@ class Publisher:
     def __init__(
         self,
         make: Callable[[], Producer],
-        backlog: Backlog,
-        hearing: HearPolicy | None = None,
+        backlog: Outbox,
+        hearing: ReportPolicy | None = None,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
         """`outdated`: what was made is not as `make` would make it now."""
         self._make = make
         self._outdated = outdated
         self._backlog = backlog
-        self._hearing = hearing or HearPolicy()
+        self._hearing = hearing or ReportPolicy()
         self._producer = make()
-        self._batch = Batch(backlog)
+        self._batch = OutputBatch(backlog)
         self._closing = False
         self._closing_since = 0.0
         self._hear_at = 0.0
@@ -110,7 +110,7 @@ class Publisher:
             if self._closing:
                 return
             self._producer = self._make()
-        if self._batch.fill(self._producer.produce, now) is not Filled.ALL:
+        if self._batch.fill(self._producer.produce, now) is not FillResult.ALL:
             self.close_batch(now)
 
     def _finish(self, now: float) -> list[Record]:

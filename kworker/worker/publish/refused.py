@@ -7,7 +7,7 @@ from itertools import chain, groupby
 from kworker.core.record import Record
 
 
-class Sieve:
+class RefusalSearch:
     """Records of one topic that are tried again in ever smaller portions, in their order.
 
     Owned by the backlog. Brokers refuse a whole batch for one record, and mostly do not name

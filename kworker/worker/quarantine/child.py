@@ -31,8 +31,17 @@ from kworker.worker.assembly import make_encoder, make_pool
 from kworker.worker.dispatch import Pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.forked import ForkGuard
-from kworker.worker.quarantine.pipe import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.quarantine.pipe import (
+    Frames,
+    HandlersReady,
+    LoadFailed,
+    PipeMessage,
+    RunEnded,
+    RunRequest,
+    Setup,
+    frame,
+)
+from kworker.worker.topic_limits import TopicLimits
 
 _LOG = structlog.get_logger()
 _PR_SET_PDEATHSIG = 1
@@ -51,7 +60,7 @@ class Parent:
         self._frames = Frames()
         self.gone = False
 
-    def hear(self, wait_s: float | None) -> list[Word]:
+    def hear(self, wait_s: float | None) -> list[PipeMessage]:
         """What it says, waiting for it up to `wait_s`; `gone` when nothing will follow."""
         if not select.select([self._reads], [], [], wait_s)[0]:
             return []
@@ -59,7 +68,7 @@ class Parent:
         self.gone = not data
         return self._frames.add(data)
 
-    def tell(self, word: Word) -> None:
+    def tell(self, word: PipeMessage) -> None:
         """Waits until it is written; the worker reads each turn."""
         try:
             data = memoryview(frame(word))
@@ -69,7 +78,7 @@ class Parent:
             self.gone = True
 
 
-class Cell:
+class IsolatedRunner:
     """Runs records in a pool as the worker has one. One thread feeds it and answers."""
 
     def __init__(self, pool: Pool, slot: Slot) -> None:
@@ -88,7 +97,7 @@ class Cell:
     def turn(self, parent: Parent) -> None:
         """Takes what has come, and answers for what has ended."""
         for word in parent.hear(0.0 if self._numbers else None):
-            if isinstance(word, Run):
+            if isinstance(word, RunRequest):
                 record = self._record(word)
                 self._numbers[record] = word.number
                 self._ready.append(record)
@@ -111,7 +120,7 @@ class Cell:
     def _take(self, most: int) -> deque[Record]:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
 
-    def _record(self, run: Run) -> Record:
+    def _record(self, run: RunRequest) -> Record:
         """As if it came from its source, wherever the worker had it from."""
         source = run.source
         at = source.topic, source.partition
@@ -127,9 +136,9 @@ class Cell:
 def _tell(parent: Parent, number: int, outcome: Results | Failure) -> None:
     """Tells the outcome of a run, or that it is too large."""
     try:
-        parent.tell(Ended(number, outcome))
+        parent.tell(RunEnded(number, outcome))
     except OverflowError as error:
-        parent.tell(Ended(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
+        parent.tell(RunEnded(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -141,33 +150,33 @@ def main(arguments: Sequence[str]) -> int:
     for fd in (given.reads, given.writes):
         os.set_inheritable(fd, False)
     parent = Parent(given.reads, given.writes)
-    heard: list[Word] = []
+    heard: list[PipeMessage] = []
     while not heard and not parent.gone:
         heard = parent.hear(None)
-    if not heard or not isinstance(heard[0], Orders):
+    if not heard or not isinstance(heard[0], Setup):
         return ExitCode.OK
     return _serve(heard[0], parent, given.board)
 
 
-def _serve(orders: Orders, parent: Parent, board_fd: int) -> int:
+def _serve(orders: Setup, parent: Parent, board_fd: int) -> int:
     config = orders.config
     setproctitle(f"kworker: cell [{config.name}]")
     log.configure(config.log)
     log.identify(cell=True)
     slot = Scoreboard(1, hands_of(config.workers), board_fd).slots[0]
     os.close(board_fd)
-    facts = TopicFacts([*orders.limits])
+    facts = TopicLimits([*orders.limits])
     facts.learn(orders.limits, {})
     try:
         handlers = loader.load(config)
     except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
-        parent.tell(Unfit(str(Failure.of(error))))
+        parent.tell(LoadFailed(str(Failure.of(error))))
         return ExitCode.FAILURE
-    parent.tell(Ready())
+    parent.tell(HandlersReady())
     pool = make_pool(config, slot, handlers, make_encoder(config, facts))
     ForkGuard(slot).install(pool)
     pool.start()
-    Cell(pool, slot).serve(parent)
+    IsolatedRunner(pool, slot).serve(parent)
     try:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; everything is done

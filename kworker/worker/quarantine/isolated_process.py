@@ -8,13 +8,22 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kworker.core.suspects import Blame, End
+from kworker.core.suspects import Blame, ProcessEnd
 from kworker.host import oom_kills
 from kworker.instance.child import ended, send
-from kworker.instance.exit_plan import Ending, of_a_stuck_one
+from kworker.instance.exit_plan import ExitPlan, of_a_stuck_one
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Held, Scoreboard
-from kworker.worker.quarantine.pipe import Ended, Frames, Orders, Ready, Run, Unfit, Word, frame
+from kworker.worker.quarantine.pipe import (
+    Frames,
+    HandlersReady,
+    LoadFailed,
+    PipeMessage,
+    RunEnded,
+    RunRequest,
+    Setup,
+    frame,
+)
 
 COMMAND = (sys.executable, "-m", "kworker.worker.quarantine.child")
 _READ_BYTES = 1 << 18  # a turn: the poll thread has more to do
@@ -36,27 +45,27 @@ _CRASHES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ExitedProcess:
     """The process has ended and is reaped."""
 
     code: int  # negative: by that signal
     peak_bytes: int
 
 
-class CellProcess:
+class IsolatedProcess:
     """One life of a cell. Owned by the poll thread, with whose end it ends, too.
 
     Raises OSError when the machine has no room for it.
     """
 
-    def __init__(self, orders: Orders, hands: int, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, orders: Setup, hands: int, command: Sequence[str] = COMMAND) -> None:
         self.ready = False
         self.used = False  # it was given a record
         self.ended_by_us = False
         self._stuck_on: list[Held] | None = None  # it is being ended for these
         self._frames = Frames()
         self._unsent: deque[memoryview] = deque()
-        self._ending = Ending()
+        self._ending = ExitPlan()
         self._oom_kills = oom_kills()
         self._size_bytes = rss_bytes(os.getpid())  # which its peak counts as its own
         self._start(hands, command)
@@ -103,20 +112,20 @@ class CellProcess:
         held = self.in_hand()
         return held if self._stuck_on is None else [h for h in held if h in self._stuck_on]
 
-    def give(self, run: Run) -> None:
+    def give(self, run: RunRequest) -> None:
         """A record to run; it is written as the pipe takes it."""
         self.used = True
         self._say(run)
 
-    def hear(self, *, to_the_end: bool) -> list[Ready | Unfit | Ended]:
+    def hear(self, *, to_the_end: bool) -> list[HandlersReady | LoadFailed | RunEnded]:
         """Writes, and reads what is there; all of it only `to_the_end`. Raises Garbled."""
         self._write()
-        words: list[Ready | Unfit | Ended] = []
+        words: list[HandlersReady | LoadFailed | RunEnded] = []
         while data := self._read():
             words += self._frames.add(data)
             if not to_the_end:
                 break
-        if any(isinstance(word, Ready) for word in words):
+        if any(isinstance(word, HandlersReady) for word in words):
             self.ready = True
             self._size_bytes = max(self._size_bytes, rss_bytes(self.pid))
         return words
@@ -131,7 +140,7 @@ class CellProcess:
         """It has done its work: closes its handlers and ends."""
         self.ended_by_us = True
         self._hang_up()
-        self._ending = Ending([(now + _FINISH_S, signal.SIGKILL)])
+        self._ending = ExitPlan([(now + _FINISH_S, signal.SIGKILL)])
 
     def kill(self) -> None:
         """At once; this is no death that counts."""
@@ -143,40 +152,40 @@ class CellProcess:
         for signum in self._ending.due(now):
             send(self.pid, signum)
 
-    def reaped(self) -> Gone | None:
+    def reaped(self) -> ExitedProcess | None:
         """Once it has ended; it is not waited for. What it last said can still be heard."""
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:  # a handler that waits for any child had it
             self._process.returncode = 0
-            return Gone(-signal.SIGKILL, 0)
+            return ExitedProcess(-signal.SIGKILL, 0)
         if pid == 0:
             return None
         code = os.waitstatus_to_exitcode(status)
         self._process.returncode = code  # or its destructor would ask for it
-        return Gone(code, usage.ru_maxrss << 10)
+        return ExitedProcess(code, usage.ru_maxrss << 10)
 
-    def end_of(self, gone: Gone) -> End:
+    def end_of(self, gone: ExitedProcess) -> ProcessEnd:
         """Whose doing that was."""
         how = ended(gone.code)
         if self.ended_by_us:
-            return End(how, Blame.NOBODY)
+            return ProcessEnd(how, Blame.NOBODY)
         if self._stuck_on is not None:
-            return End("over the time-out", Blame.TIMEOUT)
+            return ProcessEnd("over the time-out", Blame.TIMEOUT)
         if gone.code >= 0 or -gone.code in _CRASHES or self._used_up_the_memory(gone):
-            return End(how, Blame.HANDLER)
-        return End(how, Blame.UNSURE)
+            return ProcessEnd(how, Blame.HANDLER)
+        return ProcessEnd(how, Blame.UNSURE)
 
     def close(self) -> None:
         """After it was reaped and heard to the end."""
         self._close()
 
-    def _used_up_the_memory(self, gone: Gone) -> bool:
+    def _used_up_the_memory(self, gone: ExitedProcess) -> bool:
         """The system killed for want of memory meanwhile, and this one had taken much of it."""
         grew = gone.peak_bytes - self._size_bytes > _GREW_BYTES
         return gone.code == -signal.SIGKILL and grew and oom_kills() > self._oom_kills
 
-    def _say(self, word: Word) -> None:
+    def _say(self, word: PipeMessage) -> None:
         self._unsent.append(memoryview(frame(word)))
 
     def _write(self) -> None:

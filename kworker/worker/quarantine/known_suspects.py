@@ -5,9 +5,10 @@ from pathlib import Path
 
 import structlog
 
+from kworker.core.headers import SourcePosition
 from kworker.core.record import Record
-from kworker.core.suspects import Place, Suspect
-from kworker.instance.crash_journal import Journal, Watched
+from kworker.core.suspects import Suspect
+from kworker.instance.crash_journal import CrashJournal, WatchedJournal
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
@@ -19,11 +20,11 @@ class KnownSuspects:
 
     def __init__(self, folder: Path, shared: SharedSuspects | None = None) -> None:
         """`folder` is the state folder's `suspects`, which need not be there."""
-        self._journal = Journal(folder)
-        self._own = Watched(self._journal)
+        self._journal = CrashJournal(folder)
+        self._own = WatchedJournal(self._journal)
         self._shared = shared
-        self._others: Mapping[Place, Suspect] = {}
-        self._all: dict[Place, Suspect] = {}
+        self._others: Mapping[SourcePosition, Suspect] = {}
+        self._all: dict[SourcePosition, Suspect] = {}
         self._look_at = 0.0
 
     def __bool__(self) -> bool:

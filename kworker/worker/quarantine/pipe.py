@@ -16,7 +16,7 @@ _LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class Setup:
     """The first word to a cell: how to run handlers, and what each topic takes, in bytes."""
 
     config: Config
@@ -24,7 +24,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRequest:
     """One record, as its handler sees it; `number` is how the worker knows it again."""
 
     number: int
@@ -36,33 +36,33 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class HandlersReady:
     """The handlers are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class LoadFailed:
     """They cannot be."""
 
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """One run is over."""
 
     number: int
     outcome: Results | Failure
 
 
-Word = Orders | Run | Ready | Unfit | Ended
+PipeMessage = Setup | RunRequest | HandlersReady | LoadFailed | RunEnded
 
 
-class Garbled(Exception):
+class ProtocolError(Exception):
     """What came through the pipe is no frame."""
 
 
-def frame(word: Word) -> bytes:
+def frame(word: PipeMessage) -> bytes:
     """A word as it is written. OverflowError when it is too large."""
     data = pickle.dumps(word, pickle.HIGHEST_PROTOCOL)
     if len(data) > FRAME_BYTES_MAX:
@@ -83,7 +83,7 @@ class Frames:
         while len(received) >= _LENGTH_BYTES:
             length = int.from_bytes(received[:_LENGTH_BYTES], "little")
             if length > FRAME_BYTES_MAX:
-                raise Garbled(f"a frame of {length} bytes")
+                raise ProtocolError(f"a frame of {length} bytes")
             end = _LENGTH_BYTES + length
             if len(received) < end:
                 break
@@ -96,4 +96,4 @@ def _loaded(data: bytearray) -> Any:
     try:
         return pickle.loads(data)
     except Exception as error:  # noqa: BLE001 - a handler may have written to our pipe, or made this
-        raise Garbled(str(Failure.of(error))) from None
+        raise ProtocolError(str(Failure.of(error))) from None

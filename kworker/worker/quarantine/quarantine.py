@@ -12,13 +12,28 @@ from kworker.core.failure import Described, Failure
 from kworker.core.outcome import Failed, Results
 from kworker.core.record import Partition, Record
 from kworker.core.restart import Backoff
-from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, TrialPolicy
+from kworker.core.suspects import (
+    Blame,
+    CountedDeath,
+    Fresh,
+    ProcessEnd,
+    Suspect,
+    Trial,
+    TrialPolicy,
+)
 from kworker.instance.scoreboard import Held, hands_of
-from kworker.worker.quarantine.isolated_process import COMMAND, CellProcess, Gone
+from kworker.worker.quarantine.isolated_process import COMMAND, ExitedProcess, IsolatedProcess
 from kworker.worker.quarantine.known_suspects import KnownSuspects
-from kworker.worker.quarantine.pipe import Ended, Garbled, Orders, Ready, Run, Unfit
+from kworker.worker.quarantine.pipe import (
+    HandlersReady,
+    LoadFailed,
+    ProtocolError,
+    RunEnded,
+    RunRequest,
+    Setup,
+)
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 
 _LOG = structlog.get_logger()
 _BOOT_S = 300.0  # as for a worker: a slow import is no reason to kill
@@ -26,7 +41,7 @@ _IDLE_S = 30.0  # after which a cell without suspects ends
 _FIRST_S, _LONGEST_S, _CALM_S = 1.0, 30.0, 60.0  # between cells whose end says nothing
 
 
-class Ward:
+class Quarantine:
     """The suspects that one worker has in hand.
 
     Owned by the poll thread, which takes them out of the records that may run now. No call
@@ -37,7 +52,7 @@ class Ward:
         self,
         config: Config,
         folder: Path,
-        facts: TopicFacts,
+        facts: TopicLimits,
         shared: SharedSuspects | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
@@ -50,7 +65,7 @@ class Ward:
         self._numbers = count()
         self._records: dict[int, Record] = {}
         self._decided: list[Record] = []
-        self._cell: CellProcess | None = None
+        self._cell: IsolatedProcess | None = None
         self._started = self._start_at = self._idle_since = 0.0
         self._backoff = Backoff(_FIRST_S, _LONGEST_S, _CALM_S)
         self._trouble = ""
@@ -166,24 +181,24 @@ class Ward:
 
     def _start(self, now: float) -> None:
         facts, hands = self._facts, hands_of(self._config.workers)
-        orders = Orders(self._config, {topic: facts.limit(topic) for topic in facts.topics})
+        orders = Setup(self._config, {topic: facts.limit(topic) for topic in facts.topics})
         self._started = now
         try:
-            self._cell = CellProcess(orders, hands, self._command)
+            self._cell = IsolatedProcess(orders, hands, self._command)
         except OSError as error:
             self._wait(f"their process cannot be started ({error.strerror})", now)
             return
         _LOG.info("a cell is started", cell=self._cell.pid, suspects=self.waiting)
 
-    def _begin(self, cell: CellProcess, now: float) -> None:
+    def _begin(self, cell: IsolatedProcess, now: float) -> None:
         run = self._trial.begin(used=cell.used)
-        if run is Renew.CELL:
+        if run is Fresh.CELL:
             cell.finish(now)
             return
         for number in run:
             cell.give(_run(number, self._records[number]))
 
-    def _attend(self, cell: CellProcess, now: float) -> None:
+    def _attend(self, cell: IsolatedProcess, now: float) -> None:
         gone = cell.reaped()
         self._hear(cell, now, to_the_end=gone is not None)
         if gone is not None:
@@ -198,30 +213,30 @@ class Ward:
         elif overdue := self._overdue(cell, now):
             self._end_stuck(cell, overdue, now)
 
-    def _hear(self, cell: CellProcess, now: float, *, to_the_end: bool) -> None:
+    def _hear(self, cell: IsolatedProcess, now: float, *, to_the_end: bool) -> None:
         try:
             for word in cell.hear(to_the_end=to_the_end):
                 self._understand(word, now)
-        except Garbled as garbled:
+        except ProtocolError as garbled:
             cell.kill()
             self._wait(f"the cell cannot be understood ({garbled})", now)
 
-    def _understand(self, word: Ready | Unfit | Ended, now: float) -> None:
+    def _understand(self, word: HandlersReady | LoadFailed | RunEnded, now: float) -> None:
         self._idle_since = now
         match word:
-            case Ready():
+            case HandlersReady():
                 self._trouble = ""
-            case Unfit(problem):
+            case LoadFailed(problem):
                 self._trouble = f"the handler cannot be loaded in their process: {problem}"
-            case Ended(number, outcome) if number in self._records:
+            case RunEnded(number, outcome) if number in self._records:
                 self._backoff.forget()
                 self._decide(number, outcome)
 
-    def _overdue(self, cell: CellProcess, now: float) -> list[Held]:
+    def _overdue(self, cell: IsolatedProcess, now: float) -> list[Held]:
         limit_s = self._config.workers.handler_timeout
         return [held for held in cell.in_hand() if now - held.since_ns / 1e9 > limit_s]
 
-    def _end_stuck(self, cell: CellProcess, overdue: list[Held], now: float) -> None:
+    def _end_stuck(self, cell: IsolatedProcess, overdue: list[Held], now: float) -> None:
         _LOG.error(
             f"a suspect is over workers.handler_timeout = {self._timeout} in its cell:"
             " stacks are dumped, the cell is ended",
@@ -236,7 +251,7 @@ class Ward:
 
     # -- the cell dies ----------------------------------------------------------------
 
-    def _bury(self, cell: CellProcess, gone: Gone, now: float) -> None:
+    def _bury(self, cell: IsolatedProcess, gone: ExitedProcess, now: float) -> None:
         end = cell.end_of(gone)
         in_hand = self._in_hand(cell, end)
         cell.close()
@@ -255,7 +270,7 @@ class Ward:
         if end.blame is Blame.UNSURE or (end.blame is not Blame.NOBODY and not in_hand):
             self._wait(f"the cell ended ({end.how})", now)
 
-    def _in_hand(self, cell: CellProcess, end: End) -> list[int]:
+    def _in_hand(self, cell: IsolatedProcess, end: ProcessEnd) -> list[int]:
         """Which of those that run were in the dead cell's hands, or have to stand for it."""
         places = {(held.topic, held.partition, held.offset) for held in cell.blamed()}
         running = list(self._trial.running)
@@ -265,7 +280,7 @@ class Ward:
         # Dead after a handler's end and before its outcome was told.
         return running
 
-    def _count(self, counted: Counted, end: End) -> None:
+    def _count(self, counted: CountedDeath, end: ProcessEnd) -> None:
         suspect = counted.suspect
         self._known.count(suspect)
         name = "/".join(map(str, suspect.place))
@@ -279,7 +294,7 @@ class Ward:
         _LOG.error(f"suspect {name} is convicted after {suspect.deaths} deaths", last=end.how)
         self._decide(counted.number, self._verdict(suspect, end))
 
-    def _verdict(self, suspect: Suspect, end: End) -> Failure:
+    def _verdict(self, suspect: Suspect, end: ProcessEnd) -> Failure:
         if suspect.why == "timeout":
             text = f"over workers.handler_timeout = {self._timeout}"
             return Failure("timeout", exception="TimedOut", message=text)
@@ -292,8 +307,8 @@ class Ward:
         _LOG.warning(f"suspects wait: {why}; next cell in {delay_s:g} s", suspects=self.waiting)
 
 
-def _run(number: int, record: Record) -> Run:
+def _run(number: int, record: Record) -> RunRequest:
     """As its handler sees it."""
     raw = record.raw
     headers = tuple(raw.headers() or ())
-    return Run(number, record.source, raw.key(), raw.value(), headers, record.attempt)
+    return RunRequest(number, record.source, raw.key(), raw.value(), headers, record.attempt)

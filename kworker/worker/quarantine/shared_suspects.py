@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from kworker.core.suspects import Place, Suspect
-from kworker.instance.crash_journal import KEPT_S, Watched, packed, unpacked
+from kworker.core.headers import SourcePosition
+from kworker.core.suspects import Suspect
+from kworker.instance.crash_journal import KEPT_S, WatchedJournal, packed, unpacked
 
 _EVERY_S = 1.0
 
@@ -28,17 +29,17 @@ class SharedSuspects:
     """
 
     def __init__(
-        self, storage: Storage, own: Watched, wall: Callable[[], float] = time.time
+        self, storage: Storage, own: WatchedJournal, wall: Callable[[], float] = time.time
     ) -> None:
         """`own` is this instance's journal."""
         self._storage = storage
         self._own = own
         self._wall = wall
-        self._told: dict[Place, Suspect] = {}
-        self._settled: deque[Place] = deque()
+        self._told: dict[SourcePosition, Suspect] = {}
+        self._settled: deque[SourcePosition] = deque()
         self._look_at = 0.0
         self._wanted = False
-        self.others: Mapping[Place, Suspect] = {}  # replaced as a whole
+        self.others: Mapping[SourcePosition, Suspect] = {}  # replaced as a whole
 
     # -- the poll thread --------------------------------------------------------------
 
@@ -46,7 +47,7 @@ class SharedSuspects:
         """There is a new assignment: looks before its first records are answered for."""
         self._wanted = True
 
-    def settle(self, place: Place) -> None:
+    def settle(self, place: SourcePosition) -> None:
         """It is a suspect no more, whoever had told of it."""
         self._settled.append(place)
 
@@ -92,24 +93,24 @@ class SharedSuspects:
             self._settled.popleft()
 
     def _but_old(
-        self, suspects: Mapping[Place, Suspect], settled: Iterable[Place]
-    ) -> dict[Place, Suspect]:
+        self, suspects: Mapping[SourcePosition, Suspect], settled: Iterable[SourcePosition]
+    ) -> dict[SourcePosition, Suspect]:
         """Without those that were settled, of which the oldest surely are."""
         oldest = self._wall() - KEPT_S
         return {p: s for p, s in suspects.items() if s.since >= oldest and p not in settled}
 
 
-def _counts(suspect: Suspect, beside: Mapping[Place, Suspect], more: int = 0) -> bool:
+def _counts(suspect: Suspect, beside: Mapping[SourcePosition, Suspect], more: int = 0) -> bool:
     """Whether it has no fewer deaths than what else is known of it, or so many `more`."""
     other = beside.get(suspect.place)
     return other is None or suspect.deaths >= other.deaths + more
 
 
-def _read(told: Mapping[str, str]) -> dict[Place, Suspect]:
+def _read(told: Mapping[str, str]) -> dict[SourcePosition, Suspect]:
     """What cannot be read is none of ours."""
     found = filter(None, map(unpacked, told.values()))
     return {suspect.place: suspect for suspect in found}
 
 
-def _source(place: Place) -> str:
+def _source(place: SourcePosition) -> str:
     return "/".join(map(str, place))

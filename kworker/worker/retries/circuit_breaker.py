@@ -22,7 +22,7 @@ class _Raised:
     apart: int = 0  # times that it was raised again although others had succeeded
 
 
-class Route:
+class CircuitBreaker:
     """One handler and what it says it cannot reach. Owned by the poll thread.
 
     A name that is raised stops the route. What is in hand ends as it may; then one record

@@ -8,7 +8,7 @@ _SETTING = re.compile(r"(\d+)% of (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerPolicy:
+class DeadLetterLimitPolicy:
     """Open when more than `share` of the last `window` final outcomes are dead letters."""
 
     share: float
@@ -17,16 +17,16 @@ class BreakerPolicy:
     successes: int = 10  # in a row, to close it
 
     @classmethod
-    def of(cls, setting: str) -> "BreakerPolicy | None":
+    def of(cls, setting: str) -> "DeadLetterLimitPolicy | None":
         """`"50% of 200"`; None for "", which is off."""
         found = _SETTING.fullmatch(setting)
         return cls(int(found[1]) / 100, int(found[2])) if found else None
 
 
-class Breaker:
+class DeadLetterLimit:
     """The last final outcomes of one worker. Owned by the poll thread."""
 
-    def __init__(self, policy: BreakerPolicy) -> None:
+    def __init__(self, policy: DeadLetterLimitPolicy) -> None:
         self._policy = policy
         self._runs: deque[tuple[bool, int]] = deque()  # (dead, how many in a row), oldest first
         self._total = self._dead = 0

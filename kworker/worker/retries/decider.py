@@ -11,11 +11,11 @@ import structlog
 from kworker.core.failure import Failure
 from kworker.core.outcome import DeadLettered, Output, Results, RetryScheduled
 from kworker.core.record import Partition, Record
-from kworker.worker.retries.circuit_breaker import Route
-from kworker.worker.retries.dead_letter_limit import Breaker
+from kworker.worker.retries.circuit_breaker import CircuitBreaker
+from kworker.worker.retries.dead_letter_limit import DeadLetterLimit
 from kworker.worker.retries.failure_log import FailureLog, FailureLogPolicy
-from kworker.worker.retries.outputs import Letters
-from kworker.worker.retries.policy import STANDSTILL_S, Again, Die, RetryPolicy
+from kworker.worker.retries.outputs import FailureOutputs
+from kworker.worker.retries.policy import STANDSTILL_S, GiveUpRetrying, RetryLater, RetryPolicy
 
 _LOG = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class _Held:
     reason: str
 
 
-class Triage:
+class RetryDecider:
     """Decides by policy, breaker and standstills, and has the letters written.
 
     Owned by the poll thread. A record that waits in memory stays parked in its lane; who
@@ -46,8 +46,8 @@ class Triage:
     def __init__(
         self,
         policy: RetryPolicy,
-        letters: Letters,
-        breaker: Breaker | None,
+        letters: FailureOutputs,
+        breaker: DeadLetterLimit | None,
         route_of: Callable[[str], str],
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -57,7 +57,7 @@ class Triage:
         self._route_of = route_of
         self._wall = wall
         self._log = FailureLog(FailureLogPolicy())
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, CircuitBreaker] = {}
         self._held: dict[Partition, deque[_Held]] = {}
         self._wakes: list[Record] = []
 
@@ -77,9 +77,9 @@ class Triage:
         else:
             decision = self._policy.again(STANDSTILL_S, record.attempt)
         match decision:
-            case Again():
+            case RetryLater():
                 return self._again(record, failure, decision, now)
-            case Die(reason):
+            case GiveUpRetrying(reason):
                 return self._die(record, failure.with_stack(error), reason, now)
 
     def succeeded(self, records: list[Record]) -> None:
@@ -112,7 +112,7 @@ class Triage:
         if self._breaker is not None and isinstance(record.outcome, Results):
             self._breaker.took_back()
 
-    def _again(self, record: Record, failure: Failure, again: Again, now: float) -> Verdict:
+    def _again(self, record: Record, failure: Failure, again: RetryLater, now: float) -> Verdict:
         what_next = f"runs again in {again.after_s:g} s"
         if again.delay_s is None:
             self._log.again(record, failure, what_next, now)
@@ -200,10 +200,10 @@ class Triage:
         held, self._held = self._held, {}
         return [one for of_partition in held.values() for one in of_partition]
 
-    def _route(self, record: Record) -> Route:
+    def _route(self, record: Record) -> CircuitBreaker:
         topic = record.partition.topic if record.envelope is None else record.source.topic
         handler = self._route_of(topic)
-        return self._routes.get(handler) or self._routes.setdefault(handler, Route())
+        return self._routes.get(handler) or self._routes.setdefault(handler, CircuitBreaker())
 
 
 def _too_large(letter: Output, failure: Failure) -> Failure:

@@ -9,20 +9,20 @@ from kworker.core.message import HeaderList
 from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.worker.handlers.results import replay_header
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 
 _ERROR_MAX = 1_000  # characters: it is for people, who read the dead letter for more
 _TOLD = frozenset({names.STACKTRACE, names.MESSAGE})
 
 
-class Letters:
+class FailureOutputs:
     """Writes them. Used by the poll thread; times are wall-clock milliseconds."""
 
     def __init__(
         self,
         retry_topic: Callable[[float], str],
         dead_topic: str,
-        facts: TopicFacts,
+        facts: TopicLimits,
         replay: str = "",
         requeue: str = "",
     ) -> None:

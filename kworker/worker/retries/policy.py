@@ -14,7 +14,7 @@ STANDSTILL_S = 5.0  # between the probes of what is unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryLater:
     """Another run in `after_s` seconds, the `attempt`-th.
 
     `delay_s` is the delay whose topic it goes to next; None: it waits in memory, its key with it.
@@ -26,7 +26,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Die:
+class GiveUpRetrying:
     """No other run: a dead letter, for this reason."""
 
     reason: str
@@ -44,23 +44,23 @@ class RetryPolicy:
         """Whether no attempt comes after this one."""
         return attempt > len(self.delays_s)
 
-    def decide(self, failure: Failure, attempt: int) -> Again | Die:
+    def decide(self, failure: Failure, attempt: int) -> RetryLater | GiveUpRetrying:
         """After the `attempt`-th run, counted from 1, has failed. Not for what is unavailable."""
         if failure.kind in FINAL:
-            return Die(failure.kind)
+            return GiveUpRetrying(failure.kind)
         if failure.kind == "reject" or self.never.intersection(failure.lineage):
-            return Die("rejected")
+            return GiveUpRetrying("rejected")
         if failure.kind == "snooze":
             return self.again(Snooze.after_s if failure.after is None else failure.after, attempt)
         if self.last(attempt):
-            return Die("exhausted")
+            return GiveUpRetrying("exhausted")
         after_s = self.delays_s[attempt - 1] if failure.after is None else failure.after
         return self.again(after_s, attempt + 1)
 
-    def again(self, after_s: float, attempt: int) -> Again:
+    def again(self, after_s: float, attempt: int) -> RetryLater:
         """Without delays there is no topic to wait in."""
         in_memory = self.hold or not self.delays_s
-        return Again(after_s, attempt, None if in_memory else hop(self.delays_s, after_s))
+        return RetryLater(after_s, attempt, None if in_memory else hop(self.delays_s, after_s))
 
 
 def hop(delays_s: Sequence[float], after_s: float) -> float:

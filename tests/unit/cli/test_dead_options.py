@@ -4,7 +4,7 @@ import pytest
 
 from kworker.cli.dead.options import rate, selection
 from kworker.cli.dead.view import content, printable
-from kworker.dead_letters.letters import Place, Selection
+from kworker.dead_letters.letters import DeadLetterPosition, Selection
 from kworker.errors import UsageError
 
 NOW = 1_760_000_000_000
@@ -38,7 +38,7 @@ def test_a_mistake_in_a_condition_is_told(select):
 
 def test_a_position_is_the_dead_letters_or_its_sources():
     found = selection(["3:17", "orders:3:9045"], None, NOW)
-    assert found.places == {Place(3, 17)}
+    assert found.places == {DeadLetterPosition(3, 17)}
     assert found.sources == {("orders", 3, 9045)}
 
 

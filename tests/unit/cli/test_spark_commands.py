@@ -11,17 +11,17 @@ import pytest
 
 from kworker.cli.main import run
 from kworker.cli.spark import access, reset_table
-from kworker.cli.spark.reset_table import Begin
+from kworker.cli.spark.reset_table import CheckpointReset
 from kworker.clients import roster
-from kworker.clients.kafka import At
 from kworker.config import toml_file
-from kworker.config.model import Table
+from kworker.config.model import TableSettings
 from kworker.config.topics import TopicInfo
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.errors import ExitCode, Unreachable
 from kworker.spark.checkpoint import Note, read_note, write_note
 from kworker.spark.folders import LocalFolder
-from kworker.spark.guard import Guard, Topic, takes_one_writer
+from kworker.spark.guard import Guard, ResultsTopic, takes_one_writer
 from kworker.spark.lease import Lease
 
 TABLES = {
@@ -95,7 +95,7 @@ class Brokers:
     """One partition of results, 20 to 500, and a group that was told of 300."""
 
     def __init__(self, topic_id: str = "id-1", *, refuses: bool = False) -> None:
-        self.moved: dict[At, int] = {}
+        self.moved: dict[PartitionId, int] = {}
         self._topic_id = topic_id
         self._refuses = refuses
 
@@ -105,28 +105,30 @@ class Brokers:
     def topic_id(self, _name: str) -> str:
         return self._topic_id
 
-    def group_offsets(self, _group: str, at: Collection[At]) -> dict[At, Committed]:
+    def group_offsets(
+        self, _group: str, at: Collection[PartitionId]
+    ) -> dict[PartitionId, Committed]:
         return dict.fromkeys(at, Committed(300))
 
     def list_offsets(
-        self, at: Collection[At], goal: str, *, committed: bool = False
-    ) -> dict[At, int]:
+        self, at: Collection[PartitionId], goal: str, *, committed: bool = False
+    ) -> dict[PartitionId, int]:
         assert committed == (goal == "latest")
         return dict.fromkeys(at, 20 if goal == "earliest" else 500)
 
-    def set_group_offsets(self, _group: str, positions: dict[At, int]) -> None:
+    def set_group_offsets(self, _group: str, positions: dict[PartitionId, int]) -> None:
         if self._refuses:
             raise Unreachable("no broker answers")
         self.moved = positions
 
 
-def beginning(file: Path, brokers: Any) -> Begin:
+def beginning(file: Path, brokers: Any) -> CheckpointReset:
     """A reset of a table whose checkpoint is of the topic with the id `id-1`."""
     config = toml_file.load(str(file))
     assert config.spark
     folder = LocalFolder(file.parent / "data" / "c" / "orders")
     write_note(folder, Note("orders.results", "id-1", merged=False))
-    return Begin(config, config.spark.tables[0], folder, brokers)
+    return CheckpointReset(config, config.spark.tables[0], folder, brokers)
 
 
 def test_a_reset_that_the_brokers_refuse_changes_nothing(file: Path) -> None:
@@ -136,7 +138,7 @@ def test_a_reset_that_the_brokers_refuse_changes_nothing(file: Path) -> None:
     with pytest.raises(Unreachable):
         begin.perform("latest", dry_run=False, as_json=False)
     assert read_note(begin.folder) == before
-    assert Guard(begin.table, begin.folder).admit(Topic("orders.results", "id-1"), {})
+    assert Guard(begin.table, begin.folder).admit(ResultsTopic("orders.results", "id-1"), {})
 
 
 @pytest.mark.parametrize(
@@ -238,7 +240,7 @@ def test_who_may_write_beside_the_job_goes_by_where_the_table_is(
     settings: dict[str, Any], one: bool
 ) -> None:
     """Where a commit does not exclude another, a batch could be lost without a word."""
-    assert takes_one_writer(Table.model_validate({"name": "orders", **settings})) is one
+    assert takes_one_writer(TableSettings.model_validate({"name": "orders", **settings})) is one
 
 
 def test_a_job_on_another_host_is_seen(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clients.transactions import Abortable, Broken, KafkaTransactor
 from kworker.config.client_properties import transactional
 from kworker.core.offset_map import Committed
@@ -79,7 +79,7 @@ def failing(
     """A transactor one of whose requests is answered with an error, and what it said."""
     used = opened(brokers)
     brokers.fail(request, code)
-    with pytest.raises((Refused, Broken)) as raised:
+    with pytest.raises((KafkaRequestError, Broken)) as raised:
         one_transaction(brokers, used)
     return used, raised
 
@@ -92,7 +92,7 @@ def test_what_is_retriable_is_tried_again_by_the_library(
     brokers.fail(request_, RETRIABLE)
     used = opened(brokers)
     if request_ == END:
-        with pytest.raises(Refused, match="sent again"):
+        with pytest.raises(KafkaRequestError, match="sent again"):
             one_transaction(brokers, used)
     else:
         one_transaction(brokers, used)
@@ -127,7 +127,7 @@ def test_what_is_fatal_is_in_doubt_and_another_producer_goes_on(
 ) -> None:
     """It is nobody's fence, so the id is still ours."""
     used, raised = failing(brokers, request_, code)
-    assert raised.type is Refused
+    assert raised.type is KafkaRequestError
     assert raised.value.passing  # type: ignore[attr-defined]
     used.close()
     one_transaction(brokers, opened(brokers))
@@ -140,14 +140,14 @@ def test_a_fence_is_told_from_every_other_error(
 ) -> None:
     """Who would open another producer then would fence its twin, and so for ever."""
     _, raised = failing(brokers, request_, code)
-    assert raised.type is Refused
+    assert raised.type is KafkaRequestError
     assert not raised.value.passing  # type: ignore[attr-defined]
 
 
 def test_an_end_that_nobody_knows_of_is_in_doubt(brokers: MockCluster) -> None:
     """It may have taken effect, so it cannot be aborted."""
     _, raised = failing(brokers, END, UNKNOWN)
-    assert raised.type is Refused
+    assert raised.type is KafkaRequestError
 
 
 def test_a_transactor_that_could_not_open_opens_when_the_reason_has_passed(
@@ -157,7 +157,7 @@ def test_a_transactor_that_could_not_open_opens_when_the_reason_has_passed(
     brokers.fail(INIT_PRODUCER, FATAL, FATAL)
     used = transactor(brokers, next(IDS))
     for _ in range(2):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(KafkaRequestError) as refused:
             used.open()
         assert refused.value.passing
     used.open()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from kworker.clients.kafka import At, KafkaConsumer
-from kworker.core.message import Fields, RawMessage
+from kworker.clients.kafka import KafkaConsumer
+from kworker.core.message import Fields, PartitionId, RawMessage
 
 AT = ("orders", 0)
 
@@ -67,13 +67,13 @@ class Over(KafkaConsumer):
     def _made(self) -> Any:
         return self._client
 
-    def assigned(self, partitions: list[At]) -> None:
+    def assigned(self, partitions: list[PartitionId]) -> None:
         self.assign(dict.fromkeys(partitions, 41))
 
-    def revoked(self, partitions: list[At]) -> None:
+    def revoked(self, partitions: list[PartitionId]) -> None:
         self.unassign(partitions)
 
-    def lost(self, partitions: list[At]) -> None: ...
+    def lost(self, partitions: list[PartitionId]) -> None: ...
     def committed(self, error: str | None) -> None: ...
 
 

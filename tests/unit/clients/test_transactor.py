@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kworker.clients import transactions
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clients.transactions import Abortable, KafkaTransactor
 from kworker.core.offset_map import Committed
 
@@ -67,7 +67,7 @@ def test_a_commit_whose_answer_was_late_is_in_doubt() -> None:
     transactor.commit()
     transactor.begin()
     client.took_s = 0.41
-    with pytest.raises(Refused, match="took"):
+    with pytest.raises(KafkaRequestError, match="took"):
         transactor.commit()
 
 
@@ -77,7 +77,7 @@ def test_a_commit_during_which_a_connection_broke_is_in_doubt() -> None:
     transactor = Over(client)
     transactor.begin()
     client.on_poll = lambda: transactor._on_error(KafkaError(KafkaError._TRANSPORT))
-    with pytest.raises(Refused, match="during the commit"):
+    with pytest.raises(KafkaRequestError, match="during the commit"):
         transactor.commit()
 
 
@@ -98,7 +98,7 @@ def test_a_call_that_the_library_does_not_end_is_given_up() -> None:
     transactor = Over(client, timeout_s=0.1)
     transactor.begin()
     try:
-        with pytest.raises(Refused, match="no answer"):
+        with pytest.raises(KafkaRequestError, match="no answer"):
             transactor.commit()
     finally:
         client.hangs.set()
@@ -146,7 +146,7 @@ def test_a_commit_that_was_sent_twice_is_in_doubt_though_no_connection_broke(mov
     transactor = Over(client)
     client.tells = transactor._on_statistics
     transactor.begin()
-    with pytest.raises(Refused, match="sent again"):
+    with pytest.raises(KafkaRequestError, match="sent again"):
         transactor.commit()
 
 
@@ -176,7 +176,7 @@ def test_without_statistics_a_slow_commit_is_in_doubt(monkeypatch: pytest.Monkey
     client.took_s = 0.21
     transactor = Over(client)
     transactor.begin()
-    with pytest.raises(Refused, match="no statistics"):
+    with pytest.raises(KafkaRequestError, match="no statistics"):
         transactor.commit()
 
 
@@ -187,7 +187,7 @@ def test_what_a_commit_says_can_be_aborted_is_in_doubt_all_the_same() -> None:
     client.fails = KafkaException(error)
     transactor = Over(client)
     transactor.begin()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(KafkaRequestError) as refused:
         transactor.commit()
     assert not isinstance(refused.value, Abortable)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.batch import NOT_ATTEMPTED, BatchFailed, batch, mark_of
-from kworker.core.bisection import Bisection, Ends, returned
+from kworker.core.bisection import Bisection, PartOutcomes, returned
 from kworker.core.outcome import Reject, Retry, Snooze, Unavailable
 
 Handler = Callable[[Sequence[int]], Any]
@@ -28,7 +28,9 @@ class Run:
             for record, end in zip(part, self._ends(bisection, part, handler), strict=False):
                 self.ends[record].append(end)
 
-    def _ends(self, bisection: Bisection[int], part: Sequence[int], handler: Handler) -> Ends:
+    def _ends(
+        self, bisection: Bisection[int], part: Sequence[int], handler: Handler
+    ) -> PartOutcomes:
         try:
             value = handler(part)
         except Exception as error:  # noqa: BLE001 - as a handler may

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from kworker.core.claim import (
     OUTCOME_BYTES_MAX,
+    ClaimDone,
     Claimed,
-    Done,
-    Ended,
-    State,
+    ClaimState,
+    KeptOutcome,
     pack,
     state_of,
     unpack,
@@ -46,9 +46,13 @@ def test_an_outcome_over_64_kib_is_not_handed_on() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [Done(), Claimed("host-1/b.1/12/34", "orders/3/17"), Ended("orders/3/17", 'null\n"x y"')],
+    [
+        ClaimDone(),
+        Claimed("host-1/b.1/12/34", "orders/3/17"),
+        KeptOutcome("orders/3/17", 'null\n"x y"'),
+    ],
 )
-def test_a_state_is_read_as_it_was_written(state: State) -> None:
+def test_a_state_is_read_as_it_was_written(state: ClaimState) -> None:
     """Owners and positions hold no blanks."""
     assert state_of(str(state)) == state
 

@@ -14,8 +14,8 @@ from kworker.core import ledger, offset_map
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.offset_map import (
     Committed,
-    Identity,
     Ignored,
+    TopicIdentity,
     decode,
     encode,
     origin_of,
@@ -23,7 +23,7 @@ from kworker.core.offset_map import (
 )
 from kworker.core.record import Partition
 
-ORIGIN = origin_of(Identity("cluster", "topic id"), ("topic", 0))
+ORIGIN = origin_of(TopicIdentity("cluster", "topic id"), ("topic", 0))
 
 
 class DoneStaysDone(RuleBasedStateMachine):

@@ -9,10 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kworker.core import ledger
 from kworker.core.ledger import Ledger
-from kworker.core.offset_map import Run
+from kworker.core.offset_map import OffsetRange
 
 
-def names(runs: list[Run], offset: int) -> bool:
+def names(runs: list[OffsetRange], offset: int) -> bool:
     return any(begin <= offset < end for begin, end in runs)
 
 

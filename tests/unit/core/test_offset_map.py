@@ -13,10 +13,10 @@ from kworker.core.offset_map import (
     METADATA_MAX,
     SPAN_MAX,
     Committed,
-    Identity,
     Ignored,
-    Run,
+    OffsetRange,
     Settled,
+    TopicIdentity,
     decode,
     encode,
     fits,
@@ -27,15 +27,15 @@ from kworker.core.offset_map import (
 )
 
 PLACE = ("orders", 3)
-HERE = Identity("cluster", "topic id")
+HERE = TopicIdentity("cluster", "topic id")
 ORIGIN = origin_of(HERE, PLACE)
-FORMER = origin_of(Identity("cluster", "former id"), PLACE)
+FORMER = origin_of(TopicIdentity("cluster", "former id"), PLACE)
 ELSEWHERE = {
-    "another cluster": origin_of(Identity("another", "topic id"), PLACE),
+    "another cluster": origin_of(TopicIdentity("another", "topic id"), PLACE),
     "another topic": origin_of(HERE, ("others", 3)),
     "another partition": origin_of(HERE, ("orders", 4)),
     # As mirroring makes it.
-    "all of it": origin_of(Identity("another", "another id"), ("dc2.orders", 3)),
+    "all of it": origin_of(TopicIdentity("another", "another id"), ("dc2.orders", 3)),
 }
 FOREIGN = [pytest.param(each, id=what) for what, each in {"former": FORMER, **ELSEWHERE}.items()]
 BASE = 1_000
@@ -45,7 +45,7 @@ LENGTHS = st.one_of(
 
 
 @st.composite
-def some_runs(draw: st.DrawFn, most: int = 60) -> list[Run]:
+def some_runs(draw: st.DrawFn, most: int = 60) -> list[OffsetRange]:
     """Runs beyond BASE, of lengths about where one byte more is needed."""
     found, end = [], BASE
     for gap, length in draw(st.lists(st.tuples(LENGTHS, LENGTHS), max_size=most)):
@@ -55,7 +55,7 @@ def some_runs(draw: st.DrawFn, most: int = 60) -> list[Run]:
 
 
 @given(some_runs())
-def test_what_was_written_is_read(runs: list[Run]) -> None:
+def test_what_was_written_is_read(runs: list[OffsetRange]) -> None:
     text = encode(ORIGIN, BASE, runs)
     assert decode(text, ORIGIN, BASE) == runs
     held = Committed(BASE, text)
@@ -66,7 +66,7 @@ def test_what_was_written_is_read(runs: list[Run]) -> None:
 
 @given(some_runs(most=8), st.data())
 def test_a_character_that_is_damaged_is_noticed_or_does_no_harm(
-    runs: list[Run], data: st.DataObject
+    runs: list[OffsetRange], data: st.DataObject
 ) -> None:
     """A map that names other records than those that are done would lose them.
 
@@ -82,7 +82,9 @@ def test_a_character_that_is_damaged_is_noticed_or_does_no_harm(
 
 
 @given(some_runs(most=8), st.data())
-def test_a_text_that_is_cut_or_goes_on_is_noticed(runs: list[Run], data: st.DataObject) -> None:
+def test_a_text_that_is_cut_or_goes_on_is_noticed(
+    runs: list[OffsetRange], data: st.DataObject
+) -> None:
     text = encode(ORIGIN, BASE, runs)
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
     for other in (cut, text + data.draw(st.text(min_size=1, max_size=5))):
@@ -197,7 +199,7 @@ def test_the_longest_map_fits_and_one_that_is_longer_is_not_written() -> None:
     st.integers(1, 50),
 )
 def test_whichever_end_first_the_map_is_no_longer_than_was_foreseen(
-    lengths: list[int], chance: random.Random, rest: list[Run], apart: int
+    lengths: list[int], chance: random.Random, rest: list[OffsetRange], apart: int
 ) -> None:
     """Records that are not done, so far apart; and runs that are still to come beyond them."""
     opened, at = [BASE], BASE

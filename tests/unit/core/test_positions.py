@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.positions import Move, Standing
+from kworker.core.positions import GroupPosition, Move
 
 BOUNDS = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)
 
 
 @given(BOUNDS, st.none() | st.integers(0, 120))
 def test_lag_and_what_expired_are_counted_in_records_that_are_or_were_there(bounds, committed):
-    row = Standing("t", 0, committed, *bounds)
+    row = GroupPosition("t", 0, committed, *bounds)
     offsets = range(bounds[0], bounds[1])
     if committed is None:
         assert (row.lag, row.expired) == (None, 0)
@@ -22,7 +22,7 @@ def test_lag_and_what_expired_are_counted_in_records_that_are_or_were_there(boun
 @given(BOUNDS, st.integers(0, 120))
 def test_a_position_of_a_topic_that_was_made_again_leaves_all_to_be_read(bounds, committed):
     low, high = bounds
-    row = Standing("t", 0, committed, low, high, made_again=True)
+    row = GroupPosition("t", 0, committed, low, high, made_again=True)
     assert (row.lag, row.expired) == (high - low, 0)
 
 
@@ -30,6 +30,6 @@ def test_a_position_of_a_topic_that_was_made_again_leaves_all_to_be_read(bounds,
 def test_a_move_ends_within_the_partition_as_near_as_it_can(bounds, wanted):
     """Outside, the group would stop at a gap."""
     low, high = bounds
-    move = Move(Standing("t", 0, None, low, high), wanted)
+    move = Move(GroupPosition("t", 0, None, low, high), wanted)
     assert move.position == min(range(low, high + 1), key=lambda offset: abs(offset - wanted))
     assert move.clamped is not (low <= wanted <= high)

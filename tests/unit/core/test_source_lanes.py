@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kworker.core.headers import Envelope, Source
 from kworker.core.lanes import Lanes
 from kworker.core.record import Partition, Record
-from kworker.worker.orphans import Outliving
+from kworker.worker.orphans import OrphanedRuns
 from tests.support.records import a_partition, a_record
 
 At = tuple[str, int]
@@ -38,7 +38,7 @@ class Rebalances(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lanes = Lanes("key")
-        self.outliving = Outliving(keeps=True)
+        self.outliving = OrphanedRuns(keeps=True)
         self.open: dict[At, Partition] = {}
         # By partition: offset, key and source of what has not ended.
         self.log: dict[At, dict[int, tuple[bytes | None, Source]]] = {at: {} for at in PLACES}

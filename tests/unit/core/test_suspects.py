@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kworker.core.suspects import Blame, Counted, End, Renew, Suspect, Trial, TrialPolicy
+from kworker.core.suspects import (
+    Blame,
+    CountedDeath,
+    Fresh,
+    ProcessEnd,
+    Suspect,
+    Trial,
+    TrialPolicy,
+)
 
-CRASH = End("SIGSEGV", Blame.HANDLER)
-KILL = End("SIGKILL", Blame.UNSURE)
-TIMEOUT = End("overran", Blame.TIMEOUT)
-CLOSED = End("SIGKILL", Blame.NOBODY)
+CRASH = ProcessEnd("SIGSEGV", Blame.HANDLER)
+KILL = ProcessEnd("SIGKILL", Blame.UNSURE)
+TIMEOUT = ProcessEnd("overran", Blame.TIMEOUT)
+CLOSED = ProcessEnd("SIGKILL", Blame.NOBODY)
 
 
 def a_suspect(number: int = 0, **more) -> Suspect:
@@ -60,7 +68,7 @@ def test_one_that_was_in_hand_gets_a_cell_of_its_own():
     trial.died([0, 1], CRASH)
     assert trial.begin(used=False) == [0]
     trial.ended(0)
-    assert trial.begin(used=True) is Renew.CELL
+    assert trial.begin(used=True) is Fresh.CELL
     assert trial.begin(used=False) == [1]
 
 
@@ -74,14 +82,16 @@ def test_a_death_beside_others_or_after_others_is_not_counted():
     trial = a_trial(a_suspect())
     trial.begin(used=True)
     assert trial.died([0], CRASH) is None
-    assert trial.begin(used=True) is Renew.CELL
+    assert trial.begin(used=True) is Fresh.CELL
 
 
 def test_at_the_limit_it_is_convicted_with_all_that_was_seen():
     trial = a_trial(a_suspect(ended=("SIGKILL",)))
     assert trial.begin(used=False) == [0]
     once = trial.died([0], CRASH)
-    assert once == Counted(0, a_suspect(deaths=1, ended=("SIGKILL", "SIGSEGV")), convicted=False)
+    assert once == CountedDeath(
+        0, a_suspect(deaths=1, ended=("SIGKILL", "SIGSEGV")), convicted=False
+    )
     trial.begin(used=False)
     twice = trial.died([0], CRASH)
     assert twice is not None
@@ -94,7 +104,7 @@ def test_deaths_of_an_earlier_worker_count_and_such_a_record_goes_last():
     trial = a_trial(a_suspect(0, deaths=1), a_suspect(1))
     assert trial.begin(used=False) == [1]
     trial.ended(1)
-    assert trial.begin(used=True) is Renew.CELL
+    assert trial.begin(used=True) is Fresh.CELL
     assert trial.begin(used=False) == [0]
     counted = trial.died([0], CRASH)
     assert counted is not None
@@ -192,7 +202,7 @@ class Cell:
     def turn(self, threads: int, chance: str, at: int) -> bool:
         """One run; False when nothing is left."""
         run = self.trial.begin(used=self.used)
-        if run is Renew.CELL:
+        if run is Fresh.CELL:
             self.used = False
             return True
         if not run:
@@ -225,7 +235,7 @@ class Cell:
         self.journal.pop(number)
         self.done.append(number)
 
-    def _dies(self, hands: list[int], end: End, alone: bool) -> None:
+    def _dies(self, hands: list[int], end: ProcessEnd, alone: bool) -> None:
         self.deaths += 1
         self.used = False
         counted = self.trial.died(hands, end)

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.message import Fields, HeaderList
-from kworker.dead_letters.letters import FOREIGN, DeadLetter, Place, Selection, grouped, spans
+from kworker.dead_letters.letters import (
+    FOREIGN,
+    DeadLetter,
+    DeadLetterPosition,
+    Selection,
+    grouped,
+    spans,
+)
 from tests.support.dead import NOW, dead_headers
 from tests.support.records import Unreadable
 
@@ -98,11 +105,16 @@ def test_a_time_that_is_none_is_that_of_its_writing(failed_at):
         (Selection(key="k"), True),
         (Selection(key="K"), False),
         (Selection(key=""), False),
-        (Selection(places=frozenset({Place(3, 17)})), True),
-        (Selection(places=frozenset({Place(3, 18)})), False),
+        (Selection(places=frozenset({DeadLetterPosition(3, 17)})), True),
+        (Selection(places=frozenset({DeadLetterPosition(3, 18)})), False),
         (Selection(sources=frozenset({("orders", 0, 5)})), True),
         (Selection(sources=frozenset({("orders", 0, 6)})), False),
-        (Selection(places=frozenset({Place(0, 0)}), sources=frozenset({("orders", 0, 5)})), True),
+        (
+            Selection(
+                places=frozenset({DeadLetterPosition(0, 0)}), sources=frozenset({("orders", 0, 5)})
+            ),
+            True,
+        ),
         (Selection(reason="exhausted", key="other"), False),
         (Selection(reason="exhausted", exception="Timeout", since_ms=NOW, key="k"), True),
     ],
@@ -135,10 +147,10 @@ def test_groups_count_by_reason_and_exception_the_largest_first():
         ("a", "y", 1, 0),
     ]
     assert (groups[0].oldest_ms, groups[0].newest_ms) == (NOW, NOW + 5)
-    assert (groups[0].message, groups[0].example) == ("newest", Place(0, 0))
+    assert (groups[0].message, groups[0].example) == ("newest", DeadLetterPosition(0, 0))
 
 
-@given(st.sets(st.builds(Place, st.integers(0, 3), st.integers(0, 50)), min_size=1))
+@given(st.sets(st.builds(DeadLetterPosition, st.integers(0, 3), st.integers(0, 50)), min_size=1))
 def test_spans_reach_from_the_first_to_the_last_place_of_each_partition(places):
     found = spans(places)
     for partition, span in found.items():

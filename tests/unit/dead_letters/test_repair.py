@@ -4,22 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.clients.memory_broker import MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import DeadLetter, Identity, Selection
+from kworker.dead_letters.letters import DeadLetter, DeadLetterIdentity, Selection
 from kworker.dead_letters.repair import (
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
     Elsewhere,
-    Pace,
+    RateLimit,
+    RepairPlan,
+    RepairStep,
     Requeue,
-    Step,
     Tally,
-    Work,
     batches,
     fresh,
 )
@@ -67,23 +67,25 @@ def test_what_is_resolved_foreign_or_too_large_is_counted_and_left():
     """Nothing that was meant is passed without a word."""
     foreign = DeadLetter.of(Fields((DEAD, 0, 3), 123, None, b"v", ()))
     letters = [letter(0), letter(1), letter(2, b"x" * 5_000), foreign, letter(4, reason="rejected")]
-    work = Work("redriven", Selection(reason="exhausted"), Elsewhere("orders"), bytes_max=4_000)
+    work = RepairPlan(
+        "redriven", Selection(reason="exhausted"), Elsewhere("orders"), bytes_max=4_000
+    )
     tally = Tally()
     assert list(work.chosen(letters, noted(letter(0)), tally)) == [letters[1]]
     assert tally == Tally(before=1, oversized=1)
-    everything = Work("redriven", Selection(), REQUEUE)
+    everything = RepairPlan("redriven", Selection(), REQUEUE)
     chosen = everything.chosen(letters, Resolutions(DEAD), tally)
     assert [each.place.offset for each in chosen] == [0, 1, 2, 4]
     assert tally.unreadable == 1
-    discard = Work("discarded", Selection())
+    discard = RepairPlan("discarded", Selection())
     assert list(discard.chosen(letters, Resolutions(DEAD), tally)) == letters
-    assert discard.step(foreign) == Step(foreign.identity, None)
+    assert discard.step(foreign) == RepairStep(foreign.identity, None)
 
 
 def test_a_limit_counts_what_is_done_and_reads_no_further():
     """What was resolved before does not use it up."""
     letters = iter([letter(n) for n in range(10)])
-    work = Work("redriven", Selection(), REQUEUE, limit=3)
+    work = RepairPlan("redriven", Selection(), REQUEUE, limit=3)
     chosen = work.chosen(letters, noted(letter(0), letter(1)), Tally())
     assert [each.place.offset for each in chosen] == [2, 3, 4]
     assert next(letters).place.offset == 5
@@ -93,7 +95,7 @@ def test_a_limit_counts_what_is_done_and_reads_no_further():
 def test_batches_hold_all_in_order_and_are_bounded(sizes, most):
     """A transaction is bounded by what waits for it in memory; one record is always possible."""
     steps = [
-        Step(Identity(0, n, 0), Output("t", None, None, [], size) if size else None)
+        RepairStep(DeadLetterIdentity(0, n, 0), Output("t", None, None, [], size) if size else None)
         for n, size in enumerate(sizes)
     ]
     found = list(batches(steps, most))
@@ -107,12 +109,12 @@ def test_batches_hold_all_in_order_and_are_bounded(sizes, most):
 @given(st.floats(0.01, 10_000))
 def test_at_a_rate_no_second_has_more_than_its_share_and_one_transaction(rate):
     """What failed for overload comes back as slowly as it is told to."""
-    pace = Pace(rate)
+    pace = RateLimit(rate)
     assert 1 <= pace.batch_max <= max(1, rate)
     assert pace.rest_s(0) == 0
     assert pace.rest_s(100) * rate == pytest.approx(100)
-    assert Pace().batch_max == BATCH_RECORDS_MAX
-    assert Pace().rest_s(1_000_000) == 0
+    assert RateLimit().batch_max == BATCH_RECORDS_MAX
+    assert RateLimit().rest_s(1_000_000) == 0
 
 
 # Resolutions.
@@ -129,8 +131,8 @@ def test_a_resolution_is_read_as_it_was_written():
 def test_a_resolution_is_of_that_dead_letter_only():
     """Not of one with its position in a topic that was made again, or in another's."""
     found = noted(letter(3))
-    assert Identity(0, 3, 124) not in found
-    assert Identity(1, 3, 123) not in found
+    assert DeadLetterIdentity(0, 3, 124) not in found
+    assert DeadLetterIdentity(1, 3, 123) not in found
     other = Resolutions("orders.dead2")
     state = resolved(STATE, DEAD, letter(3).identity, NOTE)
     other.add(state.key, state.value)
@@ -192,20 +194,21 @@ class Desk:
         return sorted(Envelope.open(record.headers()).source.offset for record in records)
 
 
-def steps(*offsets: int) -> list[Step]:
-    return [Step(letter(n).identity, REQUEUE.output(letter(n))) for n in offsets]
+def steps(*offsets: int) -> list[RepairStep]:
+    return [RepairStep(letter(n).identity, REQUEUE.output(letter(n))) for n in offsets]
 
 
 def test_a_record_and_its_resolution_are_written_together_and_once():
     """Whoever does it again finds it done."""
     desk = Desk()
     told: list[int] = []
-    assert run(steps(0, 1, 2), desk.resolver(), Pace(), Stop(), told.append) == 3
+    assert run(steps(0, 1, 2), desk.resolver(), RateLimit(), Stop(), told.append) == 3
     assert told == [3]
     again = desk.resolver()
     tally = Tally()
     assert (
-        run(fresh(steps(0, 1, 2, 3), desk.resolutions(), tally), again, Pace(), Stop(), print) == 1
+        run(fresh(steps(0, 1, 2, 3), desk.resolutions(), tally), again, RateLimit(), Stop(), print)
+        == 1
     )
     assert tally.before == 3
     assert desk.requeued() == [0, 1, 2, 3]
@@ -239,7 +242,7 @@ def test_it_stops_between_transactions_when_it_is_asked():
     def tell(done: int) -> None:
         stop.asked = done >= 4
 
-    assert run(steps(*range(10)), desk.resolver(), Pace(4.0), stop, tell) == 4
+    assert run(steps(*range(10)), desk.resolver(), RateLimit(4.0), stop, tell) == 4
     assert desk.requeued() == [0, 1, 2, 3]
     assert list(stop.until([1, 2])) == []
 
@@ -249,7 +252,7 @@ def test_a_refusal_that_waiting_cannot_help_is_a_takeover():
 
     class Fenced:
         def open(self) -> None:
-            raise Refused("fenced", passing=False)
+            raise KafkaRequestError("fenced", passing=False)
 
     with pytest.raises(
         AlreadyRunning, match=r"or a stranger the transactional id orders\.redrive:"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kworker.clients.admin import Refused
+from kworker.clients.admin import AdminRequestError
 from kworker.clients.group_view import GroupView
-from kworker.delay.group_lag import GroupLag
+from kworker.delay.group_lag import GroupLagReader
 from kworker.errors import Unreachable
 from kworker.instance.scoreboard import Scoreboard, Text
 from tests.support.waiting import eventually
@@ -27,7 +27,7 @@ class Brokers:
         return GroupView(self.behind, OWNERS)
 
 
-def told(lag: GroupLag, brokers: Brokers, now: float) -> Text:
+def told(lag: GroupLagReader, brokers: Brokers, now: float) -> Text:
     """After one more answer."""
     before = brokers.asked
     lag.turn(now)
@@ -40,7 +40,7 @@ def told(lag: GroupLag, brokers: Brokers, now: float) -> Text:
 def test_each_partition_is_counted_and_others_owners_are_told_apart() -> None:
     """And all of it comes through shared memory."""
     brokers = Brokers()
-    lag = GroupLag(brokers.look, lambda name: name.startswith("here-"))
+    lag = GroupLagReader(brokers.look, lambda name: name.startswith("here-"))
     text = told(lag, brokers, 10.0)
     assert text.behind == (("orders", (5, 6)), ("orders.requeue", (7,)))
     assert text.others == (("orders", (1,)),)
@@ -49,10 +49,12 @@ def test_each_partition_is_counted_and_others_owners_are_told_apart() -> None:
     assert slot.read_text() == text
 
 
-@pytest.mark.parametrize("error", [Unreachable("no broker answers"), Refused("no leader")])
+@pytest.mark.parametrize(
+    "error", [Unreachable("no broker answers"), AdminRequestError("no leader")]
+)
 def test_what_the_brokers_do_not_tell_is_unknown_and_not_0(error: Exception) -> None:
     brokers = Brokers()
-    lag = GroupLag(brokers.look, lambda _: True)
+    lag = GroupLagReader(brokers.look, lambda _: True)
     assert lag.text(Text()).behind is None
     assert told(lag, brokers, 10.0).behind
     brokers.error = error

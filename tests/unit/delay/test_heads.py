@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kworker.config.model import Config
 from kworker.config.topics import delay_ms, delay_pattern
-from kworker.core.message import Fields
-from kworker.delay.heads import At, Head, HoldPolicy, Refusals
+from kworker.core.message import Fields, PartitionId
+from kworker.delay.heads import DelayPartition, HoldPolicy, RefusedPartitions
 from tests.unit.delay.test_routes import NOW, retried
 
 A, B, C = ("o.retry.1s", 0), ("o.retry.1s", 1), ("o.retry.10s", 0)
@@ -19,19 +19,21 @@ def record(offset: int, written_ms: int = NOW, size: int = 1) -> Fields:
     return Fields((*A, offset), written_ms, None, b"v" * size, retried())
 
 
-def head(*offsets: int, position: int | None = 0, written_ms: int = NOW, size: int = 1) -> Head:
-    made = Head(1_000, position)
+def head(
+    *offsets: int, position: int | None = 0, written_ms: int = NOW, size: int = 1
+) -> DelayPartition:
+    made = DelayPartition(1_000, position)
     for offset in offsets:
         made.take(record(offset, written_ms, size), NOW)
     return made
 
 
-def due(of: Head, now_ms: int) -> list[int]:
+def due(of: DelayPartition, now_ms: int) -> list[int]:
     return [waiting.raw.offset() for waiting in of.due(now_ms)]
 
 
 def test_the_first_records_are_due_when_their_delay_is_over() -> None:
-    waiting = Head(1_000, 0)
+    waiting = DelayPartition(1_000, 0)
     for offset, written_ms in enumerate((NOW, NOW + 5, NOW + 5, NOW + 300)):
         waiting.take(record(offset, written_ms), NOW + 300)
     assert waiting.leaves_ms == NOW + 1_000
@@ -42,7 +44,7 @@ def test_the_first_records_are_due_when_their_delay_is_over() -> None:
 
 def test_nobody_overtakes_the_head() -> None:
     """What is behind it has the same delay, so it cannot be due for long."""
-    waiting = Head(1_000, 0)
+    waiting = DelayPartition(1_000, 0)
     waiting.take(record(0, NOW + 200), NOW + 200)
     waiting.take(record(1, NOW), NOW + 200)
     assert due(waiting, NOW + 1_100) == []
@@ -80,7 +82,7 @@ def test_a_record_that_comes_again_is_not_taken_twice() -> None:
     steps=st.lists(st.integers(1, 1_500), min_size=8, max_size=20),
 )
 def test_all_go_in_order_and_none_early(written: list[int], steps: list[int]) -> None:
-    waiting = Head(1_000, 0)
+    waiting = DelayPartition(1_000, 0)
     for offset, written_ms in enumerate(sorted(written)):
         waiting.take(record(offset, written_ms), NOW + 5_000)
     went: list[int] = []
@@ -96,7 +98,11 @@ def test_all_go_in_order_and_none_early(written: list[int], steps: list[int]) ->
     assert went == list(range(len(written)))
 
 
-def paused(policy: HoldPolicy, heads: dict[At, Head], before: tuple[At, ...] = ()) -> set[At]:
+def paused(
+    policy: HoldPolicy,
+    heads: dict[PartitionId, DelayPartition],
+    before: tuple[PartitionId, ...] = (),
+) -> set[PartitionId]:
     return set(policy.to_pause(heads, before, NOW))
 
 
@@ -134,7 +140,7 @@ def test_one_record_larger_than_the_share_is_held_alone() -> None:
 
 def test_after_a_refusal_each_partition_is_tried_alone_and_the_guilty_one_rests() -> None:
     """What cannot be written keeps nobody else's records waiting."""
-    refusals = Refusals(rest_s=1.0)
+    refusals = RefusedPartitions(rest_s=1.0)
     assert refusals.chosen([A, B, C], 0.0) == [A, B, C]
     refusals.refused([A, B, C], "too large", 0.0)
     assert refusals.chosen([A, B, C], 0.0) == [A]

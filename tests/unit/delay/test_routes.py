@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kworker.core.headers import Envelope, without_foreign
 from kworker.core.message import Fields, Headers
-from kworker.delay.routes import NEAR_MS, Routes, Waiting, leaves_ms, next_delay
+from kworker.delay.routes import NEAR_MS, DelayedRecord, Routes, leaves_ms, next_delay
 
 NOW = 1_700_000_000_000
 SECOND, TEN, MINUTE = "o.retry.1s", "o.retry.10s", "o.retry.1m"
@@ -28,8 +28,8 @@ def retried(due_ms: int = 0, source: bytes = b"o/6/9/1600000000000", *user: obje
 
 def waiting(
     *headers: tuple[str, bytes | None], now_ms: int = NOW, **raw_options: object
-) -> Waiting:
-    return Waiting(raw(*headers, **raw_options), 1_000, now_ms)  # type: ignore[arg-type]
+) -> DelayedRecord:
+    return DelayedRecord(raw(*headers, **raw_options), 1_000, now_ms)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

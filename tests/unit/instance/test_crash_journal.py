@@ -6,36 +6,38 @@ from pathlib import Path
 import pytest
 
 from kworker.core.suspects import Suspect
-from kworker.instance.crash_journal import Journal
+from kworker.instance.crash_journal import CrashJournal
 
 PLACE = ("orders", 3, 77)
 DAY_S = 24 * 3600
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "suspects")
+def journal(tmp_path: Path) -> CrashJournal:
+    return CrashJournal(tmp_path / "suspects")
 
 
-def files(journal: Journal) -> list[Path]:
+def files(journal: CrashJournal) -> list[Path]:
     return list(journal._folder.iterdir())
 
 
-def accuse(journal: Journal, *places: tuple[str, int, int], now_s: float, most: int = 100) -> None:
+def accuse(
+    journal: CrashJournal, *places: tuple[str, int, int], now_s: float, most: int = 100
+) -> None:
     journal.accuse(places, "crash", "SIGSEGV", now_s, most)
 
 
-def test_there_is_nobody_before_the_first_death(journal: Journal):
+def test_there_is_nobody_before_the_first_death(journal: CrashJournal):
     assert journal.read() == {}
     assert journal.changed_ns == 0
 
 
-def test_an_accused_is_read_with_how_and_since_when(journal: Journal):
+def test_an_accused_is_read_with_how_and_since_when(journal: CrashJournal):
     accuse(journal, PLACE, now_s=1000.0)
     assert journal.read() == {PLACE: Suspect(PLACE, "crash", 0, 0, ("SIGSEGV",), 1000.0)}
 
 
-def test_what_was_counted_stays_at_the_next_accusation(journal: Journal):
+def test_what_was_counted_stays_at_the_next_accusation(journal: CrashJournal):
     """A worker's death between two of the cell must not begin the count anew."""
     journal._folder.mkdir()
     journal.write(Suspect(PLACE, "crash", 1, 1, ("SIGKILL",), 900.0))
@@ -44,7 +46,7 @@ def test_what_was_counted_stays_at_the_next_accusation(journal: Journal):
     assert journal.read() == {PLACE: found}
 
 
-def test_it_is_private_and_every_change_shows(journal: Journal):
+def test_it_is_private_and_every_change_shows(journal: CrashJournal):
     accuse(journal, PLACE, now_s=1000.0)
     [file] = files(journal)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -59,7 +61,7 @@ def test_it_is_private_and_every_change_shows(journal: Journal):
     journal.remove(PLACE)
 
 
-def test_a_topic_of_any_length_and_any_number_of_ends_fit(journal: Journal):
+def test_a_topic_of_any_length_and_any_number_of_ends_fit(journal: CrashJournal):
     place = ("x" * 249, 2**31 - 1, 2**63 - 1)
     for _ in range(30):
         accuse(journal, place, now_s=1000.0)
@@ -69,13 +71,13 @@ def test_a_topic_of_any_length_and_any_number_of_ends_fit(journal: Journal):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"place": ["a", 1]}', b"\xff" * 9000])
-def test_a_file_that_is_none_of_ours_is_no_suspect(journal: Journal, content: bytes):
+def test_a_file_that_is_none_of_ours_is_no_suspect(journal: CrashJournal, content: bytes):
     accuse(journal, PLACE, now_s=1000.0)
     (journal._folder / "strange.json").write_bytes(content)
     assert list(journal.read()) == [PLACE]
 
 
-def test_of_too_many_the_oldest_are_forgotten(journal: Journal):
+def test_of_too_many_the_oldest_are_forgotten(journal: CrashJournal):
     """A worker in a crash loop must not fill the disk."""
     accuse(journal, ("orders", 0, 0), now_s=1000.0)
     for file in files(journal):
@@ -84,7 +86,7 @@ def test_of_too_many_the_oldest_are_forgotten(journal: Journal):
     assert sorted(place[2] for place in journal.read()) == [1, 2, 3]
 
 
-def test_what_did_not_come_again_for_a_day_is_forgotten(journal: Journal):
+def test_what_did_not_come_again_for_a_day_is_forgotten(journal: CrashJournal):
     """Its position was settled by somebody who did not know this folder."""
     accuse(journal, ("orders", 0, 0), now_s=1000.0)
     [old] = files(journal)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kworker.core.offset_map import Identity
+from kworker.core.offset_map import TopicIdentity
 from kworker.instance.group_note import GroupNote, lost
 
-ONE, TWO = Identity("cluster", "one"), Identity("cluster", "two")
+ONE, TWO = TopicIdentity("cluster", "one"), TopicIdentity("cluster", "two")
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 
 
@@ -48,7 +48,7 @@ def test_an_old_or_damaged_note_tells_of_no_position(note: GroupNote, text: str)
     ],
 )
 def test_lost_is_what_was_there_of_the_topic_that_is_there_now(
-    had: dict[tuple[str, int], str], ids: dict[str, Identity], gone: list[tuple[str, int]]
+    had: dict[tuple[str, int], str], ids: dict[str, TopicIdentity], gone: list[tuple[str, int]]
 ) -> None:
     """Where nobody knows which topic it is, a person decides."""
     assert lost(had, [A0, A1], ids) == gone

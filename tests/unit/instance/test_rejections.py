@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from kworker.core.headers import Source
-from kworker.instance.rejections import KEPT_S, Refusals
+from kworker.instance.rejections import KEPT_S, Rejections
 
 RECORD = Source("orders", 3, 1042, 1_700_000_000_123)
 ARMED_S = 1_790_000_000.0
@@ -13,7 +13,7 @@ ARMED_S = 1_790_000_000.0
 def test_a_rejection_is_forgotten_after_a_day(tmp_path: Path) -> None:
     """Its record was settled where nobody here saw it; some day another may be taken for it."""
     wall = ARMED_S
-    refusals = Refusals(tmp_path, lambda: wall)
+    refusals = Rejections(tmp_path, lambda: wall)
     refusals.add(RECORD, "me@here")
     [path] = tmp_path.iterdir()
     os.utime(path, (ARMED_S, ARMED_S))
@@ -30,10 +30,10 @@ def test_a_rejection_is_forgotten_after_a_day(tmp_path: Path) -> None:
 
 
 def test_a_start_after_more_than_a_day_finds_none(tmp_path: Path) -> None:
-    Refusals(tmp_path).add(RECORD, "me@here")
+    Rejections(tmp_path).add(RECORD, "me@here")
     [path] = tmp_path.iterdir()
     os.utime(path, (ARMED_S, ARMED_S))
-    later = Refusals(tmp_path, lambda: ARMED_S + KEPT_S + 1)
+    later = Rejections(tmp_path, lambda: ARMED_S + KEPT_S + 1)
     later.look(1.0)
     assert not later.any
     assert list(tmp_path.iterdir()) == []

@@ -7,41 +7,40 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.kafka import At
 from kworker.clients.memory import Event
-from kworker.core.message import Fields
+from kworker.core.message import Fields, PartitionId
 from kworker.core.offset_map import Settled
-from kworker.replay.ranges import Course, Window, stretches
+from kworker.replay.ranges import OffsetRanges, TimeRange, stretches
 
 A, B = ("orders", 0), ("orders", 1)
 
 
-def record(at: At, offset: int, timestamp: int = 0) -> Fields:
+def record(at: PartitionId, offset: int, timestamp: int = 0) -> Fields:
     return Fields((*at, offset), timestamp, None, b"", ())
 
 
-def event(at: At, offset: int, code: int = KafkaError._PARTITION_EOF) -> Event:
+def event(at: PartitionId, offset: int, code: int = KafkaError._PARTITION_EOF) -> Event:
     return Event(at, offset, KafkaError(code))
 
 
-def picked(course: Course, *batch: Fields) -> list[int]:
+def picked(course: OffsetRanges, *batch: Fields) -> list[int]:
     return [raw.offset() for raw in course.pick(batch)]
 
 
 @pytest.mark.parametrize(
     ("window", "timestamp", "held"),
     [
-        (Window(1000, 2000), 999, False),
-        (Window(1000, 2000), 1000, True),
-        (Window(1000, 2000), 1999, True),
-        (Window(1000, 2000), 2000, False),
-        (Window(1000, 2000), -1, False),
-        (Window(), -1, True),
-        (Window(), 10**15, True),
+        (TimeRange(1000, 2000), 999, False),
+        (TimeRange(1000, 2000), 1000, True),
+        (TimeRange(1000, 2000), 1999, True),
+        (TimeRange(1000, 2000), 2000, False),
+        (TimeRange(1000, 2000), -1, False),
+        (TimeRange(), -1, True),
+        (TimeRange(), 10**15, True),
     ],
 )
 def test_the_first_bound_is_within_and_the_second_is_not(
-    window: Window, timestamp: int, held: bool
+    window: TimeRange, timestamp: int, held: bool
 ) -> None:
     """So that two replays with a bound in common share no record; -1 is no timestamp."""
     assert window.holds(timestamp) is held
@@ -49,7 +48,7 @@ def test_the_first_bound_is_within_and_the_second_is_not(
 
 @pytest.mark.parametrize(("bounds", "empty"), [((1, 2), False), ((2, 2), True), ((3, 2), True)])
 def test_a_window_that_can_hold_nothing_is_empty(bounds: tuple[int, int], empty: bool) -> None:
-    assert Window(*bounds).empty is empty
+    assert TimeRange(*bounds).empty is empty
 
 
 def test_a_stretch_ends_where_the_group_has_settled() -> None:
@@ -64,14 +63,14 @@ def test_a_stretch_ends_where_the_group_has_settled() -> None:
 def test_of_what_lies_beyond_the_position_only_what_is_done_is_taken() -> None:
     """The rest is in the service's hands."""
     settled = Settled(2, [(3, 5), (8, 9)])
-    course = Course({A: range(1, 9)}, Window(), {A: settled})
+    course = OffsetRanges({A: range(1, 9)}, TimeRange(), {A: settled})
     assert picked(course, *(record(A, offset) for offset in range(1, 12))) == [1, 3, 4, 8]
     assert (course.over, course.read, settled.count_beyond) == (True, 8, 3)
 
 
 def test_a_course_is_over_with_the_last_record_of_each_stretch() -> None:
     """The last one need not be waited beyond."""
-    course = Course({A: range(5, 8), B: range(2)}, Window())
+    course = OffsetRanges({A: range(5, 8), B: range(2)}, TimeRange())
     assert picked(course, record(A, 5), record(A, 6), record(A, 7)) == [5, 6, 7]
     assert (course.over, course.goes_on(A), course.goes_on(B)) == (False, False, True)
     assert course.ends == {A: 0, B: 2}
@@ -82,7 +81,7 @@ def test_a_course_is_over_with_the_last_record_of_each_stretch() -> None:
 
 def test_what_is_settled_and_gone_is_not_waited_for() -> None:
     """The next record, or the partition's end, shows that nothing of the stretch is left."""
-    course = Course({A: range(9), B: range(9)}, Window())
+    course = OffsetRanges({A: range(9), B: range(9)}, TimeRange())
     assert picked(course, record(A, 3), record(A, 12)) == [3]
     assert picked(course, record(B, 3), event(B, 4)) == [3]
     assert course.over
@@ -90,7 +89,7 @@ def test_what_is_settled_and_gone_is_not_waited_for() -> None:
 
 def test_what_comes_after_the_end_is_left_to_the_service() -> None:
     """A client hands over what it had fetched before it was paused."""
-    course = Course({A: range(2)}, Window())
+    course = OffsetRanges({A: range(2)}, TimeRange())
     assert picked(course, record(A, 0), record(A, 1), record(A, 2), event(A, 3)) == [0, 1]
     assert picked(course, record(A, 3)) == []
     assert course.read == 2
@@ -98,7 +97,7 @@ def test_what_comes_after_the_end_is_left_to_the_service() -> None:
 
 def test_troubles_are_the_pollers_to_tell() -> None:
     """They say nothing about how far it is."""
-    course = Course({A: range(2)}, Window())
+    course = OffsetRanges({A: range(2)}, TimeRange())
     trouble = event(A, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     assert course.pick([trouble]) == [trouble]
     assert not course.over
@@ -106,7 +105,7 @@ def test_troubles_are_the_pollers_to_tell() -> None:
 
 def test_timestamps_that_go_back_are_found() -> None:
     """A producer's clock, or its queue, may; so a stretch is read to its end."""
-    course = Course({A: range(4)}, Window(100, 200))
+    course = OffsetRanges({A: range(4)}, TimeRange(100, 200))
     stamps = [150, 250, 90, 199]
     assert picked(course, *(record(A, i, stamp) for i, stamp in enumerate(stamps))) == [0, 3]
 
@@ -125,7 +124,7 @@ def test_whatever_the_log_exactly_the_records_of_stretch_and_window_are_picked(
 ) -> None:
     """Offsets with gaps, batches of any size; and with the log's end the course is over."""
     stretch = range(span[0], span[0] + span[1])
-    course = Course({A: stretch}, Window(*bounds))
+    course = OffsetRanges({A: stretch}, TimeRange(*bounds))
     offsets = sorted(offset for offset in log if offset >= stretch.start)
     batch: list[Fields] = [record(A, offset, log[offset]) for offset in offsets]
     batch.append(event(A, 41))

@@ -9,19 +9,19 @@ from confluent_kafka import Producer
 
 from kworker import host
 from kworker.clients.samples import record_bytes
-from kworker.config.model import Spark, Table
+from kworker.config.model import SparkSettings, TableSettings
 from kworker.spark.bounds import RECENT, Bound, Bounds, bound_of, ranges
 from tests.support.mock_cluster import MockCluster
 
 MIB = 1 << 20
 
 
-def table(**settings: object) -> Table:
-    return Table.model_validate({"name": "orders", "path": "/data/orders", **settings})
+def table(**settings: object) -> TableSettings:
+    return TableSettings.model_validate({"name": "orders", "path": "/data/orders", **settings})
 
 
-def spark(**settings: object) -> Spark:
-    return Spark.model_validate({"tables": [table()], **settings})
+def spark(**settings: object) -> SparkSettings:
+    return SparkSettings.model_validate({"tables": [table()], **settings})
 
 
 @pytest.mark.parametrize(

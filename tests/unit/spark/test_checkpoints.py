@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kworker.config.model import Table
-from kworker.core.positions import Move, Standing
+from kworker.config.model import TableSettings
+from kworker.core.positions import GroupPosition, Move
 from kworker.spark.checkpoint import (
+    CheckpointSurvey,
     Damaged,
     Note,
-    Survey,
     damaged_state,
     draw_up,
     in_force,
@@ -29,11 +29,11 @@ from kworker.spark.checkpoint import (
     write_note,
 )
 from kworker.spark.folders import Folder, LocalFolder
-from kworker.spark.guard import Guard, Topic, next_step
+from kworker.spark.guard import Guard, ResultsTopic, next_step
 from kworker.spark.reset import Reset, from_committed
 from tests.support.object_store import Killed, ObjectStore, Order, StoreFolder
 
-RESULTS = Topic("orders.results", "id-1")
+RESULTS = ResultsTopic("orders.results", "id-1")
 NOW_MS = 1_700_000_000_123
 
 
@@ -95,8 +95,8 @@ def _with_batches(folder: Folder) -> Query:
     return made
 
 
-def table(**settings: Any) -> Table:
-    return Table.model_validate({"name": "orders", "path": "/nowhere/orders", **settings})
+def table(**settings: Any) -> TableSettings:
+    return TableSettings.model_validate({"name": "orders", "path": "/nowhere/orders", **settings})
 
 
 def admit(query: Query, told: dict[int, int] | None = None, **settings: Any) -> Any:
@@ -356,7 +356,7 @@ def test_what_a_cut_off_reset_left_behind_tells_no_position(order: Order) -> Non
         state = cut.admitted()
         assert (found.name == ".orders.new") is (state == "none")
         if state != "old":
-            assert survey(found, RESULTS.name) == Survey({}, {})
+            assert survey(found, RESULTS.name) == CheckpointSurvey({}, {})
             assert read_note(found) == Note(*RESULTS, merged=False, start=START)
         if cut.over:
             break
@@ -383,11 +383,11 @@ def test_the_next_step_is_a_command(query: Query) -> None:
     assert next_step(table(), "committed") == f"stop the job, then {reset}"
 
 
-ROWS = [Standing("r", 0, 300, 20, 500), Standing("r", 1, 50, 0, 80)]
+ROWS = [GroupPosition("r", 0, 300, 20, 500), GroupPosition("r", 1, 50, 0, 80)]
 
 
 def reset(to: dict[int, int], *, fresh: bool = False, **settings: Any) -> Reset:
-    left = Survey({0: 300, 1: 50}, {0: 340, 1: 50})  # the last batch was not finished
+    left = CheckpointSurvey({0: 300, 1: 50}, {0: 340, 1: 50})  # the last batch was not finished
     return Reset(table(**settings), from_committed(ROWS, to), left, fresh)
 
 
@@ -432,7 +432,7 @@ def test_what_is_skipped_and_what_is_forgotten_is_told() -> None:
 
 def test_what_only_the_group_says_is_told_with_the_command_that_does_not_believe_it() -> None:
     """A group that was moved by hand would have results passed over in silence."""
-    left = Survey({0: 220, 1: 50}, {0: 240, 1: 50})
+    left = CheckpointSurvey({0: 220, 1: 50}, {0: 240, 1: 50})
     found = replace(reset({}), left=left)
     assert (found.trusted, found.skipped) == (80, 0)
     assert next(found.consequences()) == (
@@ -440,7 +440,9 @@ def test_what_only_the_group_says_is_told_with_the_command_that_does_not_believe
         " does not: --from 0:220,1:50 reads them"
     )
     assert replace(reset({0: 220, 1: 50}), left=left).trusted == 0
-    assert replace(found, left=Survey({}, {})).trusted == 0  # nothing but the group is left
+    assert (
+        replace(found, left=CheckpointSurvey({}, {})).trusted == 0
+    )  # nothing but the group is left
 
 
 def test_a_table_that_is_not_there_yet_holds_nothing_twice() -> None:

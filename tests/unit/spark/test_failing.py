@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kworker.spark.aside import Failing, among, keep, kept, left_out
 from kworker.spark.checkpoint import Damaged
-from kworker.spark.failing import ASIDE_MOST, Part, search
+from kworker.spark.failing import ASIDE_MOST, BatchPart, search
 from kworker.spark.folders import LocalFolder
 
 BATCHES = st.dictionaries(
@@ -16,7 +16,7 @@ BATCHES = st.dictionaries(
 ).map(lambda found: {part: (begin, begin + size) for part, (begin, size) in found.items()})
 
 
-def places(part: Part) -> set[tuple[int, int]]:
+def places(part: BatchPart) -> set[tuple[int, int]]:
     return {(number, at) for number, (begin, end) in part.items() for at in range(begin, end)}
 
 
@@ -28,7 +28,7 @@ class Batch:
         self.asked = 0
         self.records = 0
 
-    def fails(self, part: Part) -> Exception | None:
+    def fails(self, part: BatchPart) -> Exception | None:
         self.asked += 1
         self.records += len(places(part))
         bad = sorted(self._bad & places(part))
@@ -36,7 +36,9 @@ class Batch:
 
 
 @given(st.data(), BATCHES)
-def test_those_that_fail_alone_are_found_and_no_others(data: st.DataObject, batch: Part) -> None:
+def test_those_that_fail_alone_are_found_and_no_others(
+    data: st.DataObject, batch: BatchPart
+) -> None:
     """A result that was left out wrongly is lost to the table."""
     there = sorted(places(batch))
     bad = set(data.draw(st.lists(st.sampled_from(there), max_size=5))) if there else set()
@@ -56,7 +58,7 @@ def test_a_single_one_is_found_by_few_questions() -> None:
 def test_what_takes_several_results_to_fail_names_none() -> None:
     """A group that is too large, for instance: each of it would be good elsewhere."""
 
-    def fails(part: Part) -> Exception | None:
+    def fails(part: BatchPart) -> Exception | None:
         return ValueError("too many") if len(places(part)) > 10 else None
 
     assert search({0: (0, 100)}, fails) == {}
@@ -72,7 +74,7 @@ def test_the_search_ends_when_too_many_fail() -> None:
 def test_a_failure_that_is_no_result_s_ends_the_search() -> None:
     """A job that is stopped meanwhile fails everywhere: nothing may be set aside for that."""
 
-    def cancelled(part: Part) -> Exception | None:
+    def cancelled(part: BatchPart) -> Exception | None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.spark.marks import Mark, Step, epoch_of, step
+from kworker.spark.marks import BatchStep, Mark, epoch_of, step
 
 PARTS = st.dictionaries(st.integers(0, 50), st.integers(0, 1 << 48), max_size=5)
 
@@ -27,21 +27,21 @@ def test_what_others_say_of_their_commits_is_no_mark(text: str | None) -> None:
 @pytest.mark.parametrize(
     ("held", "begin", "expected"),
     [
-        (None, {}, Step.WRITE),  # a new table
-        (("q", 6, {0: 5}), {0: 5}, Step.WRITE),
-        (("q", 7, {0: 9}), {0: 5}, Step.LEAVE),  # killed before it was noted
-        (("q", 7, {0: 9}), None, Step.LEAVE),
-        (("q", 6, {0: 5, 1: 0}), {0: 5, 1: 0}, Step.WRITE),  # whatever it brings, or nothing
-        (("other", 7, {0: 7}), {0: 5}, Step.STOP),  # another job's batch ended there
-        (("other", 7, {0: 5}), {0: 5}, Step.WRITE),  # a checkpoint that goes on after it
-        (("q", 9, {0: 99}), {0: 5}, Step.STOP),  # an old copy of the checkpoint
-        (("q", 6, {0: 5}), {0: 5, 1: 0}, Step.WRITE),  # a partition was added
-        (("q", 6, {0: 5, 1: 0}), {0: 5}, Step.WRITE),
-        (("other", 7, {0: 500}), None, Step.WRITE),  # a person's reset
+        (None, {}, BatchStep.WRITE),  # a new table
+        (("q", 6, {0: 5}), {0: 5}, BatchStep.WRITE),
+        (("q", 7, {0: 9}), {0: 5}, BatchStep.LEAVE),  # killed before it was noted
+        (("q", 7, {0: 9}), None, BatchStep.LEAVE),
+        (("q", 6, {0: 5, 1: 0}), {0: 5, 1: 0}, BatchStep.WRITE),  # whatever it brings, or nothing
+        (("other", 7, {0: 7}), {0: 5}, BatchStep.STOP),  # another job's batch ended there
+        (("other", 7, {0: 5}), {0: 5}, BatchStep.WRITE),  # a checkpoint that goes on after it
+        (("q", 9, {0: 99}), {0: 5}, BatchStep.STOP),  # an old copy of the checkpoint
+        (("q", 6, {0: 5}), {0: 5, 1: 0}, BatchStep.WRITE),  # a partition was added
+        (("q", 6, {0: 5, 1: 0}), {0: 5}, BatchStep.WRITE),
+        (("other", 7, {0: 500}), None, BatchStep.WRITE),  # a person's reset
     ],
 )
 def test_a_batch_is_written_where_the_table_ends_and_nowhere_else(
-    held: tuple[str, int, dict[int, int]] | None, begin: dict[int, int] | None, expected: Step
+    held: tuple[str, int, dict[int, int]] | None, begin: dict[int, int] | None, expected: BatchStep
 ) -> None:
     mark = held and Mark("orders/t", 1, held[0], held[1], "id-1", held[2], 0)
     assert step(mark, "q", 7, begin) is expected

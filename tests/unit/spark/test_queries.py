@@ -16,8 +16,8 @@ from kworker.errors import ConfigError
 from kworker.spark.checkpoint import Damaged
 from kworker.spark.lease import Lease
 from kworker.spark.progress import (
+    JobState,
     ProgressFile,
-    State,
     TableProgress,
     job_state,
     progress_path,
@@ -74,9 +74,9 @@ def test_before_kafka_has_answered_nobody_knows_how_far_behind() -> None:
 
 def test_the_job_is_as_well_as_its_worst_query() -> None:
     """One word must not hide a table that stands still."""
-    fine, bad = TableProgress("a", State.RUNNING), TableProgress("b", State.RESTARTING)
-    assert job_state([fine, bad]) is State.RESTARTING
-    assert job_state([fine]) is State.RUNNING
+    fine, bad = TableProgress("a", JobState.RUNNING), TableProgress("b", JobState.RESTARTING)
+    assert job_state([fine, bad]) is JobState.RESTARTING
+    assert job_state([fine]) is JobState.RUNNING
 
 
 class Query:
@@ -142,7 +142,7 @@ def test_a_failed_query_starts_again_with_growing_delays() -> None:
         table_query.turn(now, may_start=True)
     delays = [round(b - a, 1) for (a, _), (b, _) in pairwise(started)]
     assert delays == [1.1, 2.1, 4.1, 8.1, 16.1]
-    assert table_query.progress.state is State.RESTARTING
+    assert table_query.progress.state is JobState.RESTARTING
     assert table_query.progress.reason == "disk full"
 
 
@@ -150,9 +150,9 @@ def test_a_query_waits_for_its_topic() -> None:
     """P7: Kafka away, or its topic, is no failure."""
     table_query = query(Query)
     table_query.turn(0.0, may_start=False)
-    assert table_query.progress.state is State.STARTING
+    assert table_query.progress.state is JobState.STARTING
     table_query.turn(1.0, may_start=True)
-    assert table_query.progress.state is State.RUNNING
+    assert table_query.progress.state is JobState.RUNNING
 
 
 def test_a_query_that_has_read_everything_is_finished() -> None:
@@ -187,10 +187,10 @@ def test_a_damaged_checkpoint_is_looked_at_again_and_never_waited_for() -> None:
 
     table_query = query(launch)
     table_query.turn(0.0, may_start=True)
-    assert (table_query.progress.state, table_query.hopeless) == (State.FAILED, True)
+    assert (table_query.progress.state, table_query.hopeless) == (JobState.FAILED, True)
     assert table_query.progress.reason == "offsets/1 is empty: reset it"
     table_query.turn(2.0, may_start=True)
-    assert (table_query.progress.state, table_query.hopeless) == (State.RUNNING, False)
+    assert (table_query.progress.state, table_query.hopeless) == (JobState.RUNNING, False)
 
 
 def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
@@ -207,14 +207,14 @@ def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
     for second in range(100):
         refused.turn(float(second), may_start=True)
     assert (refused.mistaken, refused.hopeless, len(attempts)) == (True, True, 2)
-    assert (refused.progress.state, refused.progress.reason) == (State.FAILED, "no")
+    assert (refused.progress.state, refused.progress.reason) == (JobState.FAILED, "no")
     table_query = query(launch)
     table_query.turn(0.0, may_start=True)
     table_query._query.isActive = False  # type: ignore[union-attr]
     table_query._query.error = OSError("gone")  # type: ignore[union-attr]
     table_query.turn(1.0, may_start=True)
     table_query.turn(9.0, may_start=True)
-    assert (table_query.progress.state, table_query.progress.reason) == (State.RESTARTING, "no")
+    assert (table_query.progress.state, table_query.progress.reason) == (JobState.RESTARTING, "no")
     assert not table_query.mistaken
 
 
@@ -288,7 +288,7 @@ def test_a_wait_ends_when_the_request_comes() -> None:
 
 def test_a_progress_entry_is_plain_json() -> None:
     """Other programs read it."""
-    entry = summary(TableProgress("t", State.RUNNING, batch=4), {0: 3})
+    entry = summary(TableProgress("t", JobState.RUNNING, batch=4), {0: 3})
     assert json.loads(json.dumps(entry)) == entry
     assert (entry["batch"], entry["behind"], entry["state"]) == (4, 3, "running")
 
@@ -300,14 +300,14 @@ def test_a_progress_file_that_cannot_be_written_ends_nothing(
     file = ProgressFile(tmp_path)
     (tmp_path / "spark" / "progress.json").mkdir()
     for _ in range(2):
-        file.write(State.RUNNING, "", [])
+        file.write(JobState.RUNNING, "", [])
     assert capsys.readouterr().out.count("progress cannot be told") == 1
 
 
 def test_a_job_that_is_gone_without_a_word_has_stopped(tmp_path: Path) -> None:
     """Its last word would read as if it still ran."""
     assert read_progress(tmp_path) is None
-    ProgressFile(tmp_path).write(State.RUNNING, "", [])
+    ProgressFile(tmp_path).write(JobState.RUNNING, "", [])
     told = read_progress(tmp_path)
     assert told is not None
     assert (told["state"], told["pid"]) == ("running", os.getpid())

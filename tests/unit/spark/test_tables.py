@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from kworker.config.model import Config, Kafka, Source, Spark, Table
+from kworker.config.model import Config, KafkaSettings, SourceSettings, SparkSettings, TableSettings
 from kworker.errors import ConfigError
 from kworker.spark import launch
 from kworker.spark.bounds import Bounds
@@ -40,18 +40,18 @@ def columns(**types: str) -> StructType:
     return StructType.fromJson({"fields": fields})
 
 
-def table(**settings: Any) -> Table:
-    return Table.model_validate({"name": "t", "path": "/data/t", **settings})
+def table(**settings: Any) -> TableSettings:
+    return TableSettings.model_validate({"name": "t", "path": "/data/t", **settings})
 
 
-def config(*tables: Table, state_dir: Path = Path("/run/x"), **spark: Any) -> Config:
+def config(*tables: TableSettings, state_dir: Path = Path("/run/x"), **spark: Any) -> Config:
     return Config(
         name="orders",
         handler="m:f",
         state_dir=state_dir,
-        source=Source(topics=["orders"]),
-        kafka=Kafka(common={"bootstrap.servers": "127.0.0.1:9092"}),
-        spark=Spark.model_validate({"tables": list(tables) or [table()], **spark}),
+        source=SourceSettings(topics=["orders"]),
+        kafka=KafkaSettings(common={"bootstrap.servers": "127.0.0.1:9092"}),
+        spark=SparkSettings.model_validate({"tables": list(tables) or [table()], **spark}),
         file=Path("/etc/kworker.toml"),
     )
 

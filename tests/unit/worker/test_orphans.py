@@ -3,8 +3,8 @@
 import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.record import Home, Partition, Record
-from kworker.worker.orphans import Outliving
+from kworker.core.record import Partition, PartitionLanes, Record
+from kworker.worker.orphans import OrphanedRuns
 from tests.support.records import a_partition, a_record
 
 KEY = b"k"
@@ -23,7 +23,7 @@ def event(partition: Partition, offset: int = 7, lane: object = KEY) -> Record:
 def retried(requeue: Partition, offset: int = 4) -> Record:
     """One of the source's records that comes again."""
     record = event(requeue, offset)
-    record.home = Home("orders", 0)
+    record.home = PartitionLanes("orders", 0)
     return record
 
 
@@ -33,13 +33,13 @@ def again(record: Record, partition: Partition) -> Record:
 
 
 @pytest.fixture
-def outliving() -> Outliving:
-    return Outliving(keeps=True)
+def outliving() -> OrphanedRuns:
+    return OrphanedRuns(keeps=True)
 
 
 @pytest.mark.parametrize("lane", [KEY, None])
 def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
-    outliving: Outliving, lane: object
+    outliving: OrphanedRuns, lane: object
 ) -> None:
     """With its attempts, and with what the one read again counts for in its epoch."""
     run, here = event(an_epoch(), lane=lane), an_epoch()
@@ -54,7 +54,7 @@ def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
     assert not outliving
 
 
-def test_its_outcome_waits_for_it_where_nobody_else_can_ask(outliving: Outliving) -> None:
+def test_its_outcome_waits_for_it_where_nobody_else_can_ask(outliving: OrphanedRuns) -> None:
     """The partition is away, or what is read again is not there yet."""
     run, here = event(an_epoch()), an_epoch()
     outliving.leave(run.partition, [run])
@@ -65,7 +65,7 @@ def test_its_outcome_waits_for_it_where_nobody_else_can_ask(outliving: Outliving
 
 
 def test_with_claims_what_nobody_waits_for_is_others() -> None:
-    outliving = Outliving(keeps=False)
+    outliving = OrphanedRuns(keeps=False)
     run, late = event(an_epoch()), event(an_epoch(), 8, b"other")
     outliving.leave(run.partition, [run, late])
     assert outliving.ended([run]) == ([], [], [run])
@@ -78,7 +78,7 @@ def test_with_claims_what_nobody_waits_for_is_others() -> None:
     ("before", "origin"), [(b"log", b"another"), (b"log", None), (None, b"log"), (None, None)]
 )
 def test_what_may_be_another_log_has_its_runs_for_itself(
-    outliving: Outliving, before: bytes | None, origin: bytes | None
+    outliving: OrphanedRuns, before: bytes | None, origin: bytes | None
 ) -> None:
     """An offset of a topic that was made again is another record; its key waits all the same."""
     run, here = event(an_epoch(origin=before)), an_epoch(origin=origin)
@@ -90,7 +90,7 @@ def test_what_may_be_another_log_has_its_runs_for_itself(
     assert outliving.meet(new) is new
 
 
-def test_what_position_and_map_cover_is_of_no_use(outliving: Outliving) -> None:
+def test_what_position_and_map_cover_is_of_no_use(outliving: OrphanedRuns) -> None:
     """Others did it; and its key goes on when it has ended."""
     run, here = event(an_epoch()), an_epoch(position=8)
     outliving.leave(run.partition, [run])
@@ -100,7 +100,7 @@ def test_what_position_and_map_cover_is_of_no_use(outliving: Outliving) -> None:
     assert outliving.ended([run]) == ([], [following], [run])
 
 
-def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(outliving: Outliving) -> None:
+def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(outliving: OrphanedRuns) -> None:
     """Which waits for it, as only one of a key may run."""
     run, here = event(an_epoch()), an_epoch()
     outliving.leave(run.partition, [run])
@@ -112,7 +112,7 @@ def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(outliving: Outlivi
 
 
 def test_an_earlier_one_that_has_ended_is_taken_up_and_so_is_the_run_behind_it(
-    outliving: Outliving,
+    outliving: OrphanedRuns,
 ) -> None:
     """As it would have been without a rebalance."""
     old = an_epoch()
@@ -125,7 +125,7 @@ def test_an_earlier_one_that_has_ended_is_taken_up_and_so_is_the_run_behind_it(
     assert outliving.ended([run]) == ([run], [], [])
 
 
-def test_what_did_not_begin_runs_when_it_is_read_again(outliving: Outliving) -> None:
+def test_what_did_not_begin_runs_when_it_is_read_again(outliving: OrphanedRuns) -> None:
     run, here = event(an_epoch()), an_epoch()
     outliving.leave(run.partition, [run])
     outliving.returned([here])
@@ -136,7 +136,7 @@ def test_what_did_not_begin_runs_when_it_is_read_again(outliving: Outliving) -> 
 
 
 def test_an_outcome_that_comes_after_its_record_was_read_again_is_of_no_use(
-    outliving: Outliving,
+    outliving: OrphanedRuns,
 ) -> None:
     """That one may run already."""
     run, here = event(an_epoch()), an_epoch()
@@ -146,7 +146,7 @@ def test_an_outcome_that_comes_after_its_record_was_read_again_is_of_no_use(
     assert outliving.ended([run]) == ([], [], [run])
 
 
-def test_a_key_is_one_whichever_topic_its_records_come_from(outliving: Outliving) -> None:
+def test_a_key_is_one_whichever_topic_its_records_come_from(outliving: OrphanedRuns) -> None:
     """One that comes again by the requeue topic, whose source is here now, and then is not."""
     requeue, here = an_epoch("orders.requeue"), an_epoch()
     run = retried(requeue, 3)
@@ -160,7 +160,7 @@ def test_a_key_is_one_whichever_topic_its_records_come_from(outliving: Outliving
     assert outliving.meet(back) is None
 
 
-def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(outliving: Outliving) -> None:
+def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(outliving: OrphanedRuns) -> None:
     """One that comes again arrived while its source was away, and its source came back after."""
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
     outliving.leave(run.partition, [run])
@@ -172,7 +172,7 @@ def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(outliving: Out
     assert not outliving
 
 
-def test_only_a_partition_that_goes_takes_those_with_it_that_wait(outliving: Outliving) -> None:
+def test_only_a_partition_that_goes_takes_those_with_it_that_wait(outliving: OrphanedRuns) -> None:
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
     outliving.leave(run.partition, [run])
     outliving.returned([here, requeue])
@@ -183,7 +183,7 @@ def test_only_a_partition_that_goes_takes_those_with_it_that_wait(outliving: Out
     assert outliving.ended([run]).freed == [back]
 
 
-def test_of_a_partition_that_goes_again_nobody_waits(outliving: Outliving) -> None:
+def test_of_a_partition_that_goes_again_nobody_waits(outliving: OrphanedRuns) -> None:
     """Neither for its own run, which may be taken up the next time, nor for another."""
     run, here = event(an_epoch()), an_epoch()
     outliving.leave(run.partition, [run])

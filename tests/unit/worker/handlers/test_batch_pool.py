@@ -26,12 +26,12 @@ from kworker.core.outcome import (
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard, Slot, Text
 from kworker.message import Message
-from kworker.worker.handlers.batch_pool import BatchPool, Crew, LoopCrew, ThreadCrew
-from kworker.worker.handlers.batch_run import Batch, async_batch_work, batch_work
+from kworker.worker.handlers.batch_pool import BatchPool, BatchRunners, LoopRunners, ThreadRunners
+from kworker.worker.handlers.batch_run import HandlerBatch, async_batch_work, batch_work
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching, batching
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
 
@@ -151,14 +151,14 @@ class Bench:
 
     def _start(self, default: Handler, routes: dict[str, Handler]) -> None:
         handlers = Handlers(default, routes)
-        facts = TopicFacts(["results"])
+        facts = TopicLimits(["results"])
         facts.learn({"results": 1000}, {"results": 1})
         made = (handlers, ResultEncoder("results", [], facts), TIMEOUT_S, ATTEMPTS)
-        crew: Crew
+        crew: BatchRunners
         if self._async:
-            crew = LoopCrew(async_batch_work(*made), self._at_once)
+            crew = LoopRunners(async_batch_work(*made), self._at_once)
         else:
-            crew = ThreadCrew(batch_work(*made), self._at_once)
+            crew = ThreadRunners(batch_work(*made), self._at_once)
         hands = [self.slot.hand(i) for i in range(self._count)]
         self.pool = BatchPool(handlers, crew, hands, lambda: self.now)
         self.pool.start()
@@ -313,13 +313,13 @@ class NoCrew:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.done: deque[Batch] = deque()
-        self.begun: list[tuple[Batch, list[Record]]] = []
+        self.done: deque[HandlerBatch] = deque()
+        self.begun: list[tuple[HandlerBatch, list[Record]]] = []
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: HandlerBatch) -> None:
         self.begun.append((batch, batch.next()))
 
 
@@ -688,7 +688,7 @@ def test_after_stop_nothing_is_begun(threads: Benches) -> None:
     bench.pool.stop()
     calls.release(0, 1)
     crew = bench.pool._crew
-    assert isinstance(crew, ThreadCrew)
+    assert isinstance(crew, ThreadRunners)
     eventually(lambda: not any(t.is_alive() for t in crew._threads), timeout_s=WAIT_S)
     bench.now += 2 * HOUR_S
     bench.turn()
@@ -702,6 +702,6 @@ def test_a_stopped_loop_begins_nothing_of_what_it_was_given(loops: Benches) -> N
     bench.pool.stop()
     bench.feed(records(0))
     crew = bench.pool._crew
-    assert isinstance(crew, LoopCrew)
+    assert isinstance(crew, LoopRunners)
     eventually(lambda: not crew._loop._thread.is_alive(), timeout_s=WAIT_S)
     assert calls.made == []

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from kworker.worker.handlers.cpu_affinity import Placement, PlacementPolicy, Usage
+from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy, Usage
 
 EVERY = os.sched_getaffinity(0)
-POLICY = PlacementPolicy()
+POLICY = CpuAffinityPolicy()
 
 
 class Threads:
@@ -19,7 +19,7 @@ class Threads:
         self.used_s = self.delayed_s = 0.0
         self.now = 1000.0
         self.cpus = EVERY
-        self.placement = Placement(POLICY, usage=self._usage, place=self._move)
+        self.placement = CpuAffinity(POLICY, usage=self._usage, place=self._move)
 
     def _usage(self) -> Usage:
         return Usage(self.used_s, self.delayed_s)
@@ -105,7 +105,7 @@ def test_threads_that_outlive_their_pool_may_go_anywhere(threads: Threads) -> No
 
 def test_what_a_handler_starts_may_use_every_cpu() -> None:
     """A child inherits the CPUs of the thread that starts it, and keeps them."""
-    placement = Placement(POLICY, usage=lambda: Usage(0.0, 0.0))
+    placement = CpuAffinity(POLICY, usage=lambda: Usage(0.0, 0.0))
     placement.decide(True, 1000.0)
     try:
         assert len(os.sched_getaffinity(0)) == 1

@@ -17,7 +17,7 @@ from kworker.worker.handlers.invocation import async_work, work
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import place_of
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.support.records import a_partition, a_record
 
 Run = Callable[..., Any]
@@ -28,7 +28,7 @@ LETTER = DeadLettered([Output("orders.dead", None, b"", [])])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a record through handlers of both kinds; further ones by topic."""
     is_async = request.param == "async def"
-    encoder = ResultEncoder("orders.results", [], TopicFacts([]))
+    encoder = ResultEncoder("orders.results", [], TopicLimits([]))
 
     def run(
         record: Record, call: Any, dead: Any = None, *, attempts: float = 4, **routes: Any
@@ -150,6 +150,6 @@ def test_a_plain_dead_of_an_async_handler_is_told_too() -> None:
         pytest.fail("run")
 
     handlers = Handlers(Handler("h", call, True, dead=lambda m, _: told.append(m.offset)), {})
-    run_one = async_work(handlers, ResultEncoder("results", [], TopicFacts([])), 60.0)
+    run_one = async_work(handlers, ResultEncoder("results", [], TopicLimits([])), 60.0)
     assert asyncio.run(_awaited(run_one(telling(ValueError("no")), 0))) is LETTER
     assert told == [7]

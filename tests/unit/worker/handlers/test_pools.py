@@ -14,8 +14,8 @@ import pytest
 from kworker.core.outcome import NO_RESULTS, Failed, Outcome, Results
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
-from kworker.worker.handlers.async_pool import LoopPool
-from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.async_pool import AsyncPool
+from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.thread_pool import Take, ThreadPool
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
@@ -71,12 +71,12 @@ def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools
     if request.param == "threads":
         return threads
 
-    def make(work: Any) -> LoopPool:
+    def make(work: Any) -> AsyncPool:
         async def coroutine(record: Record, began: float) -> Outcome:
             outcome: Outcome = work(record, began)
             return outcome
 
-        pool: LoopPool = loops(coroutine)
+        pool: AsyncPool = loops(coroutine)
         pool.start()
         return pool
 
@@ -86,11 +86,11 @@ def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools
 @pytest.fixture
 def loops() -> Iterator[Pools]:
     """Makes pools of one loop; the test starts them."""
-    pools: list[LoopPool] = []
+    pools: list[AsyncPool] = []
 
-    def make(work: Any, count: int = 10) -> LoopPool:
+    def make(work: Any, count: int = 10) -> AsyncPool:
         slot = Scoreboard(1, count).slots[0]
-        pools.append(LoopPool(work, [slot.hand(i) for i in range(count)]))
+        pools.append(AsyncPool(work, [slot.hand(i) for i in range(count)]))
         return pools[-1]
 
     yield make
@@ -378,7 +378,7 @@ def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
 
 
 def test_what_has_ended_is_taken_at_once_all_of_it_and_in_order() -> None:
-    ended = Ended()
+    ended = CompletionQueue()
     assert ended.take(0.0) == []
     run = a_run(1, 2, 3)
     for record in run:
@@ -389,7 +389,7 @@ def test_what_has_ended_is_taken_at_once_all_of_it_and_in_order() -> None:
 
 def test_who_waits_for_an_outcome_is_woken_when_it_is_told() -> None:
     """And what was told of earlier, and taken, wakes nobody."""
-    ended = Ended()
+    ended = CompletionQueue()
     (record,) = a_run(1)
     ended.add(record)
     ended.tell()
@@ -411,7 +411,7 @@ def test_a_signal_at_the_end_of_the_wait_does_not_make_it_endless() -> None:
 
     before = signal.signal(signal.SIGALRM, outlast)
     rescue = threading.Timer(WAIT_S, lambda: ended.tell())
-    ended = Ended()
+    ended = CompletionQueue()
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         rescue.start()

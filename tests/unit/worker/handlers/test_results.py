@@ -13,7 +13,7 @@ from kworker.core.message import HeaderList
 from kworker.core.outcome import NO_RESULTS, Output, Result, Unpublishable
 from kworker.core.record import Record
 from kworker.worker.handlers.results import ResultEncoder
-from kworker.worker.topic_limits import TopicFacts
+from kworker.worker.topic_limits import TopicLimits
 from tests.support.records import a_partition, a_record
 
 RESULTS, FURTHER = "orders.results", "audit"
@@ -26,7 +26,7 @@ class Order(BaseModel):
 
 
 def an_encoder(limit: int = 100_000) -> ResultEncoder:
-    facts = TopicFacts([RESULTS, FURTHER])
+    facts = TopicLimits([RESULTS, FURTHER])
     facts.learn({RESULTS: limit, FURTHER: limit}, {})
     return ResultEncoder(RESULTS, [FURTHER], facts)
 
@@ -227,7 +227,7 @@ def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
 
 
 def test_each_topic_has_its_own_limit() -> None:
-    facts = TopicFacts([RESULTS, FURTHER])
+    facts = TopicLimits([RESULTS, FURTHER])
     facts.learn({RESULTS: 500, FURTHER: 5000}, {})
     encoder = ResultEncoder(RESULTS, [FURTHER], facts)
     assert encoder.encode(source(), Result(bytes(1000), topic=FURTHER)).outputs
@@ -236,7 +236,7 @@ def test_each_topic_has_its_own_limit() -> None:
 
 
 def test_a_fact_that_the_brokers_did_not_tell_stays() -> None:
-    facts = TopicFacts([RESULTS, FURTHER])
+    facts = TopicLimits([RESULTS, FURTHER])
     assert not facts.known
     facts.learn({RESULTS: 500}, {RESULTS: 4, FURTHER: 2})
     assert facts.missing == FURTHER
@@ -267,7 +267,7 @@ def test_a_replays_results_say_so_unless_the_event_was_never_done(
     returned: Any, claim: str | None, headers: HeaderList
 ) -> None:
     """Tables skip them; but what was claimed ends here first. Without an id nobody knows."""
-    facts = TopicFacts([RESULTS])
+    facts = TopicLimits([RESULTS])
     facts.learn({RESULTS: 100_000}, {})
     record = source()
     record.claim = claim

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kworker.clients.memory_redis import MemoryRedisSuspects
-from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, Claimed, Done, Ended, Exchange
+from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, ClaimDone, Claimed, Exchange, KeptOutcome
 from kworker.core.outcome import NO_RESULTS, Failed, Output, Results
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
-from kworker.instance.crash_journal import Journal, Watched, packed
+from kworker.instance.crash_journal import CrashJournal, WatchedJournal, packed
 from kworker.worker.idempotency.client import GATHER_S
-from kworker.worker.idempotency.prefetch import AHEAD_MOST, Pace
+from kworker.worker.idempotency.prefetch import AHEAD_MOST, ClaimPrefetch
 from kworker.worker.idempotency.table import BUSY_S, OWN_BUSY_S
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.support.claims_rig import LEASE_S, PREFIX, Bench, Worker, busy, event, with_outcome
@@ -61,7 +61,7 @@ def test_an_event_that_is_done_is_settled_without_a_run(
     assert a.runs(first) == [first]
     a.claimant.settled([first])
     a.step()
-    assert bench.state("e") == Done()
+    assert bench.state("e") == ClaimDone()
     again = [event(orders, 1, "e"), event(others, 7, "e")]
     for worker in (a, b):
         for record in again:
@@ -249,7 +249,7 @@ def test_the_outcome_of_a_handler_that_outlived_its_partition_is_handed_on(
     assert b.claimant.ready == 0
     b.claimant.settled([new])
     b.step()
-    assert bench.state("e") == Done()
+    assert bench.state("e") == ClaimDone()
 
 
 def test_a_duplicate_of_what_was_handed_on_waits_until_it_is_published(
@@ -307,7 +307,7 @@ def test_an_outcome_taken_up_and_given_up_is_still_there(bench: Bench, orders: P
     assert b.ask(new).ended == [new]
     b.claimant.given_up([new])
     b.step()
-    assert isinstance(bench.state("e"), Ended)
+    assert isinstance(bench.state("e"), KeptOutcome)
     assert a.ask(newer).ended == [newer]
 
 
@@ -419,7 +419,7 @@ def test_without_redis_nothing_begins_and_the_reason_is_told(
     a.wait(3.0)
     assert a.claimant.reason is None
     assert list(a.claimant.take(9)) == [second]
-    assert bench.state("e") == Done()
+    assert bench.state("e") == ClaimDone()
 
 
 def test_without_redis_records_run_unguarded_where_that_is_asked_for(
@@ -438,7 +438,7 @@ def test_without_redis_records_run_unguarded_where_that_is_asked_for(
     assert a.claimant.reason is None
     bench.redis.away = False
     a.wait(3.0)
-    assert bench.state("e") == Done()
+    assert bench.state("e") == ClaimDone()
     assert bench.worker("host/2").ask(late).duplicates == [late]
 
 
@@ -488,7 +488,7 @@ def test_a_flush_costs_no_progress(bench: Bench, orders: Partition) -> None:
     bench.redis.flush()
     worker.claimant.settled([first])
     assert worker.runs(second) == [second]
-    assert bench.state("e") == Done()
+    assert bench.state("e") == ClaimDone()
 
 
 # -- the end of a life ------------------------------------------------------------------
@@ -554,7 +554,7 @@ def test_two_may_tell_the_same_marks(bench: Bench, orders: Partition, others: Pa
     b.step()
     c.step()
     assert bench.state("r") == Claimed("host/2", "orders/0/0")
-    assert (bench.state("o"), bench.state("d")) == (Done(), Done())
+    assert (bench.state("o"), bench.state("d")) == (ClaimDone(), ClaimDone())
 
 
 def test_marks_that_cannot_be_read_are_put_aside(bench: Bench) -> None:
@@ -575,7 +575,7 @@ def test_a_drain_leaves_nothing_behind_that_did_not_begin(bench: Bench, orders: 
     worker.claimant.ask([asked])
     worker.claimant.start()
     assert worker.claimant.drain(time.monotonic() + 20)
-    assert bench.state("b") == Done()
+    assert bench.state("b") == ClaimDone()
     assert bench.state("g") is None
     assert bench.state("a") is None
     assert not bench.folder.exists() or list(bench.folder.iterdir()) == []
@@ -682,7 +682,7 @@ def test_what_is_not_urgent_is_gathered(bench: Bench, orders: Partition) -> None
 
 def test_so_much_is_claimed_ahead_as_is_soon_taken() -> None:
     """What waits for a slow handler would only keep others from it."""
-    pace = Pace(handlers=16)
+    pace = ClaimPrefetch(handlers=16)
     assert pace.ahead == 16
     for tick in range(100):
         pace.took(160)
@@ -705,7 +705,9 @@ def test_suspects_of_other_hosts_are_known_when_the_first_records_may_run(
 ) -> None:
     """A new owner must not run in its pool what its partition's last one died of."""
     storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
-    shared = SharedSuspects(storage, Watched(Journal(tmp_path / "suspects")), lambda: 0.0)
+    shared = SharedSuspects(
+        storage, WatchedJournal(CrashJournal(tmp_path / "suspects")), lambda: 0.0
+    )
     worker = bench.worker(suspects=shared)
     worker.step()
     storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})
@@ -720,7 +722,9 @@ def test_suspects_are_looked_for_each_second_with_nothing_else_to_do(
 ) -> None:
     """And no more often."""
     storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
-    shared = SharedSuspects(storage, Watched(Journal(tmp_path / "suspects")), lambda: 0.0)
+    shared = SharedSuspects(
+        storage, WatchedJournal(CrashJournal(tmp_path / "suspects")), lambda: 0.0
+    )
     worker = bench.worker(suspects=shared)
     worker.step(1.0)
     storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})

@@ -1,13 +1,13 @@
 """Whose claims may be taken over: silence counts only while it could have been broken."""
 
-from kworker.worker.idempotency.liveness import Silence
+from kworker.worker.idempotency.liveness import OwnerLiveness
 
 LEASE_S = 30.0
 
 
-def watching(*heard: tuple[float, int | None]) -> Silence:
+def watching(*heard: tuple[float, int | None]) -> OwnerLiveness:
     """Met at 0, heard at these times with these beats; an answer takes no time."""
-    silence = Silence(LEASE_S)
+    silence = OwnerLiveness(LEASE_S)
     silence.meet("host/1", 0.0)
     for at, beat in heard:
         silence.hear(dict.fromkeys(silence.owners, beat), at, at)
@@ -49,7 +49,7 @@ def test_who_did_not_look_has_seen_nothing() -> None:
 
 def test_a_slow_answer_is_no_silence() -> None:
     """From an answer to the next question: what lay within the calls is not known."""
-    silence = Silence(LEASE_S)
+    silence = OwnerLiveness(LEASE_S)
     silence.meet("host/1", 0.0)
     silence.hear({"host/1": 7}, 0.0, 2.0)
     for at in (10.0, 20.0, 31.0):

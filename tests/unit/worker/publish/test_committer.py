@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kworker.clients.kafka import At, Refused
+from kworker.clients.kafka import KafkaRequestError
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition
 from kworker.worker.publish.committer import CommitPolicy, Committer
@@ -21,12 +22,12 @@ class Broker:
     """Takes commits and leaves the answering to the test."""
 
     def __init__(self) -> None:
-        self.sent: list[dict[At, Committed]] = []
+        self.sent: list[dict[PartitionId, Committed]] = []
         self.refusing = False
 
-    def commit(self, positions: Mapping[At, Committed]) -> None:
+    def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
         if self.refusing:
-            raise Refused("no coordinator", passing=True)
+            raise KafkaRequestError("no coordinator", passing=True)
         self.sent.append(dict(positions))
 
     commit_now = commit
@@ -185,8 +186,8 @@ class CommitterAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.broker = Broker()
         self.committer = Committer(self.broker, POLICY)
-        self.group: dict[At, Committed] = {}  # what the broker has
-        self.partitions: dict[At, Partition] = {}
+        self.group: dict[PartitionId, Committed] = {}  # what the broker has
+        self.partitions: dict[PartitionId, Partition] = {}
         self.under_way: list[bool] = []  # whether the broker took it
         self.now = 0.0
 

@@ -6,21 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.kafka import Refused
-from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, Fences
+from kworker.clients.kafka import KafkaRequestError
+from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJudge
 
 POLICY = FencePolicy(limit_s=30.0)
 NAME = "orders-here-0"
-FENCED, DOUBT = Refused("fenced", passing=False), Refused("timed out", passing=True)
+FENCED, DOUBT = (
+    KafkaRequestError("fenced", passing=False),
+    KafkaRequestError("timed out", passing=True),
+)
 BEGAN = 1000.0
 OLD = BEGAN + POLICY.grown_s
 
 
-def fences(policy: FencePolicy = POLICY) -> Fences:
-    return Fences(NAME, policy, BEGAN)
+def fences(policy: FencePolicy = POLICY) -> FencingJudge:
+    return FencingJudge(NAME, policy, BEGAN)
 
 
-def survived(fences: Fences, first: float, every_s: float, most: int = 100) -> int:
+def survived(fences: FencingJudge, first: float, every_s: float, most: int = 100) -> int:
     """How many fences it takes before it gives up."""
     for number in range(most):
         try:
@@ -47,11 +50,13 @@ def test_of_two_that_fence_each_other_the_older_goes_on(
     older_s: float, after_s: float, rest_s: float
 ) -> None:
     """However fast they are; and the one that was there first is the first that is fenced."""
-    first, second = fences(), Fences(NAME, POLICY, BEGAN + older_s)
+    first, second = fences(), FencingJudge(NAME, POLICY, BEGAN + older_s)
     assert loser(first, second, BEGAN + older_s + after_s, rest_s) is second
 
 
-def loser(first: Fences, second: Fences, now: float, rest_s: float) -> Fences | None:
+def loser(
+    first: FencingJudge, second: FencingJudge, now: float, rest_s: float
+) -> FencingJudge | None:
     """The one that ends; None if neither does."""
     for each in 50 * (first, second):
         try:

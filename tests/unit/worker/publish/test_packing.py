@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kworker.clients.memory import MemoryKafka, MemoryProducer
 from kworker.core.outcome import Output
 from kworker.core.record import PACKED, Record, pack
-from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.publisher import Publisher
 from tests.support.records import a_partition, a_record, with_outputs
 
@@ -57,7 +57,7 @@ def test_what_is_put_aside_keeps_nothing_of_the_others(kind: str) -> None:
     found = 0
     for turns in range(1, 8):
         kafka = refusing(kind)
-        backlog = Backlog(BacklogPolicy(bytes_max=1 << 20, records_max=1000))
+        backlog = Outbox(OutboxPolicy(bytes_max=1 << 20, records_max=1000))
         publisher = Publisher(lambda kafka=kafka: MemoryProducer(kafka, {}), backlog)  # type: ignore[misc]
         for turn in range(turns):
             topics = [kind, "results", kind, kind]

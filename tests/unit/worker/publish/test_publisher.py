@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from kworker.clients.memory import MemoryKafka, MemoryProducer
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
-from kworker.worker.publish.outbox import Backlog, BacklogPolicy
+from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.publisher import Publisher
 from tests.support.records import a_partition, a_record, with_outputs
 
-PLENTY = BacklogPolicy(bytes_max=1 << 20, records_max=1000)
+PLENTY = OutboxPolicy(bytes_max=1 << 20, records_max=1000)
 
 
 class Stage:
     """A publisher, its producers, and a clock that the test moves."""
 
-    def __init__(self, policy: BacklogPolicy = PLENTY, queue: int = 1000) -> None:
+    def __init__(self, policy: OutboxPolicy = PLENTY, queue: int = 1000) -> None:
         self.kafka = MemoryKafka(lambda: 0.0)
         self.kafka.create("results", 2)
         self.producers: list[MemoryProducer] = []
         self.queue = queue
-        self.backlog = Backlog(policy)
+        self.backlog = Outbox(policy)
         self.publisher = Publisher(self.make, self.backlog)
         self.partition = a_partition()
         self.now = 100.0
@@ -240,7 +240,7 @@ def test_a_producer_that_hears_nothing_though_the_brokers_answer_is_replaced() -
 
 def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
     """P6: what Kafka does not take is held, and no more is taken meanwhile."""
-    stage = Stage(BacklogPolicy(bytes_max=5000, records_max=1000))
+    stage = Stage(OutboxPolicy(bytes_max=5000, records_max=1000))
     stage.kafka.up = False
     count = 0
     while not stage.backlog.full:
@@ -256,7 +256,7 @@ def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
 
 def test_a_backlog_in_records_is_full() -> None:
     """Small results cost more beside their bytes than in them."""
-    stage = Stage(BacklogPolicy(bytes_max=1 << 30, records_max=3))
+    stage = Stage(OutboxPolicy(bytes_max=1 << 30, records_max=3))
     for expected in (False, False, True):
         stage.add()
         assert stage.backlog.full is expected

@@ -2,11 +2,11 @@
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import Refused
+from kworker.clients.kafka import KafkaRequestError
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.publish.outbox import Backlog, BacklogPolicy, Batch
+from kworker.worker.publish.outbox import Outbox, OutboxPolicy, OutputBatch
 from tests.support.records import a_partition, a_record, with_outputs
 
 INVALID = KafkaError(KafkaError.INVALID_RECORD)
@@ -16,8 +16,8 @@ class Stage:
     """A backlog and its batch, a producer that the test answers for, and a clock."""
 
     def __init__(self) -> None:
-        self.backlog = Backlog(BacklogPolicy(bytes_max=1 << 20, records_max=100))
-        self.batch = Batch(self.backlog)
+        self.backlog = Outbox(OutboxPolicy(bytes_max=1 << 20, records_max=100))
+        self.batch = OutputBatch(self.backlog)
         self._partition = a_partition()
         self.invalid: set[tuple[int, str]] = set()  # offsets and topics that brokers refuse
         self.closed = ""  # the topic that the client refuses at once
@@ -36,7 +36,7 @@ class Stage:
 
         def produce(output: Output, record: object) -> None:
             if output.topic == self.closed:
-                raise Refused(f"{output.topic} is closed", passing=True)
+                raise KafkaRequestError(f"{output.topic} is closed", passing=True)
             assert isinstance(record, Record)
             sent.append((record, output))
 

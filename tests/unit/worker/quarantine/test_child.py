@@ -11,10 +11,10 @@ from kworker.core.headers import Source
 from kworker.core.outcome import Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard
-from kworker.worker.handlers.completions import Ended
+from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.thread_pool import Take
-from kworker.worker.quarantine.child import Cell, Parent
-from kworker.worker.quarantine.pipe import Frames, Run, frame
+from kworker.worker.quarantine.child import IsolatedRunner, Parent
+from kworker.worker.quarantine.pipe import Frames, RunRequest, frame
 from tests.support.records import outcome_of
 
 
@@ -22,7 +22,7 @@ class Pool:
     """Takes one record at a time, and ends it when told."""
 
     def __init__(self) -> None:
-        self.ended = Ended()
+        self.ended = CompletionQueue()
         self.has: deque[Record] = deque()
         self.stuck: list[Record] = []
 
@@ -61,7 +61,7 @@ class Worker:
     def gives(self, *offsets: int) -> None:
         for offset in offsets:
             source = Source("orders", 3, offset, 1_700_000_000_000)
-            os.write(self.writes, frame(Run(100 + offset, source, b"k", b"v", (), 2)))
+            os.write(self.writes, frame(RunRequest(100 + offset, source, b"k", b"v", (), 2)))
 
     def hears(self) -> list[int]:
         return [word.number for word in Frames().add(os.read(self.reads, 1 << 16))]
@@ -75,8 +75,8 @@ def worker() -> Iterator[Worker]:
         os.close(fd)
 
 
-def a_cell(pool: Pool) -> Cell:
-    return Cell(pool, Scoreboard(1, 4).slots[0])
+def a_cell(pool: Pool) -> IsolatedRunner:
+    return IsolatedRunner(pool, Scoreboard(1, 4).slots[0])
 
 
 def offsets(pool: Pool) -> list[int]:

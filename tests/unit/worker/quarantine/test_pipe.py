@@ -8,16 +8,16 @@ from kworker.core.failure import Failure
 from kworker.core.headers import Source
 from kworker.core.outcome import NO_RESULTS, Output, Results
 from kworker.worker.quarantine import pipe
-from kworker.worker.quarantine.pipe import Ended, Frames, Garbled, Run, frame
+from kworker.worker.quarantine.pipe import Frames, ProtocolError, RunEnded, RunRequest, frame
 
-RUN = Run(7, Source("orders", 3, 77, 1_700_000_000_000), None, b"\xff", (("a", None),), 2)
+RUN = RunRequest(7, Source("orders", 3, 77, 1_700_000_000_000), None, b"\xff", (("a", None),), 2)
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 10_000])
 def test_words_are_put_together_from_any_pieces(piece: int):
     """A pipe cuts where it likes."""
     failure = Failure("error", "ValueError", ("ValueError",), "no", "stack", 1.5, "billing")
-    words = [RUN, Ended(1, NO_RESULTS), Ended(2, failure)]
+    words = [RUN, RunEnded(1, NO_RESULTS), RunEnded(2, failure)]
     data = b"".join(map(frame, words))
     frames, heard = Frames(), []
     for at in range(0, len(data), piece):
@@ -27,7 +27,7 @@ def test_words_are_put_together_from_any_pieces(piece: int):
 
 def test_a_result_arrives_as_it_was_made():
     output = Output("orders.results", b"k", b"v", [("kworker-source", b"orders/3/77/1")])
-    [word] = Frames().add(frame(Ended(1, Results([output]))))
+    [word] = Frames().add(frame(RunEnded(1, Results([output]))))
     assert isinstance(word.outcome, Results)
     [arrived] = word.outcome.outputs
     assert (arrived.topic, arrived.key, arrived.value) == ("orders.results", b"k", b"v")
@@ -38,11 +38,11 @@ def test_too_much_is_refused_before_it_is_written_and_where_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Neither a handler's results nor a stray write may fill the worker's memory."""
-    data = frame(Ended(1, Results([Output("t", None, b"x" * 1000, [])])))
+    data = frame(RunEnded(1, Results([Output("t", None, b"x" * 1000, [])])))
     monkeypatch.setattr(pipe, "FRAME_BYTES_MAX", 500)
     with pytest.raises(OverflowError):
-        frame(Ended(1, Results([Output("t", None, b"x" * 1000, [])])))
-    with pytest.raises(Garbled):
+        frame(RunEnded(1, Results([Output("t", None, b"x" * 1000, [])])))
+    with pytest.raises(ProtocolError):
         Frames().add(data[:4])
 
 
@@ -68,5 +68,5 @@ def burst() -> None:
     ],
 )
 def test_what_is_no_word_is_told_as_such(data: bytes):
-    with pytest.raises(Garbled):
+    with pytest.raises(ProtocolError):
         Frames().add(len(data).to_bytes(4, "little") + data)

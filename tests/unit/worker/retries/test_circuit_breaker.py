@@ -1,7 +1,7 @@
 """Whose matter it is what a handler says is unavailable: everybody's, or a few records'."""
 
 from kworker.core.record import Record
-from kworker.worker.retries.circuit_breaker import Route
+from kworker.worker.retries.circuit_breaker import CircuitBreaker
 from tests.support.records import a_partition, a_record
 
 NAME = "customer-7"
@@ -12,9 +12,9 @@ def records(count: int) -> list[Record]:
     return [a_record(partition, offset) for offset in range(count)]
 
 
-def known_to_be_few() -> Route:
+def known_to_be_few() -> CircuitBreaker:
     """A route on which others succeeded between any two raises of the name."""
-    route = Route()
+    route = CircuitBreaker()
     [first, *more] = records(5)
     assert route.raised(first, NAME, 0.0)
     probe = route.probe(5.0, in_hand=0)
@@ -28,7 +28,7 @@ def known_to_be_few() -> Route:
 
 def test_what_nobody_is_known_to_get_past_stops_the_route_at_once() -> None:
     """At most one call each five seconds: there is none to spend on finding out."""
-    route = Route()
+    route = CircuitBreaker()
     [first, second] = records(2)
     assert route.raised(first, "billing", 0.0)
     assert not route.passes(second)
@@ -58,7 +58,7 @@ def test_a_name_that_was_not_raised_for_long_is_new() -> None:
 
 def test_those_that_raised_it_go_on_behind_the_others() -> None:
     """In front of a batch they would speak for all of it again."""
-    route = Route()
+    route = CircuitBreaker()
     [raiser, second, probe, other] = records(4)
     assert route.raised(raiser, NAME, 0.0)
     assert route.raised(second, NAME, 0.0)
