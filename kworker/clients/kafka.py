@@ -24,27 +24,27 @@ from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 
 LOST = int(OFFSET_INVALID)
-"""Instead of a position: what the group holds, and where that is nothing, a GAP."""
+"""Instead of a position: what the group holds, and where that is nothing, OUT_OF_RANGE."""
 
 _LOG = logging.getLogger("librdkafka")
 
 
 class ConsumerEvent(Enum):
-    """What an event that is not a record means for the worker."""
+    """The kind of an event that `poll` returns in place of a record."""
 
-    END = auto()  # the end of a partition, at the event's offset
-    GAP = auto()  # the position is outside of what the partition holds, or there is none
+    PARTITION_EOF = auto()  # the end of a partition, at the event's offset
+    OUT_OF_RANGE = auto()  # the position is outside of what the partition holds, or there is none
     FENCED = auto()  # another process has taken this identity
-    MISSING = auto()  # topic or partition unknown, or not allowed
-    PASSING = auto()  # the client recovers by itself
+    UNREADABLE = auto()  # topic or partition unknown, or not allowed
+    TRANSIENT = auto()  # the client recovers by itself
 
 
 class KafkaRequestError(Exception):
-    """Kafka did not take a request; the text says why. `passing`: the same may work later."""
+    """Kafka did not take a request; the text says why. `retriable`: the same may work later."""
 
-    def __init__(self, text: str, *, passing: bool) -> None:
+    def __init__(self, text: str, *, retriable: bool) -> None:
         super().__init__(text)
-        self.passing = passing
+        self.retriable = retriable
 
 
 class QueueFull(Exception):
@@ -55,7 +55,7 @@ class Oversized(KafkaRequestError):
     """A record is larger than its producer takes, and alone at fault."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, passing=False)
+        super().__init__(text, retriable=False)
 
 
 class Fault(IntEnum):
@@ -77,7 +77,7 @@ class DeliveryRefusal(NamedTuple):
 
 
 class Listener(Protocol):
-    """Told of the group's decisions, on the thread that polls, inside `take`."""
+    """Told of the group's decisions, on the thread that polls, inside `poll`."""
 
     def assigned(self, partitions: list[PartitionId]) -> None: ...
     def revoked(self, partitions: list[PartitionId]) -> None: ...
@@ -85,17 +85,17 @@ class Listener(Protocol):
     def committed(self, error: str | None) -> None: ...
 
 
-_TROUBLES = {
-    KafkaError._PARTITION_EOF: ConsumerEvent.END,
-    KafkaError._AUTO_OFFSET_RESET: ConsumerEvent.GAP,
-    KafkaError.OFFSET_OUT_OF_RANGE: ConsumerEvent.GAP,
+_EVENTS = {
+    KafkaError._PARTITION_EOF: ConsumerEvent.PARTITION_EOF,
+    KafkaError._AUTO_OFFSET_RESET: ConsumerEvent.OUT_OF_RANGE,
+    KafkaError.OFFSET_OUT_OF_RANGE: ConsumerEvent.OUT_OF_RANGE,
     KafkaError.FENCED_INSTANCE_ID: ConsumerEvent.FENCED,
     KafkaError._FENCED: ConsumerEvent.FENCED,
     KafkaError._FATAL: ConsumerEvent.FENCED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART: ConsumerEvent.MISSING,
-    KafkaError._UNKNOWN_TOPIC: ConsumerEvent.MISSING,
-    KafkaError._UNKNOWN_PARTITION: ConsumerEvent.MISSING,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: ConsumerEvent.MISSING,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: ConsumerEvent.UNREADABLE,
+    KafkaError._UNKNOWN_TOPIC: ConsumerEvent.UNREADABLE,
+    KafkaError._UNKNOWN_PARTITION: ConsumerEvent.UNREADABLE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ConsumerEvent.UNREADABLE,
 }
 
 _STATISTICS_MS = 1000  # by which a client tells of its place in the group
@@ -119,12 +119,12 @@ _FAULTS = {
 _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
 
 
-def trouble_of(event: RawMessage) -> ConsumerEvent:
-    """What `event.error()`, which is not None, stands for."""
-    error = event.error()
+def event_of(raw: RawMessage) -> ConsumerEvent:
+    """Returns the kind of an event: of a message whose `error()` is not None."""
+    error = raw.error()
     if error.fatal():
         return ConsumerEvent.FENCED
-    return _TROUBLES.get(error.code(), ConsumerEvent.PASSING)
+    return _EVENTS.get(error.code(), ConsumerEvent.TRANSIENT)
 
 
 def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
@@ -144,14 +144,14 @@ def refused_at_once(error: KafkaError) -> KafkaRequestError:
     """What a producer raises that does not take a record."""
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return Oversized(error.str())
-    return KafkaRequestError(str(error), passing=True)
+    return KafkaRequestError(str(error), retriable=True)
 
 
 class KafkaConsumer:
     """One member of a consumer group.
 
     Used by one thread. The library swallows what a callback raises and loses a
-    record with it, so here callbacks never raise: `take` raises it afterwards.
+    record with it, so here callbacks never raise: `poll` raises it afterwards.
     """
 
     def __init__(self, properties: Mapping[str, Any], listener: Listener) -> None:
@@ -179,9 +179,9 @@ class KafkaConsumer:
         try:
             return Consumer({**self._properties, **told}, logger=_LOG)
         except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), passing=False) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=False) from None
 
-    def renew(self) -> None:
+    def recreate(self) -> None:
         """Another client, with the same subscription, for one that is fenced for good."""
         self._life += 1
         self._held, self._paused, self._early = {}, set(), []
@@ -200,7 +200,7 @@ class KafkaConsumer:
         )
 
     def unsubscribe(self) -> None:
-        """`take` revokes everything and leaves the group, as a static member too."""
+        """`poll` revokes everything and leaves the group, as a static member too."""
         self._topics = []
         self._consumer.unsubscribe()
 
@@ -222,7 +222,7 @@ class KafkaConsumer:
         """Whether the group has been asked, or will be, and has not answered."""
         return bool(self._topics) and not self.joined
 
-    def take(self, most: int, timeout_s: float) -> list[RawMessage]:
+    def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
         """Records and events, at once if there are any; serves every callback."""
         if self._held:
             self.pause(list(self._held))  # not resumed at once, so in earnest
@@ -280,9 +280,9 @@ class KafkaConsumer:
         try:
             answer = self._consumer.committed(asked, timeout=timeout_s)
         except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=True) from None
         if failed := [tp for tp in answer if tp.error]:
-            raise KafkaRequestError(str(failed[0].error), passing=True)
+            raise KafkaRequestError(str(failed[0].error), retriable=True)
         return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
@@ -297,7 +297,7 @@ class KafkaConsumer:
         try:
             beside.committed([TopicPartition(*at) for at in asked], timeout=_LOOK_S)
         except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=True) from None
         finally:
             beside.close()
         found: list[PartitionId] = []
@@ -349,7 +349,7 @@ class KafkaConsumer:
         self._paused.difference_update(paused)
         self._consumer.resume([TopicPartition(*at) for at in paused])
 
-    def rewind(self, at: PartitionId, offset: int) -> None:
+    def seek(self, at: PartitionId, offset: int) -> None:
         """The next record of a paused partition, when it is resumed, is the one at this offset."""
         self._early = [raw for raw in self._early if _at(raw) != at]
         self._consumer.seek(TopicPartition(*at, offset))
@@ -359,7 +359,7 @@ class KafkaConsumer:
         try:
             self._consumer.commit(offsets=offsets_of(positions), asynchronous=True)
         except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=True) from None
 
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
         """The same, waiting for the answer: only where the group itself waits for us.
@@ -372,25 +372,25 @@ class KafkaConsumer:
         self.commit(positions)
         held = self.positions(positions, _COMMIT_S)
         if any(held[at] != each for at, each in positions.items()):
-            raise KafkaRequestError("the group does not hold what was committed", passing=True)
+            raise KafkaRequestError("the group does not hold what was committed", retriable=True)
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
         """The first offset that a partition holds and the one after its last. Raises Refused."""
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*at), timeout=timeout_s)
         except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=True) from None
         return low, high
 
-    def standing(self) -> object:
+    def group_metadata(self) -> object:
         """What a transaction shows for its right to commit this group's positions.
 
         Raises Refused when the session is over: a commit without would not be fenced.
         """
         metadata = self._consumer.consumer_group_metadata()
-        # Asked afterwards: a session that ends comes back only through `take`.
+        # Asked afterwards: a session that ends comes back only through `poll`.
         if not self._consumer.memberid():
-            raise KafkaRequestError("not a member of the group", passing=True)
+            raise KafkaRequestError("not a member of the group", retriable=True)
         return metadata
 
     def close(self) -> None:
@@ -405,7 +405,7 @@ class KafkaConsumer:
             return
         try:
             self._listener.committed(_first_error(partitions) if error is None else str(error))
-        except Exception as raised:  # noqa: BLE001 - raised again by `take`
+        except Exception as raised:  # noqa: BLE001 - raised again by `poll`
             self._raised = raised
 
     def _on_statistics(self, life: int, text: str) -> None:
@@ -413,7 +413,7 @@ class KafkaConsumer:
             return
         try:
             self._absence = _absence_in(text, newer=self._incremental)
-        except Exception as raised:  # noqa: BLE001 - raised again by `take`
+        except Exception as raised:  # noqa: BLE001 - raised again by `poll`
             self._raised = raised
 
     def _guarded(self, tell: Callable[[list[PartitionId]], None]) -> Callable[[object, Any], None]:
@@ -424,7 +424,7 @@ class KafkaConsumer:
                 return
             try:
                 tell([(tp.topic, tp.partition) for tp in partitions])
-            except Exception as raised:  # noqa: BLE001 - raised again by `take`
+            except Exception as raised:  # noqa: BLE001 - raised again by `poll`
                 self._raised = raised
 
         return callback
@@ -439,7 +439,7 @@ class KafkaProducer:
         try:
             self._producer = Producer({**properties, "error_cb": self._on_error}, logger=_LOG)
         except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), passing=False) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=False) from None
         self._produce: Any = self._producer.produce
 
     @property
@@ -542,7 +542,7 @@ def _places(offsets: Iterable[TopicPartition]) -> frozenset[tuple[str, int, int]
 
 
 def _is_trouble(raw: RawMessage) -> bool:
-    return raw.error() is not None and trouble_of(raw) is not ConsumerEvent.END
+    return raw.error() is not None and event_of(raw) is not ConsumerEvent.PARTITION_EOF
 
 
 def _first_error(partitions: Any) -> str | None:

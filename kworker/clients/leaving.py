@@ -27,13 +27,13 @@ def leave(
     if for_good:
         until = time.monotonic() + min(join_s, JOIN_S)
         while consumer.joining and time.monotonic() < until:
-            consumer.take(1, _TURN_S)
+            consumer.poll(1, _TURN_S)
             beat()
         # close() alone does not send a static member's leaving; this does.
         consumer.unsubscribe()
         until = time.monotonic() + LEAVE_S
         while consumer.joined and time.monotonic() < until:
-            consumer.take(1, _TURN_S)
+            consumer.poll(1, _TURN_S)
             beat()
     closing = threading.Thread(target=consumer.close, name="close", daemon=True)
     closing.start()

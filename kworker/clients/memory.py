@@ -75,7 +75,7 @@ class MemoryConsumer:
         self._join()
 
     def unsubscribe(self) -> None:
-        """The next `take` revokes everything and leaves the group, as a static member too."""
+        """The next `poll` revokes everything and leaves the group, as a static member too."""
         self._topics = []
 
     @property
@@ -93,7 +93,7 @@ class MemoryConsumer:
             return Absence.JOINING
         return None if member.answered and self._group.steady else Absence.REBALANCE
 
-    def renew(self) -> None:
+    def recreate(self) -> None:
         """Another client, with the same subscription."""
         self._fetches, self._owned, self._sent = {}, [], []
         if self._kafka.up and self._kafka.coordinated:
@@ -101,7 +101,7 @@ class MemoryConsumer:
                 self._leave()
             self._join()
 
-    def take(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
+    def poll(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
         """Records and events, if there are any; serves every callback."""
         if not self._kafka.up:
             return []
@@ -120,7 +120,7 @@ class MemoryConsumer:
         """What the group holds of each, None where it holds nothing. Raises Refused."""
         asked = list(partitions)
         if self.hidden(asked):
-            raise KafkaRequestError("a transaction holds positions of the group", passing=True)
+            raise KafkaRequestError("a transaction holds positions of the group", retriable=True)
         return {at: self._group.committed.get(at) for at in asked}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
@@ -149,12 +149,12 @@ class MemoryConsumer:
             fetch.paused = False
             fetch.told_end = -1
 
-    def rewind(self, at: PartitionId, offset: int) -> None:
+    def seek(self, at: PartitionId, offset: int) -> None:
         """The next record of a paused partition, when it is resumed, is the one at this offset."""
         self._fetches[at].position = offset
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Sends positions; `Listener.committed` hears of the end, inside `take`."""
+        """Sends positions; `Listener.committed` hears of the end, inside `poll`."""
         self._sent.append(dict(positions))
         self._deliver_commits()
 
@@ -163,7 +163,7 @@ class MemoryConsumer:
         self._reach_coordinator()
         self._deliver_commits()
         if (error := self._group.commit(self._member, positions)) is not None:
-            raise KafkaRequestError(str(error), passing=True)
+            raise KafkaRequestError(str(error), retriable=True)
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:  # noqa: ARG002
         """The first offset that a partition holds and the one after its last. Raises Refused."""
@@ -171,10 +171,10 @@ class MemoryConsumer:
         log = self._kafka.log(at)
         return log.low, log.high
 
-    def standing(self) -> MemoryGroupMetadata:
+    def group_metadata(self) -> MemoryGroupMetadata:
         """What a transaction shows for its right to commit. Raises Refused without a session."""
         if self._member is None or self._member.expelled:
-            raise KafkaRequestError("not a member of the group", passing=True)
+            raise KafkaRequestError("not a member of the group", retriable=True)
         return MemoryGroupMetadata(self._group, self._member, self._member.generation)
 
     def close(self) -> None:
@@ -191,12 +191,12 @@ class MemoryConsumer:
 
     def _reach(self) -> None:
         if not self._kafka.up:
-            raise KafkaRequestError("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", retriable=True)
 
     def _reach_coordinator(self) -> None:
         self._reach()
         if not self._kafka.coordinated:
-            raise KafkaRequestError("no coordinator", passing=True)
+            raise KafkaRequestError("no coordinator", retriable=True)
 
     def _join(self) -> None:
         name = self._static or self._kafka.new_name()
@@ -324,9 +324,9 @@ class MemoryProducer:
         if len(self._queue) >= self._most:
             raise QueueFull
         if self._fatal is not None:
-            raise KafkaRequestError(self._fatal, passing=True)
+            raise KafkaRequestError(self._fatal, retriable=True)
         if output.topic in self._unknown and self._kafka.topic(output.topic) is None:
-            raise KafkaRequestError(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), passing=True)
+            raise KafkaRequestError(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), retriable=True)
         if size_of(output) > self._most_bytes:
             raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queue.append((output, refused))

@@ -96,7 +96,7 @@ class MemoryKafka:
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:  # noqa: ARG002 - never waits
         """Which topics these are. Raises Refused."""
         if not self.up:
-            raise KafkaRequestError("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", retriable=True)
         return {
             name: TopicIdentity("memory", self._topics[name].id)
             for name in topics

@@ -46,7 +46,7 @@ class MemoryTransactor:
     def open(self) -> None:
         """Fences and aborts what a predecessor left. Raises Refused."""
         if not self._kafka.up:
-            raise KafkaRequestError("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", retriable=True)
         self._kafka.install(self._id, self)
 
     def begin(self) -> None:
@@ -99,21 +99,21 @@ class MemoryTransactor:
         return str(KafkaError(KafkaError._FENCED)) if fenced else self._broken or None
 
     def send_positions(
-        self, positions: Mapping[PartitionId, Committed], standing: MemoryGroupMetadata
+        self, positions: Mapping[PartitionId, Committed], group_metadata: MemoryGroupMetadata
     ) -> None:
         """Adds positions of a group to the transaction. Raises Refused."""
         self._check()
-        member = standing.member
-        error = standing.group.refusal(member)
-        if error is None and standing.generation != standing.group.generation:
+        member = group_metadata.member
+        error = group_metadata.group.refusal(member)
+        if error is None and group_metadata.generation != group_metadata.group.generation:
             error = KafkaError(KafkaError.ILLEGAL_GENERATION)
         if error is None and not all(map(fits, positions.values())):
             error = KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE)
         if error is not None:
             self._broken = str(error)
-            raise Abortable(str(error), passing=True)
-        self._positions.append((standing, dict(positions)))
-        standing.group.pending[self._id] = positions
+            raise Abortable(str(error), retriable=True)
+        self._positions.append((group_metadata, dict(positions)))
+        group_metadata.group.pending[self._id] = positions
 
     def commit(self) -> None:
         """Makes all of it visible and durable. Raises Refused."""
@@ -123,8 +123,10 @@ class MemoryTransactor:
         written = {self._write(output) for output in self._outputs}
         for at in written:
             self._kafka.skip(*at)
-        for standing, positions in self._positions:
-            standing.group.accept(standing.member.name, standing.generation, positions)
+        for group_metadata, positions in self._positions:
+            group_metadata.group.accept(
+                group_metadata.member.name, group_metadata.generation, positions
+            )
         self._end()
 
     def abort(self) -> None:
@@ -141,18 +143,18 @@ class MemoryTransactor:
 
     def _check(self, *, opened: bool = True) -> None:
         if self._kafka.installed(self._id) is not self:
-            raise KafkaRequestError(str(KafkaError(KafkaError._FENCED)), passing=False)
+            raise KafkaRequestError(str(KafkaError(KafkaError._FENCED)), retriable=False)
         if not (self._kafka.up and self._kafka.writable):
-            raise KafkaRequestError("broker unreachable", passing=True)
+            raise KafkaRequestError("broker unreachable", retriable=True)
         if self._open is not opened:
-            raise KafkaRequestError(str(KafkaError(KafkaError._STATE)), passing=True)
+            raise KafkaRequestError(str(KafkaError(KafkaError._STATE)), retriable=True)
 
     def _check_outputs(self) -> None:
         if self._broken:
-            raise KafkaRequestError(self._broken, passing=True)
+            raise KafkaRequestError(self._broken, retriable=True)
         for output in self._outputs:
             for code in self._refusals([output]):
-                raise KafkaRequestError(str(KafkaError(code)), passing=True)
+                raise KafkaRequestError(str(KafkaError(code)), retriable=True)
 
     def _refusals(self, batch: list[Output]) -> list[int]:
         """Why the broker takes nothing of a batch for one topic, a code for each."""
@@ -172,7 +174,7 @@ class MemoryTransactor:
         return at
 
     def _end(self) -> None:
-        for standing, _ in self._positions:
-            standing.group.pending.pop(self._id, None)
+        for group_metadata, _ in self._positions:
+            group_metadata.group.pending.pop(self._id, None)
         self._outputs, self._queued, self._positions = [], [], []
         self._broken, self._open = "", False

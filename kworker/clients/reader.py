@@ -7,7 +7,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from kworker.clients.admin import SILENT
-from kworker.clients.kafka import ConsumerEvent, trouble_of
+from kworker.clients.kafka import ConsumerEvent, event_of
 from kworker.core.message import RawMessage
 from kworker.errors import KworkerError, Unreachable
 
@@ -76,6 +76,6 @@ def _is_told(raw: RawMessage) -> bool:
     """Not so an error that the client recovers from by itself. Raises KworkerError for others."""
     if raw.error() is None or _is_end(raw):
         return True
-    if trouble_of(raw) is ConsumerEvent.PASSING:
+    if event_of(raw) is ConsumerEvent.TRANSIENT:
         return False
     raise KworkerError(f"{raw.topic()}/{raw.partition()}: {raw.error().str()}")

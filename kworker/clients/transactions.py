@@ -92,13 +92,13 @@ class KafkaTransactor:
         try:
             self._producer = Producer(self._properties, logger=_LOG)
         except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), passing=False) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=False) from None
         self._produce: Any = self._producer.produce
 
     def open(self) -> None:
         """Fences whoever had this id, and aborts what that one left open.
 
-        Raises Refused; what is passing may have passed when it is called again.
+        Raises Refused; what is retriable may succeed when called again.
         """
         if self._fatal:  # as without a right to the id, which may have been granted since
             self._make()
@@ -124,7 +124,7 @@ class KafkaTransactor:
             except QueueFull:
                 if time.monotonic() >= deadline:
                     raise KafkaRequestError(
-                        "the producer's queue stays full", passing=True
+                        "the producer's queue stays full", retriable=True
                     ) from None
                 self.poll(_FULL_WAIT_S)
             except KafkaException as error:
@@ -166,11 +166,13 @@ class KafkaTransactor:
         """Records without a delivery report, in whatever queue."""
         return len(self._producer)
 
-    def send_positions(self, positions: Mapping[PartitionId, Committed], standing: Any) -> None:
-        """Adds positions of the group whose consumer gave its `standing`. Raises Refused."""
+    def send_positions(
+        self, positions: Mapping[PartitionId, Committed], group_metadata: Any
+    ) -> None:
+        """Adds positions of the group whose consumer gave its `group_metadata`. Raises Refused."""
         offsets = offsets_of(positions)
         send = self._producer.send_offsets_to_transaction
-        self._bounded(lambda: send(offsets, standing, self._timeout_s))
+        self._bounded(lambda: send(offsets, group_metadata, self._timeout_s))
 
     def commit(self) -> None:
         """Makes all of it visible and durable. Raises Refused: then nobody knows."""
@@ -200,15 +202,15 @@ class KafkaTransactor:
         try:
             self._bounded(lambda: call(self._timeout_s))
         except Abortable as error:
-            raise KafkaRequestError(str(error), passing=True) from None
+            raise KafkaRequestError(str(error), retriable=True) from None
         self._open = False
         self.poll()  # serves the callback that may know of a disconnect
         if (took_s := time.monotonic() - began) >= self._late_s:
-            raise KafkaRequestError(f"the {what} took {took_s:.0f} s", passing=True)
+            raise KafkaRequestError(f"the {what} took {took_s:.0f} s", retriable=True)
         if not self._disturbed and took_s >= self._again_s:
             self._look_for_repeats()
         if self._disturbed:
-            raise KafkaRequestError(f"during the {what}: {self._disturbed}", passing=True)
+            raise KafkaRequestError(f"during the {what}: {self._disturbed}", retriable=True)
 
     def _look_for_repeats(self) -> None:
         """A request may have been sent again: not every lost connection is told of.
@@ -243,7 +245,7 @@ class KafkaTransactor:
         thread.start()
         thread.join(self._timeout_s + 1.0)
         if thread.is_alive():
-            raise KafkaRequestError(f"no answer for {self._timeout_s:g} s", passing=True)
+            raise KafkaRequestError(f"no answer for {self._timeout_s:g} s", retriable=True)
         if failures:
             self._fatal = failures[0].args[0].fatal()
             raise _refused(failures[0])
@@ -268,5 +270,5 @@ def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
 def _refused(error: KafkaException) -> KafkaRequestError:
     cause = error.args[0]
     if cause.code() in _FENCED or not cause.txn_requires_abort():
-        return KafkaRequestError(str(cause), passing=cause.code() not in _FENCED)
-    return Abortable(str(cause), passing=True)
+        return KafkaRequestError(str(cause), retriable=cause.code() not in _FENCED)
+    return Abortable(str(cause), retriable=True)

@@ -163,10 +163,10 @@ def _told(future: Any, timeout_s: float) -> Any:
     try:
         return future.result(timeout_s + _GRACE_S)
     except TimeoutError:
-        raise KafkaRequestError("no broker answers", passing=True) from None
+        raise KafkaRequestError("no broker answers", retriable=True) from None
     except KafkaException as error:
         if error.args[0].code() in _PASSING:
-            raise KafkaRequestError(str(error.args[0]), passing=True) from None
+            raise KafkaRequestError(str(error.args[0]), retriable=True) from None
         return None
 
 

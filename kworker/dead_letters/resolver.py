@@ -94,7 +94,7 @@ class Resolver:
 
     def _failure(self, error: KafkaRequestError) -> AlreadyRunning | Unreachable:
         again = "the same command again goes on, and does nothing twice"
-        if error.passing:
+        if error.retriable:
             return Unreachable(f"Kafka did not take it ({error}): {again}")
         signature = self._signature
         return AlreadyRunning(

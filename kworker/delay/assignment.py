@@ -6,7 +6,7 @@ from typing import Protocol
 import structlog
 
 from kworker.clients.awaited_positions import ASK_S, AwaitedPositions, PositionReader
-from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, trouble_of
+from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, event_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
 from kworker.delay.heads import DelayPartition, HoldPolicy
@@ -21,13 +21,13 @@ class DelayConsumer(Taking, PositionReader, Protocol):
 
     @property
     def absence(self) -> Absence | None: ...
-    def standing(self) -> object: ...
+    def group_metadata(self) -> object: ...
 
 
 class DelayAssignment:
     """The partitions that this member owns now; the consumer's `Listener`.
 
-    Owned by the delay process's thread: every callback comes from inside `take`. Nothing
+    Owned by the delay process's thread: every callback comes from inside `poll`. Nothing
     is committed at a revoke: positions go only with what is forwarded.
     """
 
@@ -88,7 +88,7 @@ class DelayAssignment:
         """Another member in place of this one, which has nobody left to answer."""
         self.gone.update(self.heads)
         self.heads.clear()
-        self.consumer.renew()
+        self.consumer.recreate()
 
     def _give_up(self, partitions: Collection[PartitionId]) -> None:
         for at in partitions:
@@ -111,7 +111,7 @@ class DelayAssignment:
 
     def take(self, most: int, timeout_s: float, wall_ms: Callable[[], int]) -> int:
         """How many records and events came. Raises Fenced."""
-        batch = self.consumer.take(most, timeout_s)
+        batch = self.consumer.poll(most, timeout_s)
         now_ms = wall_ms()
         if now_ms < self._seen_ms - SKEW_MS:
             for waiting in self.heads.values():
@@ -154,20 +154,20 @@ class DelayAssignment:
 
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())
-        match trouble_of(event):
-            case ConsumerEvent.END:
+        match event_of(event):
+            case ConsumerEvent.PARTITION_EOF:
                 if head := self.heads.get(at):
                     head.ledger.reach(event.offset())
                     self.reasons.pop(at[0], None)
-            case ConsumerEvent.GAP:
+            case ConsumerEvent.OUT_OF_RANGE:
                 self._gap(at)
             case ConsumerEvent.FENCED:
                 raise Fenced(str(event.error()))
-            case ConsumerEvent.MISSING if at[0].startswith("^"):
+            case ConsumerEvent.UNREADABLE if at[0].startswith("^"):
                 self.joined = True  # no delay topic is there, so nothing waits
-            case ConsumerEvent.MISSING:
+            case ConsumerEvent.UNREADABLE:
                 self.reasons[at[0]] = f"cannot read {at[0]}: {event.error().str()}"
-            case ConsumerEvent.PASSING:
+            case ConsumerEvent.TRANSIENT:
                 _LOG.warning("kafka reports; the client goes on", error=event.error().str())
 
     def _gap(self, at: PartitionId) -> None:

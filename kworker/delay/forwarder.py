@@ -20,7 +20,9 @@ class ForwarderTransactor(Protocol):
     def begin(self) -> None: ...
     def poll(self) -> None: ...
     def produce(self, output: Output) -> None: ...
-    def send_positions(self, positions: Mapping[PartitionId, Committed], standing: Any) -> None: ...
+    def send_positions(
+        self, positions: Mapping[PartitionId, Committed], group_metadata: Any
+    ) -> None: ...
     def commit(self) -> None: ...
     def close(self) -> None: ...
 
@@ -55,13 +57,16 @@ class Forwarder:
         try:
             self._transactor.open()
         except KafkaRequestError as refused:
-            if not refused.passing:
+            if not refused.retriable:
                 self._discard()
             raise
         self._opened = True
 
     def forward(
-        self, outputs: Sequence[Output], positions: Mapping[PartitionId, int], standing: object
+        self,
+        outputs: Sequence[Output],
+        positions: Mapping[PartitionId, int],
+        group_metadata: object,
     ) -> None:
         """All of it, or nothing, or nobody knows: then raises Refused, and is not open."""
         assert self._transactor is not None
@@ -71,7 +76,7 @@ class Forwarder:
                 self._transactor.produce(output)
             self._beat()
             held = {at: Committed(position) for at, position in positions.items()}
-            self._transactor.send_positions(held, standing)
+            self._transactor.send_positions(held, group_metadata)
             self._beat()
             self._transactor.commit()
         except KafkaRequestError as refused:

@@ -201,7 +201,7 @@ class DelayLoop:
     def _is_member(self) -> bool:
         """Whether the group still knows us: else who took the id may own our partitions, too."""
         try:
-            self.heads.consumer.standing()
+            self.heads.consumer.group_metadata()
         except KafkaRequestError:
             return False
         return True
@@ -253,12 +253,12 @@ class DelayLoop:
 
     def _send(self, run: DueBatch, positions: Mapping[PartitionId, int]) -> None:
         try:
-            standing = self.heads.consumer.standing()
+            metadata = self.heads.consumer.group_metadata()
         except KafkaRequestError:
             self._forward_at = self._clock() + IDLE_S  # the client will tell of the loss
             return
         try:
-            self._forwarder.forward(run.outputs, positions, standing)
+            self._forwarder.forward(run.outputs, positions, metadata)
         except KafkaRequestError as refused:
             self._refusals.refused(run.counts, f"refused: {refused}", self._clock())
             self._hold(refused)

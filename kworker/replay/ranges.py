@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from kworker.clients.kafka import ConsumerEvent, Listener, trouble_of
+from kworker.clients.kafka import ConsumerEvent, Listener, event_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed, Settled
@@ -115,7 +115,7 @@ class OffsetRanges:
     def _wants(self, raw: RawMessage) -> bool:
         at = (raw.topic(), raw.partition())
         if raw.error() is not None:
-            if trouble_of(raw) is not ConsumerEvent.END:
+            if event_of(raw) is not ConsumerEvent.PARTITION_EOF:
                 return True
             # What was settled and is not there was erased since.
             self._finish(at)
@@ -137,14 +137,14 @@ class OffsetRanges:
 class RangeClient(Taking, Committing, Protocol):
     """What is needed of `KafkaConsumer` or its twin, without ever subscribing it."""
 
-    def standing(self) -> object: ...
+    def group_metadata(self) -> object: ...
 
 
 class RangeConsumer:
     """A consumer of a course, for a poller.
 
     It joins no group, so nothing is ever revoked or lost: it gives itself all partitions by
-    its first `take`. Positions that it commits are there for whoever looks at the group.
+    its first `poll`. Positions that it commits are there for whoever looks at the group.
     """
 
     def __init__(self, client: RangeClient, listener: Listener, course: OffsetRanges) -> None:
@@ -154,13 +154,13 @@ class RangeConsumer:
         self._begun = False
         self._open = set(course.starts)  # not paused for good
 
-    def take(self, most: int, timeout_s: float) -> list[RawMessage]:
+    def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
         """What is to be replayed of up to `most` records and events; serves every callback."""
         if not self._begun:
             self._begun = True
             self._listener.assigned(list(self._course.starts))
             return []
-        picked = self._course.pick(self._client.take(most, timeout_s))
+        picked = self._course.pick(self._client.poll(most, timeout_s))
         if over := {at for at in self._open if not self._course.goes_on(at)}:
             self._client.pause(over)
             self._open -= over
@@ -197,11 +197,11 @@ class RangeConsumer:
         """But for those that are read to their ends."""
         self._client.resume([at for at in partitions if self._course.goes_on(at)])
 
-    def rewind(self, at: PartitionId, offset: int) -> None:
+    def seek(self, at: PartitionId, offset: int) -> None:
         """Raises RuntimeError: it keeps no map, so nothing is given back."""
         raise RuntimeError(f"a replay does not read {at[0]}/{at[1]} again from {offset}")
 
-    def renew(self) -> None:
+    def recreate(self) -> None:
         """Raises RuntimeError: who is no member is never fenced."""
         raise RuntimeError("a replay has no place in a group to take again")
 
@@ -211,8 +211,8 @@ class RangeConsumer:
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
         self._client.commit_now(positions)
 
-    def standing(self) -> object:
-        return self._client.standing()
+    def group_metadata(self) -> object:
+        return self._client.group_metadata()
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
         return self._client.watermarks(at, timeout_s)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, trouble_of
+from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, event_of
 from kworker.core.failure import Described, Failure, FailureKind
 from kworker.core.flow import Flow
 from kworker.core.headers import Envelope, Forged
@@ -44,11 +44,11 @@ class OutOfOrder(Exception):
 class Taking(Assigning, Protocol):
     """What the intake needs of `KafkaConsumer` or its twin."""
 
-    def take(self, most: int, timeout_s: float) -> list[RawMessage]: ...
+    def poll(self, most: int, timeout_s: float) -> list[RawMessage]: ...
     def pause(self, partitions: Iterable[PartitionId]) -> None: ...
     def resume(self, partitions: Iterable[PartitionId]) -> None: ...
-    def rewind(self, at: PartitionId, offset: int) -> None: ...
-    def renew(self) -> None: ...
+    def seek(self, at: PartitionId, offset: int) -> None: ...
+    def recreate(self) -> None: ...
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]: ...
 
 
@@ -95,7 +95,7 @@ class Intake:
         Raises Fenced; OutOfOrder, after which only a new start knows the position.
         """
         self._takes += 1
-        batch = self._consumer.take(most, wait_s)
+        batch = self._consumer.poll(most, wait_s)
         if batch:
             self._deliver(batch)
         return len(batch)
@@ -168,7 +168,7 @@ class Intake:
         """What has no room in its map comes again, when it has."""
         at = (partition.topic, partition.number)
         self._consumer.pause([at])
-        self._consumer.rewind(at, offset)
+        self._consumer.seek(at, offset)
         self._flow.crowd(partition, offset)
 
     def _add(self, partition: Partition, raws: list[RawMessage], offsets: list[int]) -> None:
@@ -241,19 +241,19 @@ class Intake:
 
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())
-        match trouble_of(event):
-            case ConsumerEvent.END:
+        match event_of(event):
+            case ConsumerEvent.PARTITION_EOF:
                 partition = self._present(at)
                 if partition is not None:
                     partition.ledger.reach(event.offset())
                     self._read_again(at[0])
-            case ConsumerEvent.GAP:
+            case ConsumerEvent.OUT_OF_RANGE:
                 self._gap(at)
             case ConsumerEvent.FENCED:
                 raise Fenced(str(event.error()))
-            case ConsumerEvent.MISSING:
+            case ConsumerEvent.UNREADABLE:
                 self.reasons[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
-            case ConsumerEvent.PASSING:
+            case ConsumerEvent.TRANSIENT:
                 _LOG.warning("kafka reports; the client goes on", error=event.error().str())
 
     def _gap(self, at: PartitionId) -> None:

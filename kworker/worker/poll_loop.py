@@ -44,7 +44,7 @@ class WorkerConsumer(Taking, Committing, Protocol):
 
     @property
     def absence(self) -> Absence | None: ...
-    def standing(self) -> object: ...
+    def group_metadata(self) -> object: ...
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class PollLoop:
         """Another member in place of this one: what it had is done again."""
         self.assignment.abandon()
         self.committer.answered(why)
-        self._consumer.renew()
+        self._consumer.recreate()
 
     @property
     def in_hand(self) -> int:

@@ -184,11 +184,11 @@ def test_a_rebalance_after_a_transaction_in_doubt_finds_the_positions(
     """Until it is aborted, the transaction hides them from the assignment that waits for them."""
     wait(kafka, clocks, SECOND, *range(50))
     bench.run(500)
-    standing = bench.consumer.standing()
+    metadata = bench.consumer.group_metadata()
     left = bench.forwarder._transactor
     assert left is not None
     left.begin()
-    left.send_positions({(SECOND, 0): Committed(50)}, standing)
+    left.send_positions({(SECOND, 0): Committed(50)}, metadata)
     bench.forwarder._opened = False
     bench.forwarder._transactor = None
     with pytest.raises(KafkaRequestError):

@@ -62,12 +62,12 @@ class Faulty:
             case "full":
                 raise QueueFull
             case "stale":
-                raise Abortable("illegal generation", passing=True)
+                raise Abortable("illegal generation", retriable=True)
             case "before":
-                raise KafkaRequestError(f"{name} failed before it took effect", passing=True)
+                raise KafkaRequestError(f"{name} failed before it took effect", retriable=True)
         call(*arguments)
         if plan[1] == "after":
-            raise KafkaRequestError(f"{name} failed after it took effect", passing=True)
+            raise KafkaRequestError(f"{name} failed after it took effect", retriable=True)
 
 
 class Later(Future[Any]):

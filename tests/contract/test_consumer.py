@@ -54,7 +54,7 @@ def test_take_without_a_timeout_returns_at_once(kafka: Cluster) -> None:
     waits_s = []
     for _ in range(50):
         began = time.monotonic()
-        member.consumer.take(100, 0)
+        member.consumer.poll(100, 0)
         waits_s.append(time.monotonic() - began)
     assert statistics.median(waits_s) < 0.02  # the machine may be busy for some of them
 
@@ -71,7 +71,7 @@ def test_take_returns_no_more_than_was_asked_for(kafka: Cluster, timeout_s: floa
 
     def take_seven() -> bool:
         nonlocal taken
-        sizes.append(len(member.consumer.take(7, timeout_s)))
+        sizes.append(len(member.consumer.poll(7, timeout_s)))
         taken += sizes[-1]
         return taken == 50
 
@@ -172,7 +172,7 @@ def test_what_is_given_back_comes_again_from_there_when_it_is_resumed(kafka: Clu
     until(lambda: [r for r in member.records if r.partition() == 0], member)
     for again in (40, 40, 199, 0):
         member.consumer.pause([(topic, 0)])
-        member.consumer.rewind((topic, 0), again)
+        member.consumer.seek((topic, 0), again)
         member.records.clear()
         for_a_while(member)
         assert [r for r in member.records if r.partition() == 0] == []
@@ -185,7 +185,7 @@ def test_what_is_given_back_comes_again_from_there_when_it_is_resumed(kafka: Clu
 
 def few(member: Member) -> list[int]:
     """The next offsets of its first partition."""
-    batch = member.consumer.take(7, 0.05)
+    batch = member.consumer.poll(7, 0.05)
     return [raw.offset() for raw in batch if raw.error() is None and raw.partition() == 0]
 
 
@@ -439,7 +439,7 @@ def test_a_position_that_the_partition_lost_stops_it_and_is_told_once(kafka: Clu
     second = Member(kafka, [topic], group=group)
     until(lambda: second.troubles and len(second.records) == 2, second)
     for_a_while(second)
-    assert second.troubles == [(ConsumerEvent.GAP, topic)]
+    assert second.troubles == [(ConsumerEvent.OUT_OF_RANGE, topic)]
     assert [(r.partition(), r.value()) for r in second.records] == [(1, b"bravo"), (1, b"charlie")]
     assert second.consumer.watermarks((topic, 0), 10) == (2, 3)
 
@@ -457,7 +457,7 @@ def test_a_partition_without_its_position_stops_and_is_told(kafka: Cluster, prot
     second = Member(kafka, [topic], group=group, insists=True, group_protocol=protocol)
     until(lambda: second.troubles and second.records, second)
     for_a_while(second)
-    assert second.troubles == [(ConsumerEvent.GAP, topic)]
+    assert second.troubles == [(ConsumerEvent.OUT_OF_RANGE, topic)]
     assert [(r.partition(), r.value()) for r in second.records] == [(1, b"bravo")]
 
 
@@ -477,7 +477,7 @@ def test_a_topic_that_does_not_exist_is_told_and_the_others_are_read(kafka: Clus
     fill(kafka, topic, b"alpha")
     member = Member(kafka, [topic, "contract-missing"])
     until(lambda: member.troubles and member.records, member)
-    assert member.troubles[0] == (ConsumerEvent.MISSING, "contract-missing")
+    assert member.troubles[0] == (ConsumerEvent.UNREADABLE, "contract-missing")
     assert member.owned == [(topic, 0)]
 
 
@@ -485,7 +485,7 @@ def test_an_expression_that_no_topic_matches_is_told_like_a_missing_topic(kafka:
     """Who may well find none, as the delay process, must know it for what it is."""
     member = Member(kafka, ["^contract-none"])
     until(lambda: member.troubles, member)
-    assert member.troubles == [(ConsumerEvent.MISSING, "^contract-none")]
+    assert member.troubles == [(ConsumerEvent.UNREADABLE, "^contract-none")]
     assert member.owned == []
 
 
@@ -517,7 +517,7 @@ def test_positions_that_an_open_transaction_hides_are_told_apart(kafka: Cluster)
     transactor = kafka.transactor(f"hides-{topic}")
     transactor.open()
     transactor.begin()
-    transactor.send_positions({(topic, 1): Committed(1)}, member.consumer.standing())
+    transactor.send_positions({(topic, 1): Committed(1)}, member.consumer.group_metadata())
     with pytest.raises(KafkaRequestError):
         member.consumer.positions(member.owned, 1.0)
     assert member.consumer.hidden(member.owned) == [(topic, 1)]

@@ -37,7 +37,7 @@ def test_lag_and_owners_are_told_of_every_partition(
     transactor = kafka.transactor(f"hides-{source}")
     transactor.open()
     transactor.begin()
-    transactor.send_positions({(source, 0): Committed(4)}, member.consumer.standing())
+    transactor.send_positions({(source, 0): Committed(4)}, member.consumer.group_metadata())
     view = watcher.look([source, "missing"])
     assert view.behind == {(source, 0): 1, (source, 1): 4, (source, 2): 4}
     assert view.owners == {(source, n): "me-0" for n in range(3)}

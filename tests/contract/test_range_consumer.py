@@ -16,7 +16,7 @@ STAMP = 1_700_000_000_000
 
 
 class Reader:
-    """Reads a course as a poller does: assigned by the first `take`, resumed after it."""
+    """Reads a course as a poller does: assigned by the first `poll`, resumed after it."""
 
     def __init__(self, cluster: Cluster, course: OffsetRanges, group: str = "") -> None:
         self.course = course
@@ -42,7 +42,7 @@ class Reader:
         self.committed_with.append(error)
 
     def turn(self) -> list[RawMessage]:
-        batch = self.consumer.take(100, self._wait_s)
+        batch = self.consumer.poll(100, self._wait_s)
         fresh, self._fresh = self._fresh, []
         self.consumer.resume(fresh)
         self.values += [raw.value() for raw in batch if raw.error() is None]
@@ -84,7 +84,7 @@ def test_a_stretch_that_was_read_brings_nothing_more(kafka: Cluster) -> None:
     reader.consumer.pause([at])
     reader.consumer.resume([at])
     for _ in range(8):
-        assert reader.client.take(100, kafka.wait_s) == []
+        assert reader.client.poll(100, kafka.wait_s) == []
     assert reader.values == [b"0-0", b"0-1"]
 
 

@@ -46,7 +46,7 @@ def test_what_is_committed_is_there_with_its_positions(kafka: Cluster) -> None:
     member = Member(kafka, [source], group=group)
     until(lambda: len(member.records) == 2, member)
     transactor = begun(kafka, target, b"result")
-    transactor.send_positions({(source, 0): Committed(2)}, member.consumer.standing())
+    transactor.send_positions({(source, 0): Committed(2)}, member.consumer.group_metadata())
     transactor.commit()
     assert values_after(kafka, target, b"end") == [b"result", b"end"]
     assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): Committed(2)}
@@ -59,13 +59,13 @@ def test_metadata_goes_with_its_position_up_to_its_limit_and_no_further(kafka: C
     until(lambda: member.owned, member)
     longest = {(source, 0): Committed(2, "x" * METADATA_MAX)}
     transactor = begun(kafka, kafka.create(), b"fits")
-    transactor.send_positions(longest, member.consumer.standing())
+    transactor.send_positions(longest, member.consumer.group_metadata())
     transactor.commit()
     assert member.consumer.positions(member.owned, 10.0) == longest
     transactor = begun(kafka, kafka.create(), b"does not")
     longer = {(source, 0): Committed(3, "x" * (METADATA_MAX + 1))}
     with pytest.raises(KafkaRequestError, match="OFFSET_METADATA_TOO_LARGE"):
-        transactor.send_positions(longer, member.consumer.standing())
+        transactor.send_positions(longer, member.consumer.group_metadata())
     transactor.abort()
     assert member.consumer.positions(member.owned, 10.0) == longest
     transactor.close()
@@ -77,7 +77,7 @@ def test_what_is_aborted_is_not_there_nor_its_positions(kafka: Cluster) -> None:
     member = Member(kafka, [source], group=group)
     until(lambda: member.records, member)
     transactor = begun(kafka, target, b"result")
-    transactor.send_positions({(source, 0): Committed(1)}, member.consumer.standing())
+    transactor.send_positions({(source, 0): Committed(1)}, member.consumer.group_metadata())
     transactor.abort()
     assert values_after(kafka, target, b"end") == [b"end"]
     assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): None}
@@ -144,7 +144,7 @@ def test_a_fenced_predecessor_cannot_commit(kafka: Cluster) -> None:
     opened(kafka, name)
     with pytest.raises(KafkaRequestError) as refused:
         predecessor.commit()
-    assert not refused.value.passing
+    assert not refused.value.retriable
     assert values_after(kafka, topic, b"end") == [b"end"]
     predecessor.close()
 
@@ -154,12 +154,12 @@ def test_a_member_whose_generation_is_over_cannot_send_positions(kafka: Cluster)
     source, group = kafka.create(2), new_group()
     member = Member(kafka, [source], group=group)
     until(lambda: member.owned, member)
-    standing = member.consumer.standing()
+    metadata = member.consumer.group_metadata()
     other = Member(kafka, [source], group=group)
     until(lambda: len(member.owned) == 1 and len(other.owned) == 1, member, other)
     transactor = begun(kafka, kafka.create(), b"late")
     with pytest.raises(KafkaRequestError):
-        transactor.send_positions({(source, 0): Committed(1)}, standing)
+        transactor.send_positions({(source, 0): Committed(1)}, metadata)
     transactor.close()
 
 
@@ -169,7 +169,7 @@ def test_positions_in_an_open_transaction_cannot_be_read_back(kafka: Cluster) ->
     member = Member(kafka, [source], group=group)
     until(lambda: member.owned, member)
     transactor = begun(kafka, kafka.create(), b"result")
-    transactor.send_positions({(source, 0): Committed(1)}, member.consumer.standing())
+    transactor.send_positions({(source, 0): Committed(1)}, member.consumer.group_metadata())
     with pytest.raises(KafkaRequestError):
         member.consumer.positions([(source, 0)], 1.0)
     transactor.abort()
@@ -180,8 +180,8 @@ def test_who_is_no_member_has_no_standing(kafka: Cluster) -> None:
     """A transaction that shows none would commit positions, and nothing would fence it."""
     member = Member(kafka, [kafka.create()])
     until(lambda: member.owned, member)
-    assert member.consumer.standing()
+    assert member.consumer.group_metadata()
     member.consumer.unsubscribe()
     until(lambda: not member.consumer.joined, member)
     with pytest.raises(KafkaRequestError):
-        member.consumer.standing()
+        member.consumer.group_metadata()

@@ -72,7 +72,7 @@ def test_a_join_that_was_lost_is_made_good_by_another_client(proxied: Proxied) -
     proxied.proxy.lose(client, Api.JOIN_GROUP)
     until(lambda: member.consumer.absence is Absence.REBALANCE, member, what="it waits")
     proxied.proxy.let_all_go()
-    member.consumer.renew()
+    member.consumer.recreate()
     until(lambda: member.owned and member.consumer.absence is None, member, what="it has joined")
     member.consumer.close()
 

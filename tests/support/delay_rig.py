@@ -78,8 +78,8 @@ class Member(MemoryConsumer):
         self.paused: set[PartitionId] = set()
         self.handed = 0
 
-    def take(self, most: int, timeout_s: float) -> list[Any]:
-        batch = super().take(most, timeout_s)
+    def poll(self, most: int, timeout_s: float) -> list[Any]:
+        batch = super().poll(most, timeout_s)
         self.handed += sum(1 for raw in batch if raw.error() is None)
         return batch
 
@@ -166,7 +166,7 @@ class Doubtful(MemoryTransactor):
 
 
 def _in_doubt() -> None:
-    raise KafkaRequestError("the commit took 60 s", passing=True)
+    raise KafkaRequestError("the commit took 60 s", retriable=True)
 
 
 def broker(clocks: Clocks, partitions: int = 2) -> MemoryKafka:

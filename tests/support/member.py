@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kworker.clients.kafka import LOST, ConsumerEvent, trouble_of
+from kworker.clients.kafka import LOST, ConsumerEvent, event_of
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 from tests.support.kafka_and_twin import Cluster
@@ -76,7 +76,7 @@ class Member:
     # -- what tests do ----------------------------------------------------------------
 
     def turn(self) -> None:
-        batch = self.consumer.take(_BATCH, self._wait_s)
+        batch = self.consumer.poll(_BATCH, self._wait_s)
         if self._resume:
             self.consumer.resume(self._resume)
             self._resume = []
@@ -92,7 +92,7 @@ class Member:
     def _sort_in(self, raw: RawMessage) -> None:
         if raw.error() is None:
             self.records.append(raw)
-        elif (trouble := trouble_of(raw)) is ConsumerEvent.END:
+        elif (trouble := event_of(raw)) is ConsumerEvent.PARTITION_EOF:
             self.ends.append(((raw.topic(), raw.partition()), raw.offset()))
         else:
             self.troubles.append((trouble, raw.topic()))

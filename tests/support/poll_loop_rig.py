@@ -156,8 +156,8 @@ class Straggling(MemoryConsumer):
     late: Sequence[RawMessage] = ()
     late_by_assignment: Sequence[RawMessage] = ()
 
-    def take(self, most: int, timeout_s: float) -> list[RawMessage]:
-        batch = super().take(most, timeout_s)
+    def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
+        batch = super().poll(most, timeout_s)
         late, self.late = self.late, ()
         return [*late, *batch]
 

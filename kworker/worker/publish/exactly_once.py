@@ -165,7 +165,7 @@ class ExactlyOnce:
         waited_s = now - max(self._since, since)
         if self._step is TransactionStep.CLOSING and waited_s > self._policy.give_up_s:
             self._doubt(
-                KafkaRequestError("no acknowledgement, though the brokers answer", passing=True),
+                KafkaRequestError("no acknowledgement, though the brokers answer", retriable=True),
                 now,
             )
 
@@ -252,7 +252,7 @@ class ExactlyOnce:
             self._abort(now)  # a topic did not take what it was begun for, or what it counts on
             return
         try:
-            standing = self._member.standing()
+            metadata = self._member.group_metadata()
         except KafkaRequestError as refused:
             self._abort(now, why=str(refused))  # the client will tell of the loss
             return
@@ -260,7 +260,7 @@ class ExactlyOnce:
         transactor, self._sent = self._transactor, positions
 
         def end() -> None:
-            transactor.send_positions(positions, standing)
+            transactor.send_positions(positions, metadata)
             transactor.commit()
 
         self._begin_aside(TransactionStep.ENDING, end, now)
@@ -362,7 +362,7 @@ class ExactlyOnce:
     def _is_member(self) -> bool:
         """Whether the group still knows us: else who took the id may own our partitions, too."""
         try:
-            self._member.standing()
+            self._member.group_metadata()
         except KafkaRequestError:
             return False
         return True
@@ -421,7 +421,7 @@ class ExactlyOnce:
         match self._step:
             case TransactionStep.READING:
                 self._rest(refused, now)
-            case TransactionStep.OPENING if refused.passing:
+            case TransactionStep.OPENING if refused.retriable:
                 self._rest(refused, now)
             case TransactionStep.OPENING:
                 self._discard(refused, self._fences.mind(refused, None, now), now)

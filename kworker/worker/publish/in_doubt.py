@@ -88,7 +88,7 @@ class FencingJudge:
         still under way after a doubt that passes. Raises FencedByTwin for one fence too many.
         """
         policy = self._policy
-        if refused.passing:
+        if refused.retriable:
             self._excused_until = now + policy.excuse_s
             return None
         expired = begun_at is not None and now - begun_at >= policy.limit_s

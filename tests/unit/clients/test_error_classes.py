@@ -128,7 +128,7 @@ def test_what_is_fatal_is_in_doubt_and_another_producer_goes_on(
     """It is nobody's fence, so the id is still ours."""
     used, raised = failing(brokers, request_, code)
     assert raised.type is KafkaRequestError
-    assert raised.value.passing  # type: ignore[attr-defined]
+    assert raised.value.retriable  # type: ignore[attr-defined]
     used.close()
     one_transaction(brokers, opened(brokers))
 
@@ -141,7 +141,7 @@ def test_a_fence_is_told_from_every_other_error(
     """Who would open another producer then would fence its twin, and so for ever."""
     _, raised = failing(brokers, request_, code)
     assert raised.type is KafkaRequestError
-    assert not raised.value.passing  # type: ignore[attr-defined]
+    assert not raised.value.retriable  # type: ignore[attr-defined]
 
 
 def test_an_end_that_nobody_knows_of_is_in_doubt(brokers: MockCluster) -> None:
@@ -159,6 +159,6 @@ def test_a_transactor_that_could_not_open_opens_when_the_reason_has_passed(
     for _ in range(2):
         with pytest.raises(KafkaRequestError) as refused:
             used.open()
-        assert refused.value.passing
+        assert refused.value.retriable
     used.open()
     one_transaction(brokers, used)

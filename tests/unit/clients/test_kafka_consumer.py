@@ -89,58 +89,58 @@ def test_records_that_came_with_their_assignment_wait_until_it_is_resumed() -> N
     """And go before what came later. To seek them took the client up to three seconds."""
     client = Client([record(41), record(42)], [record(43)])
     consumer = Over(client)
-    assert consumer.take(10, 0) == []
+    assert consumer.poll(10, 0) == []
     consumer.resume([AT])
-    assert offsets(consumer.take(10, 0)) == [41, 42, 43]
-    assert consumer.take(10, 0) == []
+    assert offsets(consumer.poll(10, 0)) == [41, 42, 43]
+    assert consumer.poll(10, 0) == []
     assert client.sought == []
 
 
 def test_no_more_is_taken_than_was_asked_for() -> None:
     client = Client([record(41), record(42), record(43)], [record(44)])
     consumer = Over(client)
-    consumer.take(3, 0)
+    consumer.poll(3, 0)
     consumer.resume([AT])
-    assert [offsets(consumer.take(2, 0)) for _ in range(3)] == [[41, 42], [43, 44], []]
+    assert [offsets(consumer.poll(2, 0)) for _ in range(3)] == [[41, 42], [43, 44], []]
     assert client.asked == [3, 1, 2]
 
 
 def test_while_it_is_paused_they_wait() -> None:
     """The client fetches from behind them when it is resumed."""
     consumer = Over(Client([record(41)], [], [record(42)]))
-    consumer.take(10, 0)
-    assert consumer.take(10, 0) == []  # not resumed in between: paused in earnest
+    consumer.poll(10, 0)
+    assert consumer.poll(10, 0) == []  # not resumed in between: paused in earnest
     consumer.resume([AT])
-    assert offsets(consumer.take(10, 0)) == [41, 42]
+    assert offsets(consumer.poll(10, 0)) == [41, 42]
 
 
 def test_of_a_partition_that_is_given_up_again_nothing_is_left() -> None:
     """Another member does them; and if it comes back, they are fetched again."""
     consumer = Over(Client([record(41)]))
-    consumer.take(10, 0)
+    consumer.poll(10, 0)
     consumer.unassign([AT])
     consumer.assign({AT: 41})
     consumer.resume([AT])
-    assert consumer.take(10, 0) == []
+    assert consumer.poll(10, 0) == []
 
 
 def test_a_trouble_that_was_kept_is_not_told_of_the_next_assignment() -> None:
     """It would stop a partition for a person to look at, which has nothing."""
     client = Client([Trouble(KafkaError._AUTO_OFFSET_RESET)])
     consumer = Over(client)
-    consumer.take(10, 0)
+    consumer.poll(10, 0)
     consumer.resume([AT])
     client.served, client.given_up = False, True
-    assert consumer.take(10, 0) == []
+    assert consumer.poll(10, 0) == []
 
 
 def test_those_of_a_partition_that_was_ours_before_are_sought_back() -> None:
     """They may be of before it was given up; from its position on they come again."""
     client = Client([record(41), record(42)], given_up=True)
     consumer = Over(client)
-    assert consumer.take(10, 0) == []
+    assert consumer.poll(10, 0) == []
     consumer.resume([AT])
-    assert consumer.take(10, 0) == []
+    assert consumer.poll(10, 0) == []
     assert client.sought == [(*AT, 41)]
 
 
@@ -149,10 +149,10 @@ def test_a_trouble_behind_them_is_told_and_passes_over_none_of_them() -> None:
     trouble = Trouble(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     client = Client([record(41), trouble], given_up=True)
     consumer = Over(client)
-    assert consumer.take(10, 0) == []
+    assert consumer.poll(10, 0) == []
     assert client.sought == [(*AT, 41)]
     consumer.resume([AT])
-    assert consumer.take(10, 0) == [trouble]
+    assert consumer.poll(10, 0) == [trouble]
 
 
 @pytest.mark.parametrize("given_up", [False, True])
@@ -161,7 +161,7 @@ def test_a_trouble_alone_is_told_and_nothing_is_sought(given_up: bool) -> None:
     trouble = Trouble(KafkaError._AUTO_OFFSET_RESET)
     client = Client([trouble], given_up=given_up)
     consumer = Over(client)
-    assert consumer.take(10, 0) == []
+    assert consumer.poll(10, 0) == []
     assert client.sought == []
     consumer.resume([AT])
-    assert consumer.take(10, 0) == [trouble]
+    assert consumer.poll(10, 0) == [trouble]

@@ -252,7 +252,7 @@ def test_a_refusal_that_waiting_cannot_help_is_a_takeover():
 
     class Fenced:
         def open(self) -> None:
-            raise KafkaRequestError("fenced", passing=False)
+            raise KafkaRequestError("fenced", retriable=False)
 
     with pytest.raises(
         AlreadyRunning, match=r"or a stranger the transactional id orders\.redrive:"

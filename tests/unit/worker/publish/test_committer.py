@@ -27,7 +27,7 @@ class Broker:
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
         if self.refusing:
-            raise KafkaRequestError("no coordinator", passing=True)
+            raise KafkaRequestError("no coordinator", retriable=True)
         self.sent.append(dict(positions))
 
     commit_now = commit

@@ -12,8 +12,8 @@ from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJu
 POLICY = FencePolicy(limit_s=30.0)
 NAME = "orders-here-0"
 FENCED, DOUBT = (
-    KafkaRequestError("fenced", passing=False),
-    KafkaRequestError("timed out", passing=True),
+    KafkaRequestError("fenced", retriable=False),
+    KafkaRequestError("timed out", retriable=True),
 )
 BEGAN = 1000.0
 OLD = BEGAN + POLICY.grown_s

@@ -36,7 +36,7 @@ class Stage:
 
         def produce(output: Output, record: object) -> None:
             if output.topic == self.closed:
-                raise KafkaRequestError(f"{output.topic} is closed", passing=True)
+                raise KafkaRequestError(f"{output.topic} is closed", retriable=True)
             assert isinstance(record, Record)
             sent.append((record, output))
 
