@@ -1,4 +1,4 @@
-"""`kworker check`: what is wrong with a configuration and around it, before it is started."""
+"""`kworker check`: finds mistakes in a configuration and its surroundings before a start."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ app = typer.Typer()
 
 
 class FinishedCheck(NamedTuple):
-    """One check, made."""
+    """A check that has run, and its findings."""
 
     title: str
     findings: Sequence[Finding]
@@ -36,13 +36,13 @@ class FinishedCheck(NamedTuple):
 CheckFunction = Callable[[Config], list[Finding]]
 
 _OFFLINE: dict[str, CheckFunction] = {
-    "handlers import": preflight.handlers,
-    "Kafka's clients take their properties": preflight.clients,
-    "Java and pyspark are here": preflight.spark,
+    "handlers can be imported": preflight.handlers,
+    "Kafka clients accept their properties": preflight.clients,
+    "Java and pyspark are installed": preflight.spark,
 }
 _ONLINE: dict[str, CheckFunction] = {
-    "brokers answer, topics are there": preflight.online,
-    "committed positions are told": preflight.positions,
+    "brokers answer, topics exist": preflight.online,
+    "committed positions can be read": preflight.positions,
     "Redis answers": preflight.redis,
     "no other copy runs as this instance": second_copy.online,
 }
@@ -52,14 +52,14 @@ _ONLINE: dict[str, CheckFunction] = {
 def check(
     config: ConfigOption = None,
     online: Annotated[
-        bool, typer.Option("--online", help="Ask the brokers and Redis, too.")
+        bool, typer.Option("--online", help="Connect to the brokers and Redis, too.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what is wrong with the configuration, and what to do about it.
+    """Find every mistake in the configuration, and say how to fix each.
 
-    Exit code 78: something to correct; 73: another copy runs as this instance; 69: something
-    does not answer; 0: fit to start.
+    Exit code 0: ready to start; 69: a dependency does not answer; 73: another copy runs as this
+    instance; 78: something must be corrected.
     """
     try:
         loaded = toml_file.load(config)
@@ -122,7 +122,7 @@ def _print_json(data: dict[str, Any]) -> None:
 
 def _print(config: Config, done: Sequence[FinishedCheck]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"{config.name}, as {config.file} says", style="bold"))
+    console.print(Text(f"{config.name}, configured by {config.file}", style="bold"))
     for each in done:
         good = each.exit_code is ExitCode.OK
         console.print(Text("✓ " if good else "✗ ", "green" if good else "red"), each.title, sep="")
@@ -133,7 +133,7 @@ def _print(config: Config, done: Sequence[FinishedCheck]) -> None:
     if ceiling := memory_ceiling(config):
         mebibytes = -(-ceiling.total // (1 << 20))
         console.print(
-            f"Memory: a worker takes at most {mebibytes}MiB = {ceiling.parts};"
+            f"Memory: a worker uses at most {mebibytes}MiB = {ceiling.parts};"
             f" it is replaced above {format_size(config.workers.memory)}"
         )
     if config.spark is not None and config.spark.run == "here":
@@ -144,12 +144,12 @@ def _print(config: Config, done: Sequence[FinishedCheck]) -> None:
 
 
 def spark_memory(spark: SparkSettings) -> str:
-    """What the job's JVM may take, and why."""
+    """The line about the heap of the Spark job's JVM, and the size of a batch."""
     own = spark.conf.get("spark.driver.memory")
     heap = own or format_size(spark_heap_bytes())
-    why = "as [spark.conf] says" if own else "a quarter of the memory here, from 1 to 4GiB"
+    why = "set in [spark.conf]" if own else "a quarter of this machine's memory, 1 to 4GiB"
     return (
-        f"Memory of Spark: a heap of {heap} ({why}); a batch of a table takes up to"
+        f"Memory of Spark: a heap of {heap} ({why}); a batch of one table holds at most"
         f" {spark.batch_records:,} results or {format_size(spark.batch_bytes)}"
     )
 
@@ -158,21 +158,22 @@ _MANY, _BEYOND_ALL = 1_000_000, 1 << 62
 
 
 def worst_case(config: Config) -> list[str]:
-    """What a slow record delays, and what it does not."""
+    """Lines that say what a slow record delays, and what it does not."""
     workers = config.workers
     delayed = {
-        "key": "the later records of its own key in its partition, and no other",
-        "partition": "the later records of its partition, and no other",
+        "key": "only later records of the same key in its partition",
+        "partition": "only later records of its partition",
         "none": "no other record",
     }[workers.ordering]
     return [
-        f"a record that takes all of handler_timeout ({format_duration(workers.handler_timeout)})"
-        f" delays {delayed}",
+        "a record that runs for the whole handler_timeout"
+        f" ({format_duration(workers.handler_timeout)}) delays {delayed}",
         f"{workers.threads} such records at once (async def: {workers.concurrency})"
-        " occupy a worker's handlers until one ends",
-        "what finishes behind it stays finished, whatever crashes; its partition takes more while"
-        f" {unsettled_max(_MANY):,} of its records or fewer are unfinished and {_MANY:,} lie behind"
-        f" the first of them ({unsettled_max(_BEYOND_ALL):,} or fewer, however many lie behind it)",
+        " occupy all handlers of a worker until one of them ends",
+        "records after it that finish are not run again, even after a crash; its partition is"
+        f" paused when more than {unsettled_max(_MANY):,} records are unfinished and {_MANY:,}"
+        " follow the first of them"
+        f" (more than {unsettled_max(_BEYOND_ALL):,}, however many follow)",
         f"{workers.in_flight:,} records or {format_size(workers.in_flight_bytes)} without an"
-        " outcome stop the intake of a worker",
+        " outcome pause the intake of a worker",
     ]

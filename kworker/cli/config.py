@@ -1,4 +1,4 @@
-"""`kworker config`: what is in force, and what may stand in the file."""
+"""`kworker config`: prints the configuration in force, and the schema of the file."""
 
 import json
 import re
@@ -12,7 +12,9 @@ from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.config.schema import file_schema
 
-app = typer.Typer(help="What is configured, and what may be.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show the configuration in force, or the schema of kworker.toml.", no_args_is_help=True
+)
 
 MASK = "********"
 _SECRET = re.compile(r"password|passphrase|secret|token|key\.pem|credential|jaas|access\.key", re.I)
@@ -22,7 +24,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show what is in force: the file, the environment over it, and the defaults; no secrets."""
+    """Show the configuration in force: defaults, file and environment; secrets are masked."""
     shown = masked(toml_file.load(config))
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
@@ -38,7 +40,7 @@ def schema() -> None:
 
 
 def masked(config: Config) -> dict[str, Any]:
-    """The configuration in the file's own spelling, secrets replaced."""
+    """The configuration in the spelling of the file, with secrets masked."""
     data = config.model_dump(mode="json", by_alias=True, exclude={"file", "secret_keys"})
     kafka = data["kafka"]
     data["kafka"] = {**kafka.pop("common"), **{k: v for k, v in kafka.items() if v}}
@@ -59,18 +61,18 @@ def _masked(value: Any, key: str, secrets: frozenset[str]) -> Any:
 
 
 def _is_secret(key: str) -> bool:
-    # Only the tables whose keys are a library's own hold secrets by name.
+    # Only tables of a library's properties hold secrets that a key's name reveals.
     return key.startswith(("kafka.", "spark.conf.")) and bool(_SECRET.search(key))
 
 
 def _name(item: Any, index: int) -> Any:
-    """As `keys.dotted` names it."""
+    """The name of a table's entry, as `keys.dotted` spells it."""
     name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) else index
 
 
 def _toml(table: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """Lines of TOML: values first, then the tables, since those end only where others begin."""
+    """Yields lines of TOML, values before tables: a table ends only where another begins."""
     for name, value in table.items():
         if not _is_table(value):
             yield f"{_key(name)} = {_value(value)}"
@@ -93,5 +95,5 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """TOML's strings, numbers, lists and words are, here, JSON's."""
+    """Spells a value as JSON, which for these types is TOML."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`kworker init`: a first configuration and a first handler."""
+"""`kworker init`: writes a first configuration and a first handler."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from kworker.errors import UsageError
 app = typer.Typer()
 
 CONFIGURATION = """\
-# A kworker service. What else may stand here, with its default: kworker config schema
+# A kworker service. All other keys, with their defaults: kworker config schema
 
 name = "hello"                       # the consumer group; prefixes kworker's own topics
 handler = "handlers:handle"          # module:function, from this folder
 
 [source]
-topics = ["greetings"]               # what the handler is given, record by record
+topics = ["greetings"]               # the handler is called for each record
 
 [kafka]                              # any librdkafka property, for every client
 "bootstrap.servers" = "127.0.0.1:9092"
@@ -24,24 +24,24 @@ topics = ["greetings"]               # what the handler is given, record by reco
 [workers]
 processes = 2
 threads = 16                         # handlers at once in each process
-#ordering = "key"                    # key | partition | none: what waits for what
+#ordering = "key"                    # key | partition | none: which records run in order
 #handler_timeout = "5m"
 
-#[spark]                             # lands results in tables: kworker check says what it needs
+#[spark]                             # writes results to tables; kworker check says what it needs
 #[[spark.tables]]
 #name = "greetings"
 #path = "data/greetings"
-#schema = "greeting STRING"          # of what the handler returns
+#schema = "greeting STRING"          # the columns of a result
 """
 
 HANDLERS = '''\
-"""Handlers: functions of a record."""
+"""Handlers: functions that kworker calls with each record."""
 
 from kworker import Message
 
 
 def handle(message: Message) -> dict[str, str]:
-    """What it returns is published to the topic hello.results; None is published nowhere."""
+    """Returns the result, which is published to the topic hello.results; None publishes nothing."""
     return {"greeting": f"hello, {message.text()}"}
 '''
 
@@ -53,9 +53,9 @@ def init() -> None:
     """Write a first kworker.toml and handlers.py into this folder."""
     for name in FILES:
         if Path(name).exists():
-            raise UsageError(f"{Path(name).absolute()} is there already; nothing was written")
+            raise UsageError(f"{Path(name).absolute()} exists already; nothing was written")
     for name, text in FILES.items():
-        # Exclusively: a file that appeared meanwhile is not written over.
+        # Mode "x": a file that appeared meanwhile is not overwritten.
         with Path(name).open("x", encoding="utf-8") as file:
             file.write(text)
         typer.echo(f"wrote {name}")

@@ -1,4 +1,4 @@
-"""The `kworker` command: its verbs, and what becomes of their errors."""
+"""The `kworker` command: its verbs, and how their errors become messages and exit codes."""
 
 import inspect
 import os
@@ -27,7 +27,7 @@ from kworker.cli.spark import commands as spark
 from kworker.errors import ExitCode, KworkerError
 
 INTERRUPTED = 130
-"""What a shell says of a command that Ctrl-C ended."""
+"""The exit code that shells give a command ended by Ctrl-C."""
 
 app = typer.Typer(
     name="kworker",
@@ -35,15 +35,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
-    # Paragraphs, because lines of one would be joined.
+    # Paragraphs: the lines of one would be joined.
     epilog="\n\n".join(
         (
             "First steps:",
-            "[bold]kworker init[/bold] · writes a kworker.toml and a handler here",
+            "[bold]kworker init[/bold] · writes a kworker.toml and a handler into this folder",
             "[bold]kworker sandbox up[/bold] · starts a real Kafka and a real Redis",
-            "[bold]kworker topics create --partitions 4 --replication 1[/bold]",
-            "[bold]kworker check --online[/bold] · says what is wrong, and what to do",
-            "[bold]kworker start[/bold] · and [bold]kworker status[/bold] beside it",
+            "[bold]kworker topics create --partitions 4 --replication 1[/bold] · creates topics",
+            "[bold]kworker check --online[/bold] · finds mistakes and says how to fix them",
+            "[bold]kworker start[/bold] · runs the service; Ctrl-C drains and ends it",
         )
     ),
 )
@@ -61,17 +61,18 @@ def _show_version(wanted: bool) -> None:
 def options(
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Run a Python function over Kafka topics, and lose nothing.
 
-    A service is a function and a [bold]kworker.toml[/bold]: kworker supervises the processes
-    that run it, publishes what it returns, and lands that in tables by one Spark job.
+    A service is a function and a [bold]kworker.toml[/bold]. kworker supervises the processes
+    that run the function, publishes its results to a topic, and writes them to tables with one
+    Spark job.
     """
 
 
-# The service first: it is what a user comes for.
+# Verbs that run a service come first: users look for those.
 for verbs in (service, init, check, reject, replay):
     app.add_typer(verbs.app)
 for name, group in (
@@ -86,8 +87,8 @@ for name, group in (("dead", dead), ("offsets", offsets), ("transactions", trans
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 
 
-def _flow(group: typer.Typer) -> None:
-    """Lines of help end where the terminal's do, not where the docstring's did."""
+def _unwrap_help(group: typer.Typer) -> None:
+    """Joins the lines of each docstring's paragraph, so that help fills the terminal's width."""
     described = [*group.registered_commands, group.registered_callback]
     for each in described:
         if each and each.callback:
@@ -95,39 +96,39 @@ def _flow(group: typer.Typer) -> None:
             each.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
     for each in group.registered_groups:
         if each.typer_instance:
-            _flow(each.typer_instance)
+            _unwrap_help(each.typer_instance)
 
 
-_flow(app)
+_unwrap_help(app)
 
 
 def main() -> None:
-    """The console script."""
+    """The entry point of the console script."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code of a command line; an error is a line or more on stderr, without traceback."""
+    """Runs a command line and returns its exit code; errors go to stderr, without a traceback."""
     try:
-        # Otherwise the library would say "Aborted!", and exit by itself.
+        # In standalone mode typer would print "Aborted!" and exit by itself.
         returned = app(arguments, prog_name="kworker", standalone_mode=False)
         return returned if isinstance(returned, int) else ExitCode.OK
     except KworkerError as error:
-        return _told(str(error), error.exit_code)
+        return _print_error(str(error), error.exit_code)
     except typer.TyperException as error:
-        # Without a message it has shown the help, since no verb was given.
+        # Without a verb typer has printed the help, and the message is empty.
         message = error.format_message()
-        return _told(message and f"{message} (kworker --help says how)", ExitCode.USAGE)
+        return _print_error(message and f"{message} (see kworker --help)", ExitCode.USAGE)
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough; nothing more must be flushed to it at exit.
+        # The reader of the pipe has closed it: nothing more may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
 
 
-def _told(text: str, code: ExitCode) -> int:
+def _print_error(text: str, code: ExitCode) -> int:
     for line in text.splitlines():
-        # A program's own last words are quoted below what is said of them.
+        # Indented lines quote a program's own output.
         typer.echo(line if line.startswith(" ") else f"kworker: {line}", err=True)
     return code

@@ -1,4 +1,4 @@
-"""`kworker offsets`: where the service's group stands, and putting it elsewhere."""
+"""`kworker offsets`: shows and resets the committed positions of the service's group."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from kworker.clients.admin import Admin
 
 app = typer.Typer(
-    help="The positions of the service's group: show or reset them.", no_args_is_help=True
+    help="Show or reset the committed positions of the service's consumer group.",
+    no_args_is_help=True,
 )
 
 TIMEOUT_S = 20.0
@@ -36,47 +37,52 @@ TIMEOUT_S = 20.0
 
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show for each partition of the source topics and requeue where the group stands.
+    """Show the committed position and lag of every partition of the source topics and requeue.
 
     Example: [bold]kworker offsets show --json[/bold]
     """
     loaded = toml_file.load(config)
     admin = _admin(loaded)
-    rows = _standings(loaded, admin, [*_sources(loaded, admin), loaded.requeue_topic])
+    rows = _positions(loaded, admin, [*_sources(loaded, admin), loaded.requeue_topic])
     if as_json:
         typer.echo(json.dumps([{**row._asdict(), "lag": row.lag} for row in rows], indent=2))
     else:
-        print_partitions(["committed", "low", "high", "lag"], [_stands(row) for row in rows])
+        print_partitions(["committed", "low", "high", "lag"], [_cells(row) for row in rows])
 
 
-def _stands(row: GroupPosition) -> Sequence[object]:
+def _cells(row: GroupPosition) -> Sequence[object]:
     notes = []
     if row.expired:
-        notes.append(f"{row.expired:,} expired before they were read")
+        notes.append(f"{row.expired:,} records expired before they were read")
     if row.finished_beyond:
-        notes.append(f"of those, {row.finished_beyond:,} are finished")
+        notes.append(f"{row.finished_beyond:,} records of the lag are finished")
     if row.made_again:
-        notes.append("of a topic that was made again since: begins at its beginning")
+        notes.append(
+            "the topic was deleted and created again: reading begins at the earliest offset"
+        )
     return *row.at, row.committed, row.low, row.high, row.lag, "; ".join(notes)
 
 
 @app.command()
 def reset(
-    to: Annotated[str, typer.Option(metavar="WHERE", help=f"Where to: {GOALS}.")],
+    to: Annotated[str, typer.Option(metavar="WHERE", help=f"The new position: {GOALS}.")],
     config: ConfigOption = None,
     topic: Annotated[
-        str | None, typer.Option(help="Only this one: a source topic, or requeue.")
+        str | None, typer.Option(help="Reset only this topic: a source topic, or <name>.requeue.")
     ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    partition: Annotated[int | None, typer.Option(min=0, help="Reset only this partition.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the new positions, and write nothing.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the stopped service's group elsewhere in its source topics, all partitions of them.
+    """Move the group's committed positions in all partitions of the source topics.
 
     Example: [bold]kworker offsets reset --to -2h --dry-run[/bold]
 
-    What lies before the new position and was not settled is skipped; what lies behind it comes
-    again. An offset that a partition does not hold becomes the nearest that it does.
+    The service must be stopped. Unfinished records before the new position are skipped; records
+    from it on run again. An offset that a partition does not hold becomes the nearest one that
+    it does.
     """
     loaded = toml_file.load(config)
     goal = _goal(to)
@@ -84,7 +90,7 @@ def reset(
     if not dry_run:
         _refuse_while_running(loaded, admin)
     sources = _sources(loaded, admin)
-    before = _standings(loaded, admin, [*sources, loaded.requeue_topic])
+    before = _positions(loaded, admin, [*sources, loaded.requeue_topic])
     chosen = _chosen(before, _topics(loaded, sources, topic), partition)
     if len(chosen) < sum(row.topic in sources for row in before):
         _refuse_without_positions(loaded, before)
@@ -106,17 +112,17 @@ def _goal(text: str) -> Goal:
 
 
 def _refuse_while_running(config: Config, admin: "Admin") -> None:
-    """A position that a member commits later would undo it, and brokers refuse it anyway."""
+    """Raises AlreadyRunning: a member's next commit would undo the reset, and brokers refuse it."""
     pid = StateFolder(config.state_dir).supervisor_pid()
     if pid is not None:
         raise AlreadyRunning(
-            f"{config.name} is running as pid {pid}: stop it first (kworker stop); --dry-run shows"
-            " what would be"
+            f"{config.name} is running as pid {pid}: stop it first (kworker stop), or add --dry-run"
+            " to see the new positions"
         )
     if members := admin.group_members(config.name):
         raise AlreadyRunning(
             f"the group {config.name} has members: {', '.join(members)}; stop the service there"
-            " first (one that was killed is a member until its session times out)"
+            " first (a killed process stays a member until its session times out)"
         )
 
 
@@ -124,8 +130,8 @@ def _sources(config: Config, admin: "Admin") -> list[str]:
     return source_topics(config, admin.topic_names())
 
 
-def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[GroupPosition]:
-    """Every partition of the topics. Raises ConfigError for missing ones."""
+def _positions(config: Config, admin: "Admin", topics: Sequence[str]) -> list[GroupPosition]:
+    """The group's position in every partition. Raises ConfigError for missing topics."""
     known = admin.topics(topics)
     if missing := [name for name in topics if name not in known]:
         raise ConfigError(
@@ -137,10 +143,10 @@ def _standings(config: Config, admin: "Admin", topics: Sequence[str]) -> list[Gr
     low = admin.list_offsets(partitions, "earliest")
     high = admin.list_offsets(partitions, "latest")
     ids = admin.identities(topics)
-    return [_standing(at, held.get(at), ids.get(at[0]), low[at], high[at]) for at in partitions]
+    return [_position(at, held.get(at), ids.get(at[0]), low[at], high[at]) for at in partitions]
 
 
-def _standing(
+def _position(
     at: tuple[str, int], held: Committed | None, identity: TopicIdentity | None, low: int, high: int
 ) -> GroupPosition:
     if held is None:
@@ -151,7 +157,7 @@ def _standing(
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:
-    """Those to reset. What waits in requeue was taken from the sources already: only if named."""
+    """The topics to reset: the sources, or the one named. Requeue must be named."""
     if topic is None:
         return sources
     if topic not in (*sources, config.requeue_topic):
@@ -166,35 +172,36 @@ def _chosen(
 ) -> list[GroupPosition]:
     found = [row for row in rows if row.topic in topics and partition in (None, row.partition)]
     if not found:
-        raise UsageError(f"--partition {partition}: {', '.join(topics)} has no such partition")
+        raise UsageError(f"--partition {partition}: not a partition of {', '.join(topics)}")
     return found
 
 
 def _refuse_without_positions(config: Config, rows: Sequence[GroupPosition]) -> None:
-    """A group with some is one that goes on, and begins at the earliest where it has none."""
+    """Raises KworkerError: in a group with some positions, the others begin at the earliest."""
     if all(row.committed is None for row in rows):
         raise KworkerError(
-            f"the group {config.name} has no positions at all: reset every partition of the source"
-            " topics first, without --topic and --partition"
+            f"the group {config.name} has no committed positions: reset all partitions first,"
+            " without --topic and --partition"
         )
 
 
 def _warn_of_requeue(
     config: Config, rows: Sequence[GroupPosition], chosen: Sequence[GroupPosition]
 ) -> None:
-    """Its positions may be lost like the others, and nobody can know what of it was done."""
+    """Warns that requeue has no positions: without them all of its records run again."""
     lost = [row for row in rows if row.topic == config.requeue_topic and row not in chosen]
     count = sum(row.high - row.low for row in lost if row.committed is None)
     if count:
         typer.echo(
-            f"kworker: the group has no positions in {config.requeue_topic}, so all its {count:,}"
-            f" records will run; kworker offsets reset --topic {config.requeue_topic} sets them",
+            f"kworker: the group has no committed positions in {config.requeue_topic}, so all its"
+            f" {count:,} records will run; to skip some: kworker offsets reset --topic"
+            f" {config.requeue_topic}",
             err=True,
         )
 
 
 def _admin(config: Config) -> "Admin":
-    # Imported by what needs a broker only: `kworker --help` does not.
+    # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=TIMEOUT_S)

@@ -1,20 +1,20 @@
-"""Options that many verbs have, so that they read the same everywhere."""
+"""Options that many verbs share, so that they read the same everywhere."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-PREPARE_PANEL = "Prepare one"
-"""Where `kworker --help` shows what comes before a service."""
+PREPARE_PANEL = "Prepare a service"
+"""The panel of `kworker --help` for verbs used before the first start."""
 
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
         metavar="FILE",
-        help="The kworker.toml to read.",
+        help="Read this kworker.toml.",
         show_default="$KWORKER_CONFIG, ./kworker.toml, /etc/kworker/kworker.toml",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

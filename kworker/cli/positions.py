@@ -1,4 +1,4 @@
-"""Putting a group elsewhere, as a person types it and as it is shown."""
+"""New positions of a consumer group: parsing the goal of a reset, and printing its moves."""
 
 import sys
 from collections.abc import Sequence
@@ -11,11 +11,14 @@ from kworker.core.times import EPOCH_MS_MIN, parse_time
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
 
-GOALS = 'earliest, latest, a time (ISO 8601, no zone is UTC; "-2h"; epoch ms), or an offset'
+GOALS = (
+    "earliest, latest, an offset, or a time: ISO 8601 (UTC unless it has a zone),"
+    ' "-2h" (two hours ago) or epoch milliseconds'
+)
 
 
 def parse_goal(text: str) -> Goal:
-    """ValueError for what is none of `GOALS`."""
+    """Parses one of `GOALS`. Raises ValueError for anything else."""
     match text:
         case "earliest" | "latest":
             return text
@@ -28,7 +31,7 @@ def parse_goal(text: str) -> Goal:
 
 
 def moves(admin: "Admin", rows: Sequence[GroupPosition], goal: Goal) -> list[Move]:
-    """Where each partition goes; asks the brokers only for a time."""
+    """Computes the new position of each partition; only a time needs a request to the brokers."""
     match goal:
         case "earliest":
             return [Move(row, row.low) for row in rows]
@@ -38,12 +41,12 @@ def moves(admin: "Admin", rows: Sequence[GroupPosition], goal: Goal) -> list[Mov
             return [Move(row, number) for row in rows]
         case Time(ms):
             found = admin.list_offsets([row.at for row in rows], ms)
-            # Where nothing is of that time or later, what comes next is the first.
+            # Without a record of that time or later, the goal is the end of the partition.
             return [Move(row, row.high if found[row.at] < 0 else found[row.at]) for row in rows]
 
 
 def as_data(move: Move) -> dict[str, Any]:
-    """For programs."""
+    """The move as a JSON object."""
     row = move.standing
     return {
         "topic": row.topic,
@@ -57,19 +60,19 @@ def as_data(move: Move) -> dict[str, Any]:
 
 
 def print_moves(found: Sequence[Move], *, dry_run: bool) -> None:
-    """For people."""
+    """Prints the moves as a table."""
     columns = ["before", "would be" if dry_run else "after", "low", "high"]
     print_partitions(columns, [_moved(move) for move in found])
 
 
 def _moved(move: Move) -> Sequence[object]:
     row = move.standing
-    note = f"{move.wanted:,} is not there" if move.clamped else ""
+    note = f"offset {move.wanted:,} does not exist" if move.clamped else ""
     return row.topic, row.partition, row.committed, move.position, row.low, row.high, note
 
 
 def print_partitions(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A topic, a partition, the columns, a note."""
+    """Prints one line for each row: topic, partition, the named numbers, a note."""
     from rich.console import Console
     from rich.table import Column, Table
 

@@ -1,4 +1,4 @@
-"""`kworker reject` and `kworker resume`: what a person decides about records that do not end."""
+"""`kworker reject` and `kworker resume`: decisions of an operator about records in hand."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from kworker.errors import KworkerError, UsageError
 
 if TYPE_CHECKING:
     from kworker.core.headers import Source
-from kworker.instance.rejections import Rejections
+    from kworker.instance.rejections import Rejections
 
 app = typer.Typer()
 _PANEL = "Repair"
@@ -28,55 +28,65 @@ _PLACE = re.compile(r"(.+):(\d+):(\d+)")
 def reject(
     record: Annotated[
         str | None,
-        typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="Where it lies in its source."),
+        typer.Argument(
+            metavar="TOPIC:PARTITION:OFFSET",
+            help="The record's position in its source topic, for example orders:3:1042.",
+        ),
     ] = None,
     config: ConfigOption = None,
     listing: Annotated[
-        bool, typer.Option("--list", help="Show what is rejected and has not ended yet.")
+        bool, typer.Option("--list", help="Show the rejected records that have not ended yet.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Let the record run after all.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Withdraw the rejection: the record runs.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one record a dead letter, reason `operator`, instead of its next run.
+    """Make one record a dead letter (reason `operator`) instead of running it again.
 
-    For a record that is tried again and again, is held, or holds up others:
-    `kworker reject orders:3:1042`. It must be there, and not settled; one whose
-    retry waits is. A run that has begun ends first. Told on the host whose workers
-    have the partition; kept over restarts until the record is settled in any way,
-    or for a day.
+    Example: [bold]kworker reject orders:3:1042[/bold]
+
+    For a record that fails again and again, is held, or delays others. The record must exist
+    and must not be finished; its retry may wait in a delay topic. A run that has begun ends
+    first. Type the command on the host whose worker has the partition. The rejection survives
+    restarts; it ends with the record, or after a day.
     """
     from kworker.instance.rejections import Rejections
     from kworker.instance.state_folder import StateFolder
 
     if listing == (record is not None) or (listing and undo):
-        raise UsageError("reject: one record, as TOPIC:PARTITION:OFFSET, or --list")
+        raise UsageError("reject: expected one record as TOPIC:PARTITION:OFFSET, or --list")
     loaded = toml_file.load(config)
     folder = StateFolder(loaded.state_dir)
     folder.make()
-    refusals = Rejections(folder.rejected)
+    rejections = Rejections(folder.rejected)
     if record is None:
-        _list(refusals, as_json=as_json)
+        _list(rejections, as_json=as_json)
         return
     place = _place(record)
     if undo:
-        _undo(refusals, record, place)
+        _undo(rejections, record, place)
     else:
         from kworker.cli.dead.access import whoami
 
-        refusals.add(_found(loaded, place), whoami())
-        said = f"{record} will be a dead letter as soon as a worker here has it in hand"
-        typer.echo(f"{said}; kworker reject --undo {record} takes that back")
+        rejections.add(_found(loaded, place), whoami())
+        typer.echo(
+            f"{record} becomes a dead letter when a worker of this host has it in hand;"
+            f" to withdraw: kworker reject --undo {record}"
+        )
 
 
 def _place(text: str) -> "SourcePosition":
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise UsageError(f'reject: "{text}" is no TOPIC:PARTITION:OFFSET, such as orders:3:1042')
+        raise UsageError(
+            f'reject: expected TOPIC:PARTITION:OFFSET such as orders:3:1042, got "{text}"'
+        )
     return found[1], int(found[2]), int(found[3])
 
 
 def _found(config: Config, place: "SourcePosition") -> "Source":
-    # Imported by what needs a broker only: `kworker --help` does not.
+    # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.cli.dead.access import TIMEOUT_S
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader
@@ -89,32 +99,32 @@ def _found(config: Config, place: "SourcePosition") -> "Source":
         return Search(config, admin, reader).find(place)
 
 
-def _list(refusals: "Rejections", *, as_json: bool) -> None:
-    standing = refusals.standing()
+def _list(rejections: "Rejections", *, as_json: bool) -> None:
+    waiting = rejections.standing()
     rows = [
         {
             "record": "{}:{}:{}".format(*each.source.place),
             "by": each.by,
             "since": iso(int(each.since_s * 1000)),
         }
-        for each in standing
+        for each in waiting
     ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    for row, each in zip(rows, standing, strict=True):
+    for row, each in zip(rows, waiting, strict=True):
         typer.echo(f"{row['record']}  {ago(int(each.since_s * 1000), now_ms())} ago by {row['by']}")
     if not rows:
-        typer.echo("no record is rejected and has not ended yet")
+        typer.echo("no rejected record waits: all have ended")
 
 
-def _undo(refusals: "Rejections", record: str, place: "SourcePosition") -> None:
-    if not refusals.undo(place):
+def _undo(rejections: "Rejections", record: str, place: "SourcePosition") -> None:
+    if not rejections.undo(place):
         raise KworkerError(
-            f"reject: {record} is not rejected, or has ended since; kworker reject --list shows"
-            " those that wait"
+            f"reject: {record} is not rejected, or has ended; kworker reject --list shows the"
+            " rejected records that have not"
         )
-    typer.echo(f"{record} runs as others do")
+    typer.echo(f"the rejection of {record} is withdrawn; it runs as others do")
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -122,19 +132,22 @@ def resume(
     config: ConfigOption = None,
     accept_dead: Annotated[
         bool,
-        typer.Option("--accept-dead", help="What the open breaker holds becomes dead letters."),
+        typer.Option("--accept-dead", help="Write the dead letters that the breaker holds back."),
     ] = False,
 ) -> None:
-    """Override an open breaker: `kworker resume --accept-dead`.
+    """Accept the dead letters that an open breaker holds back.
 
-    When most records die, their dead letters are held back, for the fault is rarely theirs.
-    They are tried now and then, and go on by themselves once ten succeed in a row.
+    Example: [bold]kworker resume --accept-dead[/bold]
+
+    The breaker opens when too many records become dead letters, since then the fault is rarely
+    theirs (see dead_letter.breaker). While it is open, held records are tried every 5 s; after
+    ten successes in a row it closes by itself.
     """
     from kworker.instance.state_folder import StateFolder
     from kworker.supervisor.control.client import ControlClient
 
     if not accept_dead:
-        raise UsageError("resume: nothing but --accept-dead is there to resume")
+        raise UsageError("resume: expected --accept-dead")
     loaded = toml_file.load(config)
     reply = ControlClient(loaded.name, StateFolder(loaded.state_dir)).ask("accept_dead")
-    typer.echo(f"{reply['workers']} workers let die what their breakers hold")
+    typer.echo(f"{reply['workers']} workers write the dead letters that their breakers hold back")

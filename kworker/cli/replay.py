@@ -1,4 +1,4 @@
-"""`kworker replay`: events of the past go through the handler again, beside the service."""
+"""`kworker replay`: runs the handler again for past records, beside the service."""
 
 import json
 import secrets
@@ -29,46 +29,52 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 TIMEOUT_S = 15.0
-_INTERRUPTED = 130  # as a shell says it of a command that Ctrl-C ended
+_INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_WHEN = 'ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoch ms.'
+_WHEN = 'ISO 8601 (UTC unless it has a zone), "-2h" (two hours ago) or epoch milliseconds.'
 
 
 @app.command(rich_help_panel="Repair")
 def replay(
     config: ConfigOption = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help=f"Not older than this: {_WHEN}")
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help=f"Replay records of this time or later: {_WHEN}"
+        ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help='Older than this; "-0s" is now.')
+        str | None,
+        typer.Option("--to", metavar="TIME", help='Replay records before this time; "-0s" is now.'),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Whatever the time: all that the topics hold.")
+        bool, typer.Option("--all", help="Replay everything the topics still hold.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what idempotency has seen before.")
+        bool, typer.Option("--force", help="Run events that idempotency has seen before, too.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what would be read, and run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Count the records that would be replayed, and run nothing."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the handler again for events of the past, beside the service.
+    """Run the handler again for past records, beside the service.
 
     Example: [bold]kworker replay --from 2026-11-20T10:00 --to -1h --dry-run[/bold]
 
-    Takes the records of the source topics with FROM ≤ timestamp < TO that the
-    service had settled when this began. The service, running or not, and its
-    positions are left alone. What comes of it bears the header `kworker-replay`,
-    so tables skip it unless they say `replays = true`. With idempotency, what was
-    done before is skipped, and what was not is published as live.
+    Replays records of the source topics with FROM ≤ timestamp < TO that the service had settled
+    when the replay started. Neither the service nor its positions change. Results carry the
+    header `kworker-replay`: tables skip them, unless they set `replays = true`. With
+    idempotency, an event that was done before is skipped; a new one is published as live.
 
-    Retries wait within this process; dead letters are written as usual. Nobody
-    supervises it: a handler that does not return keeps it from ending, whatever
-    handler_timeout says, and one that kills its process ends it, and it alone.
+    Retries wait in this process; dead letters are written as usual. This process is not
+    supervised: handler_timeout does not apply, and a handler that kills its process ends the
+    replay (the service goes on).
 
-    Ctrl-C lets what is in hand end, for drain_timeout at most; a second one, not.
+    Ctrl-C waits up to drain_timeout for records in hand; a second Ctrl-C does not wait.
     """
     from kworker.replay.ranges import OffsetRanges
 
@@ -78,23 +84,23 @@ def replay(
     found = _survey(loaded, admin, window)
     course = OffsetRanges(found.spans, window, found.settled)
     if dry_run or not found.spans:
-        _tell_plan(loaded, course, as_json=as_json)
+        _print_plan(loaded, course, as_json=as_json)
     else:
         _run(loaded, admin, course, force=force, as_json=as_json)
 
 
 def _window(from_: str | None, to: str | None, every: bool) -> "TimeRange":
-    """Raises UsageError."""
+    """The range of time that the options name. Raises UsageError."""
     from kworker.replay.ranges import TimeRange
 
     if every and not from_ and not to:
         return TimeRange()
     if every or not from_ or not to:
-        raise UsageError("replay: either --from and --to, or --all")
+        raise UsageError("replay: expected --from and --to, or --all")
     now = now_ms()
     window = TimeRange(_time("--from", from_, now), _time("--to", to, now))
     if window.empty:
-        raise UsageError(f"replay: nothing lies between --from {from_} and --to {to}")
+        raise UsageError(f"replay: --to {to} must be later than --from {from_}")
     return window
 
 
@@ -111,8 +117,8 @@ def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurve
     return survey(config, admin, window)
 
 
-def _tell_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> None:
-    """What would run. For a window of time all is read, since no offset tells where it ends."""
+def _print_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> None:
+    """Prints what a replay would run. A range of time is read whole: no offset marks its end."""
     counts = _counts(config, course) if course.bounded or not course.spans else None
     rows = [
         {
@@ -151,7 +157,7 @@ def _counts(config: Config, course: "OffsetRanges") -> dict[tuple[str, int], int
 def _run(
     config: Config, admin: "Admin", course: "OffsetRanges", *, force: bool, as_json: bool
 ) -> None:
-    """Raises Exit for an interrupted one."""
+    """Replays and reports. Raises Exit when it was interrupted."""
     from kworker.replay.replay import Replay, known_facts, replayed
 
     identity = secrets.token_hex(3)
@@ -169,7 +175,9 @@ def _run(
         if interrupts.count < 2:
             _forget(admin, group)
         else:
-            _say(f"the group {group} is left; the brokers forget it in their time")
+            _say(
+                f"the group {group} was not deleted; the brokers remove it when its offsets expire"
+            )
     _report(config, identity, running, interrupted=interrupts.count > 0, as_json=as_json)
 
 
@@ -177,7 +185,7 @@ def _forget(admin: "Admin", group: str) -> None:
     try:
         admin.delete_group(group)
     except KworkerError as error:
-        _say(f"the group {group} is not deleted, and does no harm: {error}")
+        _say(f"the group {group} could not be deleted, which does no harm: {error}")
 
 
 def _report(
@@ -190,7 +198,7 @@ def _report(
     else:
         typer.echo(
             f"replay {identity} of {config.name}: {counts.replayed:,} replayed,"
-            f" {counts.skipped:,} skipped as seen, {counts.dead:,} dead,"
+            f" {counts.skipped:,} skipped as seen, {counts.dead:,} dead letters,"
             f" {counts.failed:,} runs failed"
         )
     if interrupted:
@@ -199,14 +207,14 @@ def _report(
 
 
 class Interrupts:
-    """SIGINT and SIGTERM, counted; whoever looks acts."""
+    """Counts SIGINT and SIGTERM; the replay reads the count each turn."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """While the block runs; before and after they do what they always do."""
+        """Counts signals while the block runs; then restores the former handlers."""
         before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         try:
             yield
@@ -220,7 +228,7 @@ class Interrupts:
 
 @contextmanager
 def _shown(course: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
-    """What to call with the replay every turn: on a terminal, a bar."""
+    """Yields the function to call with the replay each turn; on a terminal it draws a bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -229,29 +237,29 @@ def _shown(course: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
     told = TextColumn("{task.fields[told]}")
     with Progress(*columns, told, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("read", total=course.total, told="")
-        heard = 0
+        seen = 0
 
         def tell(running: "Replay") -> None:
-            nonlocal heard
+            nonlocal seen
             counts = running.counts
             text = (
                 f"{counts.replayed:,} replayed, {running.in_hand:,} in hand, {counts.dead:,} dead"
             )
             bar.update(task, completed=course.read, told=text)
-            if interrupts.count > heard:
-                heard = interrupts.count
-                _say("interrupted: what is in hand ends first")
+            if interrupts.count > seen:
+                seen = interrupts.count
+                _say("interrupted: waiting for the records in hand; Ctrl-C again ends at once")
 
         yield tell
 
 
 def _say(text: str) -> None:
-    """Beside the result, for a person."""
+    """Prints a remark to stderr, beside the result on stdout."""
     print(f"kworker: {text}", file=sys.stderr, flush=True)
 
 
 def _admin(config: Config) -> "Admin":
-    # Imported by what needs a broker only: `kworker --help` does not.
+    # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=TIMEOUT_S)

@@ -13,12 +13,12 @@ from kworker.sandbox.plan import options
 from kworker.sandbox.sandbox import UP_TIMEOUT_S
 
 app = typer.Typer(
-    help="A real Kafka and a real Redis on this machine, for development and tests.",
+    help="Run a real Kafka and a real Redis on this machine, for development and tests.",
     no_args_is_help=True,
 )
 
 FolderOption = Annotated[
-    Path, typer.Option("--dir", help="Where data, logs and settings are kept.")
+    Path, typer.Option("--dir", help="Keep data, logs and settings in this folder.")
 ]
 
 
@@ -29,29 +29,40 @@ def _say(line: str) -> None:
 @app.command()
 def up(
     folder: FolderOption = Path(".sandbox"),
-    kafka: Annotated[bool | None, typer.Option(help="With brokers.", show_default="yes")] = None,
-    redis: Annotated[bool | None, typer.Option(help="With Redis.", show_default="yes")] = None,
+    kafka: Annotated[bool | None, typer.Option(help="Run brokers.", show_default="yes")] = None,
+    redis: Annotated[bool | None, typer.Option(help="Run Redis.", show_default="yes")] = None,
     kafka_port: Annotated[
         int | None,
-        typer.Option(help="Of the first broker; the others follow.", show_default="9092"),
+        typer.Option(
+            help="Port of the first broker; the others use the ports after it.", show_default="9092"
+        ),
     ] = None,
-    redis_port: Annotated[int | None, typer.Option(show_default="6379")] = None,
+    redis_port: Annotated[
+        int | None, typer.Option(help="Port of Redis.", show_default="6379")
+    ] = None,
     brokers: Annotated[
-        int | None, typer.Option(help="1 to 5, replicated.", show_default="1")
+        int | None,
+        typer.Option(help="Number of brokers, 1 to 5; several replicate topics.", show_default="1"),
     ] = None,
     heap: Annotated[
-        str | None, typer.Option(help="Of each broker.", show_default="512m, of several 320m")
+        str | None,
+        typer.Option(help="Heap of each broker.", show_default="512m; of several, 320m each"),
     ] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE, a broker's property; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a property of the brokers; repeatable."
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds until all must answer.")] = UP_TIMEOUT_S,
+    timeout: Annotated[
+        float, typer.Option(help="Fail unless all answer within this many seconds.")
+    ] = UP_TIMEOUT_S,
 ) -> None:
-    """Start what does not run yet, and wait until it serves.
+    """Start the servers that do not run yet, and wait until they answer.
 
-    What is not given is as it was at the last `up` in this folder.
+    An option that is not given keeps the value of the last `up` in this folder.
     """
-    # Ended from outside, it stops what it started, as Ctrl-C does.
+    # SIGTERM stops the servers started so far, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     wanted = options(
         kafka=kafka,
@@ -71,9 +82,11 @@ def up(
 @app.command()
 def down(
     folder: FolderOption = Path(".sandbox"),
-    wipe: Annotated[bool, typer.Option("--wipe", help="Remove data, logs and settings.")] = False,
+    wipe: Annotated[
+        bool, typer.Option("--wipe", help="Remove data, logs and settings, too.")
+    ] = False,
 ) -> None:
-    """Stop what runs; the data stays for the next `up`."""
+    """Stop the servers; the data stays for the next `up`."""
     stopped = Sandbox(folder, say=_say).down(wipe=wipe)
     typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
@@ -83,7 +96,7 @@ def status(
     folder: FolderOption = Path(".sandbox"),
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what runs, and where; exit code 3 when not all of it does."""
+    """Show the servers, their ports and logs. Exit code 3: not all of them run."""
     found = Sandbox(folder).status()
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
@@ -105,4 +118,4 @@ def _print(found: Status) -> None:
         state = f"pid {server.pid}" if server.pid else "stopped"
         typer.echo(f"{server.name:<9} 127.0.0.1:{server.port}  {state}  {server.log}")
     if not found.servers:
-        typer.echo(f"no sandbox in {found.folder}: `kworker sandbox up` starts one")
+        typer.echo(f"no sandbox in {found.folder}; start one with: kworker sandbox up")

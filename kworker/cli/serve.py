@@ -1,4 +1,4 @@
-"""Puts a service together: the real worker body, the real preflight, the file it was read from."""
+"""Wires the supervisor to the real worker, delay process, preflight checks and file."""
 
 import time
 from functools import partial
@@ -14,9 +14,9 @@ from kworker.supervisor.supervisor import Supervisor
 
 
 def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> int:
-    """Is the supervisor of this service until it ends; the exit code. `named` is --config."""
-    # Imported once for all workers, so that one that was killed is back at once. Modules only:
-    # no client of anything may be made before the fork.
+    """Runs the supervisor until the service ends; returns its exit code. `named` is --config."""
+    # Imported before the fork, so that a replaced worker starts at once. Modules only: no client
+    # of Kafka, Redis or Spark may exist before the fork.
     from kworker.delay import process
     from kworker.worker import worker
 

@@ -1,4 +1,4 @@
-"""`kworker start`, `stop`, `status` and the other verbs that run a service and talk to it."""
+"""`kworker start`, `stop`, `status` and the other verbs that run and control a service."""
 
 import json
 import signal
@@ -26,22 +26,31 @@ app = typer.Typer()
 _PANEL = "Run a service"
 _WATCH_EVERY_S = 1.0
 _NOT_WELL = ("red", "waiting")
-_GONE_WITHIN_S = 10.0  # between the last line over the socket and the end of the process
+_GONE_WITHIN_S = 10.0  # from the last line over the control socket to the end of the process
 
-Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION")]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help='Wait at most this long, for example "90s"; then exit with 1 while the drain goes on.',
+        show_default="no limit",
+    ),
+]
 
 
 @app.command(rich_help_panel=_PANEL)
 def start(
     config: ConfigOption = None,
     daemon: Annotated[
-        bool, typer.Option("--daemon", help="In the background; returns when it is ready.")
+        bool,
+        typer.Option("--daemon", help="Run in the background; return when the service is ready."),
     ] = False,
     timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long --daemon waits until it is ready.")
+        str, typer.Option(metavar="DURATION", help="With --daemon: wait at most this long.")
     ] = "60s",
 ) -> None:
-    """Run the service: the supervisor in the foreground, its workers below it."""
+    """Run the service in the foreground: the supervisor and its workers. Ctrl-C drains."""
     from kworker.cli.serve import serve
 
     loaded = toml_file.load(config)
@@ -56,10 +65,11 @@ def stop(
     config: ConfigOption = None,
     timeout: Timeout = None,
     now: Annotated[
-        bool, typer.Option("--now", help="At once: what is in hand is delivered again.")
+        bool,
+        typer.Option("--now", help="End at once, without a drain; unfinished records run again."),
     ] = False,
 ) -> None:
-    """Drain the service and wait until it is gone; --timeout is how long."""
+    """Drain the service, and wait until its processes have ended."""
     from kworker.supervisor.control.client import ControlClient, Mute
 
     loaded = toml_file.load(config)
@@ -70,27 +80,29 @@ def stop(
     try:
         end = _shown(client.follow("stop", now=now), end_at)
     except Mute as mute:
-        typer.echo(f"kworker: {mute}: told by signal", err=True)
+        typer.echo(f"kworker: {mute}: sent a signal instead", err=True)
         supervisor.signal(signal.SIGQUIT if now else signal.SIGTERM)
     left_s = None if end_at is None else max(0.0, end_at - time.monotonic())
     if not supervisor.wait(left_s):
         raise KworkerError(
             f"{loaded.name} (pid {supervisor.pid}) is still draining after {timeout};"
-            " `kworker stop --now` ends it at once"
+            " wait, or end it at once with: kworker stop --now"
         )
-    _tell_end(loaded.name, end or {})
+    _report_end(loaded.name, end or {})
 
 
 @app.command(rich_help_panel=_PANEL)
 def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again each second.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Repeat every second until Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Show how the service is: workers, lag, counters, Spark, and what is wrong.
+    """Show the state of the service: workers, lag, counters, Spark, and every problem.
 
-    Exit code 0: running, or as asked (starting, draining, paused); 1: red or waiting;
-    3: not running. With --watch the exit code says nothing of that.
+    Exit code 0: running, starting, draining or paused; 1: red or waiting; 3: not running.
+    With --watch the exit code does not depend on the state.
     """
     from kworker.cli import status_view
 
@@ -112,19 +124,24 @@ def status(
 
 @app.command(rich_help_panel=_PANEL)
 def restart(config: ConfigOption = None) -> None:
-    """Replace the workers one at a time, with the code as it is now."""
+    """Replace the workers one at a time, so that they run the handler's current code."""
     _roll(toml_file.load(config), "restart")
 
 
 @app.command(rich_help_panel=_PANEL)
 def reload(config: ConfigOption = None) -> None:
-    """Read kworker.toml again and replace the workers one at a time; a mistake changes nothing."""
+    """Read kworker.toml again, then replace the workers one at a time.
+
+    If the file has a mistake, nothing changes.
+    """
     _roll(toml_file.load(config), "reload")
 
 
 @app.command(rich_help_panel=_PANEL, context_settings={"ignore_unknown_options": True})
 def scale(
-    to: Annotated[str, typer.Argument(metavar="N|+1|-1", help="So many workers, more or fewer.")],
+    to: Annotated[
+        str, typer.Argument(metavar="N|+1|-1", help="Number of workers, or a change: +1, -1.")
+    ],
     config: ConfigOption = None,
 ) -> None:
     """Change the number of workers until the next start."""
@@ -134,11 +151,11 @@ def scale(
 
 @app.command(rich_help_panel=_PANEL)
 def dump(config: ConfigOption = None) -> None:
-    """Have every process write its stacks to the service's standard error."""
+    """Make every process write its threads' stacks to the log of the service."""
     loaded = toml_file.load(config)
     pids = ", ".join(str(pid) for pid in _ask(loaded, "dump")["dumped"])
     where = f"{_folder(loaded).log} with --daemon, the journal under systemd"
-    typer.echo(f"stacks of workers {pids} are in the service's log ({where})")
+    typer.echo(f"the stacks of workers {pids} are in the log of the service ({where})")
 
 
 def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
@@ -158,7 +175,7 @@ def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
             )
         case DaemonExited(code, words):
             typer.echo(words, err=True)
-            typer.echo(f"kworker: {loaded.name} ended at its start; see {folder.log}", err=True)
+            typer.echo(f"kworker: {loaded.name} ended during its start; see {folder.log}", err=True)
             raise typer.Exit(code)
 
 
@@ -183,7 +200,7 @@ def _folder(loaded: Config) -> Any:
 
 
 def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> dict[str, Any] | None:
-    """Shows progress until its last line: that, or None when there was none."""
+    """Shows progress until the last line and returns it; None if the stream ended before it."""
     shown = ""
     for line in lines:
         if line.get("done"):
@@ -206,24 +223,24 @@ def _progress(line: dict[str, Any]) -> str:
 
 
 def _show_over(before: str, text: str) -> None:
-    """On a terminal one line that changes, elsewhere a line for each change."""
+    """Rewrites the line on a terminal; elsewhere prints a line for each change."""
     if sys.stderr.isatty():
         typer.echo("\r" + text.ljust(len(before)) + ("" if text else "\r"), err=True, nl=False)
     elif text:
         typer.echo(text, err=True)
 
 
-def _tell_end(name: str, end: dict[str, Any]) -> None:
+def _report_end(name: str, end: dict[str, Any]) -> None:
     code = end.get("exit_code")
     if code == ExitCode.DRAIN_TIMED_OUT:
         left = end.get("left")
-        told, verb = (f"{left:,} records that", "are") if left else ("what", "is")
+        count = f"{left:,}" if left else "the"
         raise DrainTimedOut(
-            f"{name} is stopped; {told} could not finish, or be committed, in time"
-            f" {verb} redelivered"
+            f"{name} is stopped; {count} records that did not finish, or could not be committed,"
+            " in time are redelivered"
         )
     if code == ExitCode.CONFIG:
-        raise ConfigError(f"{name} is stopped; its log says what is wrong")
+        raise ConfigError(f"{name} is stopped; its configuration is wrong: see its log")
     typer.echo(f"{name} is stopped")
     if code:
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""The status document for a person: a few lines and a table that fit a terminal."""
+"""Renders the status document for a terminal: a few lines and a table."""
 
 import time
 from collections.abc import Callable
@@ -25,12 +25,12 @@ _COLUMNS = (
 
 
 def show(document: dict[str, Any]) -> None:
-    """Once."""
+    """Prints the document once."""
     Console().print(render(document))
 
 
 def watch(ask: Callable[[], dict[str, Any]], every_s: float) -> None:
-    """Again and again, in place, until it is interrupted or the service is gone."""
+    """Prints it again in place every `every_s`, until Ctrl-C or until `ask` raises."""
     with Live(render(ask()), auto_refresh=False, screen=False) as live:
         while True:
             time.sleep(every_s)
@@ -38,7 +38,7 @@ def watch(ask: Callable[[], dict[str, Any]], every_s: float) -> None:
 
 
 def render(document: dict[str, Any]) -> Group:
-    """What is shown."""
+    """Returns the document as lines and a table."""
     return Group(
         _head(document),
         *(Text(f"  {reason}", style="red") for reason in document["reasons"]),
@@ -95,7 +95,11 @@ def _totals(document: dict[str, Any]) -> str:
 
 def _delay(row: dict[str, Any]) -> str:
     due_ms = row["next_due_ms"]
-    due = "" if due_ms is None else f", the next in {_span(max(0.0, due_ms / 1000 - time.time()))}"
+    due = (
+        ""
+        if due_ms is None
+        else f", the next is due in {_span(max(0.0, due_ms / 1000 - time.time()))}"
+    )
     return f"delay {row['delay']}: {row['waiting']:,} waiting{due}"
 
 

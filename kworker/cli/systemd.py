@@ -1,4 +1,4 @@
-"""`kworker systemd`: the unit that runs services under systemd, an instance a configuration."""
+"""`kworker systemd`: the unit that runs services under systemd, one instance a configuration."""
 
 import shutil
 import sys
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Running services under systemd.", no_args_is_help=True)
+app = typer.Typer(help="Print a unit for systemd.", no_args_is_help=True)
 
 _UNIT = """\
 # Runs /etc/kworker/NAME.toml as kworker@NAME.service: systemctl enable --now kworker@orders
@@ -15,7 +15,7 @@ _UNIT = """\
 Description=kworker service %i
 Wants=network-online.target
 After=network-online.target
-# It backs off by itself while something is down; this is for what it gave up on.
+# kworker waits by itself while a dependency is down; this limits restarts after it gave up.
 StartLimitIntervalSec=300
 StartLimitBurst=5
 
@@ -31,25 +31,25 @@ ExecReload=/bin/kill -HUP $MAINPID
 StateDirectory=kworker/%i
 StateDirectoryMode=0700
 
-# TERM goes to the supervisor alone, which drains its workers; what is left at the end is killed.
+# TERM goes to the supervisor alone, which drains its workers; processes left over are killed.
 KillMode=mixed
-# Over workers.drain_timeout (30 s), leaving the group, and Spark's end; a drain that still makes
-# progress asks for more by EXTEND_TIMEOUT_USEC.
+# Longer than workers.drain_timeout (30 s), leaving the group, and the end of Spark; a drain that
+# still makes progress extends it by EXTEND_TIMEOUT_USEC.
 TimeoutStopSec=90
-# READY comes when all workers have joined, or after 30 s of waiting.
+# READY is sent when all workers have joined, or after 30 s of waiting.
 TimeoutStartSec=90
-# Fed only while the supervisor turns and no worker's poll thread is silent for a minute.
+# Sent only while the supervisor's loop runs and no worker's poll thread is silent for a minute.
 WatchdogSec=60
 
-# Not `always`: after `kworker stop` it shall stay down.
+# Not `always`: after `kworker stop` the service stays down.
 Restart=on-failure
 RestartSec=2
-# 78 and 2: the configuration or the command is wrong. 73: another has this instance, or its
-# identity. Starting again helps none of them. 70, a crash loop, is tried again by the limit above.
+# 78 and 2: the configuration or the command is wrong. 73: another copy has this instance or its
+# transactional id. A restart helps none of them. 70, a crash loop, restarts within the limit above.
 RestartPreventExitStatus=2 73 78
-# 75: the drain was cut short, and the rest is delivered again: nothing is lost, so no failure.
+# 75: the drain timed out, and the rest is delivered again: nothing is lost, so no failure.
 SuccessExitStatus=75
-# One worker that the kernel kills for its memory is replaced; the others go on.
+# A worker that the kernel kills for its memory is replaced; the others go on.
 OOMPolicy=continue
 LimitNOFILE=65536
 
@@ -61,10 +61,11 @@ WantedBy=multi-user.target
 @app.command("print")
 def print_unit(
     kworker: Annotated[
-        Path | None, typer.Option(help="The kworker to run; by default this one.")
+        Path | None,
+        typer.Option(help="Path of the kworker command to run.", show_default="this one"),
     ] = None,
 ) -> None:
-    """Print kworker@.service; put it in /etc/systemd/system."""
+    """Print kworker@.service, to be saved in /etc/systemd/system."""
     typer.echo(unit(str(kworker or _this_one())), nl=False)
 
 

@@ -1,4 +1,4 @@
-"""`kworker topics`: kworker's own topics, created and shown."""
+"""`kworker topics`: creates and shows kworker's own topics."""
 
 import json
 import time
@@ -26,24 +26,26 @@ from kworker.errors import ConfigError, ExitCode, Unreachable
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
 
-app = typer.Typer(help="kworker's own topics: create or show them.", no_args_is_help=True)
+app = typer.Typer(help="Create or show the service's topics.", no_args_is_help=True)
 
 TIMEOUT_S = 15.0
 POLL_S = 0.1
 
 Partitions = Annotated[
     int | None,
-    typer.Option(min=1, help="Create missing source topics too, with so many partitions."),
+    typer.Option(min=1, help="Create missing source topics, too, with this many partitions."),
 ]
 Replication = Annotated[
     int | None,
-    typer.Option(min=1, help="Their replicas.", show_default="what the brokers say"),
+    typer.Option(
+        min=1, help="Replicas of created source topics.", show_default="the brokers' default"
+    ),
 ]
 
 
 @dataclass
 class CreateOutcome:
-    """What `create` did."""
+    """The outcome of `create`, by topic."""
 
     created: list[str] = field(default_factory=list)
     existing: list[str] = field(default_factory=list)
@@ -58,10 +60,10 @@ def create(
     replication: Replication = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create what is missing; say what is there, and in what it differs, but change nothing.
+    """Create the topics that are missing. Existing topics are compared, never changed.
 
-    kworker's topics take the source topics' partitions (the most of several), replication and
-    min.insync.replicas.
+    kworker's own topics get the partitions of the source topics (the largest number, if there
+    are several), their replication and their min.insync.replicas.
     """
     loaded = toml_file.load(config)
     admin = _admin(loaded)
@@ -82,7 +84,7 @@ def _create_sources(
     config: Config, admin: "Admin", partitions: int, replication: int, outcome: CreateOutcome
 ) -> None:
     if config.source.pattern:
-        return  # which no name can be made of
+        return  # a regular expression names no topic to create
     wanted = [TopicSpec(name, partitions, replication, {}) for name in config.source.topics]
     _create(admin, wanted, outcome)
 
@@ -97,19 +99,19 @@ def _create_own(config: Config, admin: "Admin", outcome: CreateOutcome) -> None:
 
 
 def _sources(config: Config, admin: "Admin") -> dict[str, TopicInfo]:
-    """The source topics as they are; raises `ConfigError` naming those that are not there."""
+    """The existing source topics. Raises `ConfigError` naming those that are missing."""
     wanted = source_topics(config, admin.topic_names())
     found = admin.topics(wanted, SETTINGS)
     missing = [name for name in wanted if name not in found]
     if config.source.pattern and not found:
         raise ConfigError(
             f"source.topics: no topic matches {config.source.pattern}; create the source topics"
-            " first, since kworker's own take their shape"
+            " first, since kworker's own topics copy their partitions and replication"
         )
     if missing:
         raise ConfigError(
-            f"source.topics: missing on the brokers: {', '.join(missing)}; create them, or give"
-            " --partitions N --replication M to have them created here"
+            f"source.topics: missing on the brokers: {', '.join(missing)}; create them, or add"
+            " --partitions N --replication M to create them now"
         )
     return found
 
@@ -126,11 +128,13 @@ def _create(admin: "Admin", wanted: Sequence[TopicSpec], outcome: CreateOutcome)
 
 
 def _wait_for(admin: "Admin", names: Sequence[str]) -> None:
-    """Until every client is told of the topics, so that the next command finds them."""
+    """Waits until brokers report the topics, so that the next command finds them."""
     deadline = time.monotonic() + TIMEOUT_S
     while missing := set(names) - set(admin.topics(names)):
         if time.monotonic() > deadline:
-            raise Unreachable(f"created, but not to be seen yet: {', '.join(sorted(missing))}")
+            raise Unreachable(
+                f"created, but not visible yet: {', '.join(sorted(missing))}; try again in a moment"
+            )
         time.sleep(POLL_S)
 
 
@@ -140,14 +144,14 @@ def _say(outcome: CreateOutcome) -> None:
     for name in outcome.existing:
         typer.echo(f"exists   {name}")
         for difference in outcome.different.get(name, ()):
-            typer.echo(f"         differs, and is left so: {difference}")
+            typer.echo(f"         differs, not changed: {difference}")
     for name, reason in outcome.failed.items():
         typer.echo(f"kworker: {name}: {reason}", err=True)
 
 
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the service's topics as they are, and in what they differ from what `create` makes."""
+    """Show the service's topics, and how they differ from those that `create` makes."""
     loaded = toml_file.load(config)
     admin = _admin(loaded)
     sources = source_topics(loaded, admin.topic_names())
@@ -189,11 +193,11 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(row["topic"], *("" if v is None else str(v) for v in found), notes)
     Console().print(table)
     if not all(row["exists"] for row in rows):
-        typer.echo("kworker topics create creates what is missing")
+        typer.echo("create the missing topics with: kworker topics create")
 
 
 def _admin(config: Config) -> "Admin":
-    # Imported by what needs a broker only: `kworker --help` does not.
+    # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`kworker transactions`: what hides the groups' positions for ever, and ending it."""
+"""`kworker transactions`: lists and aborts hanging transactions that hide committed positions."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kworker.clients.admin import Admin
 
 app = typer.Typer(
-    help="Transactions that hang and hide committed positions: list or abort them.",
+    help="List or abort hanging transactions, which hide committed positions.",
     no_args_is_help=True,
 )
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 20.0
 _OLDER_MIN = 1
 
 OlderOption = Annotated[
-    int, typer.Option(min=0, metavar="MINUTES", help="Only those that are so old.")
+    int, typer.Option(min=0, metavar="MINUTES", help="Only transactions at least this old.")
 ]
 
 
@@ -35,14 +35,14 @@ OlderOption = Annotated[
 def show(
     config: ConfigOption = None, older: OlderOption = _OLDER_MIN, as_json: JsonOption = False
 ) -> None:
-    """Show transactions that hang in the positions of the service's groups, or in its topics.
+    """Show transactions that hang in the committed positions of the service, or in its topics.
 
     Example: [bold]kworker transactions list[/bold]
 
-    One hangs when no coordinator knows it any more, so that nothing ends it: seen when the only
-    broker of a partition was stopped while a transaction was being committed. What is merely
-    open ends with its producer, or by its time-out. Kafka's own tool is asked; it needs Java
-    17, and is fetched once.
+    A transaction hangs when no coordinator knows it, so that nothing ends it. This was seen when
+    the only broker of a partition was stopped during a commit. A transaction that is merely open
+    ends with its producer, or by its time-out. This command runs Kafka's own tool, which needs
+    Java 17 and is fetched once.
     """
     loaded = toml_file.load(config)
     found = _found(loaded, older)
@@ -50,9 +50,9 @@ def show(
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
     for each in found:
-        typer.echo(f"{each.place}  {_told(each)}")
+        typer.echo(f"{each.place}  {_described(each)}")
     if not found:
-        typer.echo("no transaction is open in the positions of the service's groups, and none")
+        typer.echo("no transaction is open in the committed positions of the service, and none")
         typer.echo("hangs in its topics")
 
 
@@ -60,28 +60,28 @@ def show(
 def abort(
     config: ConfigOption = None,
     older: OlderOption = _OLDER_MIN,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Abort without asking.")] = False,
 ) -> None:
-    """Abort what hangs in the positions of the service's groups, so that they can be read again.
+    """Abort hanging transactions that hide the committed positions of the service.
 
     Example: [bold]kworker transactions abort --yes[/bold]
 
-    Nothing is lost: the positions that it held are not committed, so the records behind them
-    come again, and what that one transaction had written is there twice. What hangs in other
-    topics ends with the next transaction of its producer, and is left alone.
+    Nothing is lost: the positions of an aborted transaction are not committed, so its records
+    run again, and the outputs of that one transaction are there twice. A transaction that hangs
+    in another topic is left alone: it ends with the next transaction of its producer.
     """
     loaded = toml_file.load(config)
     tool, admin = _tool(loaded), _admin(loaded)
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:
         raise KworkerError(
-            "no transaction hangs in the positions of the service's groups: one that is merely"
-            " open ends with its producer, or by its time-out (kworker transactions list)"
+            "no transaction hangs in the committed positions of the service; one that is merely"
+            " open ends with its producer, or by its time-out (see kworker transactions list)"
         )
     for each in hanging:
-        typer.echo(f"{each.place}  {_told(each)}")
-    typer.echo("Its records come again: nothing is lost, what it had written is there twice.")
-    if not yes and not typer.confirm(f"Abort {len(hanging)}?"):
+        typer.echo(f"{each.place}  {_described(each)}")
+    typer.echo("Nothing is lost: its records run again, and its outputs are there twice.")
+    if not yes and not typer.confirm(f"Abort {len(hanging)} of them?"):
         raise UsageError("nothing was aborted")
     for each in hanging:
         tool.abort(each)
@@ -89,7 +89,7 @@ def abort(
 
 
 def _found(config: Config, older_min: int) -> list[Transaction]:
-    """Those that hang, and in the groups' positions also those that are merely open."""
+    """The hanging transactions, and the open ones in the groups' committed positions."""
     tool, admin = _tool(config), _admin(config)
     hanging = _hanging(config, tool, admin, older_min)
     places = {each.place for each in hanging}
@@ -98,7 +98,7 @@ def _found(config: Config, older_min: int) -> list[Transaction]:
 
 
 def _hanging(config: Config, tool: Tool, admin: "Admin", older_min: int) -> list[Transaction]:
-    """Once each, though every replica tells of it."""
+    """The hanging transactions of the service, each once, though every replica reports it."""
     ours = {*_topics(config, admin)}
     positions = _offsets_partitions(config, admin)
     every = [each for broker in admin.brokers() for each in tool.hanging(broker, older_min)]
@@ -119,7 +119,7 @@ def _topics(config: Config, admin: "Admin") -> Sequence[str]:
 
 
 def _offsets_partitions(config: Config, admin: "Admin") -> list[int]:
-    """Where Kafka keeps the positions of the workers' group and of the delay process's."""
+    """The partitions that hold the positions of the workers' and the delay process's groups."""
     if not (found := admin.topics([OFFSETS])):
         return []  # no group has committed anything yet
     count = found[OFFSETS].partitions
@@ -127,15 +127,15 @@ def _offsets_partitions(config: Config, admin: "Admin") -> list[int]:
     return sorted({offsets_partition(group, count) for group in groups})
 
 
-def _told(transaction: Transaction) -> str:
-    who = f"producer {transaction.producer}"
+def _described(transaction: Transaction) -> str:
+    producer = f"producer {transaction.producer}"
     if transaction.transactional_id:
-        who += f" ({transaction.transactional_id})"
+        producer += f" ({transaction.transactional_id})"
     if not transaction.hangs:
-        return f"open, of {who}: ends with it, or by its time-out"
+        return f"open, of {producer}: ends with it, or by its time-out"
     if transaction.topic == OFFSETS:
-        return f"hangs, of {who}: hides positions until kworker transactions abort"
-    return f"hangs, of {who}: ends with the next transaction of that producer"
+        return f"hangs, of {producer}: hides positions until kworker transactions abort"
+    return f"hangs, of {producer}: ends with the next transaction of that producer"
 
 
 def _tool(config: Config) -> Tool:
@@ -143,7 +143,7 @@ def _tool(config: Config) -> Tool:
 
 
 def _admin(config: Config) -> "Admin":
-    # Imported by what needs a broker only: `kworker --help` does not.
+    # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=TIMEOUT_S)

@@ -379,7 +379,7 @@ def test_what_is_too_large_for_a_topic_is_left_and_told(
     desk.write(1, first=100, value=b"x" * 6_000)
     desk.types("redrive", "--to", small)
     assert desk.code == 1
-    assert "kworker: 1 left, too large for that topic\n" in desk.errors
+    assert "kworker: 1 left: too large for the topic\n" in desk.errors
     assert len(messages(desk.service.bootstrap, small)) == 3
     assert desk.unresolved() == 1
 
@@ -482,7 +482,7 @@ def test_an_interrupt_ends_it_after_the_transaction_and_says_how_to_go_on(
     process.send_signal(signum)
     out, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == "kworker: interrupted: the same command again goes on\n"
+    assert errors == "kworker: interrupted; run the same command again to continue\n"
     assert out == f"{len(desk.requeued())} redriven to {desk.requeue}\n"
     assert desk.does("redrive")["done"] > 0
     assert sorted(desk.numbers()) == list(range(200))

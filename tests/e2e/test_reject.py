@@ -107,7 +107,10 @@ def test_what_has_not_ended_is_rejected_listed_and_let_go(desk: Desk, place: str
     assert (code, f"reject --undo orders:{place}" in said) == (0, True), said
     assert desk.armed() == [f"orders:{place}"]
     assert f"orders:{place}" in desk.types("--list")[1]
-    assert desk.types("--undo", record) == (0, f"orders:{place} runs as others do\n")
+    assert desk.types("--undo", record) == (
+        0,
+        f"the rejection of orders:{place} is withdrawn; it runs as others do\n",
+    )
     assert desk.armed() == []
     assert desk.types("--undo", record)[0] == ExitCode.FAILURE
 

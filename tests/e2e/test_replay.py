@@ -299,7 +299,7 @@ def test_an_interrupt_lets_what_is_in_hand_end(live: Service) -> None:
         (live.folder / "wait").unlink()
         said, told = process.communicate(timeout=END_TIMEOUT_S)
     assert process.returncode == 130
-    assert "interrupted: what is in hand ends first" in told
+    assert "interrupted: waiting for the records in hand" in told
     identity = said.split()[1]
     assert said.startswith(f"replay {identity} of {live.name}: ")
     ended = [run.position for run in replayed_runs(live) if run.ended]
@@ -313,7 +313,7 @@ def test_a_second_interrupt_waits_for_nothing(live: Service) -> None:
     with replaying(live, "--all") as process:
         process.send_signal(signal.SIGINT)
         assert process.stderr
-        eventually(lambda: "what is in hand ends first" in process.stderr.readline())
+        eventually(lambda: "waiting for the records in hand" in process.stderr.readline())
         process.send_signal(signal.SIGINT)
         said, told = process.communicate(timeout=END_TIMEOUT_S)
     assert process.returncode == 130
@@ -362,10 +362,10 @@ def test_nothing_to_replay_is_no_failure(live: Service) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "either --from and --to, or --all"),
-        (("--from", "-2h"), "either --from and --to, or --all"),
-        (("--all", "--from", "-2h"), "either --from and --to, or --all"),
-        (("--from", "-1h", "--to", "-2h"), "nothing lies between --from -1h and --to -2h"),
+        ((), "expected --from and --to, or --all"),
+        (("--from", "-2h"), "expected --from and --to, or --all"),
+        (("--all", "--from", "-2h"), "expected --from and --to, or --all"),
+        (("--from", "-1h", "--to", "-2h"), "--to -2h must be later than --from -1h"),
         (("--from", "soon", "--to", "-2h"), "--from: expected ISO 8601"),
     ],
 )

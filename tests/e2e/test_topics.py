@@ -92,7 +92,7 @@ def test_a_difference_is_told_and_left(
     created = kworker("topics", "create", "--config", file)
     assert created.returncode == 0, created.stderr
     assert f"exists   {results}\n" in created.stdout
-    assert "differs, and is left so: partitions 1, planned 3" in created.stdout
+    assert "differs, not changed: partitions 1, planned 3" in created.stdout
     shown = kworker("topics", "show", "--config", file)
     assert shown.returncode == 0
     assert results in shown.stdout
@@ -107,8 +107,8 @@ def test_a_missing_source_is_created_only_on_request(
     refused = kworker("topics", "create", "--config", file)
     assert refused.returncode == 78
     assert refused.stderr == (
-        f"kworker: source.topics: missing on the brokers: {source}; create them, or give"
-        " --partitions N --replication M to have them created here\n"
+        f"kworker: source.topics: missing on the brokers: {source}; create them, or add"
+        " --partitions N --replication M to create them now\n"
     )
     sized = ("--partitions", 2, "--replication", 1)
     made = kworker("topics", "create", "--config", file, *sized)

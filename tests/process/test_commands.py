@@ -107,7 +107,10 @@ def test_a_stop_that_takes_too_long_says_what_to_do_and_now_does_it(service: Ser
     service.serve()
     late = kworker(service.folder, "stop", "--timeout", "500ms")
     assert late.returncode == 1
-    assert "still draining after 500ms; `kworker stop --now` ends it at once" in late.stderr
+    assert (
+        "still draining after 500ms; wait, or end it at once with: kworker stop --now"
+        in late.stderr
+    )
     assert kworker(service.folder, "stop", "--now").returncode == 75
 
 
@@ -116,7 +119,7 @@ def test_a_drain_that_timed_out_is_75_for_stop_too(service: Service):
     service.serve()
     stopped = kworker(service.folder, "stop")
     assert stopped.returncode == 75
-    assert "3 records that could not finish, or be committed, in time are" in stopped.stderr
+    assert "3 records that did not finish, or could not be committed, in time are" in stopped.stderr
     service.says('"left":3')
 
 
@@ -125,7 +128,7 @@ def test_stop_works_without_a_socket(service: Service):
     (service.folder / "control.sock").unlink()
     stopped = kworker(service.folder, "stop")
     assert stopped.returncode == 0
-    assert "told by signal" in stopped.stderr
+    assert "sent a signal instead" in stopped.stderr
     assert service.exit_code(1) == 0
 
 

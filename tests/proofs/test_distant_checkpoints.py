@@ -122,7 +122,7 @@ def test_a_dry_run_tells_of_the_reset_and_changes_nothing(story: Story) -> None:
     positions = {each["partition"]: each["after"] for each in told["partitions"]}
     assert positions == dict.fromkeys(range(QUIET), FIRST // QUIET) | {QUIET: 0}
     assert (told["dry_run"], told["aside"]) == (True, None)
-    assert "Spark starts to reach viewfs://kworker/c/orders" in story.dry.stderr
+    assert "starting Spark to reach viewfs://kworker/c/orders" in story.dry.stderr
     assert story.beside == ["orders"]
 
 

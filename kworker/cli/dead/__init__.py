@@ -1,1 +1,1 @@
-"""`kworker dead …`: what waits in the dead-letter topic, and what is done about it."""
+"""`kworker dead`: shows dead letters and repairs them."""

@@ -1,4 +1,4 @@
-"""How the commands for dead letters come to Kafka."""
+"""Access to Kafka for the commands on dead letters."""
 
 import getpass
 import logging
@@ -24,20 +24,20 @@ from kworker.errors import ConfigError, UsageError
 
 TIMEOUT_S = 20.0
 _BATCH_BYTES = 1_000_000  # the library's own default
-# What people need of it stands in the errors raised.
+# The errors raised carry the part of the library's log that users need.
 logging.getLogger("librdkafka").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The topics of one command, as they were when it began."""
+    """The topics of one command, as they were when it started."""
 
     config: Config
     topics: Mapping[str, TopicInfo]
     dead: DeadLetters
 
     def bytes_max(self, topic: str) -> int:
-        """Of one record."""
+        """The largest record that a topic accepts, in bytes."""
         return int(self.topics[topic].config[BYTES_MAX])
 
     def requeue(self) -> Requeue:
@@ -47,9 +47,9 @@ class Access:
 
 @contextmanager
 def access(config: Config, to: str | None = None) -> Iterator[Access]:
-    """To the dead letters and to where they may go, `to` included.
+    """Opens the dead letters and the topics that they may go to, `to` included.
 
-    Raises Unreachable, ConfigError for own topics that are missing, UsageError for `to`.
+    Raises Unreachable; ConfigError if a topic of the service is missing; UsageError if `to` is.
     """
     admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
     dead, state, requeue = config.dead_letter.topic, config.dead_state_topic, config.requeue_topic
@@ -61,7 +61,7 @@ def access(config: Config, to: str | None = None) -> Iterator[Access]:
             f" --config {config.file}"
         )
     if to and to not in topics:
-        raise UsageError(f"--to {to}: there is no such topic; create it, or correct the name")
+        raise UsageError(f"--to {to}: no such topic; create it, or correct the name")
     reader = TopicReader(admin_properties(config), config.name, timeout_s=TIMEOUT_S)
     with closing(reader):
         bounds_of = partial(_bounds, admin, topics)
@@ -69,7 +69,7 @@ def access(config: Config, to: str | None = None) -> Iterator[Access]:
 
 
 def _bounds(admin: Admin, topics: Mapping[str, TopicInfo], name: str) -> dict[int, range]:
-    """The offsets that each partition of a topic holds now, but for open transactions."""
+    """The offsets that each partition of a topic holds now, open transactions excluded."""
     partitions = [(name, number) for number in range(topics[name].partitions)]
     low = admin.list_offsets(partitions, "earliest")
     high = admin.list_offsets(partitions, "latest", committed=True)
@@ -77,22 +77,24 @@ def _bounds(admin: Admin, topics: Mapping[str, TopicInfo], name: str) -> dict[in
 
 
 def target(found: Access, to: str | None) -> tuple[Requeue | Elsewhere, int | None]:
-    """Where records go, and how large each may be there; None: each fits."""
+    """The destination of records, and the largest record it takes in bytes; None: all fit."""
     config = found.config
     if to is None:
         limit = found.bytes_max(config.requeue_topic)
-        # There it is no larger than it is as a dead letter.
+        # In requeue a record is no larger than its dead letter.
         fits = limit >= found.bytes_max(config.dead_letter.topic)
         return found.requeue(), None if fits else limit
     if to in own_topics(config) and to != config.delivery.results:
-        raise UsageError(f"--to {to}: that is kworker's own; without --to it is requeued")
+        raise UsageError(
+            f"--to {to}: kworker writes this topic itself; leave out --to to requeue records"
+        )
     return Elsewhere(to), found.bytes_max(to)
 
 
 def resolver(found: Access, how: How, to: Requeue | Elsewhere | None) -> Resolver:
-    """One that writes there and to the state topic. Raises ConfigError."""
+    """A resolver that writes to `to` and to the state topic. Raises ConfigError."""
     config = found.config
-    # One record over a topic's limit would fail the whole batch that it is in.
+    # A record larger than its topic's limit fails the whole batch that it is in.
     limits = [found.bytes_max(to.topic)] if to else []
     limits.append(found.bytes_max(config.dead_state_topic))
     properties = transactional(producer_properties(config, slot=0))
@@ -112,7 +114,7 @@ def resolver(found: Access, how: How, to: Requeue | Elsewhere | None) -> Resolve
 
 
 def whoami() -> str:
-    """The user and the host, as it is noted with what is resolved."""
+    """`user@host`, noted with each resolution."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name

@@ -1,4 +1,4 @@
-"""`kworker dead`: what ended as a dead letter, and what a person does about it."""
+"""`kworker dead`: lists, shows, redrives, discards, exports and imports dead letters."""
 
 import json
 import os
@@ -30,21 +30,21 @@ from kworker.dead_letters.resolutions import Resolution, Resolutions
 from kworker.errors import KworkerError, UsageError
 
 app = typer.Typer(
-    help="Dead letters: what failed for good, and its repair.",
+    help="Show and repair dead letters: records that failed for good.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     epilog="\n\n".join(
         (
             "After a fix:",
-            "[bold]kworker dead list[/bold] · what there is, by reason and exception",
-            "[bold]kworker dead show 3:17[/bold] · one of them in full",
-            "[bold]kworker dead redrive --select exception=Timeout[/bold] · these run again",
-            "[bold]kworker dead discard --select reason=rejected[/bold] · these never will",
+            "[bold]kworker dead list[/bold] · shows dead letters by reason and exception",
+            "[bold]kworker dead show 3:17[/bold] · shows one of them in full",
+            "[bold]kworker dead redrive --select exception=Timeout[/bold] · runs these again",
+            "[bold]kworker dead discard --select reason=rejected[/bold] · drops these for good",
         )
     ),
 )
 
-AllOption = Annotated[bool, typer.Option("--all", help="Those that are resolved, too.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Include resolved dead letters.")]
 
 
 @app.command("list")
@@ -54,7 +54,7 @@ def list_(
     all_: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the dead letters in groups by reason and exception, the largest first.
+    """Show dead letters grouped by reason and exception, the largest group first.
 
     Example: [bold]kworker dead list --select since=-2h[/bold]
     """
@@ -80,7 +80,7 @@ def _rows(
     tally: Tally,
     all_: bool,
 ) -> Iterator[tuple[DeadLetter, bool]]:
-    """What is selected, with whether it is resolved; what is hidden is counted."""
+    """Yields selected dead letters, with True for resolved ones; counts those left out."""
     if not all_:
         for letter in unresolved(letters, selection, resolutions, tally):
             yield letter, False
@@ -110,10 +110,10 @@ def _print_list(
 def show(
     position: PositionArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show one dead letter in full: the record, what happened, whether it is resolved.
+    """Show one dead letter in full: the record, its failure, and its resolution if there is one.
 
-    Example: [bold]kworker dead show 3:17[/bold], or by its record's source,
-    [bold]kworker dead show orders:3:9045[/bold] (the last, when there are several)
+    Example: [bold]kworker dead show 3:17[/bold], or by the source of its record,
+    [bold]kworker dead show orders:3:9045[/bold] (the latest, if there are several)
     """
     from kworker.cli.dead.access import access
 
@@ -123,7 +123,9 @@ def show(
         spans = found.dead.spans(selection)
         letters = [each for each in found.dead.letters(spans) if each in selection]
         if not letters:
-            raise KworkerError(f"{found.dead.topic}: no dead letter at {position}")
+            raise KworkerError(
+                f"{found.dead.topic}: no dead letter at {position}; see kworker dead list"
+            )
         letter = max(letters, key=lambda each: each.failed_at)
         resolution = found.dead.resolutions().of(letter.identity)
     others = [str(each.place) for each in letters if each is not letter]
@@ -133,7 +135,7 @@ def show(
     for line in view.lines(letter, found.dead.topic, resolution, now_ms()):
         typer.echo(line)
     if others:
-        typer.echo(f"the same record was a dead letter before, too: {', '.join(others)}")
+        typer.echo(f"earlier dead letters of the same record: {', '.join(others)}")
 
 
 def _full(
@@ -150,19 +152,20 @@ def redrive(
     config: ConfigOption = None,
     select: SelectOption = None,
     to: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Write them there, as they were produced.")
+        str | None,
+        typer.Option(metavar="TOPIC", help="Write the original records to this topic instead."),
     ] = None,
     rate: RateOption = None,
     limit: LimitOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Have dead letters run again, as a first attempt: all, or those that are selected.
+    """Run dead letters again, as a first attempt: the selected ones, or all.
 
     Example: [bold]kworker dead redrive --select reason=exhausted,since=-2h --rate 50/s[/bold]
 
-    Each is resolved in the transaction that requeues it, so the same command again, after
-    Ctrl-C or a crash, goes on where it was, and nothing is redriven twice.
+    Each dead letter is resolved in the transaction that requeues it. After Ctrl-C or a crash,
+    the same command continues where it stopped; nothing is redriven twice.
     """
     from kworker.cli.dead.access import access, target
     from kworker.cli.dead.repair import perform
@@ -182,12 +185,12 @@ def discard(
     config: ConfigOption = None,
     select: SelectOption = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="All that are not resolved.")
+        bool, typer.Option("--everything", help="Discard all unresolved dead letters.")
     ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Resolve dead letters without running them again; they stay in the topic.
+    """Mark dead letters as resolved without running them again; they stay in the topic.
 
     Example: [bold]kworker dead discard --select reason=rejected --dry-run[/bold]
     """
@@ -197,7 +200,7 @@ def discard(
     loaded = toml_file.load(config)
     selection = options.selection(positions, select, now_ms())
     if everything == bool(selection):
-        raise UsageError("say which: positions, --select reason=…, or --everything alone")
+        raise UsageError("dead discard: expected positions, --select CONDITIONS or --everything")
     with access(loaded) as found:
         perform(found, RepairPlan("discarded", selection), as_json=as_json, dry_run=dry_run)
 
@@ -209,13 +212,18 @@ def export(
     select: SelectOption = None,
     all_: AllOption = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file.", show_default="stdout"
+        ),
     ] = None,
 ) -> None:
-    """Write dead letters as JSON lines, one a record; text where it is UTF-8, else base64.
+    """Write dead letters as JSON lines, one for each; bytes that are not UTF-8 as base64.
 
-    Example: [bold]kworker dead export --select key=alice -o dead.jsonl[/bold]; edit key, value
-    or headers; [bold]kworker dead import dead.jsonl[/bold]
+    Example: [bold]kworker dead export --select key=alice -o dead.jsonl[/bold]
+
+    Then edit keys, values or headers in the file, and run them again with
+    [bold]kworker dead import dead.jsonl[/bold]
     """
     from kworker.cli.dead.access import access
 
@@ -237,7 +245,7 @@ def export(
 
 @contextmanager
 def _written(path: Path | None) -> Iterator[IO[bytes]]:
-    """stdout, or a file that is there when it is whole, and that others may not read."""
+    """Opens stdout, or a file that appears only when it is complete, with mode 0600."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -255,18 +263,20 @@ def _written(path: Path | None) -> Iterator[IO[bytes]]:
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As exported, and edited.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file of kworker dead export, edited or not.")
+    ],
     config: ConfigOption = None,
     rate: RateOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Have exported dead letters run again with the key, value and headers that a file gives them.
+    """Run exported dead letters again, with the keys, values and headers of the file.
 
     Example: [bold]kworker dead import dead.jsonl --dry-run[/bold]
 
-    The whole file is checked before anything is written. What was resolved since the export is
-    passed, so the same file again does nothing twice.
+    The whole file is checked before anything is written. Dead letters that are resolved already
+    are passed over, so that importing a file twice runs nothing twice.
     """
     from kworker.cli.dead.access import access
     from kworker.cli.dead.repair import RepairProgress, RepairReport, resolve

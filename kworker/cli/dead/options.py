@@ -1,4 +1,4 @@
-"""What a person types to say which dead letters are meant, and how fast."""
+"""Options that select dead letters and limit the rate of a command."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,36 +11,37 @@ from kworker.core.times import parse_time
 from kworker.dead_letters.letters import DeadLetterPosition, Selection
 from kworker.errors import UsageError
 
-_NEXT = re.compile(r",(?=\w+=)")  # between two conditions, for a key may have commas
+_NEXT = re.compile(r",(?=\w+=)")  # between two conditions; a key may contain commas
 _NAMES = ("reason", "exception", "since", "key")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
 _PLACE_FORMS = "PARTITION:OFFSET of the dead letter, or TOPIC:PARTITION:OFFSET of its source"
 
 PositionsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="POSITION", help=f"As {_PLACE_FORMS}.", show_default=False),
+    typer.Argument(metavar="POSITION", help=f"{_PLACE_FORMS}.", show_default=False),
 ]
-PositionArgument = Annotated[str, typer.Argument(metavar="POSITION", help=f"As {_PLACE_FORMS}.")]
+PositionArgument = Annotated[str, typer.Argument(metavar="POSITION", help=f"{_PLACE_FORMS}.")]
 SelectOption = Annotated[
     list[str] | None,
     typer.Option(
         "--select",
         metavar="CONDITIONS",
-        help="reason=…,exception=…,since=…,key=…; all that are given hold. An exception by its"
-        ' dotted or bare name; since as ISO 8601 (no zone is UTC), "-2h" or epoch ms.',
+        help="Take only dead letters that meet all of reason=…,exception=…,since=…,key=…. An"
+        " exception is a dotted or bare name; since is ISO 8601 (UTC unless it has a zone),"
+        ' "-2h" or epoch milliseconds.',
     ),
 ]
 RateOption = Annotated[
-    str | None, typer.Option(metavar="N/s", help="At most so many records a second.")
+    str | None, typer.Option(metavar="N/s", help="Write at most this many records a second.")
 ]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="At most so many records.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Only say what would be done; nothing is written.")
+    bool, typer.Option("--dry-run", help="Show the dead letters, and write nothing.")
 ]
 
 
 def selection(positions: Iterable[str] | None, select: Iterable[str] | None, now: int) -> Selection:
-    """Raises UsageError."""
+    """The dead letters that the arguments select. Raises UsageError."""
     conditions: dict[str, Any] = {}
     for name, value in _conditions(select or ()):
         if name in conditions:
@@ -86,7 +87,7 @@ def _position(text: str) -> DeadLetterPosition | SourcePosition:
 
 
 def rate(text: str | None) -> float | None:
-    """Records a second. Raises UsageError."""
+    """The rate in records a second; None is no limit. Raises UsageError."""
     if text is None:
         return None
     match = _RATE.fullmatch(text)

@@ -1,4 +1,4 @@
-"""How a command that resolves dead letters runs, and what it says in the end."""
+"""Runs a command that resolves dead letters, and reports its outcome."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +20,11 @@ from kworker.errors import ExitCode
 
 T = TypeVar("T")
 
-_INTERRUPTED = 130  # as a shell says it of a command that Ctrl-C ended
+_INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 
 class RepairProgress:
-    """Lets things pass that are read: shown on a terminal, and ending when a person wants it."""
+    """Passes on items that are read; shows progress on a terminal, and ends early at Ctrl-C."""
 
     def __init__(self, stop: Stop | None = None, shown: view.ReadingProgress | None = None) -> None:
         self._stop = stop or Stop()
@@ -39,31 +39,31 @@ StepsOf = Callable[[Resolutions, RepairProgress], Iterator[RepairStep]]
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a command tells of its end."""
+    """The outcome of a command, printed as text or JSON."""
 
     how: How
     to: Requeue | Elsewhere | None
     tally: Tally
     as_json: bool
-    misses: Callable[[], list[str]] = list  # what was selected and is not there
+    misses: Callable[[], list[str]] = list  # conditions that matched nothing
 
     def done(self, *, interrupted: bool) -> None:
-        """Raises Exit for what is left."""
-        if not interrupted:  # then not all was read
+        """Prints the outcome. Raises Exit when it was interrupted, or left records."""
+        if not interrupted:  # an interrupted command has not read everything
             view.say(self.misses())
         if self.as_json:
             self._print({"interrupted": interrupted})
         else:
             typer.echo(f"{self.tally.done:,} {self.how}{self._target()}{self._before()}")
-            self._tell_left()
+            self._print_left()
         if interrupted:
-            typer.echo("kworker: interrupted: the same command again goes on", err=True)
+            typer.echo("kworker: interrupted; run the same command again to continue", err=True)
             raise typer.Exit(_INTERRUPTED)
         if self.tally.left:
             raise typer.Exit(ExitCode.FAILURE)
 
     def would_be(self, groups: list[DeadLetterGroup]) -> None:
-        """Of a dry run; the tally's `done` is what it would be."""
+        """Prints the outcome of a dry run, whose `done` counts records that would be done."""
         view.say(self.misses())
         if self.as_json:
             self._print({"groups": [view.group_data(group, now_ms()) for group in groups]})
@@ -72,7 +72,7 @@ class RepairReport:
         typer.echo(f"{would}{self._before()}")
         if groups:
             view.print_groups(groups, now_ms(), resolved=False)
-        self._tell_left()
+        self._print_left()
 
     def _target(self) -> str:
         return f" to {self.to.topic}" if self.to else ""
@@ -80,13 +80,13 @@ class RepairReport:
     def _before(self) -> str:
         return f" ({self.tally.before:,} resolved before)" if self.tally.before else ""
 
-    def _tell_left(self) -> None:
+    def _print_left(self) -> None:
         for count, why in (
-            (self.tally.unreadable, "not kworker's: `kworker dead list` has them as foreign"),
-            (self.tally.oversized, "too large for that topic"),
+            (self.tally.unreadable, "not written by kworker (foreign in kworker dead list)"),
+            (self.tally.oversized, "too large for the topic"),
         ):
             if count:
-                typer.echo(f"kworker: {count:,} left, {why}", err=True)
+                typer.echo(f"kworker: {count:,} left: {why}", err=True)
 
     def _print(self, more: dict[str, object]) -> None:
         to = self.to and self.to.topic
@@ -94,7 +94,7 @@ class RepairReport:
 
 
 def perform(found: Access, work: RepairPlan, *, as_json: bool, dry_run: bool) -> None:
-    """Does it with the dead letters that are chosen, and tells. Raises as `resolve`, and Exit."""
+    """Carries out a plan on the chosen dead letters, and reports. Raises as `resolve`, and Exit."""
     misses = partial(found.dead.met.misses, work.selection)
     report = RepairReport(work.how, work.to, Tally(), as_json, misses)
     spans = found.dead.spans(work.selection)
@@ -115,7 +115,7 @@ def perform(found: Access, work: RepairPlan, *, as_json: bool, dry_run: bool) ->
 def resolve(
     found: Access, report: RepairReport, pace: RateLimit, total: int, steps_of: StepsOf
 ) -> None:
-    """Takes the steps, of about `total` records to read, and reports.
+    """Takes the steps while about `total` records are read, and reports.
 
     Raises AlreadyRunning, Unreachable, and Exit.
     """

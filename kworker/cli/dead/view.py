@@ -1,4 +1,4 @@
-"""Dead letters for a person: the table of groups, one in full, and how a long reading goes on."""
+"""Dead letters on a terminal: the table of groups, one in full, the progress of a long read."""
 
 import json
 import sys
@@ -22,13 +22,13 @@ _MESSAGE_SHOWN = 60  # characters, in the table
 
 
 def say(notes: Iterable[str]) -> None:
-    """Beside the result, for a person."""
+    """Prints remarks to stderr, beside the result on stdout."""
     for note in notes:
         print(f"kworker: {printable(note)}", file=sys.stderr)
 
 
 def print_groups(groups: Sequence[DeadLetterGroup], now: int, *, resolved: bool) -> None:
-    """`resolved`: how many of them are, too."""
+    """Prints a table of groups; with `resolved`, also how many of each are resolved."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -36,7 +36,7 @@ def print_groups(groups: Sequence[DeadLetterGroup], now: int, *, resolved: bool)
     table = Table(
         *(Column(name, justify="right", no_wrap=True) for name in numbers),
         *(Column(name, no_wrap=True) for name in ("oldest", "newest", "e.g.", "reason")),
-        # These two make room for the others.
+        # These two are folded to make room for the others.
         Column("exception", overflow="fold"),
         Column("message", overflow="fold"),
         box=None,
@@ -72,7 +72,7 @@ def group_data(group: DeadLetterGroup, now: int) -> dict[str, Any]:
 
 
 def lines(letter: DeadLetter, topic: str, resolution: Resolution | None, now: int) -> Iterator[str]:
-    """One dead letter in full; fit for a terminal, whatever it holds."""
+    """Yields the lines that show one dead letter in full; printable, whatever it holds."""
     yield _line("position", f"{letter.place} of {topic}")
     if source := letter.source:
         written = f", written {iso(source.timestamp)}"
@@ -95,7 +95,7 @@ _SHOWN_APART = frozenset({names.SOURCE, names.FAILED_AT, names.STACKTRACE})
 
 
 def _line(name: str, value: str, *, apart: bool = False) -> str:
-    """`apart`: below its name, as what has lines of its own."""
+    """A name and its value; with `apart` the value begins on a line of its own."""
     shown = printable(value)
     return f"{name}\n{shown}" if apart else f"{name:<{_WIDTH}}{shown}".rstrip()
 
@@ -108,7 +108,7 @@ def _resolution(resolution: Resolution | None, now: int) -> str:
 
 
 def content(value: bytes | None, *, pretty: bool = False) -> str:
-    """Text, or hex where it is none; null is told from the empty."""
+    """Text, or hex if it is not text; null differs from empty."""
     if value is None:
         return "null"
     text = _text(value)
@@ -126,7 +126,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _pretty(text: str) -> str:
-    """JSON over several lines, unless that would change what it says."""
+    """JSON over several lines, unless that would change its meaning."""
     try:
         data = json.loads(text, parse_float=_exact, object_pairs_hook=_unrepeated)
         return json.dumps(data, indent=2, ensure_ascii=False)
@@ -144,12 +144,12 @@ def _exact(number: str) -> float:
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
 def printable(text: str) -> str:
-    """Without what would command the terminal."""
+    """The text with control characters escaped."""
     shown = (
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
     )
@@ -157,7 +157,7 @@ def printable(text: str) -> str:
 
 
 class ReadingProgress:
-    """Shows on a terminal how far a reading is, and how many were done; without one, nothing."""
+    """Shows on a terminal how much was read and done; prints nothing elsewhere."""
 
     def __init__(self, progress: "Progress | None" = None, total: int = 0) -> None:
         self._progress = progress
@@ -165,21 +165,21 @@ class ReadingProgress:
             self._task = progress.add_task("", total=total, done="0")
 
     def of(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, counted as they pass."""
+        """Yields the items, and counts them."""
         for item in items:
             if self._progress:
                 self._progress.advance(self._task)
             yield item
 
     def done(self, count: int) -> None:
-        """So many until now."""
+        """Shows the number done so far."""
         if self._progress:
             self._progress.update(self._task, done=f"{count:,}")
 
 
 @contextmanager
 def reading(total: int, what: str = "") -> Iterator[ReadingProgress]:
-    """Of about `total` records; `what` is done, in one word, with those that are found."""
+    """Opens the progress of reading about `total` records; `what` names the act, as `redriven`."""
     if not sys.stderr.isatty():
         yield ReadingProgress()
         return

@@ -1,4 +1,4 @@
-"""What the commands that change tables need first: the section, a table, the job's lease."""
+"""Access for the commands that change tables: the section, a table, the job's lease."""
 
 import time
 from collections.abc import Iterator
@@ -8,22 +8,22 @@ from kworker.config.model import Config, SparkSettings, TableSettings
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.spark.lease import Lease, LeaseHolder
 
-LOOK_S = 0.5
+POLL_S = 0.5
 GONE_S = 2.0
 
 
 def configured(config: Config) -> SparkSettings:
-    """The section. Raises ConfigError."""
+    """The `[spark]` section. Raises ConfigError without one."""
     if config.spark is None:
         raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
     return config.spark
 
 
 def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
-    """The table that is named, or the only one there is. Raises UsageError."""
+    """The named table, or the only one. Raises UsageError."""
     names = [table.name for table in spark.tables]
     if name is None and len(names) > 1:
-        raise UsageError(f"--table: say which one: {', '.join(names)}")
+        raise UsageError(f"--table: missing; expected one of {', '.join(names)}")
     for table in spark.tables:
         if name in (None, table.name):
             return table
@@ -32,9 +32,10 @@ def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
 
 @contextmanager
 def held(config: Config) -> Iterator[Lease]:
-    """Keeps the job of this folder away meanwhile. Raises AlreadyRunning, naming who has the lease.
+    """Holds the lease of this folder's checkpoints, so that no job starts meanwhile.
 
-    Or naming jobs elsewhere, which nothing keeps away: they are seen where they are.
+    Raises AlreadyRunning naming the holder of the lease, or the jobs of this service on other
+    hosts, which the lease does not keep away.
     """
     spark = configured(config)
     lease = Lease(spark.checkpoints)
@@ -52,8 +53,8 @@ def held(config: Config) -> Iterator[Lease]:
 
 
 def _refuse_elsewhere(config: Config) -> None:
-    """Waits for those that ended without leaving: Kafka takes them for members a while longer."""
-    # Imported by what needs a broker only.
+    """Raises AlreadyRunning for jobs on other hosts. Waits until killed ones leave the group."""
+    # Imported only where a broker is needed.
     from kworker.clients import roster
     from kworker.config.client_properties import admin_properties, leader_properties
 
@@ -63,21 +64,25 @@ def _refuse_elsewhere(config: Config) -> None:
     while True:
         jobs = roster.members(admin_properties(config), group)
         if jobs is None:
-            raise KworkerError("Kafka does not tell whether a Spark job runs on another host")
+            raise KworkerError(
+                "Kafka does not answer whether a Spark job runs on another host; try again"
+            )
         if not jobs:
             return
         if time.monotonic() >= deadline:
-            who = ", ".join(sorted(jobs))
+            members = ", ".join(sorted(jobs))
             raise AlreadyRunning(
-                f"a Spark job runs elsewhere, as {who} of group {group}: stop it first"
+                f"a Spark job runs elsewhere, as {members} of group {group}: stop it first"
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _held_by(holder: LeaseHolder | None) -> str:
     if holder is not None and holder.gone:
-        return f"{holder} has the checkpoints until it ends: wait a moment, or kill it if it hangs"
+        return (
+            f"{holder} holds the checkpoints until it ends: wait a moment, or kill it if it hangs"
+        )
     return (
-        f"the Spark job runs as {holder or 'another process'}: stop it first (kworker stop; or"
-        ' spark.run = "elsewhere" and kworker reload, and the workers go on)'
+        f"the Spark job runs as {holder or 'another process'}: stop it first (kworker stop; or, to"
+        ' keep the workers running, spark.run = "elsewhere" and kworker reload)'
     )

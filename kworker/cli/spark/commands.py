@@ -1,4 +1,4 @@
-"""`kworker spark`: the job in the foreground, how far its tables are, and their repair."""
+"""`kworker spark`: runs the job in the foreground, shows its progress, and repairs tables."""
 
 import json
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from kworker.errors import NotRunning
 from kworker.spark.progress import read_progress
 
 app = typer.Typer(
-    help="The Spark job, which lands results in tables.",
+    help="Run the Spark job that writes results to tables; show and repair the tables.",
     no_args_is_help=True,
 )
 
@@ -23,37 +23,39 @@ app = typer.Typer(
 def run(
     config: ConfigOption = None,
     once: Annotated[
-        bool, typer.Option("--once", help="End when the tables hold all that is there now.")
+        bool, typer.Option("--once", help="End when all results that exist now are in the tables.")
     ] = False,
 ) -> None:
-    """Run the job here, until TERM or INT."""
-    from kworker.spark import process  # other commands need no pyspark
+    """Run the job in the foreground, until SIGTERM or Ctrl-C."""
+    from kworker.spark import process  # imported only here: other commands need no pyspark
 
-    # The same process from here on: signals and the exit code are the job's.
+    # The job takes over this process: it handles signals and sets the exit code.
     process.run(config, once=once)
 
 
 @app.command()
 def reset(
     where: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help=f"Where to: {reset_table.WHERE}.")
+        str, typer.Option("--from", metavar="WHERE", help=f"Begin at: {reset_table.WHERE}.")
     ],
     config: ConfigOption = None,
     table: Annotated[
-        str | None, typer.Option(help="Which table; may be left out if there is one only.")
+        str | None, typer.Option(help="Reset this table; not needed if there is only one.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the new positions, and write nothing.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Begin a table's checkpoint anew, when it is damaged or the table shall be filled again.
+    """Replace a table's checkpoint, when it is damaged or the table is to be filled again.
 
     Example: [bold]kworker spark reset --table orders --from committed --dry-run[/bold]
 
     The job must be stopped. The old checkpoint is kept beside the new one, under a name with the
-    date. A table that appends, without dedupe, gets the results that it reads again twice: what
-    that will be is said. An offset that a partition does not hold becomes the nearest that it does.
-    Checkpoints in an object store or HDFS are reached by a Spark of its own, some seconds more.
-    Where each host has checkpoints of its own, reset on the host whose job starts next.
+    date. A table in mode append without dedupe gets twice every result that is read again; the
+    command says how many. An offset that a partition does not hold becomes the nearest one that
+    it does. For checkpoints in an object store or HDFS the command starts a Spark, which takes
+    some seconds. If each host has its own checkpoints, reset on the host whose job starts next.
     """
     loaded = toml_file.load(config)
     with reset_table.begin(loaded, table) as begin:
@@ -63,17 +65,16 @@ def reset(
 @app.command()
 def compact(
     config: ConfigOption = None,
-    table: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    table: Annotated[str | None, typer.Option(help="Compact only this table.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make few large files of the many small ones that batches leave, in a Spark of its own.
+    """Replace the many small files that batches write with a few large ones (Delta, Iceberg).
 
     Example: [bold]kworker spark compact --table orders[/bold]
 
-    The job must be stopped, and one that starts meanwhile waits; but for tables that are only
-    appended to, and in a catalog, or where two commits at once exclude each other (HDFS, ABFS,
-    GCS). Delta and Iceberg only. The old files stay, for readers and for time travel, until you
-    vacuum them.
+    The job must be stopped; a job that starts meanwhile waits. It may run if the table is only
+    appended to, and is in a catalog or on storage where two commits exclude each other (HDFS,
+    ABFS, GCS). Old files stay, for readers and for time travel, until you vacuum them.
     """
     compact_table.perform(toml_file.load(config), table, as_json=as_json)
 
@@ -83,23 +84,25 @@ def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell the state of the job and of each table, as it wrote it last."""
+    """Show the state of the job and of each table, as the job last reported it."""
     settings = toml_file.load(config)
-    told = read_progress(settings.state_dir)
-    if told is None:
-        raise NotRunning(f"the Spark job of {settings.name} has not run yet: kworker spark run")
+    progress = read_progress(settings.state_dir)
+    if progress is None:
+        raise NotRunning(
+            f"the Spark job of {settings.name} has not run yet; start it with: kworker spark run"
+        )
     if as_json:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(progress, indent=1))
     else:
-        _show(told)
+        _show(progress)
 
 
-def _show(told: dict[str, Any]) -> None:
-    reason = f": {told['reason']}" if told["reason"] else ""
-    typer.echo(f"{told['state']} (process {told['pid']}){reason}")
+def _show(progress: dict[str, Any]) -> None:
+    reason = f": {progress['reason']}" if progress["reason"] else ""
+    typer.echo(f"{progress['state']} (process {progress['pid']}){reason}")
     counted = ("batch", "rows", "rescued", "aside", "behind")
     shown = Table("table", "state", *counted, "reason", box=None)
-    for table in told["tables"]:
+    for table in progress["tables"]:
         numbers = [table.get(name) for name in counted]
         texts = ["" if number is None else f"{number:,}" for number in numbers]
         shown.add_row(table["name"], table["state"], *texts, table["reason"])

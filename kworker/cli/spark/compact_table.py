@@ -1,4 +1,4 @@
-"""`kworker spark compact`: the many small files that batches leave become few."""
+"""`kworker spark compact`: replaces the many small files that batches write with a few."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def perform(config: Config, name: str | None, *, as_json: bool) -> None:
-    """All tables, or the named one. Raises UsageError, AlreadyRunning and KworkerError."""
+    """Compacts all tables, or the named one. Raises UsageError, AlreadyRunning and KworkerError."""
     spark = configured(config)
     wanted = spark.tables if name is None else [chosen(spark, name)]
     with ExitStack() as stack:
@@ -32,13 +32,13 @@ def perform(config: Config, name: str | None, *, as_json: bool) -> None:
         todo = {table.name for table in wanted} - set(refusals)
         if busy and not todo:
             raise AlreadyRunning(busy)
-        _tell(_done(config, todo, lease), refusals, as_json=as_json)
+        _print(_done(config, todo, lease), refusals, as_json=as_json)
 
 
 def _lease(
     config: Config, tables: Sequence[TableSettings], stack: ExitStack
 ) -> tuple[Lease | None, str]:
-    """Taken where a table takes one writer, so that no job begins meanwhile; or who has it."""
+    """The lease, taken if a table allows one writer only; or the message that names its holder."""
     if any(map(takes_one_writer, tables)):
         try:
             return stack.enter_context(held(config)), ""
@@ -48,16 +48,16 @@ def _lease(
 
 
 def _refusals(tables: Sequence[TableSettings], busy: str) -> dict[str, KworkerError]:
-    """By table."""
+    """The reason, by table, why it cannot be compacted."""
     from kworker.spark.compaction import refusal
 
     found = {t.name: KworkerError(f"table {t.name}: {refusal(t)}") for t in tables if refusal(t)}
     taken = [table.name for table in tables if busy and takes_one_writer(table)]
-    return {t: AlreadyRunning(f"table {t} takes one writer: {busy}") for t in taken} | found
+    return {t: AlreadyRunning(f"table {t} allows one writer only: {busy}") for t in taken} | found
 
 
 def _done(config: Config, todo: Collection[str], lease: Lease | None) -> "list[Compacted]":
-    # Spark takes a second to import, which the other verbs need not wait for.
+    # Spark takes a second to import; other verbs must not wait for it.
     from kworker.spark.compaction import compact
 
     if not todo:
@@ -68,14 +68,14 @@ def _done(config: Config, todo: Collection[str], lease: Lease | None) -> "list[C
 
 @contextmanager
 def _shown() -> "Iterator[Status]":
-    """What it is at, on a terminal; nothing elsewhere."""
+    """Opens a line on a terminal that shows the current step; prints nothing elsewhere."""
     from rich.console import Console
 
-    with Console(stderr=True).status("Spark starts") as status:
+    with Console(stderr=True).status("starting Spark") as status:
         yield status
 
 
-def _tell(
+def _print(
     done: "Sequence[Compacted]", refusals: Mapping[str, KworkerError], *, as_json: bool
 ) -> None:
     if as_json:

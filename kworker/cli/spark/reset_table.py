@@ -1,4 +1,4 @@
-"""`kworker spark reset`: a table's checkpoint begins anew, where a person says."""
+"""`kworker spark reset`: replaces a table's checkpoint with one at the positions given."""
 
 import json
 import re
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20.0
 COMMITTED = "committed"
-WHERE = f"{COMMITTED} (where the table stands), {GOALS}, or offsets such as 0:1200,1:900"
+WHERE = f"{COMMITTED} (where the table ends), PARTITION:OFFSET,… such as 0:1200,1:900, {GOALS}"
 _OFFSETS = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReset:
-    """A table's checkpoint that shall begin anew, and who can tell of its topic."""
+    """The replacement of one table's checkpoint."""
 
     config: Config
     table: TableSettings
@@ -52,7 +52,7 @@ class CheckpointReset:
     admin: "Admin"
 
     def perform(self, where: str, *, dry_run: bool, as_json: bool) -> None:
-        """Raises UsageError, AlreadyRunning and KworkerError."""
+        """Resets, or with `dry_run` shows it. Raises UsageError, AlreadyRunning, KworkerError."""
         tell = _print_json if as_json else _print
         if dry_run:
             tell(self._reset(where), None, dry_run=True)
@@ -64,21 +64,24 @@ class CheckpointReset:
     def _reset(self, where: str) -> Reset:
         if not self.admin.topics([self._topic]):
             raise ConfigError(
-                f"{self._topic} does not exist: kworker topics create --config {self.config.file}"
+                f"missing on the brokers: {self._topic}; create with: kworker topics create"
+                f" --config {self.config.file}"
             )
         left, rows = self._left()
-        return Reset(self.table, self._moves(where, rows), left, fresh=not _there(self.table))
+        return Reset(
+            self.table, self._moves(where, rows), left, fresh=not _may_hold_rows(self.table)
+        )
 
     def _left(self) -> tuple[CheckpointSurvey, list[GroupPosition]]:
-        """What the checkpoint still tells, and where the table stands.
+        """The contents of the old checkpoint, and the position of the table in each partition.
 
-        Of a topic that was deleted and made again, nobody knows: what is told is of the other.
+        Nothing, if the checkpoint belongs to a former topic of this name.
         """
         folder = in_force(self.folder)
         if self._is_of_another_topic(folder):
-            return CheckpointSurvey({}, {}), self._standings({}, {})
+            return CheckpointSurvey({}, {}), self._positions({}, {})
         left = survey(folder, self._topic)
-        return left, self._standings(left.settled, self._told())
+        return left, self._positions(left.settled, self._committed())
 
     def _is_of_another_topic(self, folder: Folder) -> bool:
         with suppress(Damaged):
@@ -98,18 +101,18 @@ class CheckpointReset:
         count = self.admin.topics([self._topic])[self._topic].partitions
         return [(self._topic, number) for number in range(count)]
 
-    def _told(self) -> Positions:
-        """What the table's group says."""
+    def _committed(self) -> Positions:
+        """The positions committed to the table's group."""
         held = self.admin.group_offsets(self._group, self._partitions())
         return {part: committed.position for (_, part), committed in held.items()}
 
-    def _standings(self, settled: Positions, told: Positions) -> list[GroupPosition]:
-        """As the checkpoint says, or the group, whichever knows more."""
+    def _positions(self, settled: Positions, committed: Positions) -> list[GroupPosition]:
+        """The position of each partition: by the checkpoint or the group, whichever is further."""
         at = self._partitions()
         low = self.admin.list_offsets(at, "earliest")
         high = self.admin.list_offsets(at, "latest", committed=True)
-        stands = {each: _further(told.get(each[1]), settled.get(each[1])) for each in at}
-        return [GroupPosition(*each, stands[each], low[each], high[each]) for each in at]
+        reached = {each: _further(committed.get(each[1]), settled.get(each[1])) for each in at}
+        return [GroupPosition(*each, reached[each], low[each], high[each]) for each in at]
 
     def _moves(self, where: str, rows: list[GroupPosition]) -> list[Move]:
         if where == COMMITTED:
@@ -125,24 +128,24 @@ class CheckpointReset:
             raise UsageError(f'--from: expected {WHERE}, got "{where}"') from None
 
     def _begin(self, found: Reset, where: str) -> Folder | None:
-        """Where the old checkpoint is now. Cut off or refused, it leaves none half begun."""
+        """Puts the new checkpoint in place; returns where the old one is kept. All or nothing."""
         topic_id = self.admin.topic_id(self._topic)
-        # Where the table stands, it tells the job better than its group does.
+        # At the end of the table, the table itself tells the job more exactly than its group does.
         at_ms = 0 if where == COMMITTED else now_ms()
         note = Note(self._topic, topic_id, is_merged(self.table), found.start, at_ms)
         at = {(self._topic, part): offset for part, offset in found.start.items()}
         try:
             draw_up(self.folder, note)
-            # Before the exchange: a job that finds the group alone moved back goes on as
-            # before, and one that finds it moved on refuses to start.
+            # Before the exchange: if only this step happens, a job continues from its checkpoint
+            # when the group was moved back, and refuses to start when it was moved forward.
             self.admin.set_group_offsets(self._group, at)
             return put_in_place(self.folder, now_ms())
         except OSError as error:
             raise KworkerError(f"{self.folder}: {error}") from error
 
 
-def _further(told: int | None, settled: int | None) -> int | None:
-    return max((at for at in (told, settled) if at is not None), default=None)
+def _further(committed: int | None, settled: int | None) -> int | None:
+    return max((at for at in (committed, settled) if at is not None), default=None)
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -150,8 +153,8 @@ def _pair(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _there(table: TableSettings) -> bool:
-    """Whether the table may hold rows; one in a catalog or far away is taken to."""
+def _may_hold_rows(table: TableSettings) -> bool:
+    """Returns True if the table may hold rows: one in a catalog or object store always may."""
     place = local_folder(table.path) if table.path else None
     if place is None or not place.is_dir():
         return place is None
@@ -160,28 +163,28 @@ def _there(table: TableSettings) -> bool:
 
 @contextmanager
 def begin(config: Config, name: str | None) -> Iterator[CheckpointReset]:
-    """Connects to no broker yet. Raises UsageError and KworkerError for what cannot be reset."""
-    # Imported by what needs a broker only: `kworker --help` does not.
+    """Opens the reset of a table; connects to no broker yet. Raises UsageError, KworkerError."""
+    # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin
 
     spark = configured(config)
     table = chosen(spark, name)
-    with _opened(config, f"{spark.checkpoints.rstrip('/')}/{table.name}") as folder:
+    with _folder(config, f"{spark.checkpoints.rstrip('/')}/{table.name}") as folder:
         admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
         yield CheckpointReset(config, table, folder, admin)
 
 
 @contextmanager
-def _opened(config: Config, place: str) -> Iterator[Folder]:
-    """The folder of a checkpoint; what is not local needs a Spark meanwhile."""
+def _folder(config: Config, place: str) -> Iterator[Folder]:
+    """Opens the folder of a checkpoint; one that is not local needs a Spark."""
     local = local_folder(place)
     if local is not None:
         yield LocalFolder(local)
         return
-    # Spark takes a second to import, which a local folder need not wait for.
+    # Spark takes a second to import; a local folder must not wait for it.
     from kworker.spark.hadoop import opened
 
-    typer.echo(f"kworker: Spark starts to reach {place}, which takes some seconds", err=True)
+    typer.echo(f"kworker: starting Spark to reach {place}; this takes some seconds", err=True)
     with opened(config, place) as folder:
         yield folder
 
@@ -195,7 +198,7 @@ def _print(found: Reset, aside: Folder | None, *, dry_run: bool) -> None:
 
 
 def _print_json(found: Reset, aside: Folder | None, *, dry_run: bool) -> None:
-    told = {
+    document = {
         "table": found.table.name,
         "dry_run": dry_run,
         "again": found.again,
@@ -204,4 +207,4 @@ def _print_json(found: Reset, aside: Folder | None, *, dry_run: bool) -> None:
         "aside": aside and str(aside),
         "partitions": [as_data(move) for move in found.moves],
     }
-    typer.echo(json.dumps(told, indent=2))
+    typer.echo(json.dumps(document, indent=2))

@@ -56,7 +56,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
         return told.pop(0) if len(told) > 1 else next(iter(told), frozenset())
 
     monkeypatch.setattr(roster, "members", members)
-    monkeypatch.setattr(access, "LOOK_S", 0.01)
+    monkeypatch.setattr(access, "POLL_S", 0.01)
     return told
 
 
@@ -73,7 +73,7 @@ def test_a_reset_is_of_one_table_that_is_there(
     """A guess would begin the wrong one anew."""
     where = ("--from", "committed")
     told = said(file, capsys, ExitCode.USAGE, "reset", *where)
-    assert told == "kworker: --table: say which one: orders, merged, whole, files\n"
+    assert told == "kworker: --table: missing; expected one of orders, merged, whole, files\n"
     told = said(file, capsys, ExitCode.USAGE, "reset", *where, "--table", "order")
     assert told == "kworker: --table order: expected one of orders, merged, whole, files\n"
 
@@ -192,7 +192,7 @@ def test_a_reset_of_distant_checkpoints_says_what_it_waits_for(
     file.write_text(file.read_text().replace('"data/c"', '"s3a://bucket/c"'))
     told = said(file, capsys, ExitCode.CONFIG, "reset", "--from", "earliest", "--table", "orders")
     assert told.splitlines() == [
-        "kworker: Spark starts to reach s3a://bucket/c/orders, which takes some seconds",
+        "kworker: starting Spark to reach s3a://bucket/c/orders; this takes some seconds",
         f"kworker: JAVA_HOME is {file.parent}, which has no bin/java: correct or unset it",
     ]
 
@@ -222,7 +222,9 @@ def test_a_table_that_cannot_be_compacted_says_why(
     assert lease.take()
     for table in ("orders", "merged"):
         told = said(file, capsys, ExitCode.ALREADY_RUNNING, *compact, table)
-        assert told.startswith(f"kworker: table {table} takes one writer: the Spark job runs as ")
+        assert told.startswith(
+            f"kworker: table {table} allows one writer only: the Spark job runs as "
+        )
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_a_job_on_another_host_is_seen(
     """Its checkpoints are its own, and the table is not; one that was killed is gone by itself."""
     reset = ("reset", "--from", "committed", "--table", "orders")
     jobs[:] = [None]
-    assert "Kafka does not tell" in said(file, capsys, ExitCode.FAILURE, *reset)
+    assert "Kafka does not answer whether" in said(file, capsys, ExitCode.FAILURE, *reset)
     jobs[:] = [frozenset({"orders-web2-spark.1"})]
     monkeypatch.setattr(access, "GONE_S", -10.0)
     told = said(file, capsys, ExitCode.ALREADY_RUNNING, *reset)
