@@ -1,0 +1,99 @@
+"""Rules over `[kafka]`: properties that kworker owns, or that exclude each other. Pure."""
+
+from collections.abc import Iterator
+
+from kworker.config.client_properties import speaks_new_protocol, transactional
+from kworker.config.keys import Key
+from kworker.config.model import Settings
+from kworker.config.validation import Problem
+from kworker.core.duration import format_duration
+
+_OWNED = {
+    "group.id": "set name instead",
+    "group.instance.id": "set instance and workers.membership instead",
+    "enable.auto.commit": "set delivery.commit_interval instead",
+    "auto.commit.interval.ms": "set delivery.commit_interval instead",
+    "enable.auto.offset.store": "set delivery.commit_interval instead",
+    "auto.offset.reset": "set source.start instead",
+    "transactional.id": "set delivery.guarantee instead",
+    "isolation.level": "it is always read_committed",
+    "enable.partition.eof": "it is always true, since the ledger needs it",
+    "delivery.report.only.error": "it is always true",
+    "partition.assignment.strategy": "it is always range, which spreads each topic",
+    "group.remote.assignor": "it is always range, which spreads each topic",
+    "topic.blacklist": "set source.topics instead",
+    "on_delivery": "a callback cannot be configured",
+    "on_commit": "a callback cannot be configured",
+}
+_BROKER_DECIDES = ("session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type")
+
+
+def properties(config: Settings) -> Iterator[Problem]:
+    """What kworker owns is refused, with the key to use instead."""
+    kafka = config.kafka
+    if not str(kafka.common.get("bootstrap.servers", "")).strip():
+        yield Problem(
+            ("kafka", "bootstrap.servers"), 'missing; give "bootstrap.servers" = "host:9092"'
+        )
+    for at, table in _property_tables(config):
+        for name, value in table.items():
+            if reason := _owned(name):
+                yield Problem((*at, name), f"kworker owns this property: {reason}")
+            elif name in ("acks", "request.required.acks") and str(value) == "0":
+                text = "0 would lose what no broker took; expected all, or leave it out"
+                yield Problem((*at, name), text)
+
+
+def _owned(name: str) -> str:
+    if name.endswith("_cb"):
+        return "a callback cannot be configured"
+    return _OWNED.get(name, "")
+
+
+def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | int | float | bool]]]:
+    yield ("kafka",), config.kafka.common
+    yield ("kafka", "consumer"), config.kafka.consumer
+    yield ("kafka", "producer"), config.kafka.producer
+
+
+def group_protocol(config: Settings) -> Iterator[Problem]:
+    """KIP-848 knows no static newcomers (they die of a fatal error) and sets its own times."""
+    tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
+    for at, table in tables:
+        protocol = table.get("group.protocol", "classic")
+        if str(protocol).lower() not in ("classic", "consumer"):
+            text = f'expected "classic" or "consumer", got "{protocol}"'
+            yield Problem((*at, "group.protocol"), text)
+    if not speaks_new_protocol(config):
+        return
+    if config.workers.membership == "static":
+        yield Problem(
+            ("workers", "membership"),
+            'group.protocol = "consumer" has no static members; set membership = "dynamic"',
+        )
+    for at, table in tables:
+        for name in _BROKER_DECIDES:
+            if name in table:
+                text = (
+                    'not with group.protocol = "consumer", where the broker decides; leave it out'
+                )
+                yield Problem((*at, name), text)
+
+
+def transactions(config: Settings) -> Iterator[Problem]:
+    """One is open for the whole interval, and Kafka takes whoever has it for dead in the end."""
+    if config.delivery.guarantee != "exactly-once":
+        return
+    own = {**config.kafka.common, **config.kafka.producer}
+    try:
+        limit_ms = int(transactional(own)["transaction.timeout.ms"])
+    except ValueError:
+        return  # the client will tell
+    if 2 * config.delivery.commit_interval > limit_ms / 1000:
+        yield Problem(
+            ("delivery", "commit_interval"),
+            f"{format_duration(config.delivery.commit_interval)} is more than half of"
+            f" transaction.timeout.ms, {format_duration(limit_ms / 1000)}, after which Kafka aborts"
+            " the transaction that it is for",
+            (("delivery", "guarantee"), ("kafka",)),
+        )
