@@ -1,7 +1,7 @@
 """Environment variables that override the file: `KWORKER_WORKERS__THREADS=32`.
 
-Not by pydantic-settings, which stops at the first value that is no JSON, overlooks names that
-stand for no key, and knows no dotted properties.
+pydantic-settings stops at the first value that is not JSON, ignores names of unknown keys, and has
+no dotted properties.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, get_origin
 from kworker.config.keys import KAFKA_TABLES, Key, all_keys, is_table, nearest, takes
 
 PREFIX = "KWORKER_"
-# Not keys of the file: where it is, where fetched archives go, where a test build crashes, and
-# which supervisor the Spark job belongs to.
+# Variables that are no keys of the file: its path, the cache of fetched archives, the crash point
+# of a test, and the supervisor of the Spark job.
 NOT_KEYS = frozenset(
     {"KWORKER_CONFIG", "KWORKER_CACHE", "KWORKER_CRASHPOINT", "KWORKER_PARENT_PID"}
 )
-# What Kubernetes gives each container for each Service of its namespace, here for one whose name
-# is or begins with "kworker": no key has such a name, since one in a section has two underscores.
+# Kubernetes sets these in each container for each Service of its namespace, here for one whose
+# name begins with "kworker". They match no key: a key in a section has two underscores.
 _OF_KUBERNETES = re.compile(
     r"KWORKER(_[A-Z0-9]+)*"
     r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9]+)*|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -26,7 +26,7 @@ _OF_KUBERNETES = re.compile(
 
 
 class Override(NamedTuple):
-    """One variable, understood."""
+    """A variable that names a key, and its value."""
 
     variable: str
     key: Key
@@ -34,19 +34,19 @@ class Override(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """One variable that stands for no key, and why."""
+    """A variable that cannot be used, and the reason."""
 
     variable: str
     text: str
 
 
 def overrides(environ: Mapping[str, str]) -> Iterator[Override | Unknown]:
-    """What the environment says, whole tables before what is in them."""
-    ours = [name for name in environ if name.startswith(PREFIX) and not _is_others(name)]
+    """Yields every KWORKER_ variable, whole tables before the keys in them."""
+    ours = [name for name in environ if name.startswith(PREFIX) and not _is_foreign(name)]
     for variable in sorted(ours, key=lambda name: (name.count("__"), name)):
         key = _key(variable)
         if whole := _given_as_one(key):
-            text = f"give the whole of {'.'.join(whole)} as JSON in {_variable(whole)}"
+            text = f"expected all of {'.'.join(whole)} as JSON in {_variable(whole)}"
             yield Unknown(variable, text)
         elif takes(key) is None:
             known = (_variable(known) for known in all_keys() if 0 not in known)
@@ -55,12 +55,12 @@ def overrides(environ: Mapping[str, str]) -> Iterator[Override | Unknown]:
             yield Override(variable, key, _value(environ[variable], takes(key)))
 
 
-def _is_others(variable: str) -> bool:
+def _is_foreign(variable: str) -> bool:
     return variable in NOT_KEYS or _OF_KUBERNETES.fullmatch(variable) is not None
 
 
 def _key(variable: str) -> tuple[str, ...]:
-    """The key that `variable` stands for; in Kafka's tables `_` stands for a dot."""
+    """The key that `variable` names; in Kafka's tables `_` means a dot."""
     parts = tuple(variable.removeprefix(PREFIX).lower().split("__"))
     for table in KAFKA_TABLES:
         inside = parts[len(table) :]
@@ -73,7 +73,7 @@ def _key(variable: str) -> tuple[str, ...]:
 
 
 def _given_as_one(key: tuple[str, ...]) -> tuple[str, ...]:
-    """The list or table around `key` whose items have no variables: case would be lost."""
+    """The list or table around `key` that one variable gives whole: names would lose their case."""
     for end in range(1, len(key)):
         around = key[:end]
         if around not in KAFKA_TABLES and get_origin(takes(around)) in (dict, list):
@@ -86,11 +86,11 @@ def _variable(key: Key) -> str:
 
 
 def _value(text: str, annotation: Any) -> Any:
-    """`text` as the key wants it: JSON for numbers, lists and tables, else as it is."""
+    """The value of `text`: parsed as JSON for numbers, lists and tables, else unchanged."""
     wants_json = is_table(annotation) or get_origin(annotation) is list or annotation in (int, bool)
     if not wants_json:
         return text
     try:
         return json.loads(text)
     except ValueError:
-        return text  # told with the key, as any wrong value
+        return text  # validation reports it at its key

@@ -17,10 +17,10 @@ _OWNED = {
     "auto.offset.reset": "set source.start instead",
     "transactional.id": "set delivery.guarantee instead",
     "isolation.level": "it is always read_committed",
-    "enable.partition.eof": "it is always true, since the ledger needs it",
+    "enable.partition.eof": "it is always true, which kworker needs",
     "delivery.report.only.error": "it is always true",
-    "partition.assignment.strategy": "it is always range, which spreads each topic",
-    "group.remote.assignor": "it is always range, which spreads each topic",
+    "partition.assignment.strategy": "it is always range, which spreads each topic over workers",
+    "group.remote.assignor": "it is always range, which spreads each topic over workers",
     "topic.blacklist": "set source.topics instead",
     "on_delivery": "a callback cannot be configured",
     "on_commit": "a callback cannot be configured",
@@ -29,7 +29,7 @@ _BROKER_DECIDES = ("session.timeout.ms", "heartbeat.interval.ms", "group.protoco
 
 
 def properties(config: Settings) -> Iterator[Problem]:
-    """What kworker owns is refused, with the key to use instead."""
+    """The brokers are given, and no property is one that kworker sets itself."""
     kafka = config.kafka
     if not str(kafka.common.get("bootstrap.servers", "")).strip():
         yield Problem(
@@ -38,9 +38,9 @@ def properties(config: Settings) -> Iterator[Problem]:
     for at, table in _property_tables(config):
         for name, value in table.items():
             if reason := _owned(name):
-                yield Problem((*at, name), f"kworker owns this property: {reason}")
+                yield Problem((*at, name), f"kworker sets this property itself: {reason}")
             elif name in ("acks", "request.required.acks") and str(value) == "0":
-                text = "0 would lose what no broker took; expected all, or leave it out"
+                text = 'expected "all", got "0", with which a record that no broker stored is lost'
                 yield Problem((*at, name), text)
 
 
@@ -57,7 +57,7 @@ def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | in
 
 
 def group_protocol(config: Settings) -> Iterator[Problem]:
-    """KIP-848 knows no static newcomers (they die of a fatal error) and sets its own times."""
+    """KIP-848 has no static members (they fail fatally), and its brokers set the time-outs."""
     tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
     for at, table in tables:
         protocol = table.get("group.protocol", "classic")
@@ -74,26 +74,27 @@ def group_protocol(config: Settings) -> Iterator[Problem]:
     for at, table in tables:
         for name in _BROKER_DECIDES:
             if name in table:
-                text = (
-                    'not with group.protocol = "consumer", where the broker decides; leave it out'
-                )
+                text = 'with group.protocol = "consumer" the broker decides this; leave it out'
                 yield Problem((*at, name), text)
 
 
 def transactions(config: Settings) -> Iterator[Problem]:
-    """One is open for the whole interval, and Kafka takes whoever has it for dead in the end."""
+    """A commit interval fits into half of transaction.timeout.ms.
+
+    A transaction is open for a whole commit interval; after transaction.timeout.ms Kafka aborts it.
+    """
     if config.delivery.guarantee != "exactly-once":
         return
     own = {**config.kafka.common, **config.kafka.producer}
     try:
         limit_ms = int(transactional(own)["transaction.timeout.ms"])
     except ValueError:
-        return  # the client will tell
+        return  # the client reports a property that is not a number
     if 2 * config.delivery.commit_interval > limit_ms / 1000:
         yield Problem(
             ("delivery", "commit_interval"),
             f"{format_duration(config.delivery.commit_interval)} is more than half of"
             f" transaction.timeout.ms, {format_duration(limit_ms / 1000)}, after which Kafka aborts"
-            " the transaction that it is for",
+            " the interval's transaction; lower it, or raise transaction.timeout.ms",
             (("delivery", "guarantee"), ("kafka",)),
         )

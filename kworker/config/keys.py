@@ -1,4 +1,4 @@
-"""The model seen as a tree of keys, spelled as in the file: what stands where and what fits."""
+"""The model as a tree of keys in the spelling of the file, with the type of each."""
 
 import difflib
 import types
@@ -8,15 +8,15 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from kworker.config.model import KafkaSettings, Section, Settings
 
 Key = tuple[str | int, ...]
-"""Where a value stands in the file: `("spark", "tables", 0, "mode")`."""
+"""The path of a value in the file: `("spark", "tables", 0, "mode")`."""
 
 CLIENT_SECTIONS = ("consumer", "producer")
 KAFKA_TABLES: tuple[Key, ...] = (("kafka", "consumer"), ("kafka", "producer"), ("kafka",))
-"""Tables of librdkafka's properties, the innermost first."""
+"""The tables of librdkafka's properties, innermost first."""
 
 
 def dotted(key: Key, raw: object = None) -> str:
-    """`spark.tables[orders].mode`; a table is named by its `name` where `raw` has one."""
+    """Spells a key as `spark.tables[orders].mode`; `raw` gives the names of tables."""
     text = ""
     for part in key:
         raw = _item(raw, part)
@@ -37,14 +37,14 @@ def _item(raw: object, part: str | int) -> object:
 
 
 def section_keys(section: type[Section]) -> dict[str, Any]:
-    """The keys of a table and what each takes."""
+    """The keys of a table, and the type of each."""
     if section is KafkaSettings:
         return dict.fromkeys(CLIENT_SECTIONS, dict[str, str])
     return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
 
 
 def takes(key: Key) -> Any:
-    """The type of what stands at `key` (a `Section`, dict, list, str …); None: no such key."""
+    """The type of the value at `key` (a `Section`, dict, list, str …); None: no such key."""
     found: Any = Settings
     for part in key:
         found = _child(found, part)
@@ -60,7 +60,7 @@ def _child(parent: Any, part: str | int) -> Any:
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """The table that an annotation such as `Spark | None` means."""
+    """The section in an annotation such as `SparkSettings | None`; None without one."""
     for choice in _choices(annotation):
         if isinstance(choice, type) and issubclass(choice, Section):
             return choice
@@ -76,12 +76,12 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 def is_table(annotation: Any) -> bool:
-    """Whether a value there is a TOML table."""
+    """Returns True if a value of this type is a TOML table."""
     return section_of(annotation) is not None or get_origin(annotation) is dict
 
 
 def all_keys(section: type[Section] = Settings, at: Key = ()) -> Iterator[Key]:
-    """Every key of the file that has a fixed name, tables before what is in them."""
+    """Yields every key of the file that has a fixed name, tables before their keys."""
     for name, annotation in section_keys(section).items():
         yield (*at, name)
         if inner := section_of(annotation):
@@ -91,13 +91,13 @@ def all_keys(section: type[Section] = Settings, at: Key = ()) -> Iterator[Key]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean threads?`, or nothing when no known word is near."""
+    """Returns `; did you mean threads?`, or "" if no known word is similar."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def suggestion(key: Key) -> str:
-    """What the writer of an unknown key may have meant: its neighbours first, then any key."""
+    """Suggests a key in place of an unknown one: first from its table, then from any."""
     *parent, word = key
     section = section_of(takes(tuple(parent)))
     near = nearest(str(word), section_keys(section)) if section else ""
@@ -111,7 +111,7 @@ def _elsewhere(word: str) -> str:
 
 
 def flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of a table of properties, nested dots written out."""
+    """Yields the entries of a table of properties, with nested names joined by dots."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from flat(value, f"{at}{name}.")

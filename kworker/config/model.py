@@ -1,4 +1,4 @@
-"""The configuration as a model: every key, its default, its bounds. Reading it is `toml_file`."""
+"""The model of `kworker.toml`: every key, its default, its bounds. `toml_file` reads it."""
 
 import os
 import re
@@ -25,20 +25,20 @@ _SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 
 
 
 def parse_size(text: object) -> int:
-    """`"64MiB"` in bytes; ValueError otherwise."""
+    """Parses `"64MiB"` into bytes. Raises ValueError."""
     if match := _SIZE.fullmatch(text) if isinstance(text, str) else None:
         return int(float(match[1]) * _SIZE_BYTES[match[2]])
     raise ValueError('expected a size such as "16KiB", "64MiB" or "2GiB"')
 
 
 def format_size(size: int) -> str:
-    """Bytes in the largest unit that loses nothing."""
+    """Formats bytes in the largest unit that is exact."""
     unit = next(unit for unit in reversed(_SIZE_BYTES) if size % _SIZE_BYTES[unit] == 0)
     return f"{size // _SIZE_BYTES[unit]}{unit}" if size else "0B"
 
 
 def available_cpus() -> int:
-    """The CPUs that this process may use, which in a container are fewer than the machine's."""
+    """The number of CPUs that this process may use; in a container fewer than the machine's."""
     return len(os.sched_getaffinity(0))
 
 
@@ -65,11 +65,11 @@ def _duration_or_off(text: object) -> float | None:
 def _property(value: object) -> object:
     if isinstance(value, str | int | float):
         return value
-    raise ValueError("expected a string, a number or true or false")
+    raise ValueError("expected a string, a number, true or false")
 
 
 def _as_text(value: object) -> object:
-    """Spark takes strings only; TOML invites `spark.x = 2` and `spark.y = true`."""
+    """Turns `spark.x = 2` and `spark.y = true` into strings, which are all that Spark takes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
@@ -86,7 +86,7 @@ Duration = Annotated[
 PositiveDuration = Annotated[
     float, BeforeValidator(_positive_duration), _SPELL_DURATION, WithJsonSchema(_DURATION_JSON)
 ]
-"""Seconds, and some."""
+"""Seconds, more than 0."""
 DurationOrOff = Annotated[
     float | None,
     BeforeValidator(_duration_or_off),
@@ -113,7 +113,7 @@ SparkProperty = Annotated[str, BeforeValidator(_as_text)]
 
 
 class Section(BaseModel):
-    """A table of the file: frozen, unknown keys are errors, and nothing is guessed from a type."""
+    """A table of the file: frozen and strict; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True)
 
@@ -126,14 +126,14 @@ class SourceSettings(Section):
 
     @property
     def pattern(self) -> str:
-        """The one regular expression that stands for the topics, or nothing."""
+        """The regular expression of the topics, or "" if they are named."""
         return self.topics[0] if self.topics[0].startswith("^") else ""
 
 
 class KafkaSettings(Section):
-    """librdkafka properties, flat (`bootstrap.servers`): for every client, and for one kind.
+    """librdkafka properties, flat (`bootstrap.servers`): of every client, and of one kind.
 
-    Not shown by `repr`: passwords are among them.
+    `repr` leaves them out: some are passwords.
     """
 
     common: dict[str, Property] = Field(repr=False)
@@ -201,7 +201,7 @@ class TableSettings(Section):
     partition_by: list[str] = []
     dedupe: bool = False
     replays: bool = False
-    batch_records: NotNegative = 0  # 0, and 0B: as in [spark]
+    batch_records: NotNegative = 0  # 0 and 0B: the value of [spark]
     batch_bytes: Size = "0B"  # type: ignore[assignment]
 
 
@@ -226,7 +226,7 @@ class LogSettings(Section):
 
 
 class Settings(Section):
-    """What may stand in `kworker.toml`, with the names filled in that derive from `name`."""
+    """The contents of `kworker.toml`; defaults that derive from `name` are filled in."""
 
     name: str
     handler: str = ""
@@ -259,7 +259,7 @@ class Settings(Section):
 
 
 def _default(section: object, key: str, value: str) -> object:
-    """`section` with `key`, unless it is there; what is no table is left for validation to tell."""
+    """`section` with `key` added if absent; a value that is not a table is left to validation."""
     if isinstance(section, Section):
         return section if getattr(section, key) else section.model_copy(update={key: value})
     if isinstance(section, dict):
@@ -268,10 +268,10 @@ def _default(section: object, key: str, value: str) -> object:
 
 
 class Config(Settings):
-    """All of `kworker.toml`, defaults filled in and paths absolute."""
+    """The whole configuration: defaults filled in, paths absolute."""
 
-    file: FolderPath  # where it was read; its folder is on the import path
-    secret_keys: frozenset[str] = frozenset()  # of values that came from {file=} or {env=}
+    file: FolderPath  # the path it was read from; its folder is on the import path
+    secret_keys: frozenset[str] = frozenset()  # dotted keys of values from {file=} or {env=}
 
     def route(self, topic: str) -> str:
         """The handler of a source topic, as `module:name`."""
@@ -279,18 +279,18 @@ class Config(Settings):
 
     @property
     def requeue_topic(self) -> str:
-        """Where records whose time has come are taken from, beside the source topics."""
+        """The topic of records that are due again; workers read it beside the source topics."""
         return f"{self.name}.requeue"
 
     @property
     def dead_state_topic(self) -> str:
-        """Which dead letters are resolved."""
+        """The topic that records which dead letters are resolved."""
         return f"{self.name}.dead.state"
 
     def retry_topic(self, delay_s: float) -> str:
-        """Where a record waits `delay_s` seconds for its next run."""
+        """The topic in which a record waits `delay_s` seconds for its next run."""
         return f"{self.name}.retry.{format_duration(delay_s)}"
 
 
 Raw = dict[str, Any]
-"""What a TOML file holds before it is judged."""
+"""The contents of a TOML file before validation."""

@@ -1,4 +1,4 @@
-"""What one key cannot tell: rules over several keys, and over the text in one. Pure."""
+"""Rules over several keys, or over the text of one, which the model cannot express. Pure."""
 
 import re
 from collections import Counter
@@ -24,12 +24,12 @@ _NAME_LENGTH = 150
 
 
 def names(config: Settings) -> Iterator[Problem]:
-    """Names that become topics, groups and member ids must be fit for that."""
+    """The service's names can be names of topics, groups and group members."""
     if not _is_topic(config.name) or len(config.name) > _NAME_LENGTH:
         yield Problem(
             ("name",),
-            f"expected letters, digits, dots, - or _, at most {_NAME_LENGTH}, since it names"
-            f' the group and topics, got "{config.name[:200]}"',
+            f"expected at most {_NAME_LENGTH} letters, digits, dots, - or _, since it names the"
+            f' group and topics, got "{config.name[:200]}"',
         )
     if not _is_topic(config.instance):
         yield Problem(
@@ -40,25 +40,27 @@ def names(config: Settings) -> Iterator[Problem]:
 
 
 def source_topics(config: Settings) -> Iterator[Problem]:
-    """Names, or one regular expression."""
+    """The source topics are names, or one regular expression."""
     key: Key = ("source", "topics")
     topics = config.source.topics
     patterns = [topic for topic in topics if topic.startswith("^")]
     if patterns and len(topics) > 1:
-        yield Problem(key, f'a regular expression stands alone; "{patterns[0]}" has company')
+        yield Problem(
+            key, f'a regular expression must be the only entry, got "{patterns[0]}" beside others'
+        )
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
-            yield Problem(key, f'"{pattern}" is no regular expression: {error}')
+            yield Problem(key, f'expected a regular expression, got "{pattern}": {error}')
     yield from _bad_topics(key, [topic for topic in topics if topic not in patterns])
     yield from _repeated(key, topics)
 
 
 def handlers(config: Settings) -> Iterator[Problem]:
-    """Every source topic has one, and every one a source topic."""
+    """Every source topic has a handler, and every handler a source topic."""
     topics = config.source.topics
-    # With a pattern, topics may come that no table could name.
+    # With a pattern, topics may appear that `[handlers]` does not name.
     unserved = [topic for topic in topics if topic not in config.handlers]
     if not config.handler and unserved:
         yield Problem(
@@ -81,7 +83,7 @@ def _not_a_handler(key: Key, got: str) -> Problem:
 
 
 def outputs(config: Settings) -> Iterator[Problem]:
-    """What kworker writes is legal, and is never read as a source."""
+    """The topics that kworker writes have legal names, and none of them is a source."""
     source: Key = ("source", "topics")
     written = {
         ("delivery", "results"): [config.delivery.results],
@@ -92,10 +94,10 @@ def outputs(config: Settings) -> Iterator[Problem]:
         yield from _bad_topics(key, topics)
         for topic in topics:
             if _is_source(config, topic):
-                text = f'"{topic}" is a source topic: the service would feed itself'
+                text = f'"{topic}" is a source topic: the service would read its own output'
                 yield Problem(key, text, (source, ("name",)))
     if config.delivery.results == config.dead_letter.topic:
-        yield Problem(("dead_letter", "topic"), "the same as delivery.results; give it its own")
+        yield Problem(("dead_letter", "topic"), "the same topic as delivery.results; use another")
     yield from _repeated(("delivery", "topics"), config.delivery.topics)
 
 
@@ -112,7 +114,7 @@ def _is_source(config: Settings, topic: str) -> bool:
 
 
 def retries(config: Settings) -> Iterator[Problem]:
-    """Exception types are names."""
+    """Exception types are names or dotted paths."""
     for name in config.retry.never:
         if not _EXCEPTION.fullmatch(name):
             text = f'expected an exception\'s name or dotted path, got "{name}"'
@@ -120,7 +122,7 @@ def retries(config: Settings) -> Iterator[Problem]:
 
 
 def breaker(config: Settings) -> Iterator[Problem]:
-    """A share of a number of outcomes."""
+    """The breaker is a share of a number of outcomes, or off."""
     text = config.dead_letter.breaker
     match = _BREAKER.fullmatch(text)
     if text and not (match and 1 <= int(match[1]) <= 100 and int(match[2]) >= 1):
@@ -129,10 +131,12 @@ def breaker(config: Settings) -> Iterator[Problem]:
 
 
 def idempotency(config: Settings) -> Iterator[Problem]:
-    """Where the marks are, and what is marked."""
+    """The address of Redis and the key of an event can be understood."""
     if config.idempotency is None:
         return
-    if not _REDIS.fullmatch(config.idempotency.redis):  # not shown: it may hold a password
+    if not _REDIS.fullmatch(
+        config.idempotency.redis
+    ):  # the value is not shown: it may hold a password
         text = "expected redis://host:port/db, rediss://… or unix://…"
         yield Problem(("idempotency", "redis"), text)
     if not _IDEMPOTENCY_KEY.fullmatch(config.idempotency.key):
@@ -141,7 +145,7 @@ def idempotency(config: Settings) -> Iterator[Problem]:
 
 
 def console(config: Settings) -> Iterator[Problem]:
-    """An address, or off."""
+    """The console listens at host:port, or is off."""
     text = config.console.listen
     match = _LISTEN.fullmatch(text)
     if text and not (match and int(match[2]) <= 65535):
@@ -150,20 +154,20 @@ def console(config: Settings) -> Iterator[Problem]:
 
 
 WORKER_BYTES = 120_000_000
-"""A worker without a record: interpreter, libraries, and handlers of usual size."""
+"""Memory of a worker without records: interpreter, libraries, and handlers of usual size."""
 
 
 class Ceiling(NamedTuple):
-    """The most memory that one worker takes, in bytes, and the sum that says why."""
+    """The most memory that a worker uses, in bytes, and the sum it comes from."""
 
     total: int
     parts: str
 
 
 def memory_ceiling(config: Settings) -> Ceiling | None:
-    """Of one worker; None when a property it rests on is no number, which the client will tell.
+    """The ceiling of one worker; None if a property it depends on is not a number.
 
-    Held records count only where `retry.mode` is `hold`: nothing is held otherwise.
+    Held records count only if `retry.mode` is `hold`: nothing is held otherwise.
     """
     kafka = config.kafka
     consumer = {**CONSUMER_DEFAULTS, **kafka.common, **kafka.consumer}
@@ -183,13 +187,13 @@ def memory_ceiling(config: Settings) -> Ceiling | None:
 
 
 def memory(config: Settings) -> Iterator[Problem]:
-    """A worker that is full as configured must not be replaced for being so."""
+    """A worker that uses all it may must stay below the size at which it is replaced."""
     ceiling = memory_ceiling(config)
     if ceiling and ceiling.total > config.workers.memory:
         yield Problem(
             ("workers", "memory"),
-            f"{format_size(config.workers.memory)} is less than a worker's ceiling of"
-            f" {-(-ceiling.total // (1 << 20))}MiB = {ceiling.parts};"
+            f"{format_size(config.workers.memory)} is less than the"
+            f" {-(-ceiling.total // (1 << 20))}MiB that a worker can use = {ceiling.parts};"
             " raise it, or lower workers.in_flight_bytes",
             (("workers", "in_flight_bytes"), ("kafka",), ("retry",)),
         )
@@ -209,7 +213,7 @@ def _bad_topics(key: Key, topics: list[str]) -> Iterator[Problem]:
 def _repeated(key: Key, items: list[str]) -> Iterator[Problem]:
     for item, count in Counter(items).items():
         if count > 1:
-            yield Problem(key, f'"{item}" is there {count} times; once is enough')
+            yield Problem(key, f'"{item}" is listed {count} times')
 
 
 RULES: tuple[Callable[[Settings], Iterator[Problem]], ...] = (

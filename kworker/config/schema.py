@@ -5,7 +5,7 @@ from typing import Any
 from kworker.config.model import Settings
 
 _ELSEWHERE = {
-    "title": "A value that stands elsewhere",
+    "title": "A value read from a file or an environment variable",
     "type": "object",
     "properties": {"file": {"type": "string"}, "env": {"type": "string"}},
     "minProperties": 1,
@@ -15,7 +15,7 @@ _ELSEWHERE = {
 
 
 def file_schema() -> dict[str, Any]:
-    """The schema; any string may also be `{ file = "…" }` or `{ env = "…" }`."""
+    """The schema, in which any string may also be `{ file = "…" }` or `{ env = "…" }`."""
     schema = Settings.model_json_schema()
     schema["title"] = "kworker.toml"
     schema["$defs"]["Kafka"] = _kafka()
@@ -25,7 +25,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _kafka() -> dict[str, Any]:
-    """Flat, in the file; nested dots are allowed everywhere."""
+    """The schema of `[kafka]`: flat in the file, unlike the model; dotted names may be nested."""
     properties = {"type": "object", "additionalProperties": True}
     return {
         "title": "librdkafka's properties, for every client",

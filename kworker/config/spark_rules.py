@@ -1,4 +1,4 @@
-"""Rules over `[spark]`: what each table is made of, and what does not go together. Pure."""
+"""Rules over `[spark]` and its tables: their text, and keys that exclude each other. Pure."""
 
 import re
 from collections import Counter
@@ -18,15 +18,15 @@ LEADING_COLUMNS = (
     "key",
 )
 RESCUED_COLUMN = "_rescued"
-RECORD_COLUMN = "_record"  # for transforms, and not written
+RECORD_COLUMN = "_record"  # passed to transforms, never written
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,80}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TRANSACTIONAL = ("delta", "iceberg")
-_OWN_CATALOG = "spark_catalog"  # where a name without a catalog is
+_OWN_CATALOG = "spark_catalog"  # the catalog of a name without one
 
 
 def tables(config: Settings) -> Iterator[Problem]:
-    """The rules of all tables; nothing without `[spark]`."""
+    """The rules over `[spark]` and each of its tables; no problem without `[spark]`."""
     if config.spark is None:
         return
     yield from _trigger(config.spark)
@@ -49,7 +49,7 @@ def _trigger(spark: SparkSettings) -> Iterator[Problem]:
 
 
 def _shared(spark: SparkSettings) -> Iterator[Problem]:
-    """Names are groups and checkpoints, places are data: neither may be shared."""
+    """No two tables share a name (their group and checkpoint) or a place (their data)."""
     for what in ("name", "path", "table"):
         values = Counter(getattr(table, what) for table in spark.tables)
         for value, count in values.items():
@@ -66,29 +66,31 @@ def _name(table: TableSettings, at: Key) -> Iterator[Problem]:
 
 def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
     if table.path and table.table:
-        yield Problem((*at, "path"), "not together with table; keep one")
+        yield Problem((*at, "path"), "path and table exclude each other; keep one")
     if table.table and table.format == "parquet":
-        yield Problem((*at, "table"), "parquet tables are plain files in a folder; give a path")
+        yield Problem((*at, "table"), "a parquet table is a folder of files; give path instead")
     if not table.path and not table.table:
         text = 'missing; give path = "data/orders" or table = "catalog.schema.orders"'
         yield Problem((*at, "path"), text, ((*at, "table"),))
 
 
 def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
-    """The session's own catalog forgets its tables; their folders then stop the next start."""
+    """Spark's own catalog forgets its tables; their folders then make the next start fail."""
     if not table.table:
         return
     first, *others = table.table.split(".")
     named = len(others) > 1 or f"spark.sql.catalog.{first}" in conf
     catalog = first if named else conf.get("spark.sql.defaultCatalog", _OWN_CATALOG)
     if catalog == _OWN_CATALOG and not _own_lasts(conf):
-        text = f'"{table.table}" is in Spark\'s own catalog, which forgets its tables at each end'
+        text = (
+            f'"{table.table}" is in Spark\'s own catalog, which forgets its tables when Spark ends'
+        )
         step = 'give catalog.schema.table, with "spark.sql.catalog.…" in [spark.conf], or path'
         yield Problem((*at, "table"), f"{text}; {step}")
 
 
 def _own_lasts(conf: Mapping[str, str]) -> bool:
-    """Hive's does, and one with properties; Delta's alone hands on to the one in memory."""
+    """Returns True if the catalog outlives the session: Hive's does, and one with properties."""
     properties = f"spark.sql.catalog.{_OWN_CATALOG}."
     hive = conf.get("spark.sql.catalogImplementation") == "hive"
     return hive or any(key.startswith(properties) for key in conf)
@@ -100,13 +102,13 @@ def _mode(table: TableSettings, at: Key) -> Iterator[Problem]:
         text = 'parquet files cannot be rewritten as a whole; set format = "delta"'
         yield Problem((*at, "mode"), text, also)
     if table.mode == "update" and table.format not in _TRANSACTIONAL:
-        text = f'{table.format} takes no updates; set format = "delta" or "iceberg"'
+        text = f'{table.format} cannot be updated; set format = "delta" or "iceberg"'
         yield Problem((*at, "mode"), text, also)
     if table.mode == "update" and not table.merge_on:
         text = 'missing for mode = "update"; give the columns that tell rows apart'
         yield Problem((*at, "merge_on"), text, also)
     if table.mode != "update" and table.merge_on:
-        text = f'means nothing in mode = "{table.mode}"; set mode = "update", or leave it out'
+        text = f'has no effect with mode = "{table.mode}"; set mode = "update", or leave it out'
         yield Problem((*at, "merge_on"), text, also)
 
 
@@ -129,11 +131,11 @@ def _columns(table: TableSettings, at: Key) -> Iterator[Problem]:
         yield Problem((*at, "schema"), text)
     for name, count in Counter(own).items():
         if name in (*LEADING_COLUMNS, RESCUED_COLUMN, RECORD_COLUMN):
-            text = f'column "{name}" is one that kworker adds to every row; name it differently'
+            text = f'column "{name}" is added by kworker to every row; rename yours'
             yield Problem((*at, "schema"), text)
         if count > 1:
-            yield Problem((*at, "schema"), f'column "{name}" is there {count} times')
-    if not table.transform:  # whose output has columns of its own
+            yield Problem((*at, "schema"), f'column "{name}" is listed {count} times')
+    if not table.transform:  # a transform's output has other columns
         yield from _named_columns(table, at, [*LEADING_COLUMNS, *own, RESCUED_COLUMN])
 
 
@@ -146,12 +148,12 @@ def _named_columns(table: TableSettings, at: Key, known: list[str]) -> Iterator[
 
 
 def column_names(ddl: str) -> list[str]:
-    """The columns of a DDL schema, without their types: commas inside a type part nothing."""
+    """The column names of a DDL schema; commas inside a type do not separate columns."""
     return [match[1] or match[2] for part in _top_level(ddl) if (match := _COLUMN.match(part))]
 
 
 _COLUMN = re.compile(r"\s*(?:`([^`]+)`|([^\s:`]+))")
-# Whatever holds commas of its own, from the inside out.
+# Brackets, which may hold commas of their own, from the inside out.
 _NESTED = re.compile(r"\([^()<>]*\)|<[^()<>]*>")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 

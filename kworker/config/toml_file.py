@@ -1,4 +1,4 @@
-"""Finds, reads and judges `kworker.toml`; every mistake in it is told at once."""
+"""Finds, reads and validates `kworker.toml`; reports every mistake in it at once."""
 
 import os
 import re
@@ -13,21 +13,21 @@ from kworker.config.keys import KAFKA_TABLES, Key, dotted, flat, is_table, takes
 from kworker.config.model import Config, Raw, Settings, TableSettings
 from kworker.config.rules import RULES
 from kworker.config.spark_rules import tables
-from kworker.config.validation import GOT, Problem, judge, overlaps
+from kworker.config.validation import GOT, Problem, overlaps, validate
 from kworker.errors import ConfigError
 
 SYSTEM_FILE = Path("/etc/kworker/kworker.toml")
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
-# Properties that end as an indirection does, so that their nested spelling is none.
+# Properties whose last part is `file`, so that their nested spelling is not an indirection.
 _ENDS_IN_FILE = frozenset(
     f"sasl.oauthbearer.assertion{part}" for part in ("", ".private.key", ".jwt.template")
 )
 
 
 def find(path: str | Path | None = None) -> Path:
-    """The file to read, absolute: `path`, $KWORKER_CONFIG, ./kworker.toml or the system's.
+    """The absolute path of the file: `path`, $KWORKER_CONFIG, ./kworker.toml or the system's.
 
-    Raises `ConfigError` that says where was looked.
+    Raises `ConfigError` naming the places that were searched.
     """
     named = path or os.environ.get("KWORKER_CONFIG")
     places = [Path(named)] if named else [Path("kworker.toml"), SYSTEM_FILE]
@@ -35,18 +35,20 @@ def find(path: str | Path | None = None) -> Path:
         if place.is_file():
             return place.absolute()
     if not named:
-        looked = ", ".join(str(place.absolute()) for place in places)
+        searched = ", ".join(str(place.absolute()) for place in places)
         raise ConfigError(
-            f"no configuration at {looked}: name one with --config or $KWORKER_CONFIG,"
-            " or write one with kworker init"
+            f"no configuration at {searched}; name one with --config or $KWORKER_CONFIG, or write"
+            " one with: kworker init"
         )
-    why = "is a folder; name the file in it" if places[0].is_dir() else "is not there"
     source = "" if path else " ($KWORKER_CONFIG)"
-    raise ConfigError(f"{places[0].absolute()}{source} {why}; kworker init writes a first one")
+    missing = f"{places[0].absolute()}{source}"
+    if places[0].is_dir():
+        raise ConfigError(f"{missing} is a folder; name the file in it")
+    raise ConfigError(f"{missing} does not exist; write a first one with: kworker init")
 
 
 def load(path: str | Path | None = None) -> Config:
-    """The configuration; raises `ConfigError` with a line for each mistake."""
+    """The configuration. Raises `ConfigError` with a line for each mistake."""
     file = find(path)
     reading = _Reading(file.parent)
     raw = reading.shaped(_toml(file))
@@ -56,7 +58,7 @@ def load(path: str | Path | None = None) -> Config:
         else:
             reading.problems.append(f"${override.variable}: {override.text}")
     raw.setdefault("state_dir", _state_dir(raw.get("name")))
-    settings = reading.judged(raw)
+    settings = reading.validated(raw)
     if settings is None or reading.problems:
         raise ConfigError(reading.problems)
     secrets = frozenset(dotted(key, raw) for key in reading.secrets)
@@ -64,7 +66,7 @@ def load(path: str | Path | None = None) -> Config:
 
 
 def import_path(config: Config) -> None:
-    """Puts the file's folder on the import path, as the home of handlers."""
+    """Puts the file's folder on the import path, so that handlers there can be imported."""
     folder = str(config.file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -75,45 +77,45 @@ def _toml(file: Path) -> Raw:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # neither TOML nor, at worst, UTF-8
+    except ValueError as error:  # not TOML, or not even UTF-8
         raise ConfigError(f"{file} is not TOML: {error}") from error
 
 
 def _state_dir(name: object) -> str:
-    """systemd's folder for the service, else one beside the file."""
+    """The default state folder: systemd's for the service, else one beside the file."""
     return os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or f".kworker/{name}"
 
 
 @dataclass
 class _Reading:
-    """One reading of a file: what is wrong so far, and which values are secret."""
+    """The reading of one file: its problems so far, and the keys of its secrets."""
 
     folder: Path
     problems: list[str] = field(default_factory=list)
     secrets: set[Key] = field(default_factory=set)
     unread: set[Key] = field(default_factory=set)
-    """Keys whose value was to come from elsewhere, and did not."""
+    """Keys whose `{ file = }` or `{ env = }` could not be read."""
     variables: dict[Key, str] = field(default_factory=dict)
-    """Which environment variable a key's value came from."""
+    """The environment variable that a key's value came from."""
 
     def shaped(self, raw: Raw) -> Raw:
-        """`raw` with indirections followed and nested properties written out flat."""
-        raw = self._followed(raw, ())
+        """`raw` with indirections replaced by their values, and nested properties flat."""
+        raw = self._resolved(raw, ())
         for table in (*KAFKA_TABLES, ("spark", "conf")):
             self._flatten(raw, table)
         return raw
 
     def override(self, raw: Raw, override: Override) -> None:
-        """Puts a variable's value over the file's; a table's entries, over the table's."""
+        """Replaces a value of the file with a variable's; a table is merged entry by entry."""
         nested = override.value
         for part in reversed(override.key):
             nested = {part: nested}
         _merge(raw, self.shaped(nested))
         self.variables[override.key] = override.variable
 
-    def judged(self, raw: Raw) -> Settings | None:
-        """The settings, after telling what is wrong; None where nothing can be made of them."""
-        settings, found = judge(raw)
+    def validated(self, raw: Raw) -> Settings | None:
+        """The settings, after noting every problem; None if `raw` cannot be repaired."""
+        settings, found = validate(raw)
         wrong = {*(problem.key for problem in found), *self.unread}
         if settings is not None:
             for rule in (*RULES, tables):
@@ -131,17 +133,17 @@ class _Reading:
         source = f" (from ${origin[-1]})" if origin else ""
         return f"{dotted(problem.key, raw)}: {text}{source}"
 
-    def _followed(self, raw: Any, key: Key) -> Any:
+    def _resolved(self, raw: Any, key: Key) -> Any:
         if isinstance(raw, list):
-            return [self._followed(item, (*key, index)) for index, item in enumerate(raw)]
+            return [self._resolved(item, (*key, index)) for index, item in enumerate(raw)]
         if not isinstance(raw, dict):
             return raw
         if _is_indirection(raw, key):
             return self._fetched(raw, key)
-        return {name: self._followed(value, (*key, name)) for name, value in raw.items()}
+        return {name: self._resolved(value, (*key, name)) for name, value in raw.items()}
 
     def _fetched(self, indirection: Raw, key: Key) -> str:
-        """What stands in the file or variable; "" when it cannot be had, which is told."""
+        """The contents of the file or variable; "" and a problem if it cannot be read."""
         key = _flat_key(key)
         self.secrets.add(key)
         [(kind, where)] = indirection.items()
@@ -172,18 +174,18 @@ class _Reading:
         raw[str(last)] = {**flattened, **inner}
 
     def _located(self, name: str, value: Any) -> Any:
-        """Paths of certificates and keys are relative to the file, as all paths are."""
+        """The value, made absolute if it is the path of a certificate or key."""
         is_path = name.endswith(".location") or name.removesuffix(".file") in _ENDS_IN_FILE
         return str(self.folder / value) if is_path and isinstance(value, str) and value else value
 
 
 def _inner(table: Key) -> tuple[str, ...]:
-    """The tables inside `table` that are no nested property."""
+    """The keys inside `table` that are tables, not nested properties."""
     return tuple(str(key[1]) for key in KAFKA_TABLES if len(key) > 1 and key[:-1] == table)
 
 
 def _flat_key(key: Key) -> Key:
-    """Nested properties as one: `kafka.sasl.password` is `("kafka", "sasl.password")`."""
+    """The key with nested properties joined: `("kafka", "sasl.password")`."""
     for table in (*KAFKA_TABLES, ("spark", "conf")):
         if key[: len(table)] == table and len(key) > len(table):
             return (*table, ".".join(str(part) for part in key[len(table) :]))
@@ -191,7 +193,7 @@ def _flat_key(key: Key) -> Key:
 
 
 def _is_indirection(raw: Raw, key: Key) -> bool:
-    """Whether `raw` is `{ file = "…" }` or `{ env = "…" }` where a string is due."""
+    """Returns True if `raw` is `{ file = "…" }` or `{ env = "…" }` in place of a string."""
     if len(raw) != 1 or is_table(takes(key)) or not key:
         return False
     [(kind, where)] = raw.items()
@@ -210,7 +212,7 @@ def _merge(under: Raw, over: Raw) -> None:
 
 
 def _absolute(settings: Settings, folder: Path) -> Settings:
-    """Every path made absolute, from the file's folder."""
+    """The settings with every path absolute, relative to the file's folder."""
     changes: dict[str, Any] = {"state_dir": folder / settings.state_dir}
     if spark := settings.spark:
         changes["spark"] = spark.model_copy(
@@ -227,5 +229,5 @@ def _placed(table: TableSettings, folder: Path) -> TableSettings:
 
 
 def _place(path: str, folder: Path) -> str:
-    """A local path made absolute; a URI stays, and so does none."""
+    """The absolute path; a URI or an empty text is returned as it is."""
     return path if not path or _URI.match(path) else str(folder / path)

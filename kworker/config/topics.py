@@ -1,4 +1,4 @@
-"""kworker's own topics: what they are called, and how they are to be created. Pure."""
+"""The names of a service's topics, and the settings of kworker's own. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kworker.config.model import Config
 from kworker.core.duration import parse_duration
 
-# A record that waits or is dead carries more headers than the one it was.
+# A delayed record or dead letter carries more headers than its source record.
 HEADROOM_BYTES = 64 * 1024
 BYTES_MAX = "max.message.bytes"
 IN_SYNC = "min.insync.replicas"
@@ -18,14 +18,14 @@ SETTINGS = (
     "retention.ms",
     "retention.bytes",
 )
-"""The topic settings that kworker looks at."""
+"""The topic settings that kworker reads."""
 NEVER_READ = (r"^.*\.results$", r"^.*\.retry\..*$", r"^.*\.dead(\.state)?$")
-"""What a regular expression must never read as a source: the topics of kworker services."""
+"""Topics of kworker services, which no regular expression of source topics may match."""
 _OF_A_SERVICE = re.compile("|".join((*NEVER_READ, r"^.*\.requeue$")))
 
 
 class TopicInfo(NamedTuple):
-    """A topic as it is; `config` holds what was asked for."""
+    """An existing topic; `config` holds the settings that were requested."""
 
     partitions: int
     replication: int
@@ -33,7 +33,7 @@ class TopicInfo(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic as it is to be."""
+    """A topic to create."""
 
     name: str
     partitions: int
@@ -46,12 +46,12 @@ def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
     if not config.source.pattern:
         return config.source.topics
     pattern = re.compile(config.source.pattern)
-    # As librdkafka does: the pattern need not reach to the name's end.
+    # As in librdkafka, the pattern need not match the whole name.
     return [name for name in existing if pattern.match(name) and not of_a_service(name)]
 
 
 def of_a_service(name: str) -> bool:
-    """Whether a topic is called as kworker services call their own, which no pattern matches."""
+    """Returns True if a topic is named like one of a kworker service; no pattern matches those."""
     return _OF_A_SERVICE.match(name) is not None
 
 
@@ -69,13 +69,13 @@ def written_topics(config: Config) -> list[str]:
 
 
 def delay_pattern(config: Config) -> str:
-    """What the delay topics of this service, configured or not, and no other topics match."""
-    # In a topic's name, nothing but a dot means something else in a pattern.
+    """A pattern for the delay topics of this service, configured or not, and no others."""
+    # A dot is the only character of topic names that has a meaning in a pattern.
     return f"^{_delay_prefix(config).replace('.', '[.]')}[1-9][0-9]*(ms|s|m|h)$"
 
 
 def delay_ms(config: Config, topic: str) -> int:
-    """How long records stay in a delay topic."""
+    """The delay of a delay topic, in milliseconds."""
     return round(parse_duration(topic.removeprefix(_delay_prefix(config))) * 1000)
 
 
@@ -88,10 +88,10 @@ def _lasting(config: Config) -> list[str]:
 
 
 def plan(config: Config, sources: Mapping[str, TopicInfo]) -> list[TopicSpec]:
-    """How kworker's own topics are to be, given those it reads (at least one).
+    """Plans kworker's own topics after the source topics (at least one).
 
-    They take the most of several sources' partitions, replicas and record sizes. What waits
-    or is dead must not expire while the service is down, so its retention is unlimited.
+    Each takes the largest partition count, replication and record size of the sources. Delayed
+    records and dead letters must not expire while the service is down: unlimited retention.
     """
     partitions = max(info.partitions for info in sources.values())
     replication = max(info.replication for info in sources.values())
@@ -114,7 +114,7 @@ def _most(sources: Mapping[str, TopicInfo], setting: str, default: int) -> int:
 
 
 def differences(spec: TopicSpec, info: TopicInfo) -> list[str]:
-    """In what a topic is not as planned: `partitions 1, planned 4`."""
+    """Differences of a topic from its plan, such as `partitions 1, planned 4`."""
     found = {"partitions": info.partitions, "replication": info.replication, **info.config}
     planned = {"partitions": spec.partitions, "replication": spec.replication, **spec.config}
     return [

@@ -1,4 +1,4 @@
-"""Judges what a file holds: the settings, or a line for each mistake, all at once."""
+"""Validates the contents of a file: returns settings, and a problem for each mistake."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,16 +13,16 @@ from kworker.config.model import Raw, Settings
 
 
 class Problem(NamedTuple):
-    """One mistake, at the key where it is mended."""
+    """One mistake, at the key where it is corrected."""
 
     key: Key
     text: str
     also: tuple[Key, ...] = ()
-    """Other keys that it follows from: when one of them is wrong, this cannot be told."""
+    """Other keys that it follows from: if one of them is wrong, this problem is left out."""
 
 
 GOT = ", got "
-"""Before a wrong value, at the end of a text: what follows is left out of a secret's."""
+"""Separates a text from the wrong value; the value of a secret is cut off after it."""
 
 _MISSING = {
     ("name",): 'name = "orders"',
@@ -46,7 +46,7 @@ _RESERVED_VALUES: Mapping[tuple[str, ...], frozenset[str]] = {
     ("spark", "tables", "mode"): frozenset({"upsert"}),
 }
 _RESERVED_KEYS = frozenset({("source", "registry")})
-# Stand for what is missing, so that the rest can be judged too; never seen by anyone.
+# Replace missing values, so that the rest can be validated too; never shown.
 _PLACEHOLDERS: Mapping[str, Any] = {
     "name": "name",
     "source": {"topics": ["topic"]},
@@ -58,27 +58,27 @@ _PLACEHOLDERS: Mapping[str, Any] = {
 }
 
 
-def judge(raw: Raw) -> tuple[Settings | None, list[Problem]]:
-    """The settings, or a draft without what is wrong, for the rules to go on with; and what is.
+def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:
+    """Validates `raw`: returns settings without the wrong values, and the problems.
 
-    No draft when `raw` cannot be mended.
+    The rules continue with those settings; None if `raw` cannot be repaired.
     """
     problems: dict[Key, Problem] = {}
-    for _ in range(4):  # a table without its required keys takes two rounds to mend
+    for _ in range(4):  # a table without its required keys takes two rounds to repair
         try:
             return Settings.model_validate(_as_model(raw)), list(problems.values())
         except ValidationError as error:
-            # A key that this function itself took out is told once.
+            # A key that this loop itself removed is reported once.
             for details in error.errors():
                 key = _key(details)
                 if not overlaps(key, problems):
                     problems[key] = Problem(key, _explain(key, details))
-            raw = _mended(raw, error.errors())
+            raw = _repaired(raw, error.errors())
     return None, list(problems.values())
 
 
 def overlaps(key: Key, others: Iterable[Key]) -> bool:
-    """Whether `key` is one of `others`, inside one, or around one."""
+    """Returns True if `key` is one of `others`, inside one, or around one."""
     return any(key[: len(other)] == other or other[: len(key)] == key for other in others)
 
 
@@ -92,7 +92,7 @@ def _as_model(raw: Raw) -> Raw:
 
 
 def _key(details: ErrorDetails) -> Key:
-    """In the file's spelling, which knows no `common`."""
+    """The key of an error in the spelling of the file, which has no `common`."""
     loc = details["loc"]
     return (loc[0], *loc[2:]) if loc[:2] == ("kafka", "common") else loc
 
@@ -141,18 +141,18 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _mended(raw: Raw, errors: Iterable[ErrorDetails]) -> Raw:
-    mended = deepcopy(raw)
+def _repaired(raw: Raw, errors: Iterable[ErrorDetails]) -> Raw:
+    repaired = deepcopy(raw)
     for details in errors:
         key = _key(details)
-        # A wrong item takes its list along.
+        # A wrong item removes its whole list.
         while isinstance(key[-1], int):
             key = key[:-1]
-        _mend(mended, key, missing=details["type"] == "missing")
-    return mended
+        _repair(repaired, key, missing=details["type"] == "missing")
+    return repaired
 
 
-def _mend(raw: Any, key: Key, *, missing: bool) -> None:
+def _repair(raw: Any, key: Key, *, missing: bool) -> None:
     *parents, last = key
     for part in parents:
         raw = raw[part]

@@ -120,7 +120,7 @@ def test_a_missing_file_is_one_line_for_every_verb(
     done = kworker(*verb, "--config", tmp_path / "none.toml")
     assert done.returncode == 78
     assert done.stderr == (
-        f"kworker: {tmp_path}/none.toml is not there; kworker init writes a first one\n"
+        f"kworker: {tmp_path}/none.toml does not exist; write a first one with: kworker init\n"
     )
 
 

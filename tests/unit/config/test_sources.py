@@ -42,15 +42,15 @@ def test_no_file_tells_where_was_looked_and_what_to_do(
     with pytest.raises(ConfigError) as refused:
         toml_file.find()
     assert str(refused.value) == (
-        f"no configuration at {tmp_path}/kworker.toml, {tmp_path}/etc/kworker.toml: name one"
-        " with --config or $KWORKER_CONFIG, or write one with kworker init"
+        f"no configuration at {tmp_path}/kworker.toml, {tmp_path}/etc/kworker.toml; name one"
+        " with --config or $KWORKER_CONFIG, or write one with: kworker init"
     )
-    with pytest.raises(ConfigError, match=r"/other\.toml is not there; kworker init"):
+    with pytest.raises(ConfigError, match=r"/other\.toml does not exist; write a first one"):
         toml_file.find("other.toml")
     with pytest.raises(ConfigError, match="is a folder; name the file in it"):
         toml_file.find(tmp_path)
     monkeypatch.setenv("KWORKER_CONFIG", "other.toml")
-    with pytest.raises(ConfigError, match=r"other\.toml \(\$KWORKER_CONFIG\) is not there"):
+    with pytest.raises(ConfigError, match=r"other\.toml \(\$KWORKER_CONFIG\) does not exist"):
         toml_file.find()
 
 
@@ -118,15 +118,15 @@ def test_variables_override_the_file(load: Load, monkeypatch: pytest.MonkeyPatch
         (
             "KWORKER_HANDLERS__ORDERS",
             "h:f",
-            "$KWORKER_HANDLERS__ORDERS: give the whole of handlers as JSON in KWORKER_HANDLERS",
+            "$KWORKER_HANDLERS__ORDERS: expected all of handlers as JSON in KWORKER_HANDLERS",
         ),
         (
             "KWORKER_SPARK__TABLES__0__PATH",
             "p",
-            "$KWORKER_SPARK__TABLES__0__PATH: give the whole of spark.tables as JSON in"
+            "$KWORKER_SPARK__TABLES__0__PATH: expected all of spark.tables as JSON in"
             " KWORKER_SPARK__TABLES",
         ),
-        ("KWORKER_KAFKA__GROUP_ID", "g", "kafka.group.id: kworker owns this property"),
+        ("KWORKER_KAFKA__GROUP_ID", "g", "kafka.group.id: kworker sets this property itself"),
         ("KWORKER_NAEM", "x", "$KWORKER_NAEM: no such key; did you mean KWORKER_NAME?"),
         (
             "KWORKER_WORKERS_THREADS",
