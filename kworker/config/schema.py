@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kworker.config.model import Settings
+from kworker.config.model import KafkaSettings, Settings
 
 _ELSEWHERE = {
     "title": "A value read from a file or an environment variable",
@@ -18,7 +18,7 @@ def file_schema() -> dict[str, Any]:
     """The schema, in which any string may also be `{ file = "…" }` or `{ env = "…" }`."""
     schema = Settings.model_json_schema()
     schema["title"] = "kworker.toml"
-    schema["$defs"]["Kafka"] = _kafka()
+    schema["$defs"][KafkaSettings.__name__] = _kafka()
     schema = {name: _with_indirections(part) for name, part in schema.items()}
     schema["$defs"]["Elsewhere"] = _ELSEWHERE
     return schema
