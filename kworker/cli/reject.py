@@ -100,7 +100,7 @@ def _found(config: Config, place: "SourcePosition") -> "Source":
 
 
 def _list(rejections: "Rejections", *, as_json: bool) -> None:
-    waiting = rejections.standing()
+    waiting = rejections.pending()
     rows = [
         {
             "record": "{}:{}:{}".format(*each.source.place),

@@ -22,13 +22,13 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
 
     log.configure(config.log)
     began = time.monotonic()
-    parts = Wiring(
-        body=partial(worker.run, began=began),
-        delay=partial(process.run, began=began),
+    wiring = Wiring(
+        worker_main=partial(worker.run, began=began),
+        delay_main=partial(process.run, began=began),
         preflight=_preflight,
-        reread=lambda: toml_file.load(named),
+        read_config=lambda: toml_file.load(named),
     )
-    return Supervisor(config, parts, ready_fd).run()
+    return Supervisor(config, wiring, ready_fd).run()
 
 
 def _preflight(config: Config) -> PreflightReport:

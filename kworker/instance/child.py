@@ -14,14 +14,14 @@ _FDS_MAX = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def fork(body: Callable[[], int], keep: Sequence[int] = ()) -> int:
-    """The pid of a child that runs `body` and exits with what it returns. Never blocks.
+def fork(main: Callable[[], int], keep: Sequence[int] = ()) -> int:
+    """The pid of a child that runs `main` and exits with what it returns. Never blocks.
 
     The child has no descriptor above 2 but those in `keep`, default signal
     handling (SIGINT and its like ignored), and dies of SIGTERM when the
     supervisor's thread ends. OSError when the machine has no room for it.
     """
-    return _fork(lambda: _run(body), keep)
+    return _fork(lambda: _run_with_stack_dumps(main), keep)
 
 
 def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -37,7 +37,7 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     return _fork(execute, ())
 
 
-def ended(code: int) -> str:
+def exit_text(code: int) -> str:
     """How a process ended, for a person: `SIGSEGV`, or `exit code 3`."""
     if code >= 0:
         return f"exit code {code}"
@@ -57,7 +57,7 @@ def reap() -> list[tuple[int, int]]:
         gone.append((pid, os.waitstatus_to_exitcode(status)))
 
 
-def send(pid: int, signum: int) -> None:
+def send_signal(pid: int, signum: int) -> None:
     """Signals a child that has not been reaped, so the number cannot be another's."""
     try:
         os.kill(pid, signum)
@@ -67,11 +67,11 @@ def send(pid: int, signum: int) -> None:
 
 def kill_group(pid: int) -> None:
     """Kills a child that leads a session, with whatever it started."""
-    send(-pid, signal.SIGKILL)
-    send(pid, signal.SIGKILL)  # before its setsid there is no group yet
+    send_signal(-pid, signal.SIGKILL)
+    send_signal(pid, signal.SIGKILL)  # before its setsid there is no group yet
 
 
-def _fork(act: Callable[[], int], keep: Sequence[int]) -> int:
+def _fork(main: Callable[[], int], keep: Sequence[int]) -> int:
     _flush()
     parent = os.getpid()
     # A signal between the fork and the child's own handlers would be recorded in a
@@ -80,13 +80,13 @@ def _fork(act: Callable[[], int], keep: Sequence[int]) -> int:
     try:
         pid = os.fork()
         if pid == 0:
-            _be_child(act, parent, keep)
+            _run_child(main, parent, keep)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 
-def _be_child(act: Callable[[], int], parent: int, keep: Sequence[int]) -> None:
+def _run_child(main: Callable[[], int], parent: int, keep: Sequence[int]) -> None:
     code = 1
     try:
         _reset_signals()
@@ -95,7 +95,7 @@ def _be_child(act: Callable[[], int], parent: int, keep: Sequence[int]) -> None:
         # It may have died before the line above, and then nobody tells us.
         if os.getppid() == parent:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            code = act()
+            code = main()
     except BaseException:  # noqa: BLE001 - the top of a process
         traceback.print_exc()
     finally:
@@ -103,10 +103,10 @@ def _be_child(act: Callable[[], int], parent: int, keep: Sequence[int]) -> None:
         os._exit(code)
 
 
-def _run(body: Callable[[], int]) -> int:
+def _run_with_stack_dumps(main: Callable[[], int]) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    return body()
+    return main()
 
 
 def _flush() -> None:

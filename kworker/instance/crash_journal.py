@@ -38,32 +38,32 @@ class CrashJournal:
 
     def read(self) -> dict[SourcePosition, Suspect]:
         """All suspects; a file that cannot be read is none."""
-        found = (_parsed(path) for path in self._files())
+        found = (_read(path) for path in self._files())
         return {suspect.place: suspect for suspect in found if suspect}
 
-    def accuse(
+    def add_suspects(
         self,
         places: Iterable[SourcePosition],
         why: Literal["crash", "timeout"],
-        how: str,
+        cause: str,
         now_s: float,
-        most: int,
+        count_max: int,
     ) -> None:
-        """These were in hand when a process ended like `how`, at `now_s` since 1970.
+        """These were in hand when a process ended like `cause`, at `now_s` since 1970.
 
-        Of more than `most` in all, the oldest are forgotten. Raises OSError.
+        Of more than `count_max` in all, the oldest are forgotten. Raises OSError.
         """
         for place in places:
-            known = _parsed(self._path(place)) or Suspect(place, why, since=now_s)
-            self.write(replace(known.after(how), why=why))
-        self._tidy(now_s, most)
+            known = _read(self._path(place)) or Suspect(place, why, since=now_s)
+            self.write(replace(known.after(cause), why=why))
+        self._tidy(now_s, count_max)
 
     def write(self, suspect: Suspect) -> None:
         """Adds or replaces one. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._path(suspect.place)
         unfinished = path.with_suffix(f".{os.getpid()}")
-        data = packed(suspect).encode()
+        data = pack(suspect).encode()
         fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, data)
@@ -90,9 +90,9 @@ class CrashJournal:
         except OSError:
             return []
 
-    def _tidy(self, now_s: float, most: int) -> None:
-        by_age = sorted((_written(path), path) for path in self._folder.iterdir())
-        surplus = len(by_age) - most
+    def _tidy(self, now_s: float, count_max: int) -> None:
+        by_age = sorted((_written_s(path), path) for path in self._folder.iterdir())
+        surplus = len(by_age) - count_max
         for number, (written, path) in enumerate(by_age):
             if number < surplus or now_s - written > KEPT_S:
                 path.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ class WatchedJournal:
         self._changed_ns: int | None = 0
         self.suspects: dict[SourcePosition, Suspect] = {}  # replaced as a whole
 
-    def look(self, *, force: bool = False) -> bool:
+    def refresh(self, *, force: bool = False) -> bool:
         """Whether they were read: a `stat` tells, unless forced."""
         changed_ns = self._journal.changed_ns
         if changed_ns == self._changed_ns and not force:
@@ -117,12 +117,12 @@ class WatchedJournal:
         return True
 
 
-def packed(suspect: Suspect) -> str:
+def pack(suspect: Suspect) -> str:
     """As text, for a file or for other hosts."""
     return json.dumps(asdict(suspect))
 
 
-def unpacked(text: str | bytes) -> Suspect | None:
+def unpack(text: str | bytes) -> Suspect | None:
     """The reverse; None for what is no suspect."""
     try:
         raw = json.loads(text)
@@ -132,23 +132,23 @@ def unpacked(text: str | bytes) -> Suspect | None:
             why="timeout" if raw["why"] == "timeout" else "crash",
             deaths=int(raw["deaths"]),
             unsure=int(raw["unsure"]),
-            ended=tuple(str(how) for how in raw["ended"]),
+            ended=tuple(str(cause) for cause in raw["ended"]),
             since=float(raw["since"]),
         )
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _written(path: Path) -> float:
+def _written_s(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _parsed(path: Path) -> Suspect | None:
+def _read(path: Path) -> Suspect | None:
     try:
         with path.open("rb") as file:
-            return unpacked(file.read(_BYTES_MAX))
+            return unpack(file.read(_BYTES_MAX))
     except OSError:
         return None

@@ -20,7 +20,7 @@ class ExitPlan:
         return signals
 
 
-def of_a_stuck_one(now: float, dump_s: float, term_s: float, abort_s: float) -> ExitPlan:
+def for_stuck_process(now: float, dump_s: float, term_s: float, abort_s: float) -> ExitPlan:
     """First it writes its stacks; a handler that holds the interpreter's lock hears no SIGTERM.
 
     The seconds are those that pass after SIGUSR1, SIGTERM and SIGABRT.

@@ -24,7 +24,7 @@ class GroupNote:
         """The group ran before."""
         return self.path.exists()
 
-    def had(self) -> dict[PartitionId, str]:
+    def positions(self) -> dict[PartitionId, str]:
         """The source partitions where the group had a position, with the id of their topic."""
         try:
             topics = json.loads(self.path.read_text()).get("sources", {})
@@ -44,10 +44,10 @@ class GroupNote:
         ids: Mapping[str, TopicIdentity],
     ) -> None:
         """Adds where it has positions now; what is noted of other topics stays."""
-        noted = {at: id_ for at, id_ in self.had().items() if _is_same(id_, ids.get(at[0]))}
-        named = {name: id_ for (name, _), id_ in noted.items()}
+        kept = {at: id_ for at, id_ in self.positions().items() if _is_same(id_, ids.get(at[0]))}
+        named = {name: id_ for (name, _), id_ in kept.items()}
         named |= {name: identity.topic_id for name, identity in ids.items()}
-        known = sorted({*noted, *held})
+        known = sorted({*kept, *held})
         topics: dict[str, dict[str, Any]] = {}
         for name, number in known:
             topic = topics.setdefault(name, {"id": named.get(name, ""), "partitions": []})
@@ -58,13 +58,13 @@ class GroupNote:
         draft.replace(self.path)
 
 
-def lost(
-    had: Mapping[PartitionId, str],
+def lost_partitions(
+    noted: Mapping[PartitionId, str],
     missing: Collection[PartitionId],
     ids: Mapping[str, TopicIdentity],
 ) -> list[PartitionId]:
     """Of partitions without a position, those that had one, of the topic that is there now."""
-    return sorted(at for at in missing if at in had and _is_same(had[at], ids.get(at[0])))
+    return sorted(at for at in missing if at in noted and _is_same(noted[at], ids.get(at[0])))
 
 
 def _is_same(topic_id: str, identity: TopicIdentity | None) -> bool:

@@ -5,9 +5,9 @@ import os
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE_MAX = 1000
-_COMPUTING = 0.5  # of what its process had of the CPUs between two looks
+_BUSY_SHARE = 0.5  # of what its process had of the CPUs between two looks
 _TITLE_BYTES = 200
-_LITTLE = 0.1  # of that time: nobody computes
+_BUSY_SHARE_MIN = 0.1  # of that time: nobody computes
 
 
 def rss_bytes(pid: int | None) -> int:
@@ -19,7 +19,7 @@ def rss_bytes(pid: int | None) -> int:
         return 0
 
 
-def stand_before(more: int) -> None:
+def raise_oom_score(more: int) -> None:
     """Where memory runs out, this process is ended before those with less of this, a lead in size.
 
     It counts thousandths of all memory, on top of what was inherited; nobody needs a privilege
@@ -34,7 +34,7 @@ def stand_before(more: int) -> None:
         pass
 
 
-class Runners:
+class CpuSample:
     """Looks at a process twice, and tells which threads had a CPU meanwhile.
 
     By that the one shows that holds the interpreter's lock: the others wait for it.
@@ -45,15 +45,15 @@ class Runners:
         self._at = now
         self._before = _ticks(pid)
 
-    def computing(self, now: float) -> set[int]:
+    def busy_threads(self, now: float) -> set[int]:
         """The system's numbers of those that computed most of what was since the first look.
 
         That may be little: a machine that is short of CPUs has others to run.
         """
         before = self._before
         used = {t: ticks - before[t] for t, ticks in _ticks(self.pid).items() if t in before}
-        little = _LITTLE * (now - self._at) * _TICKS_A_SECOND
-        enough = max(_COMPUTING * sum(used.values()), little)
+        least = _BUSY_SHARE_MIN * (now - self._at) * _TICKS_A_SECOND
+        enough = max(_BUSY_SHARE * sum(used.values()), least)
         return {thread for thread, ticks in used.items() if ticks > enough}
 
 
@@ -61,12 +61,12 @@ def _ticks(pid: int) -> dict[int, int]:
     """The CPU time of each thread; none of a process that is gone."""
     folder = f"/proc/{pid}/task"
     try:
-        return {int(name): _used(f"{folder}/{name}/stat") for name in os.listdir(folder)}
+        return {int(name): _cpu_ticks(f"{folder}/{name}/stat") for name in os.listdir(folder)}
     except OSError:
         return {}
 
 
-def _used(stat: str) -> int:
+def _cpu_ticks(stat: str) -> int:
     try:
         with open(stat, "rb") as file:
             # The name before it may hold anything, a bracket and blanks too.
@@ -77,7 +77,7 @@ def _used(stat: str) -> int:
     return int(user) + int(system)
 
 
-def in_group(group: int) -> list[int]:
+def group_pids(group: int) -> list[int]:
     """The processes of a process group that live; none when it has gone."""
     try:
         os.killpg(group, 0)  # cheap, and mostly there is nobody
@@ -86,11 +86,13 @@ def in_group(group: int) -> list[int]:
     except PermissionError:  # they are others' by now
         return []
     return [
-        pid for name in os.listdir("/proc") if name.isdigit() and _is_of(pid := int(name), group)
+        pid
+        for name in os.listdir("/proc")
+        if name.isdigit() and _belongs_to(pid := int(name), group)
     ]
 
 
-def title(pid: int) -> str:
+def command_line(pid: int) -> str:
     """How a process was called; "" of one that is gone."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -99,7 +101,7 @@ def title(pid: int) -> str:
         return ""
 
 
-def catches(signum: int) -> bool:
+def has_handler_for(signum: int) -> bool:
     """Whether this process has a handler for a signal, as the system sees it."""
     try:
         with open("/proc/self/status") as status:
@@ -109,7 +111,7 @@ def catches(signum: int) -> bool:
         return True
 
 
-def _is_of(pid: int, group: int) -> bool:
+def _belongs_to(pid: int, group: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, _parent, its = file.read().rpartition(b")")[2].split()[:3]

@@ -6,7 +6,7 @@ from pathlib import Path
 _STAT_STATE, _STAT_THREADS, _STAT_STARTED = 0, 17, 19  # in /proc/PID/stat, behind the name
 
 
-def own_life(instance: str) -> str:
+def own_identity(instance: str) -> str:
     """`instance/machine/pid/start`; pids mean something on one boot, in one namespace, only."""
     return f"{instance}/{_machine()}/{os.getpid()}/{_started(os.getpid())}"
 
@@ -17,10 +17,10 @@ class LocalProcesses:
     def __init__(self, instance: str) -> None:
         self._here = f"{instance}/{_machine()}/"
 
-    def gone(self, life: str) -> bool:
+    def has_ended(self, identity: str) -> bool:
         """Whether it surely has ended; False also for what cannot be known from here."""
-        pid, _, started = life.removeprefix(self._here).partition("/")
-        if not life.startswith(self._here) or not pid.isdigit():
+        pid, _, started = identity.removeprefix(self._here).partition("/")
+        if not identity.startswith(self._here) or not pid.isdigit():
             return False
         return _started(int(pid)) != started
 
@@ -39,5 +39,5 @@ def _started(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     # One whose first thread has ended is not gone: a handler may run in another.
-    gone = fields[_STAT_STATE] in "ZX" and int(fields[_STAT_THREADS]) <= 1
-    return None if gone else fields[_STAT_STARTED]
+    has_ended = fields[_STAT_STATE] in "ZX" and int(fields[_STAT_THREADS]) <= 1
+    return None if has_ended else fields[_STAT_STARTED]

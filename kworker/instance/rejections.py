@@ -18,8 +18,8 @@ _LOG = structlog.get_logger()
 
 KEPT_S = 86_400.0
 """A record that has not come for a day was settled somewhere else."""
-_LOOK_EVERY_S = 0.2
-_MOST = 10_000
+_REFRESH_EVERY_S = 0.2
+_COUNT_MAX = 10_000
 
 
 class Rejection(NamedTuple):
@@ -36,15 +36,15 @@ class Rejections:
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._wall = wall
-        self._look_at = 0.0
+        self._refresh_at = 0.0
         self._changed_ns = 0
         self._known: dict[SourcePosition, Rejection] = {}
 
     def add(self, source: Source, by: str) -> None:
         """From now on the record dies, whatever it is about; UsageError when there are too many."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if len(os.listdir(self._folder)) >= _MOST:
-            raise UsageError(f"{_MOST} rejected records wait already to be delivered")
+        if len(os.listdir(self._folder)) >= _COUNT_MAX:
+            raise UsageError(f"{_COUNT_MAX} rejected records wait already to be delivered")
         path = self._path(source.place)
         draft = path.with_suffix(".part")
         draft.write_text(json.dumps({"source": str(source), "by": by}))
@@ -58,16 +58,16 @@ class Rejections:
             return False
         return True
 
-    def standing(self) -> list[Rejection]:
+    def pending(self) -> list[Rejection]:
         """All that wait to be carried out, in the order of their places; read anew."""
         young = [each for each in self._read() if not self._is_old(each)]
         return sorted(young, key=lambda each: each.source.place)
 
-    def look(self, now: float) -> bool:
+    def refresh(self, now: float) -> bool:
         """Whether new ones have come; looks at the folder only now and then."""
-        if now < self._look_at:
+        if now < self._refresh_at:
             return False
-        self._look_at = now + _LOOK_EVERY_S
+        self._refresh_at = now + _REFRESH_EVERY_S
         self._forget_old()
         try:
             changed_ns = self._folder.stat().st_mtime_ns

@@ -15,10 +15,10 @@ from kworker.core.record import PLACE_BITS
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
-_ROOM = _TEXT_BYTES - 8 - 16  # but for its length, and what stands around its four parts
-_REASON_MAX = 1_000  # characters of one: for people, who find the rest in the log
+_TEXT_ROOM = _TEXT_BYTES - 8 - 16  # but for its length, and what stands around its four parts
+_PROBLEM_MAX = 1_000  # characters of one: for people, who find the rest in the log
 _HAND_WORDS = 8  # three are used; a cache line, so that threads do not share one
-_NOBODY = -1
+_EMPTY = -1
 
 
 class Field(IntEnum):
@@ -42,7 +42,7 @@ class Field(IntEnum):
     RED = auto()  # 1 while a reason stands in the text
     DRAIN = auto()  # the supervisor's, with SIGTERM, which a handler's code may have had ignored
     LEAVE = auto()  # the supervisor's, set before SIGTERM: 1 when nobody takes this slot's place
-    STILL_MS = auto()  # for so long the pool has ended nothing of what it had, or could have had
+    STALLED_MS = auto()  # for so long the pool has ended nothing of what it had, or could have had
     ACCEPT = auto()  # set by the supervisor, cleared by the worker: let die what the breaker holds
     # Counters, folded into the totals when the worker is reaped.
     CONSUMED = auto()
@@ -81,7 +81,7 @@ class Text:
     """The part of a slot that is words: what the worker owns, and what is wrong."""
 
     partitions: tuple[tuple[str, int], ...] = ()
-    reasons: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     # Every partition that this process ever had: a hand names one by its index.
     known: tuple[tuple[str, int], ...] = ()
     # Of the delay process: each delay, how many records wait, and when the first is due (ms).
@@ -136,12 +136,12 @@ class Hand:
 
     def clear(self) -> None:
         """The thread holds nothing."""
-        self.words[self.place_at] = _NOBODY
+        self.words[self.place_at] = _EMPTY
 
     def read(self) -> tuple[int, int, int] | None:
         """(known, offset, since_ns), or None when empty."""
         place = self.words[self.place_at]
-        if place == _NOBODY:
+        if place == _EMPTY:
             return None
         return place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1), self.words[self.since_at]
 
@@ -205,10 +205,10 @@ class Slot:
             data = bytes(self._text[at + 8 : at + 8 + length])
             if self.words[Field.TEXT_SEQ] - seq < 2:
                 break
-        partitions, reasons, known, delays, behind, others = json.loads(data)
+        partitions, problems, known, delays, behind, others = json.loads(data)
         rows = tuple((name, waiting, due_ms) for name, waiting, due_ms in delays)
         lag = _numbers(behind[0]) if behind else None
-        return Text(_pairs(partitions), tuple(reasons), _pairs(known), rows, lag, _numbers(others))
+        return Text(_pairs(partitions), tuple(problems), _pairs(known), rows, lag, _numbers(others))
 
     def held(self) -> list[Held]:
         """The records in the hands of this worker's handlers, dead or alive."""
@@ -271,25 +271,25 @@ def hands_of(workers: WorkersSettings) -> int:
 def _encoded(text: Text) -> bytes:
     parts: list[Sequence[object]] = [
         text.partitions,
-        [_short(reason) for reason in text.reasons],
+        [_short(problem) for problem in text.problems],
         text.known,
         text.delays,
         [] if text.behind is None else [text.behind],  # all of it, or it is not known
         text.others,
     ]
     data = json.dumps(parts).encode()
-    if len(data) <= _ROOM:
+    if len(data) <= _TEXT_ROOM:
         return data
     sizes = [[len(json.dumps(row)) + 2 for row in part] for part in parts]
-    rooms = _shares([sum(rows) for rows in sizes], _ROOM)
+    rooms = _shares([sum(rows) for rows in sizes], _TEXT_ROOM)
     cut = [_fitting(rows, room) for rows, room in zip(sizes, rooms, strict=True)]
     return json.dumps([part[:most] for part, most in zip(parts, cut, strict=True)]).encode()
 
 
-def _short(reason: str) -> str:
+def _short(problem: str) -> str:
     """Without what UTF-8 cannot say: it goes to terminals."""
-    text = reason.encode(errors="backslashreplace").decode()
-    return text if len(text) <= _REASON_MAX else f"{text[: _REASON_MAX - 1]}…"
+    text = problem.encode(errors="backslashreplace").decode()
+    return text if len(text) <= _PROBLEM_MAX else f"{text[: _PROBLEM_MAX - 1]}…"
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:

@@ -37,7 +37,7 @@ from kworker.config.topics import (
 from kworker.core.idempotency import names_function
 from kworker.distribution import how_to_install
 from kworker.errors import ConfigError, ExitCode, KworkerError, Unreachable
-from kworker.instance.group_note import GroupNote, lost
+from kworker.instance.group_note import GroupNote, lost_partitions
 from kworker.jars import find_java
 
 if TYPE_CHECKING:
@@ -436,7 +436,9 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
             return [_hidden(config.name, hidden)]
         held = set(admin.group_offsets(config.name, partitions))
         ids = admin.identities(topics)
-        if gone := lost(note.had(), [at for at in partitions if at not in held], ids):
+        if gone := lost_partitions(
+            note.positions(), [at for at in partitions if at not in held], ids
+        ):
             return [_lost_offsets(config, gone if held else [])]
         if not held:
             if note.exists:

@@ -3,7 +3,7 @@
 import os
 import time
 
-from kworker.supervisor.daemon import say
+from kworker.supervisor.daemon import write_line
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.notify import Notifier
 
@@ -27,16 +27,16 @@ class Announcer:
         self._extend_at = 0.0
         self._left = -1
 
-    def turn(self, now: float, *, joined: bool, fresh: bool) -> None:
+    def turn(self, now: float, *, joined: bool, responsive: bool) -> None:
         """Readiness once, and a sign of life for as long as the workers show theirs."""
         if joined and self._ready_fd is not None:
-            say(self._ready_fd, f"ready {os.getpid()}")
+            write_line(self._ready_fd, f"ready {os.getpid()}")
             self._ready_fd = None
         if not self._ready and (joined or now >= self._ready_at_latest):
             self._ready = True
             self._notifier.ready()
         every_s = self._notifier.watchdog_every_s
-        if every_s is not None and fresh and now >= self._watchdog_at:
+        if every_s is not None and responsive and now >= self._watchdog_at:
             self._watchdog_at = now + every_s
             self._notifier.watchdog()
 

@@ -29,10 +29,10 @@ class DaemonWaiting:
 
 @dataclass(frozen=True, slots=True)
 class DaemonExited:
-    """It ended before it was ready; `words` are its last."""
+    """It ended before it was ready; `last_lines` are its last."""
 
     exit_code: int
-    words: str
+    last_lines: str
 
 
 def launch(
@@ -50,7 +50,7 @@ def launch(
         _detach(serve, log, theirs)
     os.close(theirs)
     os.waitpid(child, 0)
-    words = _first_word(ours, timeout_s)
+    words = _read_first_line(ours, timeout_s)
     os.close(ours)
     match words:
         case ["ready", pid]:
@@ -63,10 +63,10 @@ def launch(
     return DaemonExited(ExitCode.FAILURE, _tail(log, log_begins))
 
 
-def say(fd: int, word: str) -> None:
+def write_line(fd: int, line: str) -> None:
     """Tells the launcher, who may have gone away."""
     try:
-        os.write(fd, f"{word}\n".encode())
+        os.write(fd, f"{line}\n".encode())
     except OSError:
         pass
 
@@ -78,7 +78,7 @@ def _detach(serve: Callable[[int], int], log: Path, ready_fd: int) -> None:
         if os.fork() == 0:
             _redirect(log)
             code = _code(serve, ready_fd)
-            say(ready_fd, f"exit {code}")
+            write_line(ready_fd, f"exit {code}")
             os._exit(code)
     finally:
         os._exit(0)
@@ -106,7 +106,7 @@ def _redirect(log: Path) -> None:
     os.close(file)
 
 
-def _first_word(fd: int, timeout_s: float) -> list[str]:
+def _read_first_line(fd: int, timeout_s: float) -> list[str]:
     """The daemon's first line, in words; [] after the time, ["end"] when it is gone without one."""
     deadline = time.monotonic() + timeout_s
     if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -13,7 +13,7 @@ class Limits:
     turn_s: float = 0.25  # the longest sleep of the loop
     gap_s: float = 5.0  # a turn that took longer means that the supervisor was stopped
     heartbeat_s: float = 60.0  # a poll thread that is silent for longer is stuck
-    still_s: float = 60.0  # a pool that ends nothing for longer while no handler works is stuck
+    stalled_s: float = 60.0  # a pool that ends nothing for longer while no handler works is stuck
     boot_s: float = 300.0  # a slow import of a handler is no reason to kill it sooner
     dump_gap_s: float = 0.2  # between two processes that are asked for their stacks
     dump_s: float = 0.5  # a stuck worker has so long to write its stacks, until SIGTERM

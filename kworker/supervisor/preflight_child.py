@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from setproctitle import setproctitle
 
 from kworker.config.model import Config
-from kworker.instance.child import ended, fork, kill_group
+from kworker.instance.child import exit_text, fork, kill_group
 
 _REPORT_BYTES_MAX = 1 << 20
 
@@ -58,7 +58,7 @@ class Check:
         os.set_blocking(self._pipe, False)
         selector.register(self._pipe, selectors.EVENT_READ, self._read)
         try:
-            self.pid = fork(lambda: _tell(preflight, config, theirs), keep=(theirs,))
+            self.pid = fork(lambda: _write_report(preflight, config, theirs), keep=(theirs,))
         except OSError as error:
             self._close()
             self.report = PreflightReport(unreachable=[f"the preflight check: {error.strerror}"])
@@ -71,7 +71,7 @@ class Check:
             kill_group(self.pid)
         return self.report
 
-    def died(self, pid: int, code: int) -> None:
+    def on_exit(self, pid: int, code: int) -> None:
         """A child was reaped, ours or another's; what ours wrote is all there is."""
         if pid == self.pid:
             self._read()
@@ -86,7 +86,7 @@ class Check:
 
     def _close(self) -> None:
         self.pid = None
-        self._forget()
+        self._unregister()
         os.close(self._pipe)
 
     def _read(self) -> None:
@@ -95,9 +95,9 @@ class Check:
                 self._received += data[: _REPORT_BYTES_MAX - len(self._received)]
         except BlockingIOError:
             return
-        self._forget()  # at its end a pipe is readable for ever
+        self._unregister()  # at its end a pipe is readable for ever
 
-    def _forget(self) -> None:
+    def _unregister(self) -> None:
         if self._pipe in self._selector.get_map():
             self._selector.unregister(self._pipe)
 
@@ -108,16 +108,16 @@ class Check:
                 unreachable=[f"{why}: does the handler's module block on import?"]
             )
         if code < 0 and code != -signal.SIGKILL:
-            why = f"the preflight check crashed ({ended(code)})"
+            why = f"the preflight check crashed ({exit_text(code)})"
             return PreflightReport(problems=[f"{why}: the handler's module cannot be imported"])
         if code != 0:
             return PreflightReport(
-                unreachable=[f"the preflight check failed ({ended(code)}): see the log"]
+                unreachable=[f"the preflight check failed ({exit_text(code)}): see the log"]
             )
         return PreflightReport(**json.loads(self._received))
 
 
-def _tell(preflight: Preflight, config: Config, fd: int) -> int:
+def _write_report(preflight: Preflight, config: Config, fd: int) -> int:
     """In the child."""
     os.setsid()  # it starts processes of its own, which end with it
     setproctitle(f"kworker: preflight [{config.name}]")

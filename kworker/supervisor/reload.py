@@ -29,7 +29,7 @@ _FIXED: dict[str, Callable[[Config], object]] = {
 }
 
 
-def refusals(old: Config, new: Config) -> list[str]:
+def fixed_key_problems(old: Config, new: Config) -> list[str]:
     """A line for each key that differs and cannot change while the service runs."""
     changed = [(key, of(old), of(new)) for key, of in _FIXED.items() if of(old) != of(new)]
     return [
@@ -40,16 +40,16 @@ def refusals(old: Config, new: Config) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    what: str
+    command: str
     config: Config
     check: Check
-    asked_by: Connection | None
+    peer: Connection | None
 
 
 class Reload:
     """The renewal that waits for its check, the roll under way, and who looks on.
 
-    Owned by the supervisor. `adopt` is called with a configuration that has
+    Owned by the supervisor. `apply` is called with a configuration that has
     passed, before the first worker is replaced.
     """
 
@@ -57,103 +57,103 @@ class Reload:
         self,
         fleet: Fleet,
         preflight: Preflight,
-        adopt: Callable[[Config, float], None],
+        apply: Callable[[Config, float], None],
         announcer: Announcer,
         selector: selectors.BaseSelector,
         limits: Limits,
         host_lock: HostLock,
     ) -> None:
-        self.roll = RollingRestart(fleet)
+        self.rolling_restart = RollingRestart(fleet)
         self._fleet = fleet
         self._preflight = preflight
-        self._adopt = adopt
+        self._apply = apply
         self._announcer = announcer
         self._selector = selector
         self._limits = limits
         self._host_lock = host_lock
         self._pending: _Pending | None = None
-        self._followers = ProgressSubscribers(limits.progress_every_s)
+        self._subscribers = ProgressSubscribers(limits.progress_every_s)
 
     def reload(
         self,
         old: Config,
-        reread: Callable[[], Config],
+        read_config: Callable[[], Config],
         now: float,
-        asked_by: Connection | None = None,
+        peer: Connection | None = None,
     ) -> None:
         """Reads the configuration again; a mistake or a key that is fixed changes nothing."""
         self._announcer.reloading()
         try:
-            new = reread()
-            problems = refusals(old, new)
+            new = read_config()
+            problems = fixed_key_problems(old, new)
         except ConfigError as error:
             problems = error.problems
         if problems:
-            self._refuse("reload", problems, ExitCode.CONFIG, asked_by)
+            self._refuse("reload", problems, ExitCode.CONFIG, peer)
         else:
-            self._check("reload", new, now, asked_by)
+            self._check("reload", new, now, peer)
 
-    def restart(self, config: Config, now: float, asked_by: Connection | None = None) -> None:
+    def restart(self, config: Config, now: float, peer: Connection | None = None) -> None:
         """The same configuration, but the code as it is on disk now."""
-        self._check("restart", config, now, asked_by)
+        self._check("restart", config, now, peer)
 
     def turn(self, now: float, progress: Callable[[], Reply]) -> None:
         report = self._pending.check.turn(now) if self._pending else None
         if report is not None and self._pending is not None:
             pending, self._pending = self._pending, None
             self._judge(pending, report, now)
-        self.roll.turn(now)
-        self._followers.turn(now, lambda: {**progress(), "left": self.roll.left})
-        if self.roll.left == 0:
-            self._followers.finish({"done": True, "exit_code": 0})
+        self.rolling_restart.turn(now)
+        self._subscribers.turn(now, lambda: {**progress(), "left": self.rolling_restart.left})
+        if self.rolling_restart.left == 0:
+            self._subscribers.finish({"done": True, "exit_code": 0})
 
-    def died(self, pid: int, code: int) -> None:
+    def on_exit(self, pid: int, code: int) -> None:
         """A child was reaped, ours or another's."""
         if self._pending:
-            self._pending.check.died(pid, code)
+            self._pending.check.on_exit(pid, code)
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, problem: str) -> None:
         """Nothing more is replaced; whoever waits for it hears why."""
-        self._drop_pending(why)
-        self.roll.clear()
-        self._followers.finish({"error": why, "exit_code": int(ExitCode.FAILURE)})
+        self._drop_pending(problem)
+        self.rolling_restart.clear()
+        self._subscribers.finish({"error": problem, "exit_code": int(ExitCode.FAILURE)})
 
-    def _check(self, what: str, config: Config, now: float, asked_by: Connection | None) -> None:
+    def _check(self, command: str, config: Config, now: float, peer: Connection | None) -> None:
         self._drop_pending("another one took its place")
         check = Check(self._preflight, config, self._selector, now, self._limits.check_s)
-        self._pending = _Pending(what, config, check, asked_by)
+        self._pending = _Pending(command, config, check, peer)
 
     def _judge(self, pending: _Pending, report: PreflightReport, now: float) -> None:
         for warning in report.warnings:
-            _log.warning(f"{warning}; the {pending.what} goes on")
+            _log.warning(f"{warning}; the {pending.command} goes on")
         if not report.fine:
-            self._refuse(pending.what, *_why_not(report), pending.asked_by)
+            self._refuse(pending.command, *_why_not(report), pending.peer)
             return
         if not self._host_lock.take(report.cluster):
             line = "another copy of this instance has just started on the cluster that it names"
-            self._refuse(pending.what, [line], ExitCode.ALREADY_RUNNING, pending.asked_by)
+            self._refuse(pending.command, [line], ExitCode.ALREADY_RUNNING, pending.peer)
             return
-        _log.info(f"{pending.what}: replacing {self._fleet.size} workers one at a time")
-        self._adopt(pending.config, now)
+        _log.info(f"{pending.command}: replacing {self._fleet.size} workers one at a time")
+        self._apply(pending.config, now)
         self._announcer.reloaded()
-        self.roll.add(range(self._fleet.size))
-        if pending.asked_by:
-            self._followers.add(pending.asked_by)
+        self.rolling_restart.add(range(self._fleet.size))
+        if pending.peer:
+            self._subscribers.add(pending.peer)
 
     def _refuse(
-        self, what: str, lines: list[str], code: ExitCode, asked_by: Connection | None
+        self, command: str, lines: list[str], code: ExitCode, peer: Connection | None
     ) -> None:
         for line in lines:
-            _log.error(f"{what} refused, nothing is changed: {line}")
+            _log.error(f"{command} refused, nothing is changed: {line}")
         self._announcer.reloaded()
-        if asked_by:
-            asked_by.refuse("\n".join(lines), code)
+        if peer:
+            peer.refuse("\n".join(lines), code)
 
-    def _drop_pending(self, why: str) -> None:
+    def _drop_pending(self, problem: str) -> None:
         if self._pending:
             self._pending.check.cancel()
-            if self._pending.asked_by:
-                self._pending.asked_by.refuse(f"{self._pending.what}: {why}", ExitCode.FAILURE)
+            if self._pending.peer:
+                self._pending.peer.refuse(f"{self._pending.command}: {problem}", ExitCode.FAILURE)
         self._pending = None
 
 

@@ -45,12 +45,12 @@ class RollingRestart:
             self._begin(self._waiting.popleft(), now)
 
     def _begin(self, number: int, now: float) -> None:
-        for member in self._fleet.members:
-            if member.number == number:
-                self._current = number, member.lives
-                self._fleet.replace(member, now)
+        for worker in self._fleet.workers:
+            if worker.number == number:
+                self._current = number, worker.lives
+                self._fleet.replace(worker, now)
 
     def _settled(self, number: int, lives: int) -> bool:
         """Also when the fleet has shrunk below it meanwhile."""
-        found = [member for member in self._fleet.members if member.number == number]
+        found = [worker for worker in self._fleet.workers if worker.number == number]
         return not found or (found[0].lives > lives and found[0].running)

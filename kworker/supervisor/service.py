@@ -39,14 +39,14 @@ _log = structlog.get_logger()
 class Wiring:
     """What a service is made of; tests put their own in.
 
-    `body` is what a worker does, `delay` what the delay process does, `preflight` runs
-    in a child before the first fork, `reread` reads the configuration again.
+    `worker_main` is what a worker does, `delay_main` what the delay process does, `preflight` runs
+    in a child before the first fork, `read_config` reads the configuration again.
     """
 
-    body: ChildMain
-    delay: ChildMain
+    worker_main: ChildMain
+    delay_main: ChildMain
     preflight: Preflight
-    reread: Callable[[], Config]
+    read_config: Callable[[], Config]
     limits: Limits = field(default_factory=Limits)
     spark_command: Sequence[str] = COMMAND
 
@@ -54,7 +54,7 @@ class Wiring:
 class Mode(Enum):
     """Where the service is; it only ever moves forward."""
 
-    OPENING = auto()  # waits for leftovers and for the preflight check
+    STARTING = auto()  # waits for leftovers and for the preflight check
     SERVING = auto()
     DRAINING = auto()  # the workers
     CLOSING = auto()  # they are gone, Spark or the delay process is not
@@ -67,50 +67,50 @@ class Service:
     def __init__(
         self,
         config: Config,
-        parts: Wiring,
+        wiring: Wiring,
         folder: StateFolder,
         selector: selectors.BaseSelector,
         announcer: Announcer,
         now: float,
     ) -> None:
-        limits = parts.limits
+        limits = wiring.limits
         self.config = config
-        self.mode = Mode.OPENING
-        self.refusal: KworkerError | None = None  # for which it does not start
+        self.mode = Mode.STARTING
+        self.startup_error: KworkerError | None = None  # for which it does not start
         self._host_lock = HostLock(config, selector)
-        self.fleet = Fleet(config, folder, parts.body, limits, self._host_lock)
-        self._parts = parts
+        self.fleet = Fleet(config, folder, wiring.worker_main, limits, self._host_lock)
+        self._wiring = wiring
         self._announcer = announcer
         self._started = now
         self._joined = False
         self._interrupts = 0
         self._to_dump: list[WorkerProcess] = []
         self._dump_at = 0.0
-        self._verdict = ExitCode.OK
-        self._watch = WorkerHealth(self.fleet, limits)
+        self._exit_code = ExitCode.OK
+        self._health = WorkerHealth(self.fleet, limits)
         self._delay = DelayChild(
-            config, parts.delay, folder, limits, self.fleet.lifeline, self._host_lock
+            config, wiring.delay_main, folder, limits, self.fleet.lifeline, self._host_lock
         )
         self._lag = GroupLag(self.fleet, limits)
-        self._spark = SparkJob(config, parts.spark_command, folder, limits)
-        self._opening = Startup(config, folder, parts.preflight, limits, selector, now)
-        self._renewals = Reload(
+        self._spark = SparkJob(config, wiring.spark_command, folder, limits)
+        self._startup = Startup(config, folder, wiring.preflight, limits, selector, now)
+        self._reload = Reload(
             self.fleet,
-            parts.preflight,
-            self._adopt,
+            wiring.preflight,
+            self._apply,
             announcer,
             selector,
             limits,
             self._host_lock,
         )
-        self._followers = ProgressSubscribers(limits.progress_every_s)  # of the drain
+        self._subscribers = ProgressSubscribers(limits.progress_every_s)  # of the drain
 
     # What time and children bring.
 
     def turn(self, now: float) -> None:
         """Does what is due, and tells whoever listens."""
         match self.mode:
-            case Mode.OPENING:
+            case Mode.STARTING:
                 self._open(now)
             case Mode.SERVING:
                 self._serve(now)
@@ -123,42 +123,42 @@ class Service:
         self._dump_next(now)
         self._announce(now)
 
-    def died(self, pid: int, code: int, now: float) -> None:
+    def on_exit(self, pid: int, code: int, now: float) -> None:
         """A child was reaped; it belongs to one of us, or is a stranger's orphan."""
-        verdict = self.fleet.died(pid, code, now) or self._delay.died(pid, code, now)
-        self._opening.died(pid, code)
-        self._renewals.died(pid, code)
-        self._spark.died(pid, code, now)
-        if verdict is not None:
-            self.drain(now, verdict)
+        exit_code = self.fleet.on_exit(pid, code, now) or self._delay.on_exit(pid, code, now)
+        self._startup.on_exit(pid, code)
+        self._reload.on_exit(pid, code)
+        self._spark.on_exit(pid, code, now)
+        if exit_code is not None:
+            self.drain(now, exit_code)
 
-    def excuse(self, now: float) -> None:
+    def reset_timers(self, now: float) -> None:
         """We were stopped or starved: nobody is judged by the time before."""
-        self._watch.excuse(now)
-        self._delay.excuse(now)
+        self._health.reset_timers(now)
+        self._delay.reset_timers(now)
 
     @property
     def exit_code(self) -> ExitCode:
         """How it ends, as far as is known."""
-        if self._verdict is ExitCode.OK and self.fleet.unfinished:
+        if self._exit_code is ExitCode.OK and self.fleet.unfinished:
             return ExitCode.DRAIN_TIMED_OUT
-        return self._verdict
+        return self._exit_code
 
     # What people and systemd ask for.
 
-    def drain(self, now: float, verdict: ExitCode = ExitCode.OK) -> None:
+    def drain(self, now: float, exit_code: ExitCode = ExitCode.OK) -> None:
         """All finish what is in hand and end; a second call changes nothing."""
-        if self.mode not in (Mode.OPENING, Mode.SERVING):
+        if self.mode not in (Mode.STARTING, Mode.SERVING):
             return
-        _log.info("draining", exit_code=int(verdict), in_hand=self.fleet.in_hand())
+        _log.info("draining", exit_code=int(exit_code), in_hand=self.fleet.in_hand())
         self.mode = Mode.DRAINING
-        self._verdict = verdict
+        self._exit_code = exit_code
         self._announcer.stopping()
-        self._opening.cancel()
-        self._renewals.abandon("the service is draining")
+        self._startup.cancel()
+        self._reload.abandon("the service is draining")
         # Who stops leaves the partitions to others; who failed will be started again.
-        self.fleet.drain(now, leave=verdict is ExitCode.OK)
-        self._delay.drain(now, leave=verdict is ExitCode.OK)
+        self.fleet.drain(now, leave=exit_code is ExitCode.OK)
+        self._delay.drain(now, leave=exit_code is ExitCode.OK)
 
     def interrupt(self, now: float) -> None:
         """Ctrl-C: drains, and when asked again ends at once."""
@@ -176,15 +176,15 @@ class Service:
         self._delay.quit(now)
         self._spark.quit()
 
-    def reload(self, now: float, asked_by: Connection | None = None) -> None:
+    def reload(self, now: float, peer: Connection | None = None) -> None:
         """Reads the configuration again and replaces the workers one by one."""
-        if self._can_renew("reload", asked_by):
-            self._renewals.reload(self.config, self._parts.reread, now, asked_by)
+        if self._can_renew("reload", peer):
+            self._reload.reload(self.config, self._wiring.read_config, now, peer)
 
-    def restart(self, now: float, asked_by: Connection | None = None) -> None:
+    def restart(self, now: float, peer: Connection | None = None) -> None:
         """Replaces the workers one by one."""
-        if self._can_renew("restart", asked_by):
-            self._renewals.restart(self.config, now, asked_by)
+        if self._can_renew("restart", peer):
+            self._reload.restart(self.config, now, peer)
 
     def scale(self, size: int, now: float) -> int:
         """Brings the workers to `size`, from 1 to the board's room; the size that it is now."""
@@ -202,38 +202,38 @@ class Service:
         """
         faulthandler.dump_traceback(all_threads=True)
         self._to_dump = [*self.fleet.living, *self._delay.living]
-        return [member.pid for member in self._to_dump if member.pid]
+        return [worker.pid for worker in self._to_dump if worker.pid]
 
     def _dump_next(self, now: float) -> None:
         if self._to_dump and now >= self._dump_at:
-            self._dump_at = now + self._parts.limits.dump_gap_s
+            self._dump_at = now + self._wiring.limits.dump_gap_s
             self._to_dump.pop(0).signal(signal.SIGUSR1)
 
-    def follow(self, connection: Connection) -> None:
+    def subscribe(self, connection: Connection) -> None:
         """This peer sees the drain through to its end."""
-        self._followers.add(connection)
+        self._subscribers.add(connection)
 
     def finish(self) -> None:
         """Tells those who saw the drain through how it ended."""
         end: dict[str, Any] = {"done": True, "exit_code": int(self.exit_code)}
         if self.fleet.left:
             end["left"] = self.fleet.left
-        self._followers.finish(end)
+        self._subscribers.finish(end)
 
     def status(self, now: float) -> dict[str, Any]:
         """The document of `status --json`."""
-        reasons = self._reasons(now)
+        problems = self._problems(now)
         return {
             "name": self.config.name,
             "instance": self.config.instance,
             "version": package_version(),
-            "state": self._state(reasons),
-            "reasons": reasons,
+            "state": self._state(problems),
+            "reasons": problems,
             "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
-            **status.fleet_part(self.fleet, now),
-            "lag": self._lag.part(self._delay.told()),
-            "delays": self._delay.rows(),
+            **status.fleet_status(self.fleet, now),
+            "lag": self._lag.status(self._delay.live_text()),
+            "delays": self._delay.delay_rows(),
             "delay": self._delay.status(now),
             "spark": self._spark.status(),
         }
@@ -241,7 +241,7 @@ class Service:
     # One step in each mode.
 
     def _open(self, now: float) -> None:
-        report = self._opening.turn(now)
+        report = self._startup.turn(now)
         if report is None:
             return
         for warning in report.warnings:
@@ -251,37 +251,37 @@ class Service:
         elif report.taken:
             self._refuse(AlreadyRunning("\n".join(report.taken)), now)
         elif not self._host_lock.take(report.cluster):
-            self._opening.begin_again(self.config, now)  # it came since, and will be named
+            self._startup.restart_check(self.config, now)  # it came since, and will be named
         else:
-            self._opening.reasons = []
+            self._startup.problems = []
             self.mode = Mode.SERVING
             self.fleet.resize(self.fleet.size, now)
             self._delay.begin(now)
             self._spark.begin(now)
 
     def _refuse(self, why: KworkerError, now: float) -> None:
-        self.refusal = why
+        self.startup_error = why
         self.drain(now, why.exit_code)
 
     def _serve(self, now: float) -> None:
-        self._watch.turn(self.config, now)
-        if not self._renewals.roll.left:
-            self._renewals.roll.add(self._watch.worn_out(self.config, now))
-        self._renewals.turn(now, lambda: self._progress(now))
+        self._health.turn(self.config, now)
+        if not self._reload.rolling_restart.left:
+            self._reload.rolling_restart.add(self._health.worn_out(self.config, now))
+        self._reload.turn(now, lambda: self._progress(now))
         self.fleet.turn(now)
         self._delay.turn(now)
-        self._lag.turn(self._delay.told, now)
+        self._lag.turn(self._delay.live_text, now)
         self._spark.turn(now)
         if not self._joined and self.fleet.joined:
             self._joined = True
             _log.info("every worker has joined: running", workers=self.fleet.size)
 
     def _drain_on(self, now: float) -> None:
-        self._watch.turn(self.config, now)
+        self._health.turn(self.config, now)
         self.fleet.turn(now)
         self._delay.turn(now)
-        self._announcer.draining(self.fleet.in_hand() + len(self.fleet.members), now)
-        if not self.fleet.members:
+        self._announcer.draining(self.fleet.in_hand() + len(self.fleet.workers), now)
+        if not self.fleet.workers:
             self.mode = Mode.CLOSING
             self._spark.stop(now)
             self._close_on(now)
@@ -296,50 +296,50 @@ class Service:
     def _announce(self, now: float) -> None:
         serving = self.mode is Mode.SERVING
         joined = serving and self.fleet.joined
-        self._announcer.turn(now, joined=joined, fresh=self._watch.fresh(now))
+        self._announcer.turn(now, joined=joined, responsive=self._health.is_responsive(now))
         if self._announcer.status_due(now):
-            reasons = self._reasons(now)
-            line = status.sentence(self.fleet, self._state(reasons), reasons)
+            problems = self._problems(now)
+            line = status.summary_line(self.fleet, self._state(problems), problems)
             self._announcer.status(line, now)
         if not serving:
-            self._followers.turn(now, lambda: self._progress(now))
+            self._subscribers.turn(now, lambda: self._progress(now))
 
-    def _adopt(self, config: Config, now: float) -> None:
+    def _apply(self, config: Config, now: float) -> None:
         before, self.config = self.config, config
         log.configure(config.log)
-        self.fleet.use(config)
+        self.fleet.apply(config)
         if config.workers.processes != before.workers.processes:
             self.fleet.resize(config.workers.processes, now)
-        self._delay.use(config, now)
-        self._spark.use(config, now)
+        self._delay.apply(config, now)
+        self._spark.apply(config, now)
 
-    def _can_renew(self, what: str, asked_by: Connection | None) -> bool:
+    def _can_renew(self, what: str, peer: Connection | None) -> bool:
         if self.mode is Mode.SERVING:
             return True
-        state = self._state(self._opening.reasons)
+        state = self._state(self._startup.problems)
         _log.warning(f"{what} ignored while {state}: nothing is changed")
-        if asked_by:
-            asked_by.refuse(f"{what}: not while {state}: nothing is changed", ExitCode.FAILURE)
+        if peer:
+            peer.refuse(f"{what}: not while {state}: nothing is changed", ExitCode.FAILURE)
         return False
 
     def _progress(self, now: float) -> dict[str, Any]:
-        return status.progress(self.fleet, self._state(self._reasons(now)))
+        return status.progress(self.fleet, self._state(self._problems(now)))
 
-    def _state(self, reasons: list[str]) -> str:
+    def _state(self, problems: list[str]) -> str:
         match self.mode:
-            case Mode.OPENING:
-                return "waiting" if reasons else "starting"
-            case Mode.SERVING if reasons:
+            case Mode.STARTING:
+                return "waiting" if problems else "starting"
+            case Mode.SERVING if problems:
                 return "red"
             case Mode.SERVING:
                 return "running" if self._joined else "starting"
         return "draining"
 
-    def _reasons(self, now: float) -> list[str]:
+    def _problems(self, now: float) -> list[str]:
         return [
-            *self._opening.reasons,
-            *status.fleet_reasons(self.fleet, now),
-            *(self._lag.reasons(self._delay.told(), now) if self._joined else []),
-            *self._delay.reasons(now),
-            *self._spark.reasons,
+            *self._startup.problems,
+            *status.fleet_problems(self.fleet, now),
+            *(self._lag.problems(self._delay.live_text(), now) if self._joined else []),
+            *self._delay.problems(now),
+            *self._spark.problems,
         ]

@@ -5,7 +5,7 @@ import socket
 from collections import deque
 from types import FrameType
 
-HEARD = (
+HANDLED = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGQUIT,
@@ -30,7 +30,7 @@ class Signals:
     def install(self) -> None:
         """From here nothing but SIGKILL and SIGSTOP acts by itself."""
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        for signum in HEARD:
+        for signum in HANDLED:
             signal.signal(signum, self._record)
 
     def fileno(self) -> int:

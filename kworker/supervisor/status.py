@@ -23,11 +23,11 @@ _COUNTERS = (
 )
 
 
-def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:
+def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
     """The part of the document that the scoreboard tells."""
     counters = fleet.counters()
     return {
-        "workers": [_row(member, now) for member in fleet.members],
+        "workers": [_worker_row(worker, now) for worker in fleet.workers],
         "held": fleet.sum(Field.HELD),
         "suspects": fleet.sum(Field.SUSPECTS),
         "counters": {name: counters[name] for name in _COUNTERS},
@@ -36,41 +36,41 @@ def fleet_part(fleet: Fleet, now: float) -> dict[str, Any]:
 
 def progress(fleet: Fleet, state: str) -> dict[str, Any]:
     """A line of what goes on, for `stop` and `restart`."""
-    since = [s for member in fleet.members if (s := member.slot.oldest_since_ns())]
+    since = [s for worker in fleet.workers if (s := worker.slot.oldest_since_ns())]
     return {
         "state": state,
-        "workers": sum(member.alive for member in fleet.members),
+        "workers": sum(worker.alive for worker in fleet.workers),
         "in_hand": fleet.in_hand(),
         "oldest_s": round(_age_s(min(since)), 1) if since else 0.0,
     }
 
 
-def sentence(fleet: Fleet, state: str, reasons: list[str]) -> str:
+def summary_line(fleet: Fleet, state: str, problems: list[str]) -> str:
     """One line for `systemctl status`."""
-    if reasons:
-        return f"{state}: {'; '.join(reasons)}"
-    joined = sum(member.running for member in fleet.members)
+    if problems:
+        return f"{state}: {'; '.join(problems)}"
+    joined = sum(worker.running for worker in fleet.workers)
     workers = f"{joined} of {fleet.size} workers" if joined < fleet.size else f"{joined} workers"
     if state == "draining":
-        workers = f"{sum(member.alive for member in fleet.members)} workers left"
-    rate = sum(member.rate() for member in fleet.members)
+        workers = f"{sum(worker.alive for worker in fleet.workers)} workers left"
+    rate = sum(worker.rate() for worker in fleet.workers)
     return f"{state}: {workers}, {rate:.0f}/s, {fleet.in_hand()} in hand"
 
 
-def fleet_reasons(fleet: Fleet, now: float) -> list[str]:
+def fleet_problems(fleet: Fleet, now: float) -> list[str]:
     """Why the service is red because of its workers; each reason once."""
-    reasons: dict[str, None] = {}
-    for member in fleet.members:
-        if not member.alive and member.why_dead and member.start_at and member.start_at > now:
-            wait_s = member.start_at - now
-            reasons[
-                f"worker {member.number} exited ({member.why_dead}); next start in {wait_s:.0f} s"
+    problems: dict[str, None] = {}
+    for worker in fleet.workers:
+        if not worker.alive and worker.last_exit and worker.start_at and worker.start_at > now:
+            wait_s = worker.start_at - now
+            problems[
+                f"worker {worker.number} exited ({worker.last_exit}); next start in {wait_s:.0f} s"
             ] = None
-        if member.alive and member.too_large:
-            reasons[f"worker {member.number} {member.too_large}"] = None
-        if member.alive and member.slot.words[Field.RED]:
-            reasons.update(dict.fromkeys(member.slot.read_text().reasons))
-    return list(reasons)
+        if worker.alive and worker.size_problem:
+            problems[f"worker {worker.number} {worker.size_problem}"] = None
+        if worker.alive and worker.slot.words[Field.RED]:
+            problems.update(dict.fromkeys(worker.slot.read_text().problems))
+    return list(problems)
 
 
 def _age_s(since_ns: int) -> float:
@@ -78,23 +78,23 @@ def _age_s(since_ns: int) -> float:
     return (monotonic_ns() - since_ns) / 1e9
 
 
-def _row(member: WorkerProcess, now: float) -> dict[str, Any]:
-    words, text = member.slot.words, member.slot.read_text()
-    oldest = member.slot.oldest_since_ns() if member.alive else None
+def _worker_row(worker: WorkerProcess, now: float) -> dict[str, Any]:
+    words, text = worker.slot.words, worker.slot.read_text()
+    oldest = worker.slot.oldest_since_ns() if worker.alive else None
     # A slot between two lives has no process, so nothing but its number and its history.
-    phase: Phase = member.phase
+    phase: Phase = worker.phase
     return {
-        "slot": member.number,
-        "pid": member.pid,
+        "slot": worker.number,
+        "pid": worker.pid,
         "phase": phase.name.lower(),
         "partitions": [list(partition) for partition in text.partitions],
         "in_hand": words[Field.IN_HAND],
         "in_flight": words[Field.IN_FLIGHT],
         "oldest_s": round(_age_s(oldest), 3) if oldest else 0.0,
-        "heartbeat_age_s": round(member.silent_s(now, 0.0), 3) if member.alive else None,
-        "rate": round(member.rate(), 1),
-        "rss_bytes": rss_bytes(member.pid),
-        "restarts": member.restarts,
-        "replacements": member.replacements,
-        "reasons": list(text.reasons),
+        "heartbeat_age_s": round(worker.silent_s(now, 0.0), 3) if worker.alive else None,
+        "rate": round(worker.rate(), 1),
+        "rss_bytes": rss_bytes(worker.pid),
+        "restarts": worker.restarts,
+        "replacements": worker.replacements,
+        "reasons": list(text.problems),
     }

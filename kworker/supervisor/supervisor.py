@@ -31,22 +31,22 @@ class Supervisor:
     when the state folder cannot be used. `ready_fd` hears when all have joined.
     """
 
-    def __init__(self, config: Config, parts: Wiring, ready_fd: int | None = None) -> None:
+    def __init__(self, config: Config, wiring: Wiring, ready_fd: int | None = None) -> None:
         folder = StateFolder(config.state_dir)
         folder.make()
         self._lock = folder.lock()  # until this process ends
         now = time.monotonic()
-        self._gap_s = parts.limits.gap_s
-        self._turn_s = parts.limits.turn_s
-        self._turned = now
+        self._gap_s = wiring.limits.gap_s
+        self._turn_s = wiring.limits.turn_s
+        self._last_turn_at = now
         self._signals = Signals()
         self._signals.install()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._signals, selectors.EVENT_READ, _nothing)
-        announcer = Announcer(Notifier(os.environ), ready_fd, parts.limits, now)
-        self._service = Service(config, parts, folder, self._selector, announcer, now)
+        announcer = Announcer(Notifier(os.environ), ready_fd, wiring.limits, now)
+        self._service = Service(config, wiring, folder, self._selector, announcer, now)
         self._control = ControlServer(folder.socket, self._selector, verbs(self._service), now)
-        self._actions = _actions(self._service)
+        self._signal_actions = _signal_actions(self._service)
         setproctitle(f"kworker: supervisor [{config.name}]")
         _log.info("supervisor started", service=config.name, instance=config.instance)
 
@@ -61,21 +61,21 @@ class Supervisor:
         self._service.finish()
         self._control.close()
         _log.info("supervisor ends", exit_code=int(code), left=self._service.fleet.left)
-        if self._service.refusal:
-            raise self._service.refusal
+        if self._service.startup_error:
+            raise self._service.startup_error
         return code
 
     def turn(self) -> None:
         """Waits for an event, or for the time to look around, and acts on what it finds."""
         ready = self._wait()
         now = time.monotonic()
-        if now - self._turned > self._gap_s:
-            self._service.excuse(now)
-        self._turned = now
+        if now - self._last_turn_at > self._gap_s:
+            self._service.reset_timers(now)
+        self._last_turn_at = now
         for signum in self._signals.take():
-            self._actions[signum](now)
+            self._signal_actions[signum](now)
         for pid, code in reap():
-            self._service.died(pid, code, now)
+            self._service.on_exit(pid, code, now)
         # After the deaths, so that no answer calls a process alive whose parent knows better.
         for key in ready:
             if self._selector.get_map().get(key.fd) is key:  # a death may have closed it
@@ -88,7 +88,7 @@ class Supervisor:
         return [key for key, _ in self._selector.select(_SHORT_S if closing else self._turn_s)]
 
 
-def _actions(service: Service) -> dict[int, Callable[[float], object]]:
+def _signal_actions(service: Service) -> dict[int, Callable[[float], object]]:
     """What each signal means (DESIGN 5)."""
     return {
         signal.SIGTERM: service.drain,

@@ -17,7 +17,7 @@ from kworker.core.lanes import Lanes
 from kworker.core.message import PartitionId
 from kworker.core.record import Partition
 from kworker.instance.crash_journal import CrashJournal, WatchedJournal
-from kworker.instance.process_identity import LocalProcesses, own_life
+from kworker.instance.process_identity import LocalProcesses, own_identity
 from kworker.instance.rejections import Rejections
 from kworker.instance.scoreboard import Slot
 from kworker.instance.state_folder import StateFolder
@@ -214,13 +214,13 @@ def make_claimant(
 
     chosen = config.idempotency
     assert chosen is not None
-    owner = own_life(config.instance)
+    owner = own_identity(config.instance)
     claiming = ClaimThread(
         RedisClaims(chosen.redis, prefix=chosen.prefix, owner=owner, ttl_s=chosen.ttl),
         owner=owner,
         id_of=key.load(chosen.key),
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
-        gone=LocalProcesses(config.instance).gone,
+        gone=LocalProcesses(config.instance).has_ended,
         marks=RedisOutbox(folder.marks, owner),
         suspects=shared,
     )

@@ -20,7 +20,7 @@ from kworker.core.offset_map import (
     same_topic,
 )
 from kworker.core.record import NAMELESS, Partition
-from kworker.instance.group_note import lost
+from kworker.instance.group_note import lost_partitions
 from kworker.worker.publish.committer import Committer
 
 _LOG = structlog.get_logger()
@@ -104,7 +104,9 @@ class Assignment:
         identities = self._identities({topic for topic, _ in held})
         origins = {at: origin_of(identities[at[0]], at) for at in held if at[0] in identities}
         held |= self._begun_anew(held, identities, origins)
-        gone = lost(self._had, [at for at, each in held.items() if each is None], identities)
+        gone = lost_partitions(
+            self._had, [at for at, each in held.items() if each is None], identities
+        )
         for at, each in held.items():
             self._begin(at, each, origins.get(at))
         begin = {at: each and each.position for at, each in held.items()}

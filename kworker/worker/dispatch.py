@@ -285,7 +285,7 @@ class Dispatch:
             # What its topic refused is not run again, but written.
             self._taken_up += self._lanes.pull(r for r in wakes if r.outcome is not None)
             woken += self._lanes.recall(r for r in wakes if r.outcome is None)
-        if self._refusals.look(now):
+        if self._refusals.refresh(now):
             rejected = [r for r in self._lanes.all_parked() if self._refusals.by(r.source)]
             woken += self._lanes.recall(rejected)
         if woken and self._flow.held:

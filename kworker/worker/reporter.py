@@ -65,7 +65,7 @@ class StatusReporter:
         words[Field.REMEMBERED] = poller.remembered
         words[Field.MAPS_IGNORED] = poller.assignment.maps_ignored
         words[Field.HELD] = poller.flow.held
-        words[Field.STILL_MS] = int(poller.dispatch.still_s * 1000)
+        words[Field.STALLED_MS] = int(poller.dispatch.still_s * 1000)
         words[Field.SUSPECTS] = poller.dispatch.suspects
         words[Field.PUBLISHED] = poller.settling.published
         words[Field.COMMITS] = poller.committer.commits
@@ -83,7 +83,7 @@ class StatusReporter:
         if text != self._text:
             self._text = text
             self._slot.words[Field.PARTITIONS] = len(text.partitions)
-            self._slot.words[Field.RED] = bool(text.reasons)
+            self._slot.words[Field.RED] = bool(text.problems)
             self._slot.write_text(text)
 
     def _tell_lag(self) -> None:

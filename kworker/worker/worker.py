@@ -26,7 +26,7 @@ from kworker.core.failure import Failure
 from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
 from kworker.instance.group_note import GroupNote
-from kworker.instance.proc import catches, rss_bytes
+from kworker.instance.proc import has_handler_for, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.worker.assembly import Role, make_encoder, make_intake, make_poller, make_pool
 from kworker.worker.handlers import loader
@@ -131,7 +131,7 @@ class Worker:
         lost = [
             signal.Signals(number).name
             for number in _RECORDED
-            if signal.getsignal(number) != self._record_signal or not catches(number)
+            if signal.getsignal(number) != self._record_signal or not has_handler_for(number)
         ]
         if lost:
             self._record_signals()
@@ -255,7 +255,7 @@ class Worker:
             made.append(KafkaConsumer(consumer_properties(config, slot=slot.number), listener))
             return made[0]
 
-        intake, had = make_intake(config), GroupNote(config.state_dir).had()
+        intake, had = make_intake(config), GroupNote(config.state_dir).positions()
         role = Role(slot.number, reader, watch.identities, intake, had=had, began=self._began)
         poller = make_poller(config, role, pool, handlers, facts)
         telling = StatusReporter(slot, poller, watch, facts)
@@ -292,7 +292,7 @@ class Worker:
 
     def _say(self, reasons: tuple[str, ...]) -> None:
         self._slot.words[Field.RED] = bool(reasons)
-        self._slot.write_text(Text(reasons=reasons))
+        self._slot.write_text(Text(problems=reasons))
 
     def _beat(self, telling: StatusReporter) -> float:
         """Called by what waits inside a turn; for how many seconds more it may."""

@@ -804,7 +804,7 @@ def test_an_old_record_that_comes_again_after_a_death_is_old_again(kafka: Memory
 def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> None:
     """P5: that may be what ended its process, again and again."""
     folder = tmp_path / "suspects"
-    CrashJournal(folder).accuse([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
+    CrashJournal(folder).add_suspects([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
     ward = Quarantine(read_config(tmp_path), folder, TopicLimits([]))
     bench = bench_of(kafka, max_age_s=HOUR_S, tells_dead=True, ward=ward)
     bench.clock.now += 2 * HOUR_S

@@ -13,7 +13,7 @@ from kworker.core.claim import Exchange
 from kworker.core.idempotency import id_of
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
-from kworker.instance.process_identity import LocalProcesses, own_life
+from kworker.instance.process_identity import LocalProcesses, own_identity
 from kworker.worker.idempotency.client import ClaimClient
 from kworker.worker.idempotency.outbox import RedisOutbox
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
@@ -30,9 +30,9 @@ _CLAIMS_AND_WAITS = """
 import sys
 from kworker.clients.redis import RedisClaims
 from kworker.core.claim import Exchange
-from kworker.instance.process_identity import own_life
+from kworker.instance.process_identity import own_identity
 url, prefix = sys.argv[1:]
-claims = RedisClaims(url, prefix=prefix, owner=own_life("host"), ttl_s=60)
+claims = RedisClaims(url, prefix=prefix, owner=own_identity("host"), ttl_s=60)
 claims.exchange(Exchange(ids=["e"], sources=["orders/0/1"]))
 print("claimed", flush=True)
 input()
@@ -48,7 +48,7 @@ class Member:
             owner=owner,
             id_of=id_of("key"),
             policy=ClaimPolicy(lease_s),
-            gone=LocalProcesses("host").gone,
+            gone=LocalProcesses("host").has_ended,
             marks=RedisOutbox(folder, owner),
         )
         self.claimant = ClaimClient(claiming, ClaimPrefetch(16))
@@ -105,7 +105,7 @@ def test_a_process_killed_between_claim_and_done_is_taken_over_from_at_once(
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout
     assert child.stdout.readline() == "claimed\n"
-    next_owner = Member(store, tmp_path, own_life("host"), lease_s=3600.0)
+    next_owner = Member(store, tmp_path, own_identity("host"), lease_s=3600.0)
     again = event(1)
     next_owner.claimant.ask([again])
     next_owner.until(lambda: next_owner.busy, "it is in living hands")

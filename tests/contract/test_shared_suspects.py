@@ -34,7 +34,7 @@ class Host:
 
     def accuse(self, place: SourcePosition = PLACE) -> None:
         """As the supervisor does."""
-        self.journal.accuse([place], "crash", "SIGSEGV", self.wall, 100)
+        self.journal.add_suspects([place], "crash", "SIGSEGV", self.wall, 100)
 
     def turn(self) -> None:
         """A second of the claims thread, then one of the poll thread."""

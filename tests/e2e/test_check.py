@@ -433,10 +433,10 @@ def test_a_partition_that_never_had_a_position_is_new(
     admin.create_partitions([NewPartitions(source, 3)])[source].result(30)
     eventually(lambda: led(admin, source) == 3, what="the third")
     assert preflight.ensure_start_offsets(config) == []
-    assert GroupNote(config.state_dir).had().keys() == {(source, 0), (source, 1)}
+    assert GroupNote(config.state_dir).positions().keys() == {(source, 0), (source, 1)}
     commit(bootstrap, config.name, [TopicPartition(source, 2, 0)])
     assert preflight.ensure_start_offsets(config) == []
-    assert GroupNote(config.state_dir).had().keys() == {(source, n) for n in range(3)}
+    assert GroupNote(config.state_dir).positions().keys() == {(source, n) for n in range(3)}
 
 
 def test_a_topic_that_goes_missing_later_is_waited_for(

@@ -118,7 +118,7 @@ def test_a_silent_poll_thread_is_dumped_killed_and_replaced(service: Service):
 
 def test_a_pool_that_ends_nothing_is_dumped_and_its_worker_replaced(service: Service):
     """It polls and beats, and would hold its partitions for ever. No record is to blame."""
-    service.write(limits={"still_s": 1.0}, behaviour={"0": {"still_ms": 1500}})
+    service.write(limits={"stalled_s": 1.0}, behaviour={"0": {"still_ms": 1500}})
     service.serve()
     service.write(behaviour={})
     service.says("worker 0 has ended no record for 2 s, with 0 in flight and no handler at work:")
@@ -130,7 +130,7 @@ def test_a_pool_that_ends_nothing_is_dumped_and_its_worker_replaced(service: Ser
 
 def test_a_pool_in_which_a_slow_handler_is_at_work_is_left_alone(service: Service):
     """What that may take is `handler_timeout`."""
-    service.write(limits={"still_s": 0.1}, behaviour={"*": {"still_ms": 60_000, "holds": [7]}})
+    service.write(limits={"stalled_s": 0.1}, behaviour={"*": {"still_ms": 60_000, "holds": [7]}})
     service.serve()
     done = service.status()["counters"]["done"]
     eventually(lambda: service.status()["counters"]["done"] > done + 50)

@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 
-from kworker.instance.process_identity import LocalProcesses, own_life
+from kworker.instance.process_identity import LocalProcesses, own_identity
 from tests.support.waiting import eventually
 
 
 def life_of_a_child() -> tuple["subprocess.Popen[str]", str]:
     """A process, and the name that it gives itself."""
-    imports = "from kworker.instance.process_identity import own_life"
-    code = f"{imports}; print(own_life('host'), flush=True); input()"
+    imports = "from kworker.instance.process_identity import own_identity"
+    code = f"{imports}; print(own_identity('host'), flush=True); input()"
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -22,34 +22,36 @@ def life_of_a_child() -> tuple["subprocess.Popen[str]", str]:
 def test_a_process_is_gone_when_it_has_ended_and_not_before() -> None:
     """Killed, it is gone at once, though nobody has waited for it yet."""
     child, life = life_of_a_child()
-    assert not LocalProcesses("host").gone(life)
+    assert not LocalProcesses("host").has_ended(life)
     child.kill()
-    eventually(lambda: LocalProcesses("host").gone(life), what="the zombie is known to be gone")
+    eventually(
+        lambda: LocalProcesses("host").has_ended(life), what="the zombie is known to be gone"
+    )
     child.communicate()
-    assert LocalProcesses("host").gone(life)
+    assert LocalProcesses("host").has_ended(life)
 
 
 def test_another_process_of_the_same_number_is_another_life() -> None:
     """Numbers come again."""
-    life = own_life("host")
-    assert not LocalProcesses("host").gone(life)
+    life = own_identity("host")
+    assert not LocalProcesses("host").has_ended(life)
     place, _, started = life.rpartition("/")
-    assert LocalProcesses("host").gone(f"{place}/{int(started) - 1}")
+    assert LocalProcesses("host").has_ended(f"{place}/{int(started) - 1}")
 
 
 def test_of_another_machine_nothing_is_known() -> None:
     """Its numbers mean nothing here: another host, another container, before a boot."""
-    instance, machine, pid, started = own_life("host").split("/")
+    instance, machine, pid, started = own_identity("host").split("/")
     for stranger in (
         f"other/{machine}/{pid}/1",
         f"{instance}/another.1/{pid}/1",
         f"{instance}/{machine}/x/{started}",
         "odd",
     ):
-        assert not LocalProcesses("host").gone(stranger)
+        assert not LocalProcesses("host").has_ended(stranger)
 
 
 def test_a_life_has_no_blanks() -> None:
     """It is written beside a source position, with a blank between."""
-    assert " " not in own_life("host")
-    assert own_life("host").split("/")[2] == str(os.getpid())
+    assert " " not in own_identity("host")
+    assert own_identity("host").split("/")[2] == str(os.getpid())

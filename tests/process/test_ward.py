@@ -122,7 +122,7 @@ class Bench:
 
     def journal_of(self, records: list[Record], why: str = "crash") -> None:
         places = [record.source.place for record in records]
-        self.journal.accuse(places, why, "SIGSEGV", time.time(), 1000)
+        self.journal.add_suspects(places, why, "SIGSEGV", time.time(), 1000)
 
     def turn(self) -> list[Record]:
         self.ward.look(time.monotonic())

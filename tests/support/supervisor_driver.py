@@ -51,16 +51,16 @@ def main(folder: Path, ready_fd: int | None = None) -> int:
     """The exit code of the supervisor."""
     log.configure(LogSettings(format="json"))
     config = read_config(folder)
-    parts = Wiring(
-        body=fake_worker,
-        delay=fake_delay,
+    wiring = Wiring(
+        worker_main=fake_worker,
+        delay_main=fake_delay,
         preflight=lambda _: preflight(folder),
-        reread=lambda: read_config(folder),
+        read_config=lambda: read_config(folder),
         limits=read_limits(folder),
         spark_command=(sys.executable, "-m", "tests.support.fake_spark"),
     )
     try:
-        return Supervisor(config, parts, ready_fd).run()
+        return Supervisor(config, wiring, ready_fd).run()
     except KworkerError as error:
         print(f"kworker: {error}", file=sys.stderr)
         return error.exit_code
@@ -184,10 +184,10 @@ class FakeWorker:
         words[Field.IN_HAND] = self.behaviour.get("in_hand", 0)
         for index, offset in enumerate(self.behaviour.get("holds", ())):
             self.slot.hand(index).take(offset, time.monotonic_ns())
-        reasons = tuple(self.behaviour.get("reasons", ()))
+        problems = tuple(self.behaviour.get("reasons", ()))
         mine = (("orders", self.slot.number),)
-        self.slot.write_text(Text(mine, reasons, mine))
-        words[Field.RED] = bool(reasons)
+        self.slot.write_text(Text(mine, problems, mine))
+        words[Field.RED] = bool(problems)
         self.memory = b"x" * self.behaviour.get("bytes", 0)
         words[Field.BASELINE_BYTES] = self.behaviour.get("baseline_bytes", 0)
         # Last: who reads "running" reads the rest.
@@ -209,7 +209,7 @@ class FakeWorker:
             self.slot.hand(index).take(self.behaviour["holds"][index], time.monotonic_ns())
         if not self.behaviour.get("silent"):
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
-        self.slot.words[Field.STILL_MS] = self.behaviour.get("still_ms", 0)
+        self.slot.words[Field.STALLED_MS] = self.behaviour.get("still_ms", 0)
         if not self.behaviour.get("idle"):
             self.slot.words[Field.CONSUMED] += 1
             self.slot.words[Field.DONE] += 1
@@ -241,8 +241,8 @@ class FakeDelay(FakeWorker):
         lag = self.behaviour.get("behind")  # by topic, a number for each partition
         behind = None if lag is None else tuple((topic, tuple(n)) for topic, n in lag.items())
         others = tuple((t, tuple(n)) for t, n in self.behaviour.get("others", {}).items())
-        reasons = self.slot.read_text().reasons
-        self.slot.write_text(Text(reasons=reasons, delays=rows, behind=behind, others=others))
+        problems = self.slot.read_text().problems
+        self.slot.write_text(Text(problems=problems, delays=rows, behind=behind, others=others))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from kworker import log
 from kworker.config.model import Config
 from kworker.core.restart import StartAgain
 from kworker.errors import ExitCode
-from kworker.instance.child import ended, fork
-from kworker.instance.exit_plan import of_a_stuck_one
+from kworker.instance.child import exit_text, fork
+from kworker.instance.exit_plan import for_stuck_process
 from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Field, Scoreboard, Text
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.children.fleet import ChildMain
-from kworker.supervisor.children.worker_process import Asked, Death, WorkerProcess
+from kworker.supervisor.children.worker_process import Death, ExitRequest, WorkerProcess
 from kworker.supervisor.health import why_silent
 from kworker.supervisor.limits import Limits
 
@@ -37,78 +37,78 @@ class DelayChild:
     def __init__(
         self,
         config: Config,
-        body: ChildMain,
+        delay_main: ChildMain,
         folder: StateFolder,
         limits: Limits,
         lifeline: int,
         host_lock: HostLock,
     ) -> None:
         self._config = config
-        self._body = body
+        self._delay_main = delay_main
         self._folder = folder
         self._limits = limits
         self._lifeline = lifeline
         self._host_lock = host_lock
-        self._member = WorkerProcess(0, Scoreboard(1, hands=0).slots[0], limits.restart)
-        self._member.start_at = None
-        self._ending = False
+        self._process = WorkerProcess(0, Scoreboard(1, hands=0).slots[0], limits.restart)
+        self._process.start_at = None
+        self._draining = False
         self._since = 0.0
-        self._told = Text()  # by the last life, until this one tells
+        self._last_text = Text()  # by the last life, until this one tells
 
     @property
     def alive(self) -> bool:
-        return self._member.alive
+        return self._process.alive
 
     def begin(self, now: float) -> None:
         """The service runs, so the delay process does."""
-        self._member.start_at = now
+        self._process.start_at = now
 
-    def use(self, config: Config, now: float) -> None:
+    def apply(self, config: Config, now: float) -> None:
         """After a reload or a restart: the next life has this configuration, and new code."""
         self._config = config
-        self._member.start_afresh(now)
-        self._member.drain(self._kill_at(now), leave=False)
+        self._process.start_afresh(now)
+        self._process.drain(self._kill_at(now), leave=False)
 
     def turn(self, now: float) -> None:
         """Starts it when it is due, ends it when it is stuck or did not end in its time."""
-        member = self._member
-        if signal.SIGKILL in member.press(now):
-            _log.warning("the delay process did not end in time: killed", pid=member.pid)
-        elif member.start_at is not None and now >= member.start_at and not member.alive:
+        process = self._process
+        if signal.SIGKILL in process.send_due_signals(now):
+            _log.warning("the delay process did not end in time: killed", pid=process.pid)
+        elif process.start_at is not None and now >= process.start_at and not process.alive:
             self._start(now)
-        elif why := why_silent(member, self._limits, now, self._since):
+        elif why := why_silent(process, self._limits, now, self._since):
             self._abort(why, now)
 
-    def excuse(self, now: float) -> None:
+    def reset_timers(self, now: float) -> None:
         """We were stopped ourselves: silence before now proves nothing."""
         self._since = now
 
     def drain(self, now: float, *, leave: bool) -> None:
         """It ends for ever; `leave` when the group shall not wait for it."""
-        self._ending, self._member.start_at = True, None
-        self._member.drain(self._kill_at(now), leave=leave)
+        self._draining, self._process.start_at = True, None
+        self._process.drain(self._kill_at(now), leave=leave)
 
     def quit(self, now: float) -> None:
         """At once."""
-        self._ending, self._member.start_at = True, None
-        self._member.quit(now + self._limits.quit_s)
+        self._draining, self._process.start_at = True, None
+        self._process.quit(now + self._limits.quit_s)
 
     @property
     def living(self) -> list[WorkerProcess]:
         """It, if it has a process."""
-        return [self._member] if self._member.alive else []
+        return [self._process] if self._process.alive else []
 
-    def died(self, pid: int, code: int, now: float) -> ExitCode | None:
+    def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
         """A child was reaped: None, or the code with which the whole service must end."""
-        member = self._member
-        if pid != member.pid:
+        process = self._process
+        if pid != process.pid:
             return None
-        self._told = self._text()
-        death = member.dies(code, now)
-        if self._ending:
-            _log.info(f"the delay process ended ({ended(code)})")
-        elif death.asked is Asked.DRAIN:
-            member.start_afresh(now)
+        self._last_text = self._text()
+        death = process.end_life(code, now)
+        if self._draining:
+            _log.info(f"the delay process ended ({exit_text(code)})")
+        elif death.exit_request is ExitRequest.DRAIN:
+            process.start_afresh(now)
         elif code == ExitCode.ALREADY_RUNNING:
             _log.error(
                 "the delay process was fenced by a twin of its identity: the service ends;"
@@ -116,25 +116,25 @@ class DelayChild:
             )
             return ExitCode.ALREADY_RUNNING
         else:
-            self._mourn(death, now)
+            self._schedule_restart(death, now)
         return None
 
-    def reasons(self, now: float) -> list[str]:
+    def problems(self, now: float) -> list[str]:
         """Why the service is red because of it."""
-        member = self._member
-        if member.alive:
-            red = member.slot.words[Field.RED]
-            return [f"delay: {reason}" for reason in self._text().reasons] if red else []
-        if not member.why_dead or member.start_at is None or member.start_at <= now:
+        process = self._process
+        if process.alive:
+            red = process.slot.words[Field.RED]
+            return [f"delay: {reason}" for reason in self._text().problems] if red else []
+        if not process.last_exit or process.start_at is None or process.start_at <= now:
             return []
-        wait_s = member.start_at - now
-        return [f"delay process exited ({member.why_dead}); next start in {wait_s:.0f} s"]
+        wait_s = process.start_at - now
+        return [f"delay process exited ({process.last_exit}); next start in {wait_s:.0f} s"]
 
-    def told(self) -> Text:
+    def live_text(self) -> Text:
         """What it tells while it lives."""
-        return self._text() if self._member.alive else Text()
+        return self._text() if self._process.alive else Text()
 
-    def rows(self) -> list[dict[str, Any]]:
+    def delay_rows(self) -> list[dict[str, Any]]:
         """`delays` of `status --json`; while it is away, as it told last."""
         return [
             {"delay": delay, "waiting": waiting, "next_due_ms": due_ms}
@@ -143,55 +143,55 @@ class DelayChild:
 
     def status(self, now: float) -> dict[str, Any]:
         """The process itself."""
-        member = self._member
+        process = self._process
         return {
-            "pid": member.pid,
-            "phase": member.phase.name.lower(),
-            "heartbeat_age_s": round(member.silent_s(now, 0.0), 3) if member.alive else None,
-            "rss_bytes": rss_bytes(member.pid),
-            "restarts": member.restarts,
-            "replacements": member.replacements,
+            "pid": process.pid,
+            "phase": process.phase.name.lower(),
+            "heartbeat_age_s": round(process.silent_s(now, 0.0), 3) if process.alive else None,
+            "rss_bytes": rss_bytes(process.pid),
+            "restarts": process.restarts,
+            "replacements": process.replacements,
         }
 
     def _text(self) -> Text:
-        return self._member.slot.read_text() if self._member.polled else self._told
+        return self._process.slot.read_text() if self._process.polled else self._last_text
 
     def _start(self, now: float) -> None:
-        member, config = self._member, self._config
-        member.slot.begin(0, time.monotonic_ns())
+        process, config = self._process, self._config
+        process.slot.begin(0, time.monotonic_ns())
         try:
-            pid = fork(lambda: self._live(config), keep=(self._lifeline, *self._host_lock.fds))
+            pid = fork(lambda: self._run_child(config), keep=(self._lifeline, *self._host_lock.fds))
         except OSError as error:
-            member.start_at = now + _FORK_AGAIN_S
+            process.start_at = now + _FORK_AGAIN_S
             _log.warning(f"the delay process cannot be forked ({error.strerror}); tried again")
             return
-        member.slot.words[Field.PID] = pid
-        member.begins(pid, now)
+        process.slot.words[Field.PID] = pid
+        process.begin_life(pid, now)
         _log.info("the delay process started", delay_pid=pid)
 
-    def _live(self, config: Config) -> int:
+    def _run_child(self, config: Config) -> int:
         """In the child."""
         setproctitle(f"kworker: delay [{config.name}] starting")
         log.identify(process="delay")
         self._folder.join_workers()
         self._host_lock.share()
-        return self._body(config, self._member.slot, self._lifeline)
+        return self._delay_main(config, self._process.slot, self._lifeline)
 
     def _abort(self, why: str, now: float) -> None:
-        if self._member.asked in (Asked.NOTHING, Asked.DRAIN):
+        if self._process.exit_request in (ExitRequest.NONE, ExitRequest.DRAIN):
             _log.error(f"the delay process {why}: stacks are dumped, it is replaced")
             limits = self._limits
-            steps = of_a_stuck_one(now, limits.dump_s, limits.term_s, limits.abort_s)
-            self._member.abort(steps, ())
-            self._member.press(now)
+            steps = for_stuck_process(now, limits.dump_s, limits.term_s, limits.abort_s)
+            self._process.abort(steps, ())
+            self._process.send_due_signals(now)
 
-    def _mourn(self, death: Death, now: float) -> None:
-        answer = self._member.judge(death, now)
+    def _schedule_restart(self, death: Death, now: float) -> None:
+        answer = self._process.plan_restart(death, now)
         longest_s = self._limits.restart.longest_delay_s
         delay_s = answer.delay_s if isinstance(answer, StartAgain) else longest_s
-        self._member.start_at = now + delay_s
+        self._process.start_at = now + delay_s
         _log.warning(
-            f"the delay process exited ({ended(death.code)}) after {death.life_s:.1f} s;"
+            f"the delay process exited ({exit_text(death.code)}) after {death.life_s:.1f} s;"
             f" next start {f'in {delay_s:g} s' if delay_s else 'at once'}, what is due waits"
         )
 

@@ -14,14 +14,14 @@ from kworker.config.model import Config
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp
 from kworker.errors import ExitCode
-from kworker.instance.child import ended, fork
+from kworker.instance.child import exit_text, fork
 from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.host_lock import HostLock
-from kworker.instance.proc import stand_before
+from kworker.instance.proc import raise_oom_score
 from kworker.instance.scoreboard import Field, Scoreboard, Slot, hands_of
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.children.leftovers import Leftovers
-from kworker.supervisor.children.worker_process import Asked, Death, WorkerProcess
+from kworker.supervisor.children.worker_process import Death, ExitRequest, WorkerProcess
 from kworker.supervisor.limits import Limits
 
 ChildMain = Callable[[Config, Slot, int], int]
@@ -40,27 +40,27 @@ class Fleet:
         self,
         config: Config,
         folder: StateFolder,
-        body: ChildMain,
+        worker_main: ChildMain,
         limits: Limits,
         host_lock: HostLock,
     ) -> None:
         self.size = config.workers.processes
-        self.members: list[WorkerProcess] = []
+        self.workers: list[WorkerProcess] = []
         self.totals: Counter[str] = Counter()  # of those that are gone
         self.draining = False
         self.unfinished = False  # something in hand had to be left to be delivered again
         self.left = 0  # records, as far as those that left them knew
         self._folder = folder
         self._journal = CrashJournal(folder.suspects)
-        self._body = body
+        self._worker_main = worker_main
         self._limits = limits
         self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
         self._host_lock = host_lock
         # Its other end is ours alone: when we are gone, however, the workers read an end of file.
         self._lifeline, self._our_end = os.pipe()
-        self.use(config)
+        self.apply(config)
 
-    def use(self, config: Config) -> None:
+    def apply(self, config: Config) -> None:
         """Lives that begin from here on have this configuration, and a board that fits it."""
         self._config = config
         self._hands = hands_of(config.workers)
@@ -80,75 +80,75 @@ class Fleet:
     @property
     def joined(self) -> bool:
         """Whether every worker has had its assignment, be it an empty one."""
-        return len(self.members) == self.size and all(
-            member.alive and member.phase >= Phase.RUNNING for member in self.members
+        return len(self.workers) == self.size and all(
+            worker.alive and worker.phase >= Phase.RUNNING for worker in self.workers
         )
 
     def resize(self, size: int, now: float) -> None:
         """More or fewer workers: the highest numbers go, for ever."""
         self.size = size
-        have = {member.number for member in self.members}
+        have = {worker.number for worker in self.workers}
         for number in range(size):
             if number not in have:
                 slot = self._board.slots[number]
                 limits = self._limits
-                self.members.append(WorkerProcess(number, slot, limits.restart, limits.wear))
-        for member in self.members:
-            if member.number >= size:
-                self._drain(member, now, leave=True)
-        self.members = [m for m in self.members if m.alive or m.number < size]
+                self.workers.append(WorkerProcess(number, slot, limits.restart, limits.wear))
+        for worker in self.workers:
+            if worker.number >= size:
+                self._drain(worker, now, leave=True)
+        self.workers = [m for m in self.workers if m.alive or m.number < size]
 
     def turn(self, now: float) -> None:
         """Starts those whose time has come, kills those whose time is over."""
         self.leftovers.turn(now)
-        for member in self.members:
-            if signal.SIGKILL in member.press(now):
-                _log.warning(f"worker {member.number} did not end in time: killed", pid=member.pid)
-            elif member.start_at is not None and now >= member.start_at and not self.draining:
-                self._start(member, now)
+        for worker in self.workers:
+            if signal.SIGKILL in worker.send_due_signals(now):
+                _log.warning(f"worker {worker.number} did not end in time: killed", pid=worker.pid)
+            elif worker.start_at is not None and now >= worker.start_at and not self.draining:
+                self._start(worker, now)
 
-    def replace(self, member: WorkerProcess, now: float) -> None:
+    def replace(self, worker: WorkerProcess, now: float) -> None:
         """This worker drains; the next life in its place begins when it is gone."""
-        member.start_afresh(now)
-        self._drain(member, now, leave=False)
+        worker.start_afresh(now)
+        self._drain(worker, now, leave=False)
 
     def drain(self, now: float, *, leave: bool) -> None:
         """All finish what is in hand and end; none starts again."""
         self.draining = True
-        for member in self.members:
-            self._drain(member, now, leave=leave)
-        self._forget_the_dead()
+        for worker in self.workers:
+            self._drain(worker, now, leave=leave)
+        self._remove_ended()
 
     def quit(self, now: float) -> None:
         """All end at once."""
         self.draining = True
-        for member in self.members:
-            self.unfinished = self.unfinished or bool(member.slot.words[Field.IN_HAND])
-            member.quit(now + self._limits.quit_s)
-        self._forget_the_dead()
+        for worker in self.workers:
+            self.unfinished = self.unfinished or bool(worker.slot.words[Field.IN_HAND])
+            worker.quit(now + self._limits.quit_s)
+        self._remove_ended()
 
     @property
     def living(self) -> list[WorkerProcess]:
         """Those that have a process."""
-        return [member for member in self.members if member.alive]
+        return [worker for worker in self.workers if worker.alive]
 
     def accept_dead(self) -> int:
         """Every worker lets die what its breaker holds; how many workers there are."""
         alive = self.living
-        for member in alive:
-            member.slot.words[Field.ACCEPT] = 1
+        for worker in alive:
+            worker.slot.words[Field.ACCEPT] = 1
         return len(alive)
 
-    def died(self, pid: int, code: int, now: float) -> ExitCode | None:
+    def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
         """A child was reaped: None, or the code with which the whole service must end."""
-        for member in self.members:
-            if member.pid == pid:
-                self.totals.update(member.slot.counters())
-                death = member.dies(code, now)
-                self.leftovers.of(member.number, pid, now)
+        for worker in self.workers:
+            if worker.pid == pid:
+                self.totals.update(worker.slot.counters())
+                death = worker.end_life(code, now)
+                self.leftovers.add(worker.number, pid, now)
                 # Before the next life, which looks there at its first records.
-                self._accuse(member, death)
-                return self._mourn(member, death, now)
+                self._record_suspects(worker, death)
+                return self._handle_death(worker, death, now)
         return None
 
     def in_hand(self) -> int:
@@ -156,116 +156,119 @@ class Fleet:
         return self.sum(Field.IN_HAND)
 
     def sum(self, field: Field) -> int:
-        return sum(member.slot.words[field] for member in self.members)
+        return sum(worker.slot.words[field] for worker in self.workers)
 
     def counters(self) -> Counter[str]:
         """Every counter since the service started, the dead included."""
         total = self.totals.copy()
-        for member in self.members:
-            total.update(member.slot.counters())
+        for worker in self.workers:
+            total.update(worker.slot.counters())
         return total
 
-    def _start(self, member: WorkerProcess, now: float) -> None:
-        slot = self._board.slots[member.number]
+    def _start(self, worker: WorkerProcess, now: float) -> None:
+        slot = self._board.slots[worker.number]
         slot.begin(0, time.monotonic_ns())
-        member.slot = slot
+        worker.slot = slot
         config = self._config
         try:
             pid = fork(
-                lambda: self._live(config, slot), keep=(self._lifeline, *self._host_lock.fds)
+                lambda: self._run_child(config, slot), keep=(self._lifeline, *self._host_lock.fds)
             )
         except OSError as error:
-            member.start_at = now + _FORK_AGAIN_S
+            worker.start_at = now + _FORK_AGAIN_S
             _log.warning(
-                f"worker {member.number} cannot be forked ({error.strerror});"
+                f"worker {worker.number} cannot be forked ({error.strerror});"
                 f" next try in {_FORK_AGAIN_S:g} s"
             )
             return
         slot.words[Field.PID] = pid
-        member.begins(pid, now)
-        _log.info(f"worker {member.number} started", worker=member.number, worker_pid=pid)
+        worker.begin_life(pid, now)
+        _log.info(f"worker {worker.number} started", worker=worker.number, worker_pid=pid)
 
-    def _live(self, config: Config, slot: Slot) -> int:
+    def _run_child(self, config: Config, slot: Slot) -> int:
         """In the child."""
         os.setpgid(0, 0)  # with all that handlers start
         setproctitle(f"kworker: worker {slot.number} [{config.name}] starting")
-        stand_before(_OOM_MORE)
+        raise_oom_score(_OOM_MORE)
         log.identify(worker=slot.number)
         self._folder.join_workers()
         self._host_lock.share()
-        return self._body(config, slot, self._lifeline)
+        return self._worker_main(config, slot, self._lifeline)
 
-    def _drain(self, member: WorkerProcess, now: float, *, leave: bool) -> None:
+    def _drain(self, worker: WorkerProcess, now: float, *, leave: bool) -> None:
         limit = self._config.workers.drain_timeout + self._limits.drain_margin_s
-        member.drain(now + limit, leave=leave)
+        worker.drain(now + limit, leave=leave)
 
-    def _accuse(self, member: WorkerProcess, death: Death) -> None:
+    def _record_suspects(self, worker: WorkerProcess, death: Death) -> None:
         if not death.suspects:
             return
         places = [(held.topic, held.partition, held.offset) for held in death.suspects]
-        how, most = ended(death.code), self._hands * self.room
+        how, most = exit_text(death.code), self._hands * self.room
         try:
-            self._journal.accuse(places, death.why, how, time.time(), most)
+            self._journal.add_suspects(places, death.why, how, time.time(), most)
         except OSError as error:
             problem = f"cannot be written to {self._folder.suspects} ({error.strerror})"
-            _log.error(f"suspects of worker {member.number} {problem}: they run like any other")
+            _log.error(f"suspects of worker {worker.number} {problem}: they run like any other")
             return
         _log.warning(
-            f"worker {member.number} had {len(places)} records in hand: they are suspects and"
+            f"worker {worker.number} had {len(places)} records in hand: they are suspects and"
             " run in a process of their own",
             why=death.why,
             records=["/".join(map(str, place)) for place in places[:_NAMED_MOST]],
         )
 
-    def _mourn(self, member: WorkerProcess, death: Death, now: float) -> ExitCode | None:
-        wanted = death.asked in (Asked.DRAIN, Asked.QUIT)
-        if self.draining or member.number >= self.size:
-            self._count_what_it_left(member, death)
-            self._forget_the_dead()
+    def _handle_death(self, worker: WorkerProcess, death: Death, now: float) -> ExitCode | None:
+        wanted = death.exit_request in (ExitRequest.DRAIN, ExitRequest.QUIT)
+        if self.draining or worker.number >= self.size:
+            self._count_left_records(worker, death)
+            self._remove_ended()
             return None
         if wanted:
-            member.start_afresh(now)
+            worker.start_afresh(now)
             tell = _log.warning if death.code else _log.info
-            how = f"worker {member.number} ended ({ended(death.code)}); it starts again"
+            how = f"worker {worker.number} ended ({exit_text(death.code)}); it starts again"
             tell(how, in_hand=death.in_hand)
             return None
         if death.code in (ExitCode.CONFIG, ExitCode.ALREADY_RUNNING):
-            _log.error(_LAST_WORDS[ExitCode(death.code)].format(member.number))
+            _log.error(_FATAL_EXITS[ExitCode(death.code)].format(worker.number))
             return ExitCode(death.code)
-        return self._restart(member, death, now)
+        return self._restart(worker, death, now)
 
-    def _restart(self, member: WorkerProcess, death: Death, now: float) -> ExitCode | None:
-        answer = member.judge(death, now)
-        how = f"worker {member.number} exited ({ended(death.code)}) after {death.life_s:.1f} s"
+    def _restart(self, worker: WorkerProcess, death: Death, now: float) -> ExitCode | None:
+        answer = worker.plan_restart(death, now)
+        how = f"worker {worker.number} exited ({exit_text(death.code)}) after {death.life_s:.1f} s"
         if isinstance(answer, GiveUp):
             _log.error(f"{how}; {answer.failed_starts} starts in a row failed: giving up")
             return ExitCode.GAVE_UP
         when = f"in {answer.delay_s:g} s" if answer.delay_s else "at once"
         most = self._limits.restart.failed_starts_max
         nth = f", {answer.failed_starts} of {most}" if answer.failed_starts else ""
-        _log.warning(f"{how}; next start {when}{nth}", worker=member.number, in_hand=death.in_hand)
+        _log.warning(f"{how}; next start {when}{nth}", worker=worker.number, in_hand=death.in_hand)
         return None
 
-    def _count_what_it_left(self, member: WorkerProcess, death: Death) -> None:
+    def _count_left_records(self, worker: WorkerProcess, death: Death) -> None:
         # One that never polled had nothing to finish, however it ended.
         left = death.code == ExitCode.DRAIN_TIMED_OUT or (
-            death.polled and death.code != 0 and death.asked is not Asked.QUIT
+            death.polled and death.code != 0 and death.exit_request is not ExitRequest.QUIT
         )
         if left and self.draining:
             self.unfinished = True
             self.left += death.in_hand
         tell = _log.warning if left else _log.info
         rest = ": what was in hand is delivered again" if left else ""
-        tell(f"worker {member.number} ended ({ended(death.code)}){rest}", in_hand=death.in_hand)
+        tell(
+            f"worker {worker.number} ended ({exit_text(death.code)}){rest}",
+            in_hand=death.in_hand,
+        )
 
-    def _forget_the_dead(self) -> None:
+    def _remove_ended(self) -> None:
         if self.draining:
-            self.members = [member for member in self.members if member.alive]
+            self.workers = [worker for worker in self.workers if worker.alive]
         else:
-            self.members = [m for m in self.members if m.alive or m.number < self.size]
+            self.workers = [m for m in self.workers if m.alive or m.number < self.size]
 
 
-_LAST_WORDS = {
+_FATAL_EXITS = {
     ExitCode.CONFIG: "worker {} cannot run with this configuration: the service ends, fix it first",
     ExitCode.ALREADY_RUNNING: "worker {} was fenced by a twin of its identity: the service ends;"
     " give each its own `instance`",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kworker.instance.proc import in_group, title
+from kworker.instance.proc import command_line, group_pids
 
 _log = structlog.get_logger()
 _NAMED_MOST = 10
@@ -18,7 +18,7 @@ class _Left:
 
     number: int
     due: float
-    told: bool = False
+    terminated: bool = False
 
 
 class Leftovers:
@@ -39,31 +39,31 @@ class Leftovers:
         """Some may still be there."""
         return bool(self._left)
 
-    def of(self, number: int, pid: int, now: float) -> None:
+    def add(self, number: int, pid: int, now: float) -> None:
         """A worker with this pid has been reaped: what it left will be ended."""
-        if in_group(pid):
+        if group_pids(pid):
             self._left[pid] = _Left(number, now + self._grace_s)
 
     def turn(self, now: float) -> None:
         """Tells those to end that are still there, and kills them when they do not."""
         for group, left in list(self._left.items()):
-            if not (pids := in_group(group)):
+            if not (pids := group_pids(group)):
                 del self._left[group]
-            elif now >= left.due and left.told:
+            elif now >= left.due and left.terminated:
                 del self._left[group]
                 _log.warning(f"what worker {left.number} left did not end: killed", left=pids)
                 _send(group, signal.SIGKILL)
             elif now >= left.due:
-                left.told, left.due = True, now + self._term_s
-                self._tell(left.number, pids)
+                left.terminated, left.due = True, now + self._term_s
+                self._warn(left.number, pids)
                 _send(group, signal.SIGTERM)
 
-    def _tell(self, number: int, pids: list[int]) -> None:
+    def _warn(self, number: int, pids: list[int]) -> None:
         noun = "a process" if len(pids) == 1 else f"{len(pids)} processes"
         _log.warning(
             f"worker {number} left {noun} behind: told to end, and killed in {self._term_s:g} s;"
             " what shall stay needs a session of its own",
-            left=[f"{pid} {title(pid)}".rstrip() for pid in pids[:_NAMED_MOST]],
+            left=[f"{pid} {command_line(pid)}".rstrip() for pid in pids[:_NAMED_MOST]],
         )
 
 

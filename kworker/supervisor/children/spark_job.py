@@ -12,7 +12,7 @@ import structlog
 from kworker.config.model import Config
 from kworker.core.restart import Backoff
 from kworker.errors import ExitCode
-from kworker.instance.child import ended, kill_group, send, spawn
+from kworker.instance.child import exit_text, kill_group, send_signal, spawn
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.limits import Limits
 
@@ -41,19 +41,19 @@ class SparkJob:
         self._kill_at: float | None = None
         self._backoff = self._new_backoff()
         self._state = "off"
-        self._reason = ""
+        self._problem = ""
 
     @property
     def alive(self) -> bool:
         return self._pid is not None
 
     @property
-    def reasons(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Why the service is red because of it."""
-        if self._reason:
-            return [f"spark: {self._reason}"]
+        if self._problem:
+            return [f"spark: {self._problem}"]
         progress = self._progress()
-        told = [progress.get("reason"), *(_table_reason(t) for t in _tables(progress))]
+        told = [progress.get("reason"), *(_table_problem(t) for t in _tables(progress))]
         return [f"spark: {reason}" for reason in told if reason]
 
     def begin(self, now: float) -> None:
@@ -65,13 +65,13 @@ class SparkJob:
         elif spark:
             self._state = "elsewhere"
 
-    def use(self, config: Config, now: float) -> None:
+    def apply(self, config: Config, now: float) -> None:
         """After a reload: the job starts again when what makes it has changed, or it failed."""
         before, self._config = self._config, config
-        if _made_of(before) == _made_of(config) and self._state != "failed":
+        if _settings_of(before) == _settings_of(config) and self._state != "failed":
             return
         self._backoff = self._new_backoff()
-        self._reason, self._state, self._start_at = "", "off", None
+        self._problem, self._state, self._start_at = "", "off", None
         self.begin(now)
         self._terminate(now)
 
@@ -96,34 +96,34 @@ class SparkJob:
         if self._pid:
             kill_group(self._pid)
 
-    def died(self, pid: int, code: int, now: float) -> None:
+    def on_exit(self, pid: int, code: int, now: float) -> None:
         """A child was reaped, ours or another's."""
         if pid != self._pid:
             return
         why = self._progress().get("reason")
         self._pid = None
-        asked, self._kill_at = self._kill_at is not None, None
-        if asked or self._state == "stopped":
+        stopping, self._kill_at = self._kill_at is not None, None
+        if stopping or self._state == "stopped":
             return
         if code == ExitCode.CONFIG:
             self._state, self._start_at = "failed", None
-            self._reason = "the job refused its configuration, see the log: fix it, then reload"
-            _log.error(f"{self._reason}; the workers go on")
+            self._problem = "the job refused its configuration, see the log: fix it, then reload"
+            _log.error(f"{self._problem}; the workers go on")
             return
         if code == ExitCode.OK:  # `available-now`: done with what was there, for now
             self._start_at = now + self._limits.restart.longest_delay_s
             return
         delay_s = self._backoff.failed(now - self._started)
         self._state, self._start_at = "restarting", now + delay_s
-        self._reason = f"the job exited ({ended(code)}){f': {why}' if why else ''}"
-        _log.warning(f"spark: {self._reason}; next start in {delay_s:g} s, the workers go on")
+        self._problem = f"the job exited ({exit_text(code)}){f': {why}' if why else ''}"
+        _log.warning(f"spark: {self._problem}; next start in {delay_s:g} s, the workers go on")
 
     def status(self) -> dict[str, Any]:
         """For `status --json`: what the job last wrote, unless we know better."""
         progress = self._progress()
         state = progress.get("state") or self._state
         tables = [dict(table) for table in _tables(progress)]
-        return {"state": state, "pid": self._pid, "reason": self._reason, "tables": tables}
+        return {"state": state, "pid": self._pid, "reason": self._problem, "tables": tables}
 
     def _start(self, now: float) -> None:
         environment = {**os.environ, "KWORKER_PARENT_PID": str(os.getpid())}
@@ -136,13 +136,13 @@ class SparkJob:
             return
         self._started = now
         self._start_at = None
-        self._state, self._reason = "starting", ""
+        self._state, self._problem = "starting", ""
         _log.info("spark started", spark_pid=self._pid)
 
     def _terminate(self, now: float) -> None:
         if self._pid and self._kill_at is None:
             self._kill_at = now + self._limits.spark_stop_s
-            send(self._pid, signal.SIGTERM)
+            send_signal(self._pid, signal.SIGTERM)
 
     def _progress(self) -> dict[str, Any]:
         """What the job wrote in this life of it; {} before it has."""
@@ -161,7 +161,7 @@ class SparkJob:
         return Backoff(policy.first_delay_s, policy.longest_delay_s, calm_s=60.0)
 
 
-def _made_of(config: Config) -> tuple[object, ...]:
+def _settings_of(config: Config) -> tuple[object, ...]:
     return config.spark, config.kafka, config.delivery, config.file
 
 
@@ -170,6 +170,6 @@ def _tables(progress: dict[str, Any]) -> list[dict[str, Any]]:
     return [table for table in tables if isinstance(table, dict)] if tables else []
 
 
-def _table_reason(table: dict[str, Any]) -> str:
+def _table_problem(table: dict[str, Any]) -> str:
     reason = table.get("reason")
     return f"table {table.get('name')}: {reason}" if reason else ""

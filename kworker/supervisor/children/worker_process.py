@@ -9,19 +9,19 @@ from typing import Literal
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
 from kworker.core.wear import Wear, WearPolicy
-from kworker.instance.child import ended, send
+from kworker.instance.child import exit_text, send_signal
 from kworker.instance.exit_plan import ExitPlan
-from kworker.instance.proc import Runners
+from kworker.instance.proc import CpuSample
 from kworker.instance.scoreboard import Field, Held, Slot
 
 # Nobody's handler sends these to its own process; from outside they mean to end it.
 _WANTED = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
-class Asked(Enum):
+class ExitRequest(Enum):
     """What the supervisor last told a worker."""
 
-    NOTHING = auto()
+    NONE = auto()
     DRAIN = auto()
     ABORT = auto()  # it was stuck: SIGUSR1, SIGTERM, SIGABRT, SIGKILL
     QUIT = auto()
@@ -35,7 +35,7 @@ class Death:
     life_s: float
     polled: bool
     in_hand: int
-    asked: Asked
+    exit_request: ExitRequest
     overdue: bool  # killed because it did not end when asked
     suspects: tuple[Held, ...]  # the records that this death may be the doing of
     why: Literal["crash", "timeout"]  # they are suspects
@@ -53,16 +53,16 @@ class WorkerProcess:
         self.lives = 0
         self.restarts = 0  # lives after a death that nobody had planned
         self.start_at: float | None = 0.0  # when the next life is due; None while one goes on
-        self.asked = Asked.NOTHING
-        self.why_dead = ""
+        self.exit_request = ExitRequest.NONE
+        self.last_exit = ""
         self.wear = Wear(wear or WearPolicy())
-        self.too_large = ""  # why it is red by its size
-        self.runners: Runners | None = None  # while it is silent
+        self.size_problem = ""  # why it is red by its size
+        self.cpu_sample: CpuSample | None = None  # while it is silent
         self._policy = policy
         self._history = RestartHistory(policy)
-        self._unplanned = False  # the last end
+        self._ended_unplanned = False  # the last end
         self._started = 0.0
-        self._ending = ExitPlan()
+        self._exit_plan = ExitPlan()
         self._overdue = False
         self._stuck_on: tuple[Held, ...] = ()
         self._samples: deque[tuple[float, int]] = deque()
@@ -87,56 +87,56 @@ class WorkerProcess:
     @property
     def running(self) -> bool:
         """Whether it has joined and takes records."""
-        return self.alive and self.phase is Phase.RUNNING and self.asked is Asked.NOTHING
+        return self.alive and self.phase is Phase.RUNNING and self.exit_request is ExitRequest.NONE
 
-    def begins(self, pid: int, now: float) -> None:
+    def begin_life(self, pid: int, now: float) -> None:
         """A new life has been forked."""
         self.pid = pid
-        self.restarts += self._unplanned
-        self._unplanned = False
+        self.restarts += self._ended_unplanned
+        self._ended_unplanned = False
         self.lives += 1
         self.start_at = None
-        self.asked = Asked.NOTHING
+        self.exit_request = ExitRequest.NONE
         self._started = now
-        self._ending = ExitPlan()
+        self._exit_plan = ExitPlan()
         self._overdue = False
         self._stuck_on = ()
-        self.runners = None
+        self.cpu_sample = None
         self.wear.begins(now)
-        self.too_large = ""
+        self.size_problem = ""
         self._samples.clear()
 
     def drain(self, kill_at: float, *, leave: bool) -> None:
         """Finish what is in hand and end; `leave` is for ever, so the group shall not wait."""
         self.slot.words[Field.LEAVE] = leave
-        if self.alive and self.asked is Asked.NOTHING:
+        if self.alive and self.exit_request is ExitRequest.NONE:
             self.slot.words[Field.DRAIN] = 1
-            self._ask(Asked.DRAIN, ExitPlan([(kill_at, signal.SIGKILL)]))
+            self._request_exit(ExitRequest.DRAIN, ExitPlan([(kill_at, signal.SIGKILL)]))
             self.signal(signal.SIGTERM)
 
-    def abort(self, ending: ExitPlan, stuck_on: tuple[Held, ...]) -> None:
+    def abort(self, exit_plan: ExitPlan, stuck_on: tuple[Held, ...]) -> None:
         """For one that is stuck: those of `stuck_on` that it holds to the end are suspects."""
         self._stuck_on = stuck_on
-        self._ask(Asked.ABORT, ending)
+        self._request_exit(ExitRequest.ABORT, exit_plan)
 
     def quit(self, kill_at: float) -> None:
         """End at once."""
-        self._ask(Asked.QUIT, ExitPlan([(kill_at, signal.SIGKILL)]))
+        self._request_exit(ExitRequest.QUIT, ExitPlan([(kill_at, signal.SIGKILL)]))
         self.signal(signal.SIGQUIT)
 
     def signal(self, signum: int) -> None:
         if self.pid is not None:
-            send(self.pid, signum)
+            send_signal(self.pid, signum)
 
-    def press(self, now: float) -> list[int]:
+    def send_due_signals(self, now: float) -> list[int]:
         """Sends what is due to one that was asked to end; the signals that it sent now."""
-        due = self._ending.due(now) if self.alive else []
+        due = self._exit_plan.due(now) if self.alive else []
         for signum in due:
             self.signal(signum)
         self._overdue = self._overdue or signal.SIGKILL in due
         return due
 
-    def dies(self, code: int, now: float) -> Death:
+    def end_life(self, code: int, now: float) -> Death:
         """The life is over and reaped."""
         words = self.slot.words
         death = Death(
@@ -144,23 +144,23 @@ class WorkerProcess:
             life_s=now - self._started,
             polled=self.polled,
             in_hand=words[Field.IN_HAND],
-            asked=self.asked,
+            exit_request=self.exit_request,
             overdue=self._overdue,
             suspects=self._suspects(code),
-            why="timeout" if self.asked is Asked.ABORT else "crash",
+            why="timeout" if self.exit_request is ExitRequest.ABORT else "crash",
         )
         self.pid = None
         self.slot.begin(0, int(now * 1e9))
         return death
 
-    def judge(self, death: Death, now: float) -> StartAgain | GiveUp:
+    def plan_restart(self, death: Death, now: float) -> StartAgain | GiveUp:
         """What the history of this slot says about its next start."""
-        self._unplanned = True
+        self._ended_unplanned = True
         killed = death.code == -signal.SIGKILL
         answer = self._history.died(
             now=now, life_s=death.life_s, polled=death.polled, killed=killed
         )
-        self.why_dead = ended(death.code)
+        self.last_exit = exit_text(death.code)
         if isinstance(answer, StartAgain):
             self.start_at = now + answer.delay_s
         return answer
@@ -190,13 +190,13 @@ class WorkerProcess:
 
     def _suspects(self, code: int) -> tuple[Held, ...]:
         """None where somebody wanted this end, or it came in order."""
-        if self.asked is Asked.ABORT:
+        if self.exit_request is ExitRequest.ABORT:
             return tuple(held for held in self.slot.held() if held in self._stuck_on)
-        unbidden = self.asked is Asked.NOTHING and code not in _WANTED
+        unbidden = self.exit_request is ExitRequest.NONE and code not in _WANTED
         if not unbidden or self.slot.phase is Phase.GONE:
             return ()
         return tuple(self.slot.held())
 
-    def _ask(self, what: Asked, ending: ExitPlan) -> None:
-        self.asked = what
-        self._ending = ending
+    def _request_exit(self, what: ExitRequest, exit_plan: ExitPlan) -> None:
+        self.exit_request = what
+        self._exit_plan = exit_plan

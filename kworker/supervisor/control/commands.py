@@ -19,7 +19,7 @@ def verbs(service: Service) -> Mapping[str, Callable[[Request, Connection], None
 
     def stop(request: Request, peer: Connection) -> None:
         act = service.quit if request.get("now") is True else service.drain
-        service.follow(peer)
+        service.subscribe(peer)
         act(time.monotonic())
 
     def reload(_request: Request, peer: Connection) -> None:

@@ -27,7 +27,7 @@ class Connection:
 
     def __init__(self, peer: socket.socket, now: float) -> None:
         self.peer = peer
-        self.asked = False
+        self.has_request = False
         self.gone = False
         self._moved_at = now  # when bytes last moved, either way
         self._received = bytearray()
@@ -60,8 +60,8 @@ class Connection:
         self._received += data
         line, newline, _ = self._received.partition(b"\n")
         self.gone = not data and not newline
-        self.asked = bool(newline) or len(self._received) >= LINE_BYTES_MAX
-        return bytes(line[:LINE_BYTES_MAX]) if self.asked else None
+        self.has_request = bool(newline) or len(self._received) >= LINE_BYTES_MAX
+        return bytes(line[:LINE_BYTES_MAX]) if self.has_request else None
 
     def flush(self, now: float) -> None:
         """Sends what the peer takes without waiting."""
@@ -80,9 +80,9 @@ class Connection:
         """Whether something waits to be sent."""
         return bool(self._to_send)
 
-    def late(self, now: float) -> bool:
+    def is_late(self, now: float) -> bool:
         """Whether the peer has had its time: for its request, or to take our reply."""
-        if not self.asked:
+        if not self.has_request:
             return now - self._moved_at > REQUEST_TIMEOUT_S
         return self.pending and now - self._moved_at > REPLY_TIMEOUT_S
 
@@ -114,10 +114,10 @@ class ControlServer:
         self._now = now
         for connection in list(self._connections.values()):
             connection.flush(now)
-            if connection.gone or connection.late(now):
+            if connection.gone or connection.is_late(now):
                 self._drop(connection)
-            elif connection.asked:
-                self._watch(connection)
+            elif connection.has_request:
+                self._watch_writes(connection)
 
     def close(self) -> None:
         """No new peers; those connected have got what their buffers took."""
@@ -135,7 +135,7 @@ class ControlServer:
             except BlockingIOError:
                 return
             except OSError:  # out of descriptors: an idle peer's will do
-                self._drop_one()
+                self._make_room()
                 return
             if _uid(peer) in (0, os.geteuid()):
                 self._welcome(peer)
@@ -144,14 +144,14 @@ class ControlServer:
 
     def _welcome(self, peer: socket.socket) -> None:
         if len(self._connections) >= CONNECTIONS_MAX:
-            self._drop_one()
+            self._make_room()
         peer.setblocking(False)
         connection = Connection(peer, self._now)
         self._connections[peer.fileno()] = connection
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(connection))
 
     def _read(self, connection: Connection) -> None:
-        line = None if connection.asked or connection.gone else connection.receive()
+        line = None if connection.has_request or connection.gone else connection.receive()
         if line is None:
             return
         try:
@@ -162,7 +162,7 @@ class ControlServer:
         else:
             act(request, connection)
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch_writes(self, connection: Connection) -> None:
         """After its request nothing is read of a peer; it wakes us only to take more."""
         registered = connection.peer in self._selector.get_map()
         if connection.pending and registered:
@@ -172,9 +172,9 @@ class ControlServer:
         elif registered:
             self._selector.unregister(connection.peer)
 
-    def _drop_one(self) -> None:
+    def _make_room(self) -> None:
         """Makes room: the oldest peer that has not asked yet, else the oldest."""
-        waiting = [c for c in self._connections.values() if not c.asked]
+        waiting = [c for c in self._connections.values() if not c.has_request]
         for connection in (waiting or list(self._connections.values()))[:1]:
             self._drop(connection)
 

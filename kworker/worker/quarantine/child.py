@@ -25,7 +25,7 @@ from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Results, Unpublishable
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
-from kworker.instance.proc import stand_before
+from kworker.instance.proc import raise_oom_score
 from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
 from kworker.worker.assembly import make_encoder, make_pool
 from kworker.worker.dispatch import Pool
@@ -199,7 +199,7 @@ def _dies_with(parent: int) -> bool:
 
 def _be_dispensable() -> None:
     """When memory is short it goes before its worker; when it is stuck, it says where."""
-    stand_before(_OOM_MORE)
+    raise_oom_score(_OOM_MORE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable(sys.stderr)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from kworker.core.suspects import Blame, ProcessEnd
 from kworker.host import oom_kills
-from kworker.instance.child import ended, send
-from kworker.instance.exit_plan import ExitPlan, of_a_stuck_one
+from kworker.instance.child import exit_text, send_signal
+from kworker.instance.exit_plan import ExitPlan, for_stuck_process
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard import Held, Scoreboard
 from kworker.worker.quarantine.pipe import (
@@ -133,7 +133,7 @@ class IsolatedProcess:
     def end_stuck(self, now: float, overdue: list[Held]) -> None:
         """Dumps its stacks and ends it, in steps that `turn` takes."""
         self._stuck_on = overdue
-        self._ending = of_a_stuck_one(now, _DUMP_S, _TERM_S, _ABORT_S)
+        self._ending = for_stuck_process(now, _DUMP_S, _TERM_S, _ABORT_S)
         self.turn(now)
 
     def finish(self, now: float) -> None:
@@ -146,11 +146,11 @@ class IsolatedProcess:
         """At once; this is no death that counts."""
         self.ended_by_us = True
         if self._process.returncode is None:  # or the number may be another's by now
-            send(self.pid, signal.SIGKILL)
+            send_signal(self.pid, signal.SIGKILL)
 
     def turn(self, now: float) -> None:
         for signum in self._ending.due(now):
-            send(self.pid, signum)
+            send_signal(self.pid, signum)
 
     def reaped(self) -> ExitedProcess | None:
         """Once it has ended; it is not waited for. What it last said can still be heard."""
@@ -167,7 +167,7 @@ class IsolatedProcess:
 
     def end_of(self, gone: ExitedProcess) -> ProcessEnd:
         """Whose doing that was."""
-        how = ended(gone.code)
+        how = exit_text(gone.code)
         if self.ended_by_us:
             return ProcessEnd(how, Blame.NOBODY)
         if self._stuck_on is not None:

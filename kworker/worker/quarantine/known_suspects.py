@@ -45,7 +45,7 @@ class KnownSuspects:
         if now < self._look_at and not force:
             return
         self._look_at = now + _LOOK_EVERY_S
-        if self._own.look(force=force):
+        if self._own.refresh(force=force):
             self._put_together()
 
     def hear(self) -> None:

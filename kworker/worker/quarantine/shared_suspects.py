@@ -7,7 +7,7 @@ from typing import Protocol
 
 from kworker.core.headers import SourcePosition
 from kworker.core.suspects import Suspect
-from kworker.instance.crash_journal import KEPT_S, WatchedJournal, packed, unpacked
+from kworker.instance.crash_journal import KEPT_S, WatchedJournal, pack, unpack
 
 _EVERY_S = 1.0
 
@@ -76,7 +76,7 @@ class SharedSuspects:
         self._storage.close()
 
     def _exchange(self) -> None:
-        self._own.look()
+        self._own.refresh()
         settled = list(self._settled)
         own = self._but_old(self._own.suspects, settled)
         shared = _read(self._storage.get())
@@ -84,7 +84,7 @@ class SharedSuspects:
         gone = (shared.keys() - known.keys()) | (known.keys() & (self._told.keys() - own.keys()))
         self._storage.remove([_source(place) for place in gone])
         news = [s for place, s in own.items() if self._told.get(place) != s]
-        self._storage.put({_source(s.place): packed(s) for s in news if _counts(s, known)})
+        self._storage.put({_source(s.place): pack(s) for s in news if _counts(s, known)})
         self._told = own
         self.others = {
             place: s for place, s in known.items() if place not in gone and _counts(s, own, more=1)
@@ -108,7 +108,7 @@ def _counts(suspect: Suspect, beside: Mapping[SourcePosition, Suspect], more: in
 
 def _read(told: Mapping[str, str]) -> dict[SourcePosition, Suspect]:
     """What cannot be read is none of ours."""
-    found = filter(None, map(unpacked, told.values()))
+    found = filter(None, map(unpack, told.values()))
     return {suspect.place: suspect for suspect in found}
 
 

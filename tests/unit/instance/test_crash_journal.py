@@ -24,7 +24,7 @@ def files(journal: CrashJournal) -> list[Path]:
 def accuse(
     journal: CrashJournal, *places: tuple[str, int, int], now_s: float, most: int = 100
 ) -> None:
-    journal.accuse(places, "crash", "SIGSEGV", now_s, most)
+    journal.add_suspects(places, "crash", "SIGSEGV", now_s, most)
 
 
 def test_there_is_nobody_before_the_first_death(journal: CrashJournal):
@@ -41,7 +41,7 @@ def test_what_was_counted_stays_at_the_next_accusation(journal: CrashJournal):
     """A worker's death between two of the cell must not begin the count anew."""
     journal._folder.mkdir()
     journal.write(Suspect(PLACE, "crash", 1, 1, ("SIGKILL",), 900.0))
-    journal.accuse([PLACE], "timeout", "SIGABRT", 1000.0, 100)
+    journal.add_suspects([PLACE], "timeout", "SIGABRT", 1000.0, 100)
     found = Suspect(PLACE, "timeout", 1, 1, ("SIGKILL", "SIGABRT"), 900.0)
     assert journal.read() == {PLACE: found}
 

@@ -17,14 +17,14 @@ def test_a_rejection_is_forgotten_after_a_day(tmp_path: Path) -> None:
     refusals.add(RECORD, "me@here")
     [path] = tmp_path.iterdir()
     os.utime(path, (ARMED_S, ARMED_S))
-    assert refusals.look(1.0)
+    assert refusals.refresh(1.0)
     wall += KEPT_S
-    assert not refusals.look(2.0)
+    assert not refusals.refresh(2.0)
     assert refusals.by(RECORD) == "me@here"
-    assert [each.source for each in refusals.standing()] == [RECORD]
+    assert [each.source for each in refusals.pending()] == [RECORD]
     wall += 1
-    assert refusals.standing() == []
-    assert not refusals.look(3.0)
+    assert refusals.pending() == []
+    assert not refusals.refresh(3.0)
     assert not refusals.any
     assert list(tmp_path.iterdir()) == []
 
@@ -34,6 +34,6 @@ def test_a_start_after_more_than_a_day_finds_none(tmp_path: Path) -> None:
     [path] = tmp_path.iterdir()
     os.utime(path, (ARMED_S, ARMED_S))
     later = Rejections(tmp_path, lambda: ARMED_S + KEPT_S + 1)
-    later.look(1.0)
+    later.refresh(1.0)
     assert not later.any
     assert list(tmp_path.iterdir()) == []

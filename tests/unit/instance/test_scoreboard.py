@@ -89,9 +89,9 @@ def test_reasons_have_room_however_long_or_many(reasons: tuple[str, ...]) -> Non
     slot.write_text(Text(partitions, reasons, partitions))
     text = slot.read_text()
     assert (text.partitions, text.known) == (partitions, partitions)
-    assert text.reasons[0][:20].encode() == reasons[0][:20].encode()
-    assert all(len(reason) <= 1_000 for reason in text.reasons)
-    cut = [told for told in text.reasons if len(told) == 1_000]
+    assert text.problems[0][:20].encode() == reasons[0][:20].encode()
+    assert all(len(reason) <= 1_000 for reason in text.problems)
+    cut = [told for told in text.problems if len(told) == 1_000]
     assert all(told.endswith("…") for told in cut)
     assert bool(cut) == any(len(reason) > 1_000 for reason in reasons)
 
@@ -104,9 +104,9 @@ def test_no_part_of_the_text_takes_the_room_of_another() -> None:
     delays = tuple((f"{i}s", i, None) for i in range(5_000))
     slot.write_text(Text(many, reasons, many, delays))
     text = slot.read_text()
-    told = (text.partitions, text.known, text.delays, text.reasons)
+    told = (text.partitions, text.known, text.delays, text.problems)
     assert [len(part) > 300 for part in told] == [True, True, True, False]
-    assert len(text.reasons) >= 1
+    assert len(text.problems) >= 1
     assert text.delays == delays[: len(text.delays)]
 
 

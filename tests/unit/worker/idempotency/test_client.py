@@ -12,7 +12,7 @@ from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, ClaimDone, Claimed, Ex
 from kworker.core.outcome import NO_RESULTS, Failed, Output, Results
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
-from kworker.instance.crash_journal import CrashJournal, WatchedJournal, packed
+from kworker.instance.crash_journal import CrashJournal, WatchedJournal, pack
 from kworker.worker.idempotency.client import GATHER_S
 from kworker.worker.idempotency.prefetch import AHEAD_MOST, ClaimPrefetch
 from kworker.worker.idempotency.table import BUSY_S, OWN_BUSY_S
@@ -710,7 +710,7 @@ def test_suspects_of_other_hosts_are_known_when_the_first_records_may_run(
     )
     worker = bench.worker(suspects=shared)
     worker.step()
-    storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})
+    storage.put({"orders/0/7": pack(Suspect(("orders", 0, 7), "crash"))})
     shared.want()
     record = event(orders, 7, "e")
     assert worker.runs(record) == [record]
@@ -727,7 +727,7 @@ def test_suspects_are_looked_for_each_second_with_nothing_else_to_do(
     )
     worker = bench.worker(suspects=shared)
     worker.step(1.0)
-    storage.put({"orders/0/7": packed(Suspect(("orders", 0, 7), "crash"))})
+    storage.put({"orders/0/7": pack(Suspect(("orders", 0, 7), "crash"))})
     worker.step(0.5)
     assert not shared.others
     worker.step(0.5)
