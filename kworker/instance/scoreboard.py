@@ -3,15 +3,14 @@
 import json
 import mmap
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from itertools import accumulate
 
 from kworker.config.model import WorkersSettings
 from kworker.core.phase import Phase
 from kworker.core.record import PLACE_BITS
+from kworker.instance import fitted_json
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
@@ -277,35 +276,13 @@ def _encoded(text: Text) -> bytes:
         [] if text.behind is None else [text.behind],  # all of it, or it is not known
         text.others,
     ]
-    data = json.dumps(parts).encode()
-    if len(data) <= _TEXT_ROOM:
-        return data
-    sizes = [[len(json.dumps(row)) + 2 for row in part] for part in parts]
-    rooms = _shares([sum(rows) for rows in sizes], _TEXT_ROOM)
-    cut = [_fitting(rows, room) for rows, room in zip(sizes, rooms, strict=True)]
-    return json.dumps([part[:most] for part, most in zip(parts, cut, strict=True)]).encode()
+    return fitted_json.encode(parts, _TEXT_ROOM)
 
 
 def _short(problem: str) -> str:
     """Without what UTF-8 cannot say: it goes to terminals."""
     text = problem.encode(errors="backslashreplace").decode()
     return text if len(text) <= _PROBLEM_MAX else f"{text[: _PROBLEM_MAX - 1]}…"
-
-
-def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How much of the room each gets: those who want little all of it, the others as much each."""
-    shares = [0] * len(wanted)
-    left = len(wanted)
-    for i in sorted(range(len(wanted)), key=wanted.__getitem__):
-        shares[i] = min(wanted[i], room // left)
-        room -= shares[i]
-        left -= 1
-    return shares
-
-
-def _fitting(sizes: Sequence[int], room: int) -> int:
-    """How many of these rows, from the first on, have room."""
-    return bisect_right(list(accumulate(sizes)), room)
 
 
 def _numbers(rows: list[tuple[str, list[int]]]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -1,0 +1,33 @@
+"""Encodes lists as JSON in a limited room: where they are too long, each loses its last rows."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+def encode(parts: Sequence[Sequence[object]], room: int) -> bytes:
+    """Returns the lists as one JSON list; `room` is bytes, without the brackets around them."""
+    data = json.dumps(parts).encode()
+    if len(data) <= room:
+        return data
+    sizes = [[len(json.dumps(row)) + 2 for row in part] for part in parts]
+    rooms = _shares([sum(rows) for rows in sizes], room)
+    cut = [_fitting(rows, room) for rows, room in zip(sizes, rooms, strict=True)]
+    return json.dumps([part[:most] for part, most in zip(parts, cut, strict=True)]).encode()
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """How much of the room each gets: those who want little all of it, the others as much each."""
+    shares = [0] * len(wanted)
+    left = len(wanted)
+    for i in sorted(range(len(wanted)), key=wanted.__getitem__):
+        shares[i] = min(wanted[i], room // left)
+        room -= shares[i]
+        left -= 1
+    return shares
+
+
+def _fitting(sizes: Sequence[int], room: int) -> int:
+    """How many of these rows, from the first on, have room."""
+    return bisect_right(list(accumulate(sizes)), room)
