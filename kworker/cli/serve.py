@@ -9,8 +9,8 @@ from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.errors import ExitCode
 from kworker.supervisor.preflight_child import PreflightReport
-from kworker.supervisor.service import Wiring
 from kworker.supervisor.supervisor import Supervisor
+from kworker.supervisor.wiring import Wiring
 
 
 def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> int:

@@ -11,8 +11,8 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.instance.host_lock import HostLock
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.children.fleet import Fleet
-from kworker.supervisor.control.followers import ProgressSubscribers
 from kworker.supervisor.control.server import Connection, Reply
+from kworker.supervisor.control.subscribers import ProgressSubscribers
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import Check, Preflight, PreflightReport
 from kworker.supervisor.rolling_restart import RollingRestart

@@ -4,8 +4,6 @@ import faulthandler
 import os
 import selectors
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
@@ -20,35 +18,18 @@ from kworker.instance.state_folder import StateFolder
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.children.delay_process import DelayChild
-from kworker.supervisor.children.fleet import ChildMain, Fleet
-from kworker.supervisor.children.spark_job import COMMAND, SparkJob
+from kworker.supervisor.children.fleet import Fleet
+from kworker.supervisor.children.spark_job import SparkJob
 from kworker.supervisor.children.worker_process import WorkerProcess
-from kworker.supervisor.control.followers import ProgressSubscribers
 from kworker.supervisor.control.server import Connection
+from kworker.supervisor.control.subscribers import ProgressSubscribers
 from kworker.supervisor.group_lag import GroupLag
 from kworker.supervisor.health import WorkerHealth
-from kworker.supervisor.limits import Limits
-from kworker.supervisor.preflight_child import Preflight
 from kworker.supervisor.reload import Reload
 from kworker.supervisor.startup import Startup
+from kworker.supervisor.wiring import Wiring
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """What a service is made of; tests put their own in.
-
-    `worker_main` is what a worker does, `delay_main` what the delay process does, `preflight` runs
-    in a child before the first fork, `read_config` reads the configuration again.
-    """
-
-    worker_main: ChildMain
-    delay_main: ChildMain
-    preflight: Preflight
-    read_config: Callable[[], Config]
-    limits: Limits = field(default_factory=Limits)
-    spark_command: Sequence[str] = COMMAND
 
 
 class Mode(Enum):

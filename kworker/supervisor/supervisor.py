@@ -16,8 +16,9 @@ from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.control.commands import verbs
 from kworker.supervisor.control.server import ControlServer
 from kworker.supervisor.notify import Notifier
-from kworker.supervisor.service import Mode, Service, Wiring
+from kworker.supervisor.service import Mode, Service
 from kworker.supervisor.signals import Signals
+from kworker.supervisor.wiring import Wiring
 
 _log = structlog.get_logger()
 _SHORT_S = 0.05  # while every moment may be the last, a turn is short

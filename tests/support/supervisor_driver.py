@@ -43,8 +43,8 @@ from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import PreflightReport
-from kworker.supervisor.service import Wiring
 from kworker.supervisor.supervisor import Supervisor
+from kworker.supervisor.wiring import Wiring
 
 
 def main(folder: Path, ready_fd: int | None = None) -> int:

@@ -1,0 +1,26 @@
+"""What a supervisor is wired to: the main functions of its children, and its time limits."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kworker.config.model import Config
+from kworker.supervisor.children.fleet import ChildMain
+from kworker.supervisor.children.spark_job import COMMAND
+from kworker.supervisor.limits import Limits
+from kworker.supervisor.preflight_child import Preflight
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a service is made of; tests put their own in.
+
+    `worker_main` is what a worker does, `delay_main` what the delay process does, `preflight` runs
+    in a child before the first fork, `read_config` reads the configuration again.
+    """
+
+    worker_main: ChildMain
+    delay_main: ChildMain
+    preflight: Preflight
+    read_config: Callable[[], Config]
+    limits: Limits = field(default_factory=Limits)
+    spark_command: Sequence[str] = COMMAND
