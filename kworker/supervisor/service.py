@@ -1,10 +1,7 @@
-"""The life of a service: from waiting over serving to draining, and what is asked of it."""
+"""The life of a service, from its startup to the end of its drain, and the requests to it."""
 
-import faulthandler
 import os
 import selectors
-import signal
-from enum import Enum, auto
 from typing import Any
 
 import structlog
@@ -20,26 +17,17 @@ from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.children.delay_process import DelayChild
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.spark_job import SparkJob
-from kworker.supervisor.children.worker_process import WorkerProcess
 from kworker.supervisor.control.server import Connection
 from kworker.supervisor.control.subscribers import ProgressSubscribers
 from kworker.supervisor.group_lag import GroupLag
 from kworker.supervisor.health import WorkerHealth
+from kworker.supervisor.mode import Mode
 from kworker.supervisor.reload import Reload
+from kworker.supervisor.stack_dumps import StackDumps
 from kworker.supervisor.startup import Startup
 from kworker.supervisor.wiring import Wiring
 
 _log = structlog.get_logger()
-
-
-class Mode(Enum):
-    """Where the service is; it only ever moves forward."""
-
-    STARTING = auto()  # waits for leftovers and for the preflight check
-    SERVING = auto()
-    DRAINING = auto()  # the workers
-    CLOSING = auto()  # they are gone, Spark or the delay process is not
-    GONE = auto()
 
 
 class Service:
@@ -57,7 +45,7 @@ class Service:
         limits = wiring.limits
         self.config = config
         self.mode = Mode.STARTING
-        self.startup_error: KworkerError | None = None  # for which it does not start
+        self.startup_error: KworkerError | None = None  # ended the startup, if anything did
         self._host_lock = HostLock(config, selector)
         self.fleet = Fleet(config, folder, wiring.worker_main, limits, self._host_lock)
         self._wiring = wiring
@@ -65,8 +53,7 @@ class Service:
         self._started = now
         self._joined = False
         self._interrupts = 0
-        self._to_dump: list[WorkerProcess] = []
-        self._dump_at = 0.0
+        self._stack_dumps = StackDumps(limits.dump_gap_s)
         self._exit_code = ExitCode.OK
         self._health = WorkerHealth(self.fleet, limits)
         self._delay = DelayChild(
@@ -75,37 +62,32 @@ class Service:
         self._lag = GroupLag(self.fleet, limits)
         self._spark = SparkJob(config, wiring.spark_command, folder, limits)
         self._startup = Startup(config, folder, wiring.preflight, limits, selector, now)
+        preflight, host_lock = wiring.preflight, self._host_lock
         self._reload = Reload(
-            self.fleet,
-            wiring.preflight,
-            self._apply,
-            announcer,
-            selector,
-            limits,
-            self._host_lock,
+            self.fleet, preflight, self._apply, announcer, selector, limits, host_lock
         )
         self._subscribers = ProgressSubscribers(limits.progress_every_s)  # of the drain
 
-    # What time and children bring.
+    # Called by the supervisor's loop.
 
     def turn(self, now: float) -> None:
-        """Does what is due, and tells whoever listens."""
+        """Does what is due, and reports to systemd and to the progress subscribers."""
         match self.mode:
             case Mode.STARTING:
-                self._open(now)
+                self._turn_starting(now)
             case Mode.SERVING:
-                self._serve(now)
+                self._turn_serving(now)
             case Mode.DRAINING:
-                self._drain_on(now)
+                self._turn_draining(now)
             case Mode.CLOSING:
-                self._close_on(now)
+                self._turn_closing(now)
             case Mode.GONE:
                 pass
-        self._dump_next(now)
+        self._stack_dumps.turn(now)
         self._announce(now)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """A child was reaped; it belongs to one of us, or is a stranger's orphan."""
+        """Handles the exit of a reaped child: one of ours, or an orphan that we inherited."""
         exit_code = self.fleet.on_exit(pid, code, now) or self._delay.on_exit(pid, code, now)
         self._startup.on_exit(pid, code)
         self._reload.on_exit(pid, code)
@@ -114,21 +96,21 @@ class Service:
             self.drain(now, exit_code)
 
     def reset_timers(self, now: float) -> None:
-        """We were stopped or starved: nobody is judged by the time before."""
+        """Forgets how long children were silent, after the supervisor itself had not run."""
         self._health.reset_timers(now)
         self._delay.reset_timers(now)
 
     @property
     def exit_code(self) -> ExitCode:
-        """How it ends, as far as is known."""
+        """The exit code of the service, as far as it is known."""
         if self._exit_code is ExitCode.OK and self.fleet.unfinished:
             return ExitCode.DRAIN_TIMED_OUT
         return self._exit_code
 
-    # What people and systemd ask for.
+    # Requests, by signals and over the control socket.
 
     def drain(self, now: float, exit_code: ExitCode = ExitCode.OK) -> None:
-        """All finish what is in hand and end; a second call changes nothing."""
+        """Lets every child finish what it has in hand and end; a second call changes nothing."""
         if self.mode not in (Mode.STARTING, Mode.SERVING):
             return
         _log.info("draining", exit_code=int(exit_code), in_hand=self.fleet.in_hand())
@@ -137,12 +119,12 @@ class Service:
         self._announcer.stopping()
         self._startup.cancel()
         self._reload.abandon("the service is draining")
-        # Who stops leaves the partitions to others; who failed will be started again.
+        # After a stop other instances take the partitions; after a failure systemd starts us again.
         self.fleet.drain(now, leave=exit_code is ExitCode.OK)
         self._delay.drain(now, leave=exit_code is ExitCode.OK)
 
     def interrupt(self, now: float) -> None:
-        """Ctrl-C: drains, and when asked again ends at once."""
+        """Drains at the first Ctrl-C, ends at once at the second."""
         self._interrupts += 1
         if self._interrupts > 1:
             self.quit(now)
@@ -150,55 +132,49 @@ class Service:
             self.drain(now)
 
     def quit(self, now: float) -> None:
-        """Everything ends at once."""
+        """Ends every child at once."""
         self.drain(now)
-        _log.warning("ending at once: what is in hand is delivered again")
+        _log.warning("ending at once: records in hand will be redelivered")
         self.fleet.quit(now)
         self._delay.quit(now)
         self._spark.quit()
 
     def reload(self, now: float, peer: Connection | None = None) -> None:
         """Reads the configuration again and replaces the workers one by one."""
-        if self._can_renew("reload", peer):
+        if self.mode is Mode.SERVING:
             self._reload.reload(self.config, self._wiring.read_config, now, peer)
+        else:
+            self._ignore("reload", peer)
 
     def restart(self, now: float, peer: Connection | None = None) -> None:
         """Replaces the workers one by one."""
-        if self._can_renew("restart", peer):
+        if self.mode is Mode.SERVING:
             self._reload.restart(self.config, now, peer)
+        else:
+            self._ignore("restart", peer)
 
     def scale(self, size: int, now: float) -> int:
-        """Brings the workers to `size`, from 1 to the board's room; the size that it is now."""
-        if not 1 <= size <= self.fleet.room:
-            _log.warning(f"no fewer than 1 and no more than {self.fleet.room} workers: not scaled")
+        """Sets the number of workers, from 1 to the slots of the board; returns what it is now."""
+        if not 1 <= size <= self.fleet.size_max:
+            _log.warning(f"cannot scale to {size} workers: it must be 1 to {self.fleet.size_max}")
         elif self.mode is Mode.SERVING:
             _log.info("scaling", workers=size, before=self.fleet.size)
             self.fleet.resize(size, now)
         return self.fleet.size
 
     def dump(self) -> list[int]:
-        """Every process writes its stacks to standard error; the pids of the children.
-
-        One after the other: two at once would tear each other's lines.
-        """
-        faulthandler.dump_traceback(all_threads=True)
-        self._to_dump = [*self.fleet.living, *self._delay.living]
-        return [worker.pid for worker in self._to_dump if worker.pid]
-
-    def _dump_next(self, now: float) -> None:
-        if self._to_dump and now >= self._dump_at:
-            self._dump_at = now + self._wiring.limits.dump_gap_s
-            self._to_dump.pop(0).signal(signal.SIGUSR1)
+        """Has every process write its stacks to standard error; the pids of the children."""
+        return self._stack_dumps.begin([*self.fleet.living, *self._delay.living])
 
     def subscribe(self, connection: Connection) -> None:
-        """This peer sees the drain through to its end."""
+        """Sends this peer the progress of the drain, to its end."""
         self._subscribers.add(connection)
 
     def finish(self) -> None:
-        """Tells those who saw the drain through how it ended."""
+        """Sends the subscribers of the drain its result."""
         end: dict[str, Any] = {"done": True, "exit_code": int(self.exit_code)}
-        if self.fleet.left:
-            end["left"] = self.fleet.left
+        if self.fleet.records_left:
+            end["left"] = self.fleet.records_left
         self._subscribers.finish(end)
 
     def status(self, now: float) -> dict[str, Any]:
@@ -219,20 +195,21 @@ class Service:
             "spark": self._spark.status(),
         }
 
-    # One step in each mode.
+    # One turn in each mode.
 
-    def _open(self, now: float) -> None:
+    def _turn_starting(self, now: float) -> None:
         report = self._startup.turn(now)
         if report is None:
             return
         for warning in report.warnings:
-            _log.warning(f"{warning}; starting all the same")
+            _log.warning(f"{warning}; starting anyway")
         if report.problems:
-            self._refuse(ConfigError(report.problems), now)
+            self._abort_startup(ConfigError(report.problems), now)
         elif report.taken:
-            self._refuse(AlreadyRunning("\n".join(report.taken)), now)
+            self._abort_startup(AlreadyRunning("\n".join(report.taken)), now)
         elif not self._host_lock.take(report.cluster):
-            self._startup.restart_check(self.config, now)  # it came since, and will be named
+            # Another copy took it since the check; the next check names that copy.
+            self._startup.restart_check(self.config, now)
         else:
             self._startup.problems = []
             self.mode = Mode.SERVING
@@ -240,11 +217,11 @@ class Service:
             self._delay.begin(now)
             self._spark.begin(now)
 
-    def _refuse(self, why: KworkerError, now: float) -> None:
-        self.startup_error = why
-        self.drain(now, why.exit_code)
+    def _abort_startup(self, error: KworkerError, now: float) -> None:
+        self.startup_error = error
+        self.drain(now, error.exit_code)
 
-    def _serve(self, now: float) -> None:
+    def _turn_serving(self, now: float) -> None:
         self._health.turn(self.config, now)
         if not self._reload.rolling_restart.left:
             self._reload.rolling_restart.add(self._health.worn_out(self.config, now))
@@ -257,7 +234,7 @@ class Service:
             self._joined = True
             _log.info("every worker has joined: running", workers=self.fleet.size)
 
-    def _drain_on(self, now: float) -> None:
+    def _turn_draining(self, now: float) -> None:
         self._health.turn(self.config, now)
         self.fleet.turn(now)
         self._delay.turn(now)
@@ -265,9 +242,9 @@ class Service:
         if not self.fleet.workers:
             self.mode = Mode.CLOSING
             self._spark.stop(now)
-            self._close_on(now)
+            self._turn_closing(now)
 
-    def _close_on(self, now: float) -> None:
+    def _turn_closing(self, now: float) -> None:
         self._delay.turn(now)
         self._spark.turn(now)
         self.fleet.leftovers.turn(now)
@@ -294,27 +271,18 @@ class Service:
         self._delay.apply(config, now)
         self._spark.apply(config, now)
 
-    def _can_renew(self, what: str, peer: Connection | None) -> bool:
-        if self.mode is Mode.SERVING:
-            return True
+    def _ignore(self, command: str, peer: Connection | None) -> None:
         state = self._state(self._startup.problems)
-        _log.warning(f"{what} ignored while {state}: nothing is changed")
+        line = f"{command} ignored while {state}: nothing is changed"
+        _log.warning(line)
         if peer:
-            peer.refuse(f"{what}: not while {state}: nothing is changed", ExitCode.FAILURE)
-        return False
+            peer.refuse(line, ExitCode.FAILURE)
 
     def _progress(self, now: float) -> dict[str, Any]:
         return status.progress(self.fleet, self._state(self._problems(now)))
 
     def _state(self, problems: list[str]) -> str:
-        match self.mode:
-            case Mode.STARTING:
-                return "waiting" if problems else "starting"
-            case Mode.SERVING if problems:
-                return "red"
-            case Mode.SERVING:
-                return "running" if self._joined else "starting"
-        return "draining"
+        return self.mode.state(problems, joined=self._joined)
 
     def _problems(self, now: float) -> list[str]:
         return [

@@ -1,4 +1,4 @@
-"""The supervisor's loop: one process, one thread for life, woken by signals, peers and time."""
+"""The supervisor's loop: one process with one thread, woken by signals, control peers and time."""
 
 import os
 import selectors
@@ -15,21 +15,22 @@ from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.control.commands import verbs
 from kworker.supervisor.control.server import ControlServer
+from kworker.supervisor.mode import Mode
 from kworker.supervisor.notify import Notifier
-from kworker.supervisor.service import Mode, Service
+from kworker.supervisor.service import Service
 from kworker.supervisor.signals import Signals
 from kworker.supervisor.wiring import Wiring
 
 _log = structlog.get_logger()
-_SHORT_S = 0.05  # while every moment may be the last, a turn is short
+_CLOSING_TURN_S = 0.05  # short, so that the supervisor ends soon after its last child
 
 
 class Supervisor:
     """Takes the instance, then turns events into calls of the service.
 
-    Made in the process that will be the supervisor, for it installs its signals
-    and takes its lock. Raises AlreadyRunning when another has it, ConfigError
-    when the state folder cannot be used. `ready_fd` hears when all have joined.
+    Made in the process that will be the supervisor, because it installs signal handlers
+    and takes the lock. Raises AlreadyRunning when another process has the lock, ConfigError
+    when the state folder cannot be used. Writes to `ready_fd` when all workers have joined.
     """
 
     def __init__(self, config: Config, wiring: Wiring, ready_fd: int | None = None) -> None:
@@ -52,22 +53,22 @@ class Supervisor:
         _log.info("supervisor started", service=config.name, instance=config.instance)
 
     def run(self) -> int:
-        """Until everything has ended; the exit code of DESIGN 5.
+        """Runs until every child has ended; returns the exit code.
 
-        Raises ConfigError or AlreadyRunning with what the preflight check found, if that ended it.
+        Raises ConfigError or AlreadyRunning when the preflight check ended the startup.
         """
         while self._service.mode is not Mode.GONE:
             self.turn()
         code = self._service.exit_code
         self._service.finish()
         self._control.close()
-        _log.info("supervisor ends", exit_code=int(code), left=self._service.fleet.left)
+        _log.info("supervisor ends", exit_code=int(code), left=self._service.fleet.records_left)
         if self._service.startup_error:
             raise self._service.startup_error
         return code
 
     def turn(self) -> None:
-        """Waits for an event, or for the time to look around, and acts on what it finds."""
+        """Waits for an event, or for the next turn to be due, and acts on all that has happened."""
         ready = self._wait()
         now = time.monotonic()
         if now - self._last_turn_at > self._gap_s:
@@ -77,20 +78,21 @@ class Supervisor:
             self._signal_actions[signum](now)
         for pid, code in reap():
             self._service.on_exit(pid, code, now)
-        # After the deaths, so that no answer calls a process alive whose parent knows better.
+        # Peers after deaths, so that no answer shows a process that has been reaped as alive.
         for key in ready:
-            if self._selector.get_map().get(key.fd) is key:  # a death may have closed it
+            if self._selector.get_map().get(key.fd) is key:  # reaping may have closed it
                 key.data()
         self._service.turn(now)
         self._control.turn(now)
 
     def _wait(self) -> list[selectors.SelectorKey]:
         closing = self._service.mode in (Mode.DRAINING, Mode.CLOSING)
-        return [key for key, _ in self._selector.select(_SHORT_S if closing else self._turn_s)]
+        timeout_s = _CLOSING_TURN_S if closing else self._turn_s
+        return [key for key, _ in self._selector.select(timeout_s)]
 
 
 def _signal_actions(service: Service) -> dict[int, Callable[[float], object]]:
-    """What each signal means (DESIGN 5)."""
+    """The call that each signal makes."""
     return {
         signal.SIGTERM: service.drain,
         signal.SIGINT: service.interrupt,
@@ -105,4 +107,4 @@ def _signal_actions(service: Service) -> dict[int, Callable[[float], object]]:
 
 
 def _nothing(_now: float = 0.0) -> None:
-    """Waking up was the point."""
+    """Does nothing: the event has woken the loop, which is all it is for."""

@@ -12,10 +12,10 @@ from kworker.supervisor.preflight_child import Preflight
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What a service is made of; tests put their own in.
+    """The functions that a service calls; tests give their own.
 
-    `worker_main` is what a worker does, `delay_main` what the delay process does, `preflight` runs
-    in a child before the first fork, `read_config` reads the configuration again.
+    `worker_main` runs in each worker, `delay_main` in the delay process, `preflight` in a child
+    before the first fork; `read_config` reads the configuration again, at a reload.
     """
 
     worker_main: ChildMain

@@ -85,7 +85,7 @@ def test_ttin_and_ttou_scale_by_one(service: Service):
     service.send(SIGTTOU)
     eventually(lambda: sorted(service.running()) == [0])
     service.send(SIGTTOU)
-    service.says("no fewer than 1")
+    service.says("cannot scale to 0 workers: it must be 1 to ")
     assert service.running() == {0: before[0]}
 
 

@@ -49,7 +49,7 @@ class Fleet:
         self.totals: Counter[str] = Counter()  # of those that are gone
         self.draining = False
         self.unfinished = False  # something in hand had to be left to be delivered again
-        self.left = 0  # records, as far as those that left them knew
+        self.records_left = 0  # records, as far as those that left them knew
         self._folder = folder
         self._journal = CrashJournal(folder.suspects)
         self._worker_main = worker_main
@@ -73,7 +73,7 @@ class Fleet:
         return self._lifeline
 
     @property
-    def room(self) -> int:
+    def size_max(self) -> int:
         """The largest size that needs no restart."""
         return len(self._board.slots)
 
@@ -203,7 +203,7 @@ class Fleet:
         if not death.suspects:
             return
         places = [(held.topic, held.partition, held.offset) for held in death.suspects]
-        how, most = exit_text(death.code), self._hands * self.room
+        how, most = exit_text(death.code), self._hands * self.size_max
         try:
             self._journal.add_suspects(places, death.why, how, time.time(), most)
         except OSError as error:
@@ -253,7 +253,7 @@ class Fleet:
         )
         if left and self.draining:
             self.unfinished = True
-            self.left += death.in_hand
+            self.records_left += death.in_hand
         tell = _log.warning if left else _log.info
         rest = ": what was in hand is delivered again" if left else ""
         tell(

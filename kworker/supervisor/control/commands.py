@@ -48,9 +48,9 @@ def _scale(service: Service, to: str, peer: Connection) -> None:
         return
     sign, number = wanted[1], int(wanted[2])
     size = number if not sign else service.fleet.size + int(sign + wanted[2])
-    if not 1 <= size <= service.fleet.room:
-        room = service.fleet.room
-        peer.refuse(f"scale: {size} is not between 1 and {room} workers", ExitCode.USAGE)
+    if not 1 <= size <= service.fleet.size_max:
+        size_max = service.fleet.size_max
+        peer.refuse(f"scale: {size} is not between 1 and {size_max} workers", ExitCode.USAGE)
         return
     got = service.scale(size, time.monotonic())
     if got == size:

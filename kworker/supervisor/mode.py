@@ -1,0 +1,24 @@
+"""The steps in the life of a service, and the state that `status` shows in each."""
+
+from enum import Enum, auto
+
+
+class Mode(Enum):
+    """A step in the life of a service; each is followed by a later one only."""
+
+    STARTING = auto()  # waits for leftovers and for the preflight check
+    SERVING = auto()
+    DRAINING = auto()  # workers finish what they have in hand
+    CLOSING = auto()  # no worker is left; Spark, the delay process or leftovers are
+    GONE = auto()
+
+    def state(self, problems: list[str], *, joined: bool) -> str:
+        """The `state` of the status; `joined` when every worker has had its first assignment."""
+        match self:
+            case Mode.STARTING:
+                return "waiting" if problems else "starting"
+            case Mode.SERVING if problems:
+                return "red"
+            case Mode.SERVING:
+                return "running" if joined else "starting"
+        return "draining"

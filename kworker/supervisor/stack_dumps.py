@@ -1,0 +1,33 @@
+"""Stack dumps of the whole service, one process after the other."""
+
+import faulthandler
+import signal
+from collections import deque
+from collections.abc import Iterable
+
+from kworker.supervisor.children.worker_process import WorkerProcess
+
+
+class StackDumps:
+    """The children that have not been asked for their stacks yet. Owned by the supervisor.
+
+    `gap_s` seconds pass between two of them, because two processes that write at once would
+    mix their lines.
+    """
+
+    def __init__(self, gap_s: float) -> None:
+        self._gap_s = gap_s
+        self._waiting: deque[WorkerProcess] = deque()
+        self._next_at = 0.0
+
+    def begin(self, processes: Iterable[WorkerProcess]) -> list[int]:
+        """Writes this process's stacks to standard error and queues the children; their pids."""
+        faulthandler.dump_traceback(all_threads=True)
+        self._waiting = deque(processes)
+        return [process.pid for process in self._waiting if process.pid]
+
+    def turn(self, now: float) -> None:
+        """Signals the next child when it is due."""
+        if self._waiting and now >= self._next_at:
+            self._next_at = now + self._gap_s
+            self._waiting.popleft().signal(signal.SIGUSR1)
