@@ -152,7 +152,7 @@ def launched(service: Service, timeout_s: float) -> str:
 
 
 def test_a_daemon_is_launched_when_it_is_ready_and_has_no_terminal(service: Service):
-    assert launched(service, 20) == f"Ready(pid={service.status()['pid']})"
+    assert launched(service, 20) == f"DaemonReady(pid={service.status()['pid']})"
     daemon = psutil.Process(service.status()["pid"])
     assert daemon.terminal() is None
     assert os.getsid(daemon.pid) != daemon.pid  # no leader, so it can never get one
@@ -164,7 +164,7 @@ def test_a_daemon_is_launched_when_it_is_ready_and_has_no_terminal(service: Serv
 
 def test_a_daemon_that_waits_is_left_waiting(service: Service):
     service.write(preflight={"unreachable": ["kafka: no broker answers"]})
-    assert launched(service, 1.5) == "Waiting()"
+    assert launched(service, 1.5) == "DaemonWaiting()"
     eventually(lambda: service.status()["state"] == "waiting")
     service.write(preflight={})
     eventually(lambda: len(service.running()) == 2)  # nobody listens for readiness any more
@@ -174,7 +174,7 @@ def test_a_daemon_that_waits_is_left_waiting(service: Service):
 def test_a_daemon_that_ends_early_leaves_its_last_words_and_its_code(service: Service):
     service.write(preflight={"problems": ["handler: no module named nope"]})
     result = launched(service, 20)
-    assert result.startswith("Ended(exit_code=78")
+    assert result.startswith("DaemonExited(exit_code=78")
     assert "handler: no module named nope" in result
 
 
