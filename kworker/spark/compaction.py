@@ -7,11 +7,11 @@ from pyspark.sql import SparkSession
 
 from kworker.config.model import Config, TableSettings
 from kworker.errors import KworkerError
-from kworker.spark.lease import Lease
+from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.reasons import reason
-from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
-from kworker.spark.sinks import Sink, sinks
+from kworker.spark.session.session import CALL_FAILED, archives, close_session, open_session
 from kworker.spark.sql import literal
+from kworker.spark.tables.sinks import Sink, sinks
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,8 @@ from kworker.config.model import Config, TableSettings
 from kworker.errors import ConfigError, KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.spark.bounds import Bounds
-from kworker.spark.class_data import LEARNING_S, ClassData
-from kworker.spark.frames import TableRows, results, table_rows
+from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.launch import Launcher
-from kworker.spark.lease import Lease
 from kworker.spark.progress import (
     JobState,
     ProgressFile,
@@ -35,7 +33,9 @@ from kworker.spark.progress import (
 )
 from kworker.spark.query import TableQuery
 from kworker.spark.reasons import explained, reason
-from kworker.spark.session import (
+from kworker.spark.rows.frames import TableRows, results, table_rows
+from kworker.spark.session.class_data import LEARNING_S, ClassData
+from kworker.spark.session.session import (
     CALL_FAILED,
     OutOfMemory,
     archives_to_be_had,
@@ -49,8 +49,8 @@ from kworker.spark.session import (
     is_local,
     open_session,
 )
-from kworker.spark.sinks import Sink, sinks, trigger_of
 from kworker.spark.stop import StopRequest
+from kworker.spark.tables.sinks import Sink, sinks, trigger_of
 
 _log = structlog.get_logger()
 

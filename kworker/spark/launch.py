@@ -14,10 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import TopicWatch
 from kworker.config.model import Config, TableSettings
 from kworker.errors import ConfigError
-from kworker.spark.aside import kept, left_out
-from kworker.spark.batches import BatchWriter
 from kworker.spark.bounds import Bounds, Range, ranges
-from kworker.spark.checkpoint import (
+from kworker.spark.checkpoints.checkpoint import (
     Checkpoint,
     Damaged,
     Positions,
@@ -25,19 +23,21 @@ from kworker.spark.checkpoint import (
     range_of,
     unplan,
 )
-from kworker.spark.failing import Examiner
-from kworker.spark.fences import DeltaFence, Fence, IcebergFence, TableFenced
-from kworker.spark.files import FileFence
-from kworker.spark.folders import Folder, LocalFolder
-from kworker.spark.frames import TableRows, keeps_state, results, table_rows
-from kworker.spark.guard import Guard, ResultsTopic, next_step
-from kworker.spark.hadoop import folder_at
-from kworker.spark.kafka_options import starting_offsets
-from kworker.spark.marks import Mark
+from kworker.spark.checkpoints.commit_marks import Mark
+from kworker.spark.checkpoints.folders import Folder, LocalFolder
+from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
+from kworker.spark.checkpoints.hadoop import folder_at
+from kworker.spark.checkpoints.set_aside import kept, left_out
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
-from kworker.spark.sinks import Sink, prepare, start
-from kworker.spark.tables import Repartitioned
+from kworker.spark.rows.columns import Repartitioned
+from kworker.spark.rows.frames import TableRows, keeps_state, results, table_rows
+from kworker.spark.rows.kafka_options import starting_offsets
+from kworker.spark.tables.batches import BatchWriter
+from kworker.spark.tables.examiner import Examiner
+from kworker.spark.tables.fences import DeltaFence, Fence, IcebergFence, TableFenced
+from kworker.spark.tables.file_fence import FileFence
+from kworker.spark.tables.sinks import Sink, prepare, start
 
 _log = structlog.get_logger()
 

@@ -10,12 +10,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import GroupOffsets
 from kworker.core.restart import Backoff
 from kworker.errors import ConfigError
-from kworker.spark.checkpoint import Damaged
-from kworker.spark.failing import SetAside
-from kworker.spark.fences import TableFenced
+from kworker.spark.checkpoints.checkpoint import Damaged
 from kworker.spark.progress import JobState, TableProgress
 from kworker.spark.reasons import reason
-from kworker.spark.session import CALL_FAILED, check_jvm
+from kworker.spark.session.session import CALL_FAILED, check_jvm
+from kworker.spark.tables.examiner import SetAside
+from kworker.spark.tables.fences import TableFenced
 
 _log = structlog.get_logger()
 

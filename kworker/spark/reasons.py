@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 
 from kworker.config.model import TableSettings
-from kworker.spark.checkpoint import damaged_state
-from kworker.spark.folders import LocalFolder
-from kworker.spark.guard import next_step
-from kworker.spark.lease import local_folder
+from kworker.spark.checkpoints.checkpoint import damaged_state
+from kworker.spark.checkpoints.folders import LocalFolder
+from kworker.spark.checkpoints.guard import next_step
+from kworker.spark.checkpoints.lease import local_folder
 
 REASON_CHARS_MAX = 300
 

@@ -12,13 +12,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructType
 
 from kworker.config import toml_file
-from kworker.spark import delta_log
-from kworker.spark.fences import TableFenced
-from kworker.spark.frames import keeps_state
+from kworker.spark.checkpoints.commit_marks import MAKING, Mark
 from kworker.spark.launch import fence_of
-from kworker.spark.marks import MAKING, Mark
-from kworker.spark.session import CALL_FAILED, archives, close_session, open_session
-from kworker.spark.sinks import Sink, sinks
+from kworker.spark.rows.frames import keeps_state
+from kworker.spark.session.session import CALL_FAILED, archives, close_session, open_session
+from kworker.spark.tables import delta_log
+from kworker.spark.tables.fences import TableFenced
+from kworker.spark.tables.sinks import Sink, sinks
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,7 +9,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from kworker.config import toml_file
-from kworker.spark.checkpoint import (
+from kworker.spark.checkpoints.checkpoint import (
     Note,
     draw_up,
     half_reset,
@@ -19,9 +19,9 @@ from kworker.spark.checkpoint import (
     read_note,
     unplan,
 )
-from kworker.spark.folders import Folder, LocalFolder
-from kworker.spark.hadoop import HadoopFolder, folder_at
-from kworker.spark.session import close_session, open_session
+from kworker.spark.checkpoints.folders import Folder, LocalFolder
+from kworker.spark.checkpoints.hadoop import HadoopFolder, folder_at
+from kworker.spark.session.session import close_session, open_session
 from tests.support.object_store import ObjectStore, StoreFolder
 
 pytestmark = pytest.mark.timeout(300)

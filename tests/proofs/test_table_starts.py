@@ -19,9 +19,9 @@ from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.spark.query import causes
 from kworker.spark.reasons import explained
-from kworker.spark.session import archives, close_session, open_session
-from kworker.spark.sinks import AVAILABLE_NOW, Sink, prepare, sinks, start
-from kworker.spark.tables import Repartitioned
+from kworker.spark.rows.columns import Repartitioned
+from kworker.spark.session.session import archives, close_session, open_session
+from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, prepare, sinks, start
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from kworker.config.model import Config, SparkSettings, TableSettings
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
-from kworker.spark.lease import Lease, LeaseHolder
+from kworker.spark.checkpoints.lease import Lease, LeaseHolder
 
 POLL_S = 0.5
 GONE_S = 2.0

@@ -11,8 +11,8 @@ import typer
 from kworker.cli.spark.access import chosen, configured, held
 from kworker.config.model import Config, TableSettings
 from kworker.errors import AlreadyRunning, KworkerError
-from kworker.spark.guard import takes_one_writer
-from kworker.spark.lease import Lease
+from kworker.spark.checkpoints.guard import takes_one_writer
+from kworker.spark.checkpoints.lease import Lease
 
 if TYPE_CHECKING:
     from rich.status import Status

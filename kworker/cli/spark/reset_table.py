@@ -16,7 +16,7 @@ from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config, TableSettings
 from kworker.core.positions import GroupPosition, Move
 from kworker.errors import ConfigError, KworkerError, UsageError
-from kworker.spark.checkpoint import (
+from kworker.spark.checkpoints.checkpoint import (
     CheckpointSurvey,
     Damaged,
     Note,
@@ -27,11 +27,11 @@ from kworker.spark.checkpoint import (
     read_note,
     survey,
 )
-from kworker.spark.folders import Folder, LocalFolder
-from kworker.spark.guard import is_merged
-from kworker.spark.lease import local_folder
-from kworker.spark.marks import MAKING
-from kworker.spark.reset import Reset, from_committed
+from kworker.spark.checkpoints.commit_marks import MAKING
+from kworker.spark.checkpoints.folders import Folder, LocalFolder
+from kworker.spark.checkpoints.guard import is_merged
+from kworker.spark.checkpoints.lease import local_folder
+from kworker.spark.checkpoints.reset import Reset, from_committed
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
@@ -182,7 +182,7 @@ def _folder(config: Config, place: str) -> Iterator[Folder]:
         yield LocalFolder(local)
         return
     # Spark takes a second to import; a local folder must not wait for it.
-    from kworker.spark.hadoop import opened
+    from kworker.spark.checkpoints.hadoop import opened
 
     typer.echo(f"kworker: starting Spark to reach {place}; this takes some seconds", err=True)
     with opened(config, place) as folder:

@@ -14,7 +14,7 @@ import pytest
 
 from kworker.config.model import TableSettings
 from kworker.core.positions import GroupPosition, Move
-from kworker.spark.checkpoint import (
+from kworker.spark.checkpoints.checkpoint import (
     CheckpointSurvey,
     Damaged,
     Note,
@@ -28,9 +28,9 @@ from kworker.spark.checkpoint import (
     unplan,
     write_note,
 )
-from kworker.spark.folders import Folder, LocalFolder
-from kworker.spark.guard import Guard, ResultsTopic, next_step
-from kworker.spark.reset import Reset, from_committed
+from kworker.spark.checkpoints.folders import Folder, LocalFolder
+from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
+from kworker.spark.checkpoints.reset import Reset, from_committed
 from tests.support.object_store import Killed, ObjectStore, Order, StoreFolder
 
 RESULTS = ResultsTopic("orders.results", "id-1")

@@ -8,9 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from kworker.spark import class_data, job
-from kworker.spark.class_data import KEPT, ClassData
+from kworker.spark import job
 from kworker.spark.job import Job
+from kworker.spark.session import class_data
+from kworker.spark.session.class_data import KEPT, ClassData
 
 Make = Callable[..., ClassData]
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.spark.aside import Failing, among, keep, kept, left_out
-from kworker.spark.checkpoint import Damaged
-from kworker.spark.failing import ASIDE_MOST, BatchPart, search
-from kworker.spark.folders import LocalFolder
+from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.folders import LocalFolder
+from kworker.spark.checkpoints.set_aside import Failing, among, keep, kept, left_out
+from kworker.spark.tables.examiner import ASIDE_MOST, BatchPart, search
 
 BATCHES = st.dictionaries(
     st.integers(0, 5), st.tuples(st.integers(0, 10**9), st.integers(0, 300)), max_size=4

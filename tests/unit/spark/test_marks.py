@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.spark.marks import BatchStep, Mark, epoch_of, step
+from kworker.spark.checkpoints.commit_marks import BatchStep, Mark, epoch_of, step
 
 PARTS = st.dictionaries(st.integers(0, 50), st.integers(0, 1 << 48), max_size=5)
 

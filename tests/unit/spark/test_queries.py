@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kworker.errors import ConfigError
-from kworker.spark.checkpoint import Damaged
-from kworker.spark.lease import Lease
+from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.progress import (
     JobState,
     ProgressFile,
@@ -250,7 +250,7 @@ def test_a_job_that_is_gone_is_not_named_as_the_holder_but_its_jvm_is(
     script = f"""
 import subprocess
 import sys
-from kworker.spark.lease import Lease
+from kworker.spark.checkpoints.lease import Lease
 lease = Lease({str(tmp_path)!r})
 assert lease.take()
 quiet = subprocess.DEVNULL

@@ -12,14 +12,10 @@ from kworker.config.model import Config, KafkaSettings, SourceSettings, SparkSet
 from kworker.errors import ConfigError
 from kworker.spark import launch
 from kworker.spark.bounds import Bounds
-from kworker.spark.kafka_options import client_properties, source_options, starting_offsets
 from kworker.spark.launch import Launcher
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import explained, reason, shortened
-from kworker.spark.session import missing_from, properties, properties_text
-from kworker.spark.sinks import AVAILABLE_NOW, Sink, leaves_out_repeats, missing_columns, trigger_of
-from kworker.spark.sql import identifier, literal
-from kworker.spark.tables import (
+from kworker.spark.rows.columns import (
     SOURCE_COLUMNS,
     Repartitioned,
     added_columns,
@@ -28,6 +24,16 @@ from kworker.spark.tables import (
     misfit_column,
     parsed_columns,
     wanted,
+)
+from kworker.spark.rows.kafka_options import client_properties, source_options, starting_offsets
+from kworker.spark.session.session import missing_from, properties, properties_text
+from kworker.spark.sql import identifier, literal
+from kworker.spark.tables.sinks import (
+    AVAILABLE_NOW,
+    Sink,
+    leaves_out_repeats,
+    missing_columns,
+    trigger_of,
 )
 
 

@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from kworker.spark.plain import is_plain, may_be_plain, plain_schema
-from kworker.spark.values import fits, read_schema, written
+from kworker.spark.rows.plain import is_plain, may_be_plain, plain_schema
+from kworker.spark.rows.values import fits, read_schema, written
 
 
 def of(type_: DataType) -> StructType:

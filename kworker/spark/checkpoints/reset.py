@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kworker.config.model import TableSettings
 from kworker.core.positions import GroupPosition, Move
-from kworker.spark.checkpoint import CheckpointSurvey, Positions
+from kworker.spark.checkpoints.checkpoint import CheckpointSurvey, Positions
 
 
 def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> list[Move]:

@@ -15,13 +15,13 @@ from pyspark.sql.types import StructField, StructType
 from kworker.config.model import SparkSettings, TableSettings
 from kworker.core.duration import parse_duration
 from kworker.errors import ConfigError
-from kworker.spark.checkpoint import Damaged
-from kworker.spark.guard import is_merged
-from kworker.spark.lease import local_folder
+from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.guard import is_merged
+from kworker.spark.checkpoints.lease import local_folder
 from kworker.spark.reasons import reason
-from kworker.spark.session import iceberg_table
+from kworker.spark.rows.columns import SOURCE_COLUMNS, added_columns, check_partitions
+from kworker.spark.session.session import iceberg_table
 from kworker.spark.sql import identifier
-from kworker.spark.tables import SOURCE_COLUMNS, added_columns, check_partitions
 
 _LOG_OF_SPARK = "_spark_metadata"
 

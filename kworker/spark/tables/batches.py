@@ -8,12 +8,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from kworker.clock import now_ms
-from kworker.spark.checkpoint import Positions
-from kworker.spark.fences import Fence, TableFenced
-from kworker.spark.marks import BatchStep, Mark, step
-from kworker.spark.session import CALL_FAILED
-from kworker.spark.sinks import Sink
-from kworker.spark.tables import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
+from kworker.spark.checkpoints.checkpoint import Positions
+from kworker.spark.checkpoints.commit_marks import BatchStep, Mark, step
+from kworker.spark.rows.columns import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
+from kworker.spark.session.session import CALL_FAILED
+from kworker.spark.tables.fences import Fence, TableFenced
+from kworker.spark.tables.sinks import Sink
 
 Shape = Callable[[DataFrame], DataFrame]
 """Makes a table's rows of those of the results."""

@@ -12,11 +12,11 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from kworker.spark.checkpoint import Damaged
-from kworker.spark.fences import TableFenced
-from kworker.spark.lease import local_folder
-from kworker.spark.marks import Mark
-from kworker.spark.sinks import Sink
+from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.commit_marks import Mark
+from kworker.spark.checkpoints.lease import local_folder
+from kworker.spark.tables.fences import TableFenced
+from kworker.spark.tables.sinks import Sink
 
 _DATA, _SEAL, _DRAFT = "data", "seal", "draft"
 _SEALED = re.compile(rf"(\d+)\.{_SEAL}")

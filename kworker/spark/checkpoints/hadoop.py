@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from kworker.config.model import Config
 from kworker.errors import KworkerError
 from kworker.jars import find_java
-from kworker.spark.folders import Folder, LocalFolder
-from kworker.spark.lease import local_folder
+from kworker.spark.checkpoints.folders import Folder, LocalFolder
+from kworker.spark.checkpoints.lease import local_folder
 from kworker.spark.reasons import reason
-from kworker.spark.session import CALL_FAILED, close_session, open_session
+from kworker.spark.session.session import CALL_FAILED, close_session, open_session
 
 
 def folder_at(session: SparkSession, place: str) -> Folder:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from kworker.spark.checkpoint import Damaged, Positions
-from kworker.spark.folders import Folder
+from kworker.spark.checkpoints.checkpoint import Damaged, Positions
+from kworker.spark.checkpoints.folders import Folder
 
 _FOLDER = "aside"
 _FILE = re.compile(_FOLDER + r"/(?P<batch>\d+)-\d+-\d+-(?P<count>\d+)\.jsonl")

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kworker.errors import KworkerError
-from kworker.spark.folders import Folder
+from kworker.spark.checkpoints.folders import Folder
 
 Positions = dict[int, int]
 """By partition of the results topic: everything below it was read."""

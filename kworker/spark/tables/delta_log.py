@@ -11,7 +11,7 @@ from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from kworker.spark.sinks import Sink
+from kworker.spark.tables.sinks import Sink
 
 _RECENT = 100  # commits, among which an application's last mostly is
 _COMMIT = re.compile(r"(\d{20})\.json")

@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kworker.spark.rows.values import held_by_text
 from kworker.spark.sql import identifier, literal
-from kworker.spark.values import held_by_text
 
 PLAIN_OPTIONS = {"allowNonNumericNumbers": "false"}
 """For the reader: a text like "NaN" would come back as one, from a column of numbers."""

@@ -26,9 +26,9 @@ from kworker import jars
 from kworker.config.model import Config, SparkSettings, TableSettings
 from kworker.errors import KworkerError, Unreachable
 from kworker.host import oom_kills, spark_heap_bytes
-from kworker.spark.class_data import given_options
-from kworker.spark.home import spark_home
-from kworker.spark.lease import Lease
+from kworker.spark.checkpoints.lease import Lease
+from kworker.spark.session.class_data import given_options
+from kworker.spark.session.home import spark_home
 from kworker.spark.sql import identifier
 
 STOP_TIMEOUT_S = 5.0

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kworker.errors import ConfigError
 from kworker.jars import cache_folder, java_of_environment
-from kworker.spark.home import spark_home
+from kworker.spark.session.home import spark_home
 
 KEPT = 5  # files: services of one host may differ
 IN_USE_S = 3600.0  # since a start read it last: not every start shall write what the last one lost

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from kworker.spark.checkpoint import Checkpoint, Positions
+from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions
 
 _KEY = "kworker"
 _EPOCH_BITS = 32

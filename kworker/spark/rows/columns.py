@@ -7,9 +7,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from kworker.config.model import TableSettings
 from kworker.config.spark_rules import LEADING_COLUMNS, RESCUED_COLUMN
-from kworker.spark.plain import plainly_written
+from kworker.spark.rows.plain import plainly_written
+from kworker.spark.rows.values import fits, whole_characters, written
 from kworker.spark.sql import identifier, literal
-from kworker.spark.values import fits, whole_characters, written
 
 SOURCE_COLUMNS = LEADING_COLUMNS[:-1]  # all but the key: they tell any two results apart
 _LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's calendar ends there

@@ -10,15 +10,15 @@ from pyspark.sql import functions as f
 from kworker.config.model import Config, TableSettings
 from kworker.core.bisection import Bisection
 from kworker.errors import KworkerError
-from kworker.spark.aside import Failing, among, keep, kept, left_out
-from kworker.spark.batches import Span
 from kworker.spark.bounds import Range
-from kworker.spark.folders import Folder
-from kworker.spark.frames import records_between, those_of, transformed
+from kworker.spark.checkpoints.folders import Folder
+from kworker.spark.checkpoints.set_aside import Failing, among, keep, kept, left_out
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
-from kworker.spark.session import CALL_FAILED, quiet_tasks
-from kworker.spark.tables import encoded, header, text_of
+from kworker.spark.rows.columns import encoded, header, text_of
+from kworker.spark.rows.frames import records_between, those_of, transformed
+from kworker.spark.session.session import CALL_FAILED, quiet_tasks
+from kworker.spark.tables.batches import Span
 
 _log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ import structlog
 
 from kworker.clock import now_ms
 from kworker.config.model import TableSettings
-from kworker.spark.checkpoint import (
+from kworker.spark.checkpoints.checkpoint import (
     Checkpoint,
     Damaged,
     Note,
@@ -22,8 +22,8 @@ from kworker.spark.checkpoint import (
     read_note,
     write_note,
 )
-from kworker.spark.folders import Folder
-from kworker.spark.marks import Mark, follows
+from kworker.spark.checkpoints.commit_marks import Mark, follows
+from kworker.spark.checkpoints.folders import Folder
 
 _log = structlog.get_logger()
 

@@ -10,14 +10,14 @@ from pyspark.sql.types import StructType
 
 from kworker.clock import now_ms
 from kworker.errors import KworkerError
-from kworker.spark.delta_log import DeltaLog
-from kworker.spark.folders import Folder
-from kworker.spark.hadoop import folder_at
-from kworker.spark.marks import MAKING, Mark, epoch_of
-from kworker.spark.session import CALL_FAILED
-from kworker.spark.simple import is_simple
-from kworker.spark.sinks import Sink, is_there
-from kworker.spark.tables import merge_statement
+from kworker.spark.checkpoints.commit_marks import MAKING, Mark, epoch_of
+from kworker.spark.checkpoints.folders import Folder
+from kworker.spark.checkpoints.hadoop import folder_at
+from kworker.spark.rows.columns import merge_statement
+from kworker.spark.session.session import CALL_FAILED
+from kworker.spark.tables.delta_log import DeltaLog
+from kworker.spark.tables.simple import is_simple
+from kworker.spark.tables.sinks import Sink, is_there
 
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _VIEW = "kworker_rows"  # in a session that the batches of one query have for themselves

@@ -12,13 +12,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kworker.config.model import Config, TableSettings
 from kworker.config.spark_rules import RECORD_COLUMN, RESCUED_COLUMN
-from kworker.spark.aside import among
-from kworker.spark.batches import Shape, Span, unchanged
-from kworker.spark.kafka_options import ending_offsets, source_options, starting_offsets
-from kworker.spark.plain import PLAIN_OPTIONS, is_plain, may_be_plain, plain_schema
+from kworker.spark.checkpoints.set_aside import among
 from kworker.spark.reasons import reason
-from kworker.spark.sinks import leaves_out_repeats, missing_columns
-from kworker.spark.tables import (
+from kworker.spark.rows.columns import (
     ENVELOPE,
     IS_RESULT,
     LEADING,
@@ -30,8 +26,12 @@ from kworker.spark.tables import (
     parsed_columns,
     wanted,
 )
-from kworker.spark.transforms import apply, load_transform
-from kworker.spark.values import read_schema
+from kworker.spark.rows.kafka_options import ending_offsets, source_options, starting_offsets
+from kworker.spark.rows.plain import PLAIN_OPTIONS, is_plain, may_be_plain, plain_schema
+from kworker.spark.rows.transforms import apply, load_transform
+from kworker.spark.rows.values import read_schema
+from kworker.spark.tables.batches import Shape, Span, unchanged
+from kworker.spark.tables.sinks import leaves_out_repeats, missing_columns
 
 READ = "read"
 TAKEN = "taken"

@@ -1,0 +1,1 @@
+"""The tables as places to write to: Delta, Iceberg or Parquet, each batch once."""
