@@ -9,7 +9,9 @@ from kworker.config.model import Config, TableSettings
 from kworker.errors import KworkerError
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.reasons import reason
-from kworker.spark.session.session import CALL_FAILED, archives, close_session, open_session
+from kworker.spark.session.archives import archives
+from kworker.spark.session.jvm import CALL_FAILED
+from kworker.spark.session.session import close_session, open_session
 from kworker.spark.sql import literal
 from kworker.spark.tables.sinks import Sink, sinks
 

@@ -34,21 +34,19 @@ from kworker.spark.progress import (
 from kworker.spark.query import TableQuery
 from kworker.spark.reasons import explained, reason
 from kworker.spark.rows.frames import TableRows, results, table_rows
+from kworker.spark.session.archives import archives_to_be_had
 from kworker.spark.session.class_data import LEARNING_S, ClassData
-from kworker.spark.session.session import (
+from kworker.spark.session.jvm import (
     CALL_FAILED,
     OutOfMemory,
-    archives_to_be_had,
     await_jvm_end,
     check_jvm,
-    close_session,
-    count_executors,
     end_jvm,
     has_live_jvm,
     has_own_jvm,
     is_local,
-    open_session,
 )
+from kworker.spark.session.session import close_session, count_executors, open_session
 from kworker.spark.stop import StopRequest
 from kworker.spark.tables.sinks import Sink, sinks, trigger_of
 

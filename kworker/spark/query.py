@@ -13,7 +13,7 @@ from kworker.errors import ConfigError
 from kworker.spark.checkpoints.checkpoint import Damaged
 from kworker.spark.progress import JobState, TableProgress
 from kworker.spark.reasons import reason
-from kworker.spark.session.session import CALL_FAILED, check_jvm
+from kworker.spark.session.jvm import CALL_FAILED, check_jvm
 from kworker.spark.tables.examiner import SetAside
 from kworker.spark.tables.fences import TableFenced
 

@@ -15,7 +15,9 @@ from kworker.config import toml_file
 from kworker.spark.checkpoints.commit_marks import MAKING, Mark
 from kworker.spark.launch import fence_of
 from kworker.spark.rows.frames import keeps_state
-from kworker.spark.session.session import CALL_FAILED, archives, close_session, open_session
+from kworker.spark.session.archives import archives
+from kworker.spark.session.jvm import CALL_FAILED
+from kworker.spark.session.session import close_session, open_session
 from kworker.spark.tables import delta_log
 from kworker.spark.tables.fences import TableFenced
 from kworker.spark.tables.sinks import Sink, sinks

@@ -20,7 +20,8 @@ from kworker.config.model import Config
 from kworker.spark.query import causes
 from kworker.spark.reasons import explained
 from kworker.spark.rows.columns import Repartitioned
-from kworker.spark.session.session import archives, close_session, open_session
+from kworker.spark.session.archives import archives
+from kworker.spark.session.session import close_session, open_session
 from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, prepare, sinks, start
 from tests.support.waiting import eventually
 

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from kworker.config import toml_file
 from kworker.config.model import Config
-from kworker.spark.session.session import archives, close_session, open_session
+from kworker.spark.session.archives import archives
+from kworker.spark.session.session import close_session, open_session
 
 
 def main(path: str) -> None:

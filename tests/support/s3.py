@@ -10,7 +10,7 @@ import pyspark
 from pyarrow.fs import S3FileSystem
 
 from kworker.jars import Coordinate, fetch
-from kworker.spark.session.session import missing_from
+from kworker.spark.session.archives import missing_from
 from tests.support.stores import Store
 
 REGION, KEY, SECRET = "us-east-1", "kworker", "nobody-is-kept-out"

@@ -16,7 +16,8 @@ from kworker.jars import find_java
 from kworker.spark.checkpoints.folders import Folder, LocalFolder
 from kworker.spark.checkpoints.lease import local_folder
 from kworker.spark.reasons import reason
-from kworker.spark.session.session import CALL_FAILED, close_session, open_session
+from kworker.spark.session.jvm import CALL_FAILED
+from kworker.spark.session.session import close_session, open_session
 
 
 def folder_at(session: SparkSession, place: str) -> Folder:

@@ -11,7 +11,7 @@ from kworker.clock import now_ms
 from kworker.spark.checkpoints.checkpoint import Positions
 from kworker.spark.checkpoints.commit_marks import BatchStep, Mark, step
 from kworker.spark.rows.columns import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
-from kworker.spark.session.session import CALL_FAILED
+from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.tables.fences import Fence, TableFenced
 from kworker.spark.tables.sinks import Sink
 

@@ -14,7 +14,7 @@ from kworker.spark.checkpoints.commit_marks import MAKING, Mark, epoch_of
 from kworker.spark.checkpoints.folders import Folder
 from kworker.spark.checkpoints.hadoop import folder_at
 from kworker.spark.rows.columns import merge_statement
-from kworker.spark.session.session import CALL_FAILED
+from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.tables.delta_log import DeltaLog
 from kworker.spark.tables.simple import is_simple
 from kworker.spark.tables.sinks import Sink, is_there

@@ -20,7 +20,7 @@ from kworker.spark.checkpoints.guard import is_merged
 from kworker.spark.checkpoints.lease import local_folder
 from kworker.spark.reasons import reason
 from kworker.spark.rows.columns import SOURCE_COLUMNS, added_columns, check_partitions
-from kworker.spark.session.session import iceberg_table
+from kworker.spark.session.settings import iceberg_table
 from kworker.spark.sql import identifier
 
 _LOG_OF_SPARK = "_spark_metadata"

@@ -26,7 +26,8 @@ from kworker.spark.rows.columns import (
     wanted,
 )
 from kworker.spark.rows.kafka_options import client_properties, source_options, starting_offsets
-from kworker.spark.session.session import missing_from, properties, properties_text
+from kworker.spark.session.archives import missing_from
+from kworker.spark.session.settings import properties, properties_text
 from kworker.spark.sql import identifier, literal
 from kworker.spark.tables.sinks import (
     AVAILABLE_NOW,

@@ -1,0 +1,53 @@
+"""The archives that tables need and pyspark does not bring."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from kworker import jars
+from kworker.config.model import TableSettings
+from kworker.errors import Unreachable
+from kworker.spark.session.home import spark_home
+
+_VERSION = re.compile(r"-\d[^/]*$")
+
+
+def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]) -> list[Path]:
+    """What the tables need and pyspark does not bring: from the cache, at first from the network.
+
+    Raises `Unreachable` when they can be had from neither.
+    """
+    found, missing = archives_to_be_had(tables, progress=progress)
+    for error in missing.values():
+        raise error
+    return found
+
+
+def archives_to_be_had(
+    tables: Iterable[TableSettings], *, progress: Callable[[str], None]
+) -> tuple[list[Path], dict[str, Unreachable]]:
+    """The same, and by format why those of some tables are not. Raises it when no table is left."""
+    found = list(jars.fetch(jars.SPARK_KAFKA, progress=progress))
+    formats = {table.format for table in tables}
+    missing: dict[str, Unreachable] = {}
+    for name in sorted(formats & _ARCHIVES.keys()):
+        try:
+            found += jars.fetch(_ARCHIVES[name], progress=progress)
+        except Unreachable as error:
+            missing[name] = error
+            if missing.keys() == formats:
+                raise
+    return missing_from(spark_home() / "jars", found), missing
+
+
+_ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
+
+
+def missing_from(folder: Path, archives: Iterable[Path]) -> list[Path]:
+    """Those whose artefact, of whatever version, is not in `folder`."""
+    shipped = {_artefact(path) for path in folder.glob("*.jar")}
+    return list({path.name: path for path in archives if _artefact(path) not in shipped}.values())
+
+
+def _artefact(path: Path) -> str:
+    return _VERSION.sub("", path.name)

@@ -1,0 +1,99 @@
+"""Spark's JVM: whether it is this process's own, whether it lives, and its end."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from kworker.config.model import SparkSettings
+from kworker.errors import KworkerError
+from kworker.host import oom_kills
+
+STOP_TIMEOUT_S = 5.0
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # is set where spark-submit has started the JVM
+
+CALL_FAILED = (PySparkException, Py4JError, OSError)
+"""What a call into the JVM may raise: Spark's own errors, and the connection's."""
+
+_HEAP_FULL = (3, 52)  # exit codes: Java's own, and Spark's
+_oom_kills_before = oom_kills()
+
+
+class JvmGone(KworkerError):
+    """The JVM ended by itself, or by another's hand: only a new process can have a new one."""
+
+
+class OutOfMemory(JvmGone):
+    """It ended because its heap was full, or the system had no memory for it."""
+
+
+def is_local(master: str) -> bool:
+    """Whether the whole of Spark runs inside this process's one JVM."""
+    return master.startswith("local")
+
+
+def has_own_jvm(spark: SparkSettings) -> bool:
+    """Whether there is but one JVM, and this process starts and ends it."""
+    return is_local(spark.master) and _SUBMITTED not in os.environ
+
+
+def check_jvm() -> None:
+    """Raises `JvmGone` when the JVM has ended."""
+    jvm = jvm_process()
+    if jvm is None or jvm.poll() is None:
+        return
+    if jvm.returncode in _HEAP_FULL:
+        raise OutOfMemory(
+            "Spark's JVM ran out of memory: raise spark.driver.memory in [spark.conf]"
+        )
+    if jvm.returncode == -signal.SIGKILL and oom_kills() > _oom_kills_before:
+        raise OutOfMemory("the system had no memory left for Spark's JVM and killed it")
+    raise JvmGone(f"Spark's JVM has ended ({_how(jvm.returncode)})")
+
+
+def await_jvm_end() -> None:
+    """After a call that failed: `JvmGone`, if the reason is that the JVM is ending."""
+    jvm = jvm_process()
+    if jvm is not None:
+        try:
+            jvm.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return
+    check_jvm()
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def has_live_jvm() -> bool:
+    """Whether the JVM that this process has started still runs."""
+    jvm = jvm_process()
+    return jvm is not None and jvm.poll() is None
+
+
+def end_jvm(lasts: Callable[[float], bool]) -> bool:
+    """The JVM ends when its standard input does; one that no longer `lasts` is killed."""
+    jvm = jvm_process()
+    if jvm is None:
+        return True
+    began = time.monotonic()
+    if lasts(0.0) and jvm.stdin is not None:
+        jvm.stdin.close()
+    while jvm.poll() is None and lasts(time.monotonic() - began):
+        with suppress(subprocess.TimeoutExpired):
+            jvm.wait(0.1)
+    if jvm.poll() is None:
+        jvm.kill()
+    return jvm.wait() == 0
+
+
+def jvm_process() -> "subprocess.Popen[bytes] | None":
+    # The only place where pyspark keeps the process that it started.
+    return getattr(SparkContext._gateway, "proc", None)

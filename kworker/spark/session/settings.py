@@ -1,0 +1,169 @@
+"""The settings of Spark's session and the options of its JVM, from the configuration."""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from kworker.config.model import Config, SparkSettings, TableSettings
+from kworker.host import spark_heap_bytes
+from kworker.spark.session.class_data import given_options
+from kworker.spark.session.jvm import STOP_TIMEOUT_S, has_own_jvm, is_local
+from kworker.spark.sql import identifier
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_COLLECTOR = re.compile(r"-XX:[+-]Use\w+GC|-XX:(Flags|VMOptionsFile)=|(^|\s)@")  # or in a file
+# Three times Java's own: a start runs much code a few times, and two cores had rather run it than
+# make it fast (2.5 of 25 s of CPU; batches that come later are as fast).
+_COMPILED_LATER = " ".join(
+    f"-XX:Tier4{what}={calls}"
+    for what, calls in (
+        ("InvocationThreshold", 15_000),
+        ("MinInvocationThreshold", 1_800),
+        ("CompileThreshold", 45_000),
+        ("BackEdgeThreshold", 120_000),
+    )
+)
+
+
+def properties(
+    config: Config,
+    archives: Iterable[Path],
+    folder: Path,
+    without: Collection[str] = (),
+    options: str = "",
+) -> dict[str, str]:
+    """All that Spark is told; what `[spark.conf]` says goes before what is usual here.
+
+    But not about formats that are to be had `without` archives, which would stop the others. The
+    JVM gets more `options`.
+    """
+    spark = config.spark
+    assert spark is not None
+    usual = {
+        "spark.master": spark.master,
+        "spark.app.name": f"kworker {config.name}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": f"{spark_heap_bytes() >> 20}m",
+        "spark.log.structuredLogging.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Spark's own choice, INT96, is known to few other readers.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.shuffle.partitions": "2",
+        # A longer method is never compiled by the JVM; Spark knows a way with shorter ones.
+        "spark.sql.codegen.hugeMethodLimit": "8000",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S:.0f}s",
+        # Read every second: what is older has been seen.
+        "spark.sql.streaming.numRecentProgressUpdates": "16",
+        **(_LOCAL if is_local(spark.master) else {}),
+        **(_STATE_ON_DISK if any(map(_remembers_all, spark.tables)) else {}),
+        **_catalogs(spark.tables, without),
+    }
+    both = {
+        **_place(spark, archives),
+        "spark.sql.extensions": ",".join(_extensions(spark, without)),
+        "spark.driver.extraJavaOptions": f"{_java_options(folder, spark.conf)} {options}".strip(),
+    }
+    return {**usual, **spark.conf, **both}
+
+
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The default of 50 tasks for each read of a table's log takes seconds on few cores.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+# A checkpoint goes on with what it began with.
+_STATE_ON_DISK = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+
+
+def _remembers_all(table: TableSettings) -> bool:
+    """Whether the position of every result is kept, to know those that come again."""
+    return table.dedupe and table.mode != "append"
+
+
+def _place(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
+    """How the archives reach Spark.
+
+    On the class path of the one JVM, where there is but one, and it is ours: Spark would copy
+    the others, for each start anew, to a temporary folder that a kill leaves behind.
+    """
+    paths = [str(path) for path in archives]
+    if not has_own_jvm(spark):
+        return {"spark.jars": ",".join(filter(None, [*paths, spark.conf.get("spark.jars", "")]))}
+    own = spark.conf.get("spark.driver.extraClassPath", "")
+    return {"spark.driver.extraClassPath": os.pathsep.join(filter(None, [*paths, own]))}
+
+
+def _extensions(spark: SparkSettings, without: Collection[str]) -> Iterator[str]:
+    formats = {table.format for table in spark.tables}.difference(without)
+    if "delta" in formats:
+        yield _DELTA_EXTENSION
+    if "iceberg" in formats:
+        yield _ICEBERG_EXTENSION
+    if own := spark.conf.get("spark.sql.extensions"):
+        yield own
+
+
+def _catalogs(tables: Iterable[TableSettings], without: Collection[str]) -> dict[str, str]:
+    """Delta's is the session's own; an Iceberg table by path gets one for its parent folder."""
+    found = {}
+    for index, table in enumerate(tables):
+        if table.format in without:
+            continue
+        if table.format == "delta":
+            found["spark.sql.catalog.spark_catalog"] = (
+                "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+            )
+        if table.format == "iceberg" and table.path:
+            catalog = f"spark.sql.catalog.{iceberg_catalog(index)}"
+            found[catalog] = _ICEBERG_CATALOG
+            found[f"{catalog}.type"] = "hadoop"
+            found[f"{catalog}.warehouse"] = table.path.rstrip("/").rpartition("/")[0] or "/"
+    return found
+
+
+def iceberg_catalog(index: int) -> str:
+    """The catalog that holds nothing but the parent folder of the table at `index`."""
+    return f"kworker_{index}"
+
+
+def iceberg_table(index: int, path: str) -> str:
+    """How SQL names an Iceberg table at a path."""
+    return f"{iceberg_catalog(index)}.{identifier(path.rstrip('/').rpartition('/')[2])}"
+
+
+def _java_options(folder: Path, conf: dict[str, str]) -> str:
+    own = conf.get("spark.driver.extraJavaOptions", "")
+    log4j = f'"-Dlog4j2.configurationFile={folder / "log4j2.properties"}"'
+    places = f'"-Dderby.system.home={folder}" "-Djava.io.tmpdir={scratch(folder)}"'
+    # What starts a query makes garbage by the gigabyte; of two choices Java would not start.
+    collector = "" if _COLLECTOR.search(given_options(conf)) else "-XX:+UseParallelGC "
+    # One thread without memory would leave a query that never goes on.
+    ends = "-XX:+ExitOnOutOfMemoryError"
+    return f"{log4j} {places} {collector}{_COMPILED_LATER} {ends} {own}".strip()
+
+
+def scratch(folder: Path) -> Path:
+    """Where this process's JVM keeps what it needs while it runs."""
+    return folder / "tmp" / str(os.getpid())
+
+
+def properties_text(told: dict[str, str]) -> str:
+    """As java.util.Properties reads it."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in told.items())
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"[\\:=#! ]", r"\\\g<0>", text)
+    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")

@@ -1,0 +1,69 @@
+"""Spark's own log: its layout, and the loggers that warn of what is in order."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+# They warn at each start, or each stop, of what is in order.
+_QUIET = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.kafka.clients",
+    "org.apache.spark.rdd.MapPartitionsRDD",
+    "org.apache.spark.scheduler.DAGScheduler",
+    "org.apache.spark.sql.catalyst.util.SparkStringUtils",
+    "org.apache.spark.sql.execution.streaming.ProcessingTimeExecutor",
+    "org.apache.spark.sql.execution.streaming.ResolveWriteToStream",
+    "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "org.apache.spark.sql.kafka010",
+    "org.apache.spark.util.Utils",
+)
+_OF_TASKS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.util.Utils",
+)
+_quiet_lock = Lock()
+_quiet: list[SparkSession] = []  # those whose tasks are made to fail just now
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} spark %p %c{1}: %m%n\
+%notEmpty{%ex{8}%n}
+appender.console.layout.alwaysWriteExceptions = false
+"""
+
+
+def log4j_properties() -> str:
+    quiet = [
+        f"logger.q{number}.name = {name}\nlogger.q{number}.level = error\n"
+        for number, name in enumerate(_QUIET)
+    ]
+    return _LOG4J + "".join(quiet)
+
+
+@contextmanager
+def quiet_tasks(session: SparkSession) -> Iterator[None]:
+    """While tasks are made to fail: each tells it many times over, with its stack."""
+    jvm: Any = session._jvm
+    log4j = jvm.org.apache.logging.log4j
+    set_level = log4j.core.config.Configurator.setLevel
+    # Levels are the JVM's, and several queries may be at it.
+    with _quiet_lock:
+        _quiet.append(session)
+        for name in _OF_TASKS:
+            set_level(name, log4j.Level.OFF)
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _quiet.remove(session)
+            for name in () if _quiet else _OF_TASKS:
+                set_level(name, log4j.Level.ERROR if name in _QUIET else log4j.Level.WARN)
