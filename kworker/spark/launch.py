@@ -15,14 +15,8 @@ from kworker.clients.offsets import TopicWatch
 from kworker.config.model import Config, TableSettings
 from kworker.errors import ConfigError
 from kworker.spark.bounds import Bounds, Range, ranges
-from kworker.spark.checkpoints.checkpoint import (
-    Checkpoint,
-    Damaged,
-    Positions,
-    query_of,
-    range_of,
-    unplan,
-)
+from kworker.spark.checkpoints.checked_files import Damaged
+from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions, query_of, range_of, unplan
 from kworker.spark.checkpoints.commit_marks import Mark
 from kworker.spark.checkpoints.folders import Folder, LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
@@ -34,9 +28,11 @@ from kworker.spark.rows.columns import Repartitioned
 from kworker.spark.rows.frames import TableRows, keeps_state, results, table_rows
 from kworker.spark.rows.kafka_options import starting_offsets
 from kworker.spark.tables.batches import BatchWriter
+from kworker.spark.tables.delta_fence import DeltaFence
 from kworker.spark.tables.examiner import Examiner
-from kworker.spark.tables.fences import DeltaFence, Fence, IcebergFence, TableFenced
+from kworker.spark.tables.fences import Fence, TableFenced
 from kworker.spark.tables.file_fence import FileFence
+from kworker.spark.tables.iceberg_fence import IcebergFence
 from kworker.spark.tables.sinks import Sink, prepare, start
 
 _log = structlog.get_logger()

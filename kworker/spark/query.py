@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import GroupOffsets
 from kworker.core.restart import Backoff
 from kworker.errors import ConfigError
-from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.progress import JobState, TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.session.jvm import CALL_FAILED, check_jvm

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from kworker.config.model import TableSettings
 from kworker.spark.checkpoints.checkpoint import damaged_state
-from kworker.spark.checkpoints.folders import LocalFolder
+from kworker.spark.checkpoints.folders import LocalFolder, local_folder
 from kworker.spark.checkpoints.guard import next_step
-from kworker.spark.checkpoints.lease import local_folder
 
 REASON_CHARS_MAX = 300
 

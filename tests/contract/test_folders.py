@@ -9,18 +9,17 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from kworker.config import toml_file
-from kworker.spark.checkpoints.checkpoint import (
+from kworker.spark.checkpoints.checkpoint import read, unplan
+from kworker.spark.checkpoints.folders import Folder, LocalFolder
+from kworker.spark.checkpoints.hadoop import HadoopFolder, folder_at
+from kworker.spark.checkpoints.note import (
     Note,
     draw_up,
     half_reset,
     in_force,
     put_in_place,
-    read,
     read_note,
-    unplan,
 )
-from kworker.spark.checkpoints.folders import Folder, LocalFolder
-from kworker.spark.checkpoints.hadoop import HadoopFolder, folder_at
 from kworker.spark.session.session import close_session, open_session
 from tests.support.object_store import ObjectStore, StoreFolder
 

@@ -16,21 +16,12 @@ from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config, TableSettings
 from kworker.core.positions import GroupPosition, Move
 from kworker.errors import ConfigError, KworkerError, UsageError
-from kworker.spark.checkpoints.checkpoint import (
-    CheckpointSurvey,
-    Damaged,
-    Note,
-    Positions,
-    draw_up,
-    in_force,
-    put_in_place,
-    read_note,
-    survey,
-)
+from kworker.spark.checkpoints.checked_files import Damaged
+from kworker.spark.checkpoints.checkpoint import CheckpointSurvey, Positions, survey
 from kworker.spark.checkpoints.commit_marks import MAKING
-from kworker.spark.checkpoints.folders import Folder, LocalFolder
+from kworker.spark.checkpoints.folders import Folder, LocalFolder, local_folder
 from kworker.spark.checkpoints.guard import is_merged
-from kworker.spark.checkpoints.lease import local_folder
+from kworker.spark.checkpoints.note import Note, draw_up, in_force, put_in_place, read_note
 from kworker.spark.checkpoints.reset import Reset, from_committed
 
 if TYPE_CHECKING:
@@ -182,7 +173,7 @@ def _folder(config: Config, place: str) -> Iterator[Folder]:
         yield LocalFolder(local)
         return
     # Spark takes a second to import; a local folder must not wait for it.
-    from kworker.spark.checkpoints.hadoop import opened
+    from kworker.spark.session.folder_alone import opened
 
     typer.echo(f"kworker: starting Spark to reach {place}; this takes some seconds", err=True)
     with opened(config, place) as folder:

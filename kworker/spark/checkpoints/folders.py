@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 
 class Folder(Protocol):
@@ -101,3 +102,11 @@ class LocalFolder:
 
     def rename(self, name: str) -> "LocalFolder":
         return LocalFolder(self.path.rename(self.path.with_name(name)))
+
+
+def local_folder(place: str) -> Path | None:
+    """The folder that a path or `file:` URL names; None for an object store or HDFS."""
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return Path(parts.path)
+    return None if parts.scheme else Path(place)

@@ -9,21 +9,19 @@ import structlog
 
 from kworker.clock import now_ms
 from kworker.config.model import TableSettings
-from kworker.spark.checkpoints.checkpoint import (
-    Checkpoint,
-    Damaged,
+from kworker.spark.checkpoints.checked_files import Damaged
+from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions, read
+from kworker.spark.checkpoints.commit_marks import Mark, follows
+from kworker.spark.checkpoints.folders import Folder
+from kworker.spark.checkpoints.note import (
     Note,
-    Positions,
     draw_up,
     half_reset,
     in_force,
     put_in_place,
-    read,
     read_note,
     write_note,
 )
-from kworker.spark.checkpoints.commit_marks import Mark, follows
-from kworker.spark.checkpoints.folders import Folder
 
 _log = structlog.get_logger()
 

@@ -2,22 +2,13 @@
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from kworker.config.model import Config
-from kworker.errors import KworkerError
-from kworker.jars import find_java
-from kworker.spark.checkpoints.folders import Folder, LocalFolder
-from kworker.spark.checkpoints.lease import local_folder
-from kworker.spark.reasons import reason
-from kworker.spark.session.jvm import CALL_FAILED
-from kworker.spark.session.session import close_session, open_session
+from kworker.spark.checkpoints.folders import Folder, LocalFolder, local_folder
 
 
 def folder_at(session: SparkSession, place: str) -> Folder:
@@ -124,32 +115,3 @@ class HadoopFolder:
     def _is(self, error: Py4JJavaError, name: str) -> bool:
         gateway = self._session.sparkContext._gateway
         return bool(is_instance_of(gateway, error.java_exception, name))
-
-
-@contextmanager
-def opened(config: Config, place: str) -> Iterator[HadoopFolder]:
-    """A folder, in a Spark of its own that starts and ends here: some seconds each time.
-
-    Raises KworkerError, also for what Java raises meanwhile.
-    """
-    alone = _without_tables(config)
-    try:
-        session = open_session(alone, [])
-    except CALL_FAILED as error:
-        find_java()  # when that is the reason, it says so
-        raise KworkerError(f"Spark does not start: {reason(error)}") from error
-    try:
-        yield HadoopFolder(session, place)
-    except (PySparkException, Py4JError) as error:
-        raise KworkerError(f"{place}: {reason(error)}") from error
-    finally:
-        close_session(session, alone)
-
-
-def _without_tables(config: Config) -> Config:
-    """For a JVM that reads files only: no format's archives, and no cluster."""
-    spark = config.spark
-    assert spark is not None
-    conf = {**spark.conf, "spark.master": "local[1]"}
-    alone = spark.model_copy(update={"master": "local[1]", "conf": conf, "tables": []})
-    return config.model_copy(update={"spark": alone})

@@ -6,9 +6,10 @@ import os
 import socket
 from pathlib import Path
 from typing import IO, NamedTuple
-from urllib.parse import urlsplit
 
 import psutil
+
+from kworker.spark.checkpoints.folders import local_folder
 
 
 class LeaseHolder(NamedTuple):
@@ -87,11 +88,3 @@ class Lease:
             return LeaseHolder(int(told["pid"]), str(told["host"]), told.get("jvm"))
         except (OSError, ValueError, TypeError, KeyError):
             return None
-
-
-def local_folder(place: str) -> Path | None:
-    """The folder that a path or `file:` URL names; None for an object store or HDFS."""
-    parts = urlsplit(place)
-    if parts.scheme == "file":
-        return Path(parts.path)
-    return None if parts.scheme else Path(place)

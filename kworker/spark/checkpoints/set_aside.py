@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from kworker.spark.checkpoints.checkpoint import Damaged, Positions
+from kworker.spark.checkpoints.checked_files import Damaged
+from kworker.spark.checkpoints.checkpoint import Positions
 from kworker.spark.checkpoints.folders import Folder
 
 _FOLDER = "aside"

@@ -7,6 +7,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from kworker.config.model import TableSettings
 from kworker.config.spark_rules import LEADING_COLUMNS, RESCUED_COLUMN
+from kworker.spark.checkpoints.guard import is_merged
 from kworker.spark.rows.plain import plainly_written
 from kworker.spark.rows.values import fits, whole_characters, written
 from kworker.spark.sql import identifier, literal
@@ -82,6 +83,24 @@ def wanted(table: TableSettings) -> str:
 def has_schema(table: TableSettings) -> bool:
     """Whether results are parsed; without a schema the row holds their text."""
     return "schema_" in table.model_fields_set
+
+
+def leaves_out_repeats(table: TableSettings) -> bool:
+    """Whether rows are merged by their sources; an update knows them by keys of its own."""
+    return is_merged(table) and table.mode == "append"
+
+
+def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
+    """A problem, after its key, for each column that the configuration names in vain."""
+    known = {name.casefold() for name in columns}
+    dedupe = SOURCE_COLUMNS if leaves_out_repeats(table) else ()
+    named = {"merge_on": table.merge_on, "partition_by": table.partition_by, "dedupe": dedupe}
+    return [
+        f"{key}: the rows have no column {name}; they have {', '.join(columns)}"
+        for key, names in named.items()
+        for name in names
+        if name.casefold() not in known
+    ]
 
 
 def misfit_column(schema: StructType) -> str:

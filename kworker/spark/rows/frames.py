@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException
@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kworker.config.model import Config, TableSettings
 from kworker.config.spark_rules import RECORD_COLUMN, RESCUED_COLUMN
+from kworker.spark.checkpoints.checkpoint import Positions
 from kworker.spark.checkpoints.set_aside import among
 from kworker.spark.reasons import reason
 from kworker.spark.rows.columns import (
@@ -22,7 +23,9 @@ from kworker.spark.rows.columns import (
     SOURCE_COLUMNS,
     TEXT_COLUMNS,
     has_schema,
+    leaves_out_repeats,
     misfit_column,
+    missing_columns,
     parsed_columns,
     wanted,
 )
@@ -30,12 +33,21 @@ from kworker.spark.rows.kafka_options import ending_offsets, source_options, sta
 from kworker.spark.rows.plain import PLAIN_OPTIONS, is_plain, may_be_plain, plain_schema
 from kworker.spark.rows.transforms import apply, load_transform
 from kworker.spark.rows.values import read_schema
-from kworker.spark.tables.batches import Shape, Span, unchanged
-from kworker.spark.tables.sinks import leaves_out_repeats, missing_columns
+
+Shape = Callable[[DataFrame], DataFrame]
+"""Makes a table's rows of those of the results."""
+
+Span = tuple[Positions | None, Positions]
+"""Where a batch begins, unless nobody knows, and where it ends."""
 
 READ = "read"
 TAKEN = "taken"
 """The names under which a query's progress holds what it counted."""
+
+
+def unchanged(rows: DataFrame) -> DataFrame:
+    """The shape of rows that are the table's own."""
+    return rows
 
 
 def results(

@@ -11,20 +11,10 @@ from kworker.clock import now_ms
 from kworker.spark.checkpoints.checkpoint import Positions
 from kworker.spark.checkpoints.commit_marks import BatchStep, Mark, step
 from kworker.spark.rows.columns import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
+from kworker.spark.rows.frames import Shape, Span
 from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.tables.fences import Fence, TableFenced
 from kworker.spark.tables.sinks import Sink
-
-Shape = Callable[[DataFrame], DataFrame]
-"""Makes a table's rows of those of the results."""
-
-Span = tuple[Positions | None, Positions]
-"""Where a batch begins, unless nobody knows, and where it ends."""
-
-
-def unchanged(rows: DataFrame) -> DataFrame:
-    """The shape of rows that are the table's own."""
-    return rows
 
 
 class Examine(Protocol):

@@ -16,10 +16,9 @@ from kworker.spark.checkpoints.set_aside import Failing, among, keep, kept, left
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.rows.columns import encoded, header, text_of
-from kworker.spark.rows.frames import records_between, those_of, transformed
+from kworker.spark.rows.frames import Span, records_between, those_of, transformed
 from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.session.spark_log import quiet_tasks
-from kworker.spark.tables.batches import Span
 
 _log = structlog.get_logger()
 

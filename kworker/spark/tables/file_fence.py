@@ -12,9 +12,9 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.commit_marks import Mark
-from kworker.spark.checkpoints.lease import local_folder
+from kworker.spark.checkpoints.folders import local_folder
 from kworker.spark.tables.fences import TableFenced
 from kworker.spark.tables.sinks import Sink
 

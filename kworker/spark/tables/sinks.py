@@ -15,11 +15,15 @@ from pyspark.sql.types import StructField, StructType
 from kworker.config.model import SparkSettings, TableSettings
 from kworker.core.duration import parse_duration
 from kworker.errors import ConfigError
-from kworker.spark.checkpoints.checkpoint import Damaged
-from kworker.spark.checkpoints.guard import is_merged
-from kworker.spark.checkpoints.lease import local_folder
+from kworker.spark.checkpoints.checked_files import Damaged
+from kworker.spark.checkpoints.folders import local_folder
 from kworker.spark.reasons import reason
-from kworker.spark.rows.columns import SOURCE_COLUMNS, added_columns, check_partitions
+from kworker.spark.rows.columns import (
+    SOURCE_COLUMNS,
+    added_columns,
+    check_partitions,
+    leaves_out_repeats,
+)
 from kworker.spark.session.settings import iceberg_table
 from kworker.spark.sql import identifier
 
@@ -51,29 +55,11 @@ class Sink:
         return SOURCE_COLUMNS if leaves_out_repeats(self.table) else ()
 
 
-def leaves_out_repeats(table: TableSettings) -> bool:
-    """Whether rows are merged by their sources; an update knows them by keys of its own."""
-    return is_merged(table) and table.mode == "append"
-
-
 def sinks(spark: SparkSettings) -> list[Sink]:
     """Of all tables, in the order of the configuration."""
     folder = spark.checkpoints.rstrip("/")
     return [
         Sink(table, index, f"{folder}/{table.name}") for index, table in enumerate(spark.tables)
-    ]
-
-
-def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
-    """A problem, after its key, for each column that the configuration names in vain."""
-    known = {name.casefold() for name in columns}
-    dedupe = SOURCE_COLUMNS if leaves_out_repeats(table) else ()
-    named = {"merge_on": table.merge_on, "partition_by": table.partition_by, "dedupe": dedupe}
-    return [
-        f"{key}: the rows have no column {name}; they have {', '.join(columns)}"
-        for key, names in named.items()
-        for name in names
-        if name.casefold() not in known
     ]
 
 

@@ -19,10 +19,10 @@ from kworker.config.topics import TopicInfo
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.errors import ExitCode, Unreachable
-from kworker.spark.checkpoints.checkpoint import Note, read_note, write_note
 from kworker.spark.checkpoints.folders import LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, takes_one_writer
 from kworker.spark.checkpoints.lease import Lease
+from kworker.spark.checkpoints.note import Note, read_note, write_note
 
 TABLES = {
     "orders": "",

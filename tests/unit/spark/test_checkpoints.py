@@ -14,22 +14,24 @@ import pytest
 
 from kworker.config.model import TableSettings
 from kworker.core.positions import GroupPosition, Move
+from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.checkpoint import (
     CheckpointSurvey,
-    Damaged,
-    Note,
     damaged_state,
-    draw_up,
-    in_force,
-    put_in_place,
     read,
-    read_note,
     survey,
     unplan,
-    write_note,
 )
 from kworker.spark.checkpoints.folders import Folder, LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
+from kworker.spark.checkpoints.note import (
+    Note,
+    draw_up,
+    in_force,
+    put_in_place,
+    read_note,
+    write_note,
+)
 from kworker.spark.checkpoints.reset import Reset, from_committed
 from tests.support.object_store import Killed, ObjectStore, Order, StoreFolder
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.folders import LocalFolder
 from kworker.spark.checkpoints.set_aside import Failing, among, keep, kept, left_out
 from kworker.spark.tables.examiner import ASIDE_MOST, BatchPart, search

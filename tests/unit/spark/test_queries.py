@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kworker.errors import ConfigError
-from kworker.spark.checkpoints.checkpoint import Damaged
+from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.progress import (
     JobState,

@@ -20,8 +20,10 @@ from kworker.spark.rows.columns import (
     Repartitioned,
     added_columns,
     check_partitions,
+    leaves_out_repeats,
     merge_statement,
     misfit_column,
+    missing_columns,
     parsed_columns,
     wanted,
 )
@@ -29,13 +31,7 @@ from kworker.spark.rows.kafka_options import client_properties, source_options, 
 from kworker.spark.session.archives import missing_from
 from kworker.spark.session.settings import properties, properties_text
 from kworker.spark.sql import identifier, literal
-from kworker.spark.tables.sinks import (
-    AVAILABLE_NOW,
-    Sink,
-    leaves_out_repeats,
-    missing_columns,
-    trigger_of,
-)
+from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, trigger_of
 
 
 def columns(**types: str) -> StructType:

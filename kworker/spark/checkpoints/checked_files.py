@@ -1,0 +1,63 @@
+"""Files of a checkpoint, read with a look at their checksums."""
+
+import json
+import zlib
+from pathlib import PurePosixPath
+from typing import Any
+
+from kworker.errors import KworkerError
+from kworker.spark.checkpoints.folders import Folder
+
+
+class Damaged(KworkerError):
+    """A query must not start: it would skip or repeat results, and say nothing.
+
+    `begin` is where a new checkpoint had best begin; "" when that would not help.
+    """
+
+    def __init__(self, problem: str, begin: str = "committed") -> None:
+        super().__init__(problem)
+        self.begin = begin
+
+
+def read_text(folder: Folder, name: str) -> str:
+    path = f"{folder}/{name}"
+    try:
+        content = folder.read(name)
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
+    if content is None:
+        raise Damaged(f"{path} is missing")
+    if not content:
+        raise Damaged(f"{path} is empty")
+    if not _matches(content, _sums(folder, name)):
+        raise Damaged(f"{path} does not match its checksum")
+    return content.decode(errors="replace")
+
+
+def _sums(folder: Folder, name: str) -> bytes:
+    """A file's checksums; none where the file system keeps its own, or a kill left none."""
+    path = PurePosixPath(name)
+    try:
+        return folder.read(str(path.with_name(f".{path.name}.crc"))) or b""
+    except OSError:
+        return b""
+
+
+def _matches(content: bytes, sums: bytes) -> bool:
+    """Whether Spark's own reader would take it."""
+    each = int.from_bytes(sums[4:8], "big")
+    if not each:
+        return True
+    parts = (content[at : at + each] for at in range(0, len(content), each))
+    return sums[8:] == b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts)
+
+
+def parse_object(path: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Damaged(f"{path} is not readable: truncated, or written by something else")
+    return found

@@ -1,0 +1,88 @@
+"""What kworker adds to a checkpoint: a note, and the draft of a reset beside it."""
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from kworker.spark.checkpoints.checked_files import Damaged, parse_object, read_text
+from kworker.spark.checkpoints.checkpoint import Positions
+from kworker.spark.checkpoints.folders import Folder
+
+_NOTE = "kworker.json"
+_MOVING = "moving"  # in a draft
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What kworker adds to a checkpoint: its topic, how it is written, where it begins.
+
+    `at_ms` is when a person said so; 0 where the table was asked, or is to be.
+    """
+
+    topic: str
+    topic_id: str
+    merged: bool
+    start: Positions | None = None
+    at_ms: int = 0
+
+
+def read_note(folder: Folder) -> Note | None:
+    """What was noted; None where nothing was. Raises Damaged."""
+    if not folder.exists(_NOTE):
+        return None
+    path = f"{folder}/{_NOTE}"
+    found = parse_object(path, read_text(folder, _NOTE))
+    try:
+        start = found["start"]
+        parts = None if start is None else {int(part): int(at) for part, at in start.items()}
+        topic, topic_id = str(found["topic"]), str(found["topic_id"])
+        return Note(topic, topic_id, bool(found["merged"]), parts, int(found.get("at_ms", 0)))
+    except (KeyError, AttributeError, TypeError, ValueError):
+        raise Damaged(f"{path} does not hold what kworker notes") from None
+
+
+def write_note(folder: Folder, note: Note) -> None:
+    """As a whole or not at all. OSError when the disk is full."""
+    folder.write(_NOTE, json.dumps(asdict(note)).encode())
+
+
+def draw_up(folder: Folder, note: Note) -> None:
+    """Makes a new checkpoint beside the one that is there. OSError when the disk is full."""
+    write_note(_draft(folder), note)
+
+
+def put_in_place(folder: Folder, now_ms: int) -> Folder | None:
+    """Puts a checkpoint aside and the one that was drawn up in its place; where the old one is now.
+
+    In an object store the old one moves file by file, and half of it could look like an older
+    one. So the draft is marked before the first file moves and until the new note is in place:
+    a kill in between leaves the mark, on which no query starts.
+    """
+    draft = _draft(folder)
+    note = read_note(draft)
+    assert note is not None
+    draft.write(_MOVING, b"")
+    aside = folder.rename(f"{folder.name}.{_stamp(now_ms)}") if folder.exists() else None
+    write_note(folder, note)
+    draft.delete(_MOVING)
+    draft.remove()
+    return aside
+
+
+def half_reset(folder: Folder) -> bool:
+    """Whether a reset was cut off while the checkpoint moved, or when there was none."""
+    draft = _draft(folder)
+    return draft.exists() and (draft.exists(_MOVING) or not folder.exists())
+
+
+def in_force(folder: Folder) -> Folder:
+    """The folder that tells how far the table is: after a reset that was cut off, its draft."""
+    return _draft(folder) if half_reset(folder) else folder
+
+
+def _draft(folder: Folder) -> Folder:
+    return folder.beside(f".{folder.name}.new")
+
+
+def _stamp(now_ms: int) -> str:
+    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"

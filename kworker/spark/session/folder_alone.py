@@ -1,0 +1,44 @@
+"""A folder on a remote file system, for a command that has no Spark of its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from kworker.config.model import Config
+from kworker.errors import KworkerError
+from kworker.jars import find_java
+from kworker.spark.checkpoints.hadoop import HadoopFolder
+from kworker.spark.reasons import reason
+from kworker.spark.session.jvm import CALL_FAILED
+from kworker.spark.session.session import close_session, open_session
+
+
+@contextmanager
+def opened(config: Config, place: str) -> Iterator[HadoopFolder]:
+    """A folder, in a Spark of its own that starts and ends here: some seconds each time.
+
+    Raises KworkerError, also for what Java raises meanwhile.
+    """
+    alone = _without_tables(config)
+    try:
+        session = open_session(alone, [])
+    except CALL_FAILED as error:
+        find_java()  # when that is the reason, it says so
+        raise KworkerError(f"Spark does not start: {reason(error)}") from error
+    try:
+        yield HadoopFolder(session, place)
+    except (PySparkException, Py4JError) as error:
+        raise KworkerError(f"{place}: {reason(error)}") from error
+    finally:
+        close_session(session, alone)
+
+
+def _without_tables(config: Config) -> Config:
+    """For a JVM that reads files only: no format's archives, and no cluster."""
+    spark = config.spark
+    assert spark is not None
+    conf = {**spark.conf, "spark.master": "local[1]"}
+    alone = spark.model_copy(update={"master": "local[1]", "conf": conf, "tables": []})
+    return config.model_copy(update={"spark": alone})

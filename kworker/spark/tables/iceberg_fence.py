@@ -1,0 +1,143 @@
+"""An Iceberg table's fence: its snapshots keep other jobs out."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from kworker.clock import now_ms
+from kworker.spark.checkpoints.commit_marks import Mark
+from kworker.spark.rows.columns import merge_statement
+from kworker.spark.session.jvm import CALL_FAILED
+from kworker.spark.tables.fences import ROWS_VIEW, TableFenced, conf
+from kworker.spark.tables.sinks import Sink, is_there
+
+_PROPERTY = "kworker"  # of a snapshot; names are in lower case
+_ATTEMPTS = 5
+
+
+class IcebergFence:
+    """By snapshots: a commit fails where rows were added since the one that it goes on from.
+
+    An update looks just before instead, since what it compares with is its own: of a job that
+    slept in between it may replace rows by older ones, and the next commit finds that.
+    """
+
+    def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
+        self.writer = writer
+        self.epoch = 0
+        self.taken = False
+        self._session = session
+        self._sink = sink
+        self._name = sink.name
+        self._held = _Seen(None, None)
+
+    def take(self, owner: str) -> Mark | None:
+        if not is_there(self._session, self._sink):
+            return None
+        self._held = self._look()
+        if self._held.snapshot is None:
+            self._begin(owner)
+        last = self._held.mark
+        goes_on = last is not None and last.query == owner
+        self.epoch = (0 if last is None else last.epoch) + (not goes_on)
+        self.taken = True
+        return last
+
+    def making(self, _columns: StructType, /) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begins_to_make(self, _columns: StructType, /) -> bool:
+        return False  # a first commit must have a snapshot before it
+
+    def _begin(self, owner: str) -> None:
+        """Makes a snapshot: a first commit would have none to be compared with."""
+        claim = Mark.claim(self.writer, 0, owner, now_ms())
+        columns = self._session.table(self._name).schema
+        self._overwrite(self._session.createDataFrame([], columns), claim)
+        snapshot = self._load().currentSnapshot()
+        if snapshot.parentId() is not None:
+            raise TableFenced
+        self._held = _Seen(snapshot.snapshotId(), None)
+
+    def _load(self) -> Any:
+        jvm: Any = self._session._jvm
+        load = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
+        table = load(self._session._jsparkSession, self._name)
+        table.refresh()
+        return table
+
+    def _look(self) -> "_Seen":
+        table = self._load()
+        snapshot = table.currentSnapshot()
+        number = None if snapshot is None else snapshot.snapshotId()
+        while snapshot is not None:
+            mark = Mark.parse(snapshot.summary().get(_PROPERTY), self.writer)
+            if mark is not None and not mark.is_claim:
+                return _Seen(number, mark)
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        return _Seen(number, None)
+
+    def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+        self._commit(lambda: self._overwrite(rows, mark, anew=anew), mark)
+
+    def _overwrite(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+        writer = rows.writeTo(self._name).option("fanout-enabled", "true")
+        writer = writer.option(f"snapshot-property.{_PROPERTY}", mark.text())
+        if self._held.snapshot is not None:
+            writer = writer.option("isolation-level", "serializable")
+            writer = writer.option("validate-from-snapshot-id", str(self._held.snapshot))
+        writer.overwrite(f.lit(anew))
+
+    def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
+        session = rows.sparkSession
+
+        def add() -> None:
+            # A MERGE that only inserts is an append, which nothing is compared with.
+            session.sql(f"REFRESH TABLE {self._name}")
+            there = session.table(self._name).select(*(f.col(key).alias(f"_{key}") for key in keys))
+            same = [rows[key].eqNullSafe(there[f"_{key}"]) for key in keys]
+            self._overwrite(rows.join(there, same, "left_anti"), mark)
+
+        def replace() -> None:
+            if self._look().mark != self._held.mark:
+                raise TableFenced
+            rows.createOrReplaceTempView(ROWS_VIEW)
+            told = {f"spark.sql.iceberg.snapshot-property.{_PROPERTY}": mark.text()}
+            with conf(session, told):
+                session.sql(merge_statement(self._name, ROWS_VIEW, rows.columns, keys, update=True))
+
+        self._commit(replace if update else add, mark)
+
+    def _commit(self, action: Callable[[], None], mark: Mark) -> None:
+        """Again where somebody else, who is no job of this service, was at the table."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                action()
+                break
+            except CALL_FAILED as error:
+                if "ValidationException" not in str(error):
+                    raise
+                seen = self._look()
+                if seen.mark != self._held.mark:
+                    raise TableFenced from error
+                if attempt == _ATTEMPTS - 1:
+                    raise TableFenced(
+                        "others add to this table faster than a batch is written"
+                    ) from error
+                self._held = seen
+        seen = self._look()
+        if seen.mark != mark:
+            raise TableFenced
+        self._held = seen
+
+
+class _Seen(NamedTuple):
+    """An Iceberg table at one moment."""
+
+    snapshot: int | None  # None for one that nobody has written to
+    mark: Mark | None  # None, too, where the snapshots that had it have expired
