@@ -2,62 +2,51 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from threading import Event
 
 import structlog
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from kworker.clients.leader import Leadership
-from kworker.clients.offsets import GroupOffsets, TopicWatch, committed, connect
+from kworker.clients.offsets import TopicWatch, committed, connect
 from kworker.clients.samples import record_bytes
 from kworker.config.client_properties import admin_properties, leader_properties
-from kworker.config.model import Config, TableSettings
-from kworker.errors import ConfigError, KworkerError, Unreachable
-from kworker.jars import find_java
+from kworker.config.model import Config
+from kworker.errors import ConfigError, KworkerError
 from kworker.spark.bounds import Bounds
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.launch import Launcher
+from kworker.spark.plan import Planner, group_of
 from kworker.spark.progress import (
     JobState,
     ProgressFile,
-    TableProgress,
     job_state,
-    read_progress,
     summary,
 )
 from kworker.spark.query import TableQuery
-from kworker.spark.reasons import explained, reason
-from kworker.spark.rows.frames import TableRows, results, table_rows
-from kworker.spark.session.archives import archives_to_be_had
-from kworker.spark.session.class_data import LEARNING_S, ClassData
+from kworker.spark.reasons import reason
 from kworker.spark.session.jvm import (
     CALL_FAILED,
     OutOfMemory,
     await_jvm_end,
     check_jvm,
-    end_jvm,
-    has_live_jvm,
-    has_own_jvm,
     is_local,
 )
-from kworker.spark.session.session import close_session, count_executors, open_session
+from kworker.spark.session.opener import SessionOpener
+from kworker.spark.session.session import count_executors
+from kworker.spark.standby import HEARING_S, Standby, leads, why_standby
 from kworker.spark.stop import StopRequest
-from kworker.spark.tables.sinks import Sink, sinks, trigger_of
+from kworker.spark.tables.sinks import trigger_of
 
 _log = structlog.get_logger()
 
 TURN_S = 0.5
 UNMANNED_S = 15.0  # a cluster takes its time to start them
 CALM_S = 600.0  # so long the memory lasts: the next start may try larger batches
-STANDBY_S = 1.0
-HEARD_S = 2.0  # by then a group has said who leads it
-HEARING_S = 0.1
 GRACE_S = 5.0  # for the batches in hand, when the job shall end
 SETTLE_S = 2.0
 
@@ -84,10 +73,10 @@ class Job:
         self._queries: list[TableQuery] = []
         sample = partial(record_bytes, admin_properties(config), config.delivery.results)
         self._bounds = Bounds(config.spark, config.state_dir, sample)
+        self._standby = Standby(config.state_dir, self._lease, stop, self._tell)
         self._leadership: Leadership | None = None
+        self._opener = SessionOpener(config, self._lease)
         self._session: SparkSession | None = None
-        self._classes: ClassData | None = None
-        self._missing: dict[str, Unreachable] = {}  # archives, by the format of tables
         self._calm_at = math.inf
         self._manned_at = 0.0  # a batch last had executors, or there was none
         self._recalled = False
@@ -96,7 +85,11 @@ class Job:
     def run(self) -> None:
         """Everything; blocks until the end. The lease lasts as long as process and JVM."""
         try:
-            if not self._await_lease() or not self._await_turn():
+            if not self._standby.await_lease():
+                return
+            # A job without the lease is no candidate: it could not do what a leader does.
+            self._leadership = self._candidate()
+            if not self._standby.await_leadership(self._leadership):
                 return
             self._run_session()
         except OutOfMemory as error:
@@ -111,6 +104,10 @@ class Job:
                 self._leadership.close()
         self._tell(JobState.STOPPED)
 
+    def _candidate(self) -> Leadership:
+        consumer, admin = leader_properties(self._config), admin_properties(self._config)
+        return Leadership(consumer, admin, self._config.delivery.results)
+
     def _lower(self) -> str:
         """Of what was being written in large batches: nobody tells which was too large."""
         waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
@@ -120,56 +117,6 @@ class Job:
         return self._bounds.lower(
             {each.name: min(each.batch_records, behind[each.name]) for each in guilty}
         )
-
-    def _await_lease(self) -> bool:
-        """False when the job was stopped before it got the lease."""
-        told = False
-        while not self._take_lease():
-            if not told:
-                holder = self._lease.holder()
-                _log.info("standby: another has the checkpoints", holder=str(holder or "not known"))
-                told = True
-            self._tell_standby()
-            if self._stop.wait(STANDBY_S):
-                return False
-        return True
-
-    def _take_lease(self) -> bool:
-        try:
-            return self._lease.take()
-        except OSError as error:
-            raise KworkerError(f"spark.checkpoints: {self._spark.checkpoints}: {error}") from error
-
-    def _tell_standby(self) -> None:
-        """Unless the holder tells its own progress in the same file."""
-        told = read_progress(self._config.state_dir) or {}
-        holder = self._lease.holder()
-        if holder is None or holder.gone or told.get("pid") != holder.pid:
-            who = holder or "another process"
-            self._tell(JobState.STANDBY, f"{who} holds {self._spark.checkpoints}")
-
-    def _await_turn(self) -> bool:
-        """Waits while another job leads; false when the job was stopped meanwhile.
-
-        Who has no lease is no candidate: it could not do what it would be chosen for.
-        """
-        consumer, admin = leader_properties(self._config), admin_properties(self._config)
-        topic = self._config.delivery.results
-        self._leadership = leadership = Leadership(consumer, admin, topic)
-        heard_by = time.monotonic() + HEARD_S
-        told = ""
-        while not self._leads(leadership):
-            late = time.monotonic() > heard_by
-            if not leadership.leader and (leadership.problem or late):
-                return True  # Spark may start meanwhile
-            why = self._why_standby(leadership)
-            if leadership.leader and why != told:
-                _log.info(f"standby: {why}")
-                told = why
-            self._tell(JobState.STANDBY, why)
-            if self._stop.wait(HEARING_S):
-                return False
-        return True
 
     @contextmanager
     def _heard_meanwhile(self) -> Iterator[None]:
@@ -189,23 +136,15 @@ class Job:
                 done.set()
         turning.result()
 
-    def _leads(self, leadership: Leadership) -> bool:
-        leadership.turn()
-        return leadership.leads
-
-    def _why_standby(self, leadership: Leadership) -> str:
-        leader = leadership.leader
-        return leadership.problem or (f"{leader} leads" if leader else "nobody leads yet")
-
     def _run_session(self) -> None:
         self._tell(JobState.STARTING)
         with self._heard_meanwhile():
-            self._session = session = self._open()
+            self._session = session = self._opener.open(learn=self._once)
         self._manned_at = time.monotonic()
         self._calm_at = time.monotonic() + CALM_S
         self._stop.listen()  # pyspark has taken INT
         try:
-            self._queries = self._plan(session)
+            self._queries = self._planner(session).plan()
             self._end_if_all_are_mistaken()
             while not self._stop.made and not self._finished:
                 self.turn(time.monotonic())
@@ -217,54 +156,16 @@ class Job:
             await_jvm_end()
             raise KworkerError(f"Spark: {reason(error)}") from error
         finally:
-            self._close(session)
+            self._opener.close(session, may_learn=self._may_learn)
 
-    def _open(self) -> SparkSession:
-        found, self._missing = archives_to_be_had(
-            self._spark.tables, progress=lambda text: _log.info(text)
-        )
-        if has_own_jvm(self._spark):
-            self._classes = ClassData(self._spark.conf, found)
-        try:
-            return self._started(found)
-        except CALL_FAILED as error:
-            find_java()  # when that is the reason, it says so
-            raise KworkerError(f"Spark does not start: {reason(error)}") from error
+    def _planner(self, session: SparkSession) -> Planner:
+        launcher = Launcher(session, self._config, self._watch, self._trigger, self._bounds)
+        missing = self._opener.missing
+        return Planner(session, self._config, self._client, launcher, self._bounds, missing)
 
-    def _started(self, archives: Sequence[Path]) -> SparkSession:
-        classes = self._classes
-        options = classes.option(learn=self._once) if classes else ""
-        try:
-            return open_session(self._config, archives, self._lease, self._missing, options)
-        except CALL_FAILED:
-            if classes is None or not options:
-                raise
-            if has_live_jvm():
-                end_jvm(lambda _: False)
-                classes.settle(awaited=False, ended=False)
-                raise
-            classes.refused()
-        _log.info("Spark's JVM does not start with kept classes, and is started without them")
-        self._classes = None
-        return open_session(self._config, archives, self._lease, self._missing)
-
-    def _close(self, session: SparkSession) -> None:
+    def _may_learn(self) -> bool:
         """A job that has written, and ends by itself, may take longer for the next to take less."""
-        classes = self._classes
-        if classes is None or not classes.learning:
-            close_session(session, self._config)
-            return
-        wrote = any(query.progress.rows for query in self._queries) and has_live_jvm()
-        if wrote and not self._stop.made:
-            _log.info("Spark's classes are kept for faster starts: once, for some seconds")
-
-        def awaited() -> bool:
-            return wrote and not self._stop.made
-
-        ended = close_session(
-            session, self._config, lambda seconds: awaited() and seconds < LEARNING_S
-        )
-        classes.settle(awaited=awaited(), ended=ended)
+        return not self._stop.made and any(query.progress.rows for query in self._queries)
 
     @property
     def _finished(self) -> bool:
@@ -291,7 +192,7 @@ class Job:
         if now >= self._calm_at:
             self._bounds.forget()
             self._calm_at = math.inf
-        if self._leadership is not None and not self._leads(self._leadership):
+        if self._leadership is not None and not leads(self._leadership):
             self._stand_by(self._leadership)
             return
         self._watch.turn()
@@ -312,7 +213,7 @@ class Job:
             query.again()
         state = job_state([query.progress for query in self._queries])
         state = state if leadership.problem else JobState.STANDBY
-        self._tell(state, self._why_standby(leadership))
+        self._tell(state, why_standby(leadership))
 
     def _wanting_executors(self, now: float) -> str:
         """A line where batches wait, and the cluster has given nobody to write them."""
@@ -340,70 +241,17 @@ class Job:
         """How far the tables were before, for people and for the guards of their checkpoints."""
         properties, topic = admin_properties(self._config), self._config.delivery.results
         for query in self._queries:
-            group = self._group(query.progress.name)
+            group = group_of(self._config, query.progress.name)
             found = committed(properties, group, topic, self._watch.ends)
             if found is None:
                 return  # nobody answers: asked again at the next turn
             query.progress.positions = found
         self._recalled = True
 
-    def _group(self, table: str) -> str:
-        return f"{self._config.name}.spark.{table}"
-
     def _tell(self, state: JobState, why: str = "") -> None:
         tables = [query.progress for query in self._queries]
         told = [summary(table, self._watch.ends) for table in tables]
         self._file.write(state, why, told)
-
-    def _plan(self, session: SparkSession) -> list[TableQuery]:
-        """The queries, not started yet; a table that cannot be made is refused by itself."""
-        stream = results(session, self._config, self._spark.batch_records)
-        launcher = Launcher(session, self._config, self._watch, self._trigger, self._bounds)
-        planned = []
-        for sink in sinks(self._spark):
-            progress = TableProgress(sink.table.name)
-            try:
-                self._expect_archives(sink.table)
-                rows = table_rows(stream, sink.table, self._config)
-            except ValueError as error:
-                query = self._query(sink, progress, _never)
-                query.refuse(f"spark.tables[{progress.name}].{error}")
-            else:
-                self._warn_of_repeats(sink.table, rows)
-                launch = partial(launcher.launch, sink, progress)
-                query = self._query(sink, progress, launch)
-            planned.append(query)
-        return planned
-
-    def _expect_archives(self, table: TableSettings) -> None:
-        """ValueError when those of its format are not to be had."""
-        if error := self._missing.get(table.format):
-            why = str(error).partition(";")[0]  # then come Ivy's own words
-            raise ValueError(f"format: {why}; let it be fetched once, then start the job again")
-
-    def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
-        if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
-            _log.warning(
-                "a result that comes again counts again in this table: set dedupe = true for it,"
-                ' or delivery.guarantee = "exactly-once"',
-                table=table.name,
-            )
-
-    def _query(
-        self, sink: Sink, progress: TableProgress, launch: Callable[[], StreamingQuery]
-    ) -> TableQuery:
-        group = GroupOffsets(
-            self._client, self._group(progress.name), self._config.delivery.results
-        )
-        explain = partial(explained, sink.table, sink.checkpoint)
-
-        def misjudged() -> bool:
-            return self._bounds.misjudged(sink.table, progress.batch_records, *progress.last)
-
-        def lower() -> str:
-            return self._bounds.lower({progress.name: progress.batch_records})
-
-        return TableQuery(progress, launch, explain, group, misjudged, lower)
 
     def _end(self) -> None:
         """Lets the batches in hand finish, within the time of grace; the rest comes again."""
@@ -419,7 +267,3 @@ class Job:
         if self._leadership is not None and self._leadership.leads:
             for query in self._queries:
                 query.settle(SETTLE_S)
-
-
-def _never() -> StreamingQuery:
-    raise AssertionError("a table that was refused is not started")

@@ -41,6 +41,7 @@ class Lease:
     """
 
     def __init__(self, checkpoints: str) -> None:
+        self.checkpoints = checkpoints
         self._folder = local_folder(checkpoints)
         self._file: IO[str] | None = None
 

@@ -8,10 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from kworker.spark import job
-from kworker.spark.job import Job
-from kworker.spark.session import class_data
+from kworker.spark.session import class_data, opener
 from kworker.spark.session.class_data import KEPT, ClassData
+from kworker.spark.session.opener import SessionOpener
 
 Make = Callable[..., ClassData]
 
@@ -191,16 +190,16 @@ def test_a_cache_that_others_closed_is_none(make: Make, monkeypatch: pytest.Monk
 
 
 class Started:
-    """A job whose JVM refuses options, or a session that fails while the JVM lives."""
+    """An opener whose JVM refuses options, or a session that fails while the JVM lives."""
 
     def __init__(self, classes: ClassData, monkeypatch: pytest.MonkeyPatch, *, lives: bool) -> None:
-        self._config = self._lease = self._missing = None
-        self._once, self._classes = True, classes
+        self._config = self._lease = self.missing = None
+        self._classes = classes
         self.asked: list[tuple[object, ...]] = []
         self.ended = Mock()
-        monkeypatch.setattr(job, "open_session", self.open_session)
-        monkeypatch.setattr(job, "has_live_jvm", lambda: lives)
-        monkeypatch.setattr(job, "end_jvm", self.ended)
+        monkeypatch.setattr(opener, "open_session", self.open_session)
+        monkeypatch.setattr(opener, "has_live_jvm", lambda: lives)
+        monkeypatch.setattr(opener, "end_jvm", self.ended)
 
     def open_session(self, *arguments: object) -> str:
         self.asked.append(arguments[4:])
@@ -214,7 +213,7 @@ def test_a_jvm_that_does_not_start_with_classes_starts_without(
 ) -> None:
     learn(make())
     started: Any = Started(make(), monkeypatch, lives=False)
-    assert Job._started(started, []) == "session"
+    assert SessionOpener._started(started, [], learn=True) == "session"
     assert [bool(options) for options in started.asked] == [True, False]
     assert make().option(learn=True) == ""  # nor is it tried at each start
 
@@ -224,6 +223,6 @@ def test_a_session_that_fails_has_its_jvm_write_nothing(
 ) -> None:
     started: Any = Started(make(), monkeypatch, lives=True)
     with pytest.raises(OSError, match="gateway"):
-        Job._started(started, [])
+        SessionOpener._started(started, [], learn=True)
     started.ended.assert_called_once()
     assert draft_of(make())

@@ -1,0 +1,107 @@
+"""The queries of a job: one for each table, none of them started yet."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import structlog
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kworker.clients.offsets import GroupOffsets
+from kworker.config.model import Config, TableSettings
+from kworker.errors import Unreachable
+from kworker.spark.bounds import Bounds
+from kworker.spark.launch import Launcher
+from kworker.spark.progress import (
+    TableProgress,
+)
+from kworker.spark.query import TableQuery
+from kworker.spark.reasons import explained
+from kworker.spark.rows.frames import TableRows, results, table_rows
+from kworker.spark.tables.sinks import Sink, sinks
+
+_log = structlog.get_logger()
+
+
+def group_of(config: Config, table: str) -> str:
+    """The group that a table's positions are committed to."""
+    return f"{config.name}.spark.{table}"
+
+
+class Planner:
+    """Makes the queries of a session. Owned by the job's main thread.
+
+    `missing` are the archives that cannot be had, by the format of tables.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        config: Config,
+        client: AdminClient,
+        launcher: Launcher,
+        bounds: Bounds,
+        missing: Mapping[str, Unreachable],
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._client = client
+        self._launcher = launcher
+        self._bounds = bounds
+        self._missing = missing
+
+    def plan(self) -> list[TableQuery]:
+        """The queries, not started yet; a table that cannot be made is refused by itself."""
+        spark = self._config.spark
+        assert spark is not None
+        stream = results(self._session, self._config, spark.batch_records)
+        planned = []
+        for sink in sinks(spark):
+            progress = TableProgress(sink.table.name)
+            try:
+                self._expect_archives(sink.table)
+                rows = table_rows(stream, sink.table, self._config)
+            except ValueError as error:
+                query = self._query(sink, progress, _never)
+                query.refuse(f"spark.tables[{progress.name}].{error}")
+            else:
+                self._warn_of_repeats(sink.table, rows)
+                launch = partial(self._launcher.launch, sink, progress)
+                query = self._query(sink, progress, launch)
+            planned.append(query)
+        return planned
+
+    def _expect_archives(self, table: TableSettings) -> None:
+        """ValueError when those of its format are not to be had."""
+        if error := self._missing.get(table.format):
+            why = str(error).partition(";")[0]  # then come Ivy's own words
+            raise ValueError(f"format: {why}; let it be fetched once, then start the job again")
+
+    def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
+        if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
+            _log.warning(
+                "a result that comes again counts again in this table: set dedupe = true for it,"
+                ' or delivery.guarantee = "exactly-once"',
+                table=table.name,
+            )
+
+    def _query(
+        self, sink: Sink, progress: TableProgress, launch: Callable[[], StreamingQuery]
+    ) -> TableQuery:
+        group = GroupOffsets(
+            self._client, group_of(self._config, progress.name), self._config.delivery.results
+        )
+        explain = partial(explained, sink.table, sink.checkpoint)
+
+        def misjudged() -> bool:
+            return self._bounds.misjudged(sink.table, progress.batch_records, *progress.last)
+
+        def lower() -> str:
+            return self._bounds.lower({progress.name: progress.batch_records})
+
+        return TableQuery(progress, launch, explain, group, misjudged, lower)
+
+
+def _never() -> StreamingQuery:
+    raise AssertionError("a table that was refused is not started")

@@ -1,0 +1,90 @@
+"""The job's session: it starts with kept classes where it can, and may keep them as it ends."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+from pyspark.sql import SparkSession
+
+from kworker.config.model import Config
+from kworker.errors import KworkerError, Unreachable
+from kworker.jars import find_java
+from kworker.spark.checkpoints.lease import Lease
+from kworker.spark.reasons import reason
+from kworker.spark.session.archives import archives_to_be_had
+from kworker.spark.session.class_data import LEARNING_S, ClassData
+from kworker.spark.session.jvm import (
+    CALL_FAILED,
+    end_jvm,
+    has_live_jvm,
+    has_own_jvm,
+)
+from kworker.spark.session.session import close_session, open_session
+
+_log = structlog.get_logger()
+
+
+class SessionOpener:
+    """Opens and closes the one session of a job. Owned by its main thread.
+
+    `missing` are the archives that cannot be had, by the format of tables.
+    """
+
+    def __init__(self, config: Config, lease: Lease) -> None:
+        self._config = config
+        self._lease = lease
+        self._classes: ClassData | None = None
+        self.missing: dict[str, Unreachable] = {}
+
+    def open(self, *, learn: bool) -> SparkSession:
+        """The session; takes seconds. With `learn`, its JVM may keep its classes when it ends.
+
+        Raises KworkerError when Spark does not start.
+        """
+        spark = self._config.spark
+        assert spark is not None
+        found, self.missing = archives_to_be_had(
+            spark.tables, progress=lambda text: _log.info(text)
+        )
+        if has_own_jvm(spark):
+            self._classes = ClassData(spark.conf, found)
+        try:
+            return self._started(found, learn=learn)
+        except CALL_FAILED as error:
+            find_java()  # when that is the reason, it says so
+            raise KworkerError(f"Spark does not start: {reason(error)}") from error
+
+    def _started(self, archives: Sequence[Path], *, learn: bool) -> SparkSession:
+        classes = self._classes
+        options = classes.option(learn=learn) if classes else ""
+        try:
+            return open_session(self._config, archives, self._lease, self.missing, options)
+        except CALL_FAILED:
+            if classes is None or not options:
+                raise
+            if has_live_jvm():
+                end_jvm(lambda _: False)
+                classes.settle(awaited=False, ended=False)
+                raise
+            classes.refused()
+        _log.info("Spark's JVM does not start with kept classes, and is started without them")
+        self._classes = None
+        return open_session(self._config, archives, self._lease, self.missing)
+
+    def close(self, session: SparkSession, *, may_learn: Callable[[], bool]) -> None:
+        """Ends the session and its JVM, which is given the time to keep its classes if it may."""
+        classes = self._classes
+        if classes is None or not classes.learning:
+            close_session(session, self._config)
+            return
+        alive = has_live_jvm()
+
+        def awaited() -> bool:
+            return alive and may_learn()
+
+        if awaited():
+            _log.info("Spark's classes are kept for faster starts: once, for some seconds")
+        ended = close_session(
+            session, self._config, lambda seconds: awaited() and seconds < LEARNING_S
+        )
+        classes.settle(awaited=awaited(), ended=ended)

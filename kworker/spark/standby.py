@@ -1,0 +1,96 @@
+"""A job in standby: it waits for the lease on its checkpoints, then until it leads."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from kworker.clients.leader import Leadership
+from kworker.errors import KworkerError
+from kworker.spark.checkpoints.lease import Lease
+from kworker.spark.progress import JobState, read_progress
+from kworker.spark.stop import StopRequest
+
+_log = structlog.get_logger()
+
+STANDBY_S = 1.0
+HEARD_S = 2.0  # by then a group has said who leads it
+HEARING_S = 0.1
+
+
+class Standby:
+    """Waits until this job may start Spark. Owned by the job's main thread.
+
+    `report` writes the state and its reason to the progress file.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        lease: Lease,
+        stop: StopRequest,
+        report: Callable[[JobState, str], None],
+    ) -> None:
+        self._state_dir = state_dir
+        self._lease = lease
+        self._stop = stop
+        self._report = report
+
+    def await_lease(self) -> bool:
+        """False when the job was stopped before it got the lease."""
+        told = False
+        while not self._take_lease():
+            if not told:
+                holder = self._lease.holder()
+                _log.info("standby: another has the checkpoints", holder=str(holder or "not known"))
+                told = True
+            self._report_holder()
+            if self._stop.wait(STANDBY_S):
+                return False
+        return True
+
+    def _take_lease(self) -> bool:
+        try:
+            return self._lease.take()
+        except OSError as error:
+            raise KworkerError(f"spark.checkpoints: {self._lease.checkpoints}: {error}") from error
+
+    def _report_holder(self) -> None:
+        """Unless the holder tells its own progress in the same file."""
+        told = read_progress(self._state_dir) or {}
+        holder = self._lease.holder()
+        if holder is None or holder.gone or told.get("pid") != holder.pid:
+            who = holder or "another process"
+            self._report(JobState.STANDBY, f"{who} holds {self._lease.checkpoints}")
+
+    def await_leadership(self, leadership: Leadership) -> bool:
+        """Waits while another job leads; false when the job was stopped meanwhile.
+
+        Who has no lease is no candidate: it could not do what it would be chosen for.
+        """
+        heard_by = time.monotonic() + HEARD_S
+        told = ""
+        while not leads(leadership):
+            late = time.monotonic() > heard_by
+            if not leadership.leader and (leadership.problem or late):
+                return True  # Spark may start meanwhile
+            why = why_standby(leadership)
+            if leadership.leader and why != told:
+                _log.info(f"standby: {why}")
+                told = why
+            self._report(JobState.STANDBY, why)
+            if self._stop.wait(HEARING_S):
+                return False
+        return True
+
+
+def leads(leadership: Leadership) -> bool:
+    """Takes the candidate's turn; True when it leads."""
+    leadership.turn()
+    return leadership.leads
+
+
+def why_standby(leadership: Leadership) -> str:
+    leader = leadership.leader
+    return leadership.problem or (f"{leader} leads" if leader else "nobody leads yet")
