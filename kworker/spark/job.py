@@ -17,7 +17,7 @@ from kworker.clients.samples import record_bytes
 from kworker.config.client_properties import admin_properties, leader_properties
 from kworker.config.model import Config
 from kworker.errors import ConfigError, KworkerError
-from kworker.spark.bounds import Bounds
+from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.launch import Launcher
 from kworker.spark.plan import Planner, group_of
@@ -38,14 +38,14 @@ from kworker.spark.session.jvm import (
 )
 from kworker.spark.session.opener import SessionOpener
 from kworker.spark.session.session import count_executors
-from kworker.spark.standby import HEARING_S, Standby, leads, why_standby
+from kworker.spark.standby import POLL_S, Standby, leads, why_standby
 from kworker.spark.stop import StopRequest
 from kworker.spark.tables.sinks import trigger_of
 
 _log = structlog.get_logger()
 
 TURN_S = 0.5
-UNMANNED_S = 15.0  # a cluster takes its time to start them
+NO_EXECUTORS_S = 15.0  # a cluster takes its time to start them
 CALM_S = 600.0  # so long the memory lasts: the next start may try larger batches
 GRACE_S = 5.0  # for the batches in hand, when the job shall end
 SETTLE_S = 2.0
@@ -72,14 +72,14 @@ class Job:
         self._watch = TopicWatch(self._client, config.delivery.results)
         self._queries: list[TableQuery] = []
         sample = partial(record_bytes, admin_properties(config), config.delivery.results)
-        self._bounds = Bounds(config.spark, config.state_dir, sample)
-        self._standby = Standby(config.state_dir, self._lease, stop, self._tell)
+        self._limits = BatchLimits(config.spark, config.state_dir, sample)
+        self._standby = Standby(config.state_dir, self._lease, stop, self._report)
         self._leadership: Leadership | None = None
         self._opener = SessionOpener(config, self._lease)
         self._session: SparkSession | None = None
         self._calm_at = math.inf
-        self._manned_at = 0.0  # a batch last had executors, or there was none
-        self._recalled = False
+        self._had_executors_at = 0.0  # a batch last had executors, or there was none
+        self._positions_known = False
         self._topic_id = ""  # of the topic as it was seen last
 
     def run(self) -> None:
@@ -93,38 +93,38 @@ class Job:
                 return
             self._run_session()
         except OutOfMemory as error:
-            batches = self._lower()
-            self._tell(JobState.FAILED, f"{error}; {batches}")
+            batches = self._lower_limits()
+            self._report(JobState.FAILED, f"{error}; {batches}")
             raise
         except KworkerError as error:
-            self._tell(JobState.FAILED, str(error))
+            self._report(JobState.FAILED, str(error))
             raise
         finally:
             if self._leadership is not None:
                 self._leadership.close()
-        self._tell(JobState.STOPPED)
+        self._report(JobState.STOPPED)
 
     def _candidate(self) -> Leadership:
         consumer, admin = leader_properties(self._config), admin_properties(self._config)
         return Leadership(consumer, admin, self._config.delivery.results)
 
-    def _lower(self) -> str:
+    def _lower_limits(self) -> str:
         """Of what was being written in large batches: nobody tells which was too large."""
         waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
         behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
         large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]
-        guilty = large or [each for each in waiting if behind[each.name]]
-        return self._bounds.lower(
-            {each.name: min(each.batch_records, behind[each.name]) for each in guilty}
+        suspects = large or [each for each in waiting if behind[each.name]]
+        return self._limits.lower(
+            {each.name: min(each.batch_records, behind[each.name]) for each in suspects}
         )
 
     @contextmanager
-    def _heard_meanwhile(self) -> Iterator[None]:
+    def _polling_kafka(self) -> Iterator[None]:
         """Takes the turns of a candidate and of the topic while the main thread is busy."""
         done = Event()
 
         def turn() -> None:
-            while self._leadership is not None and not done.wait(HEARING_S):
+            while self._leadership is not None and not done.wait(POLL_S):
                 self._leadership.turn()
                 self._watch.turn()
 
@@ -137,20 +137,20 @@ class Job:
         turning.result()
 
     def _run_session(self) -> None:
-        self._tell(JobState.STARTING)
-        with self._heard_meanwhile():
+        self._report(JobState.STARTING)
+        with self._polling_kafka():
             self._session = session = self._opener.open(learn=self._once)
-        self._manned_at = time.monotonic()
+        self._had_executors_at = time.monotonic()
         self._calm_at = time.monotonic() + CALM_S
         self._stop.listen()  # pyspark has taken INT
         try:
             self._queries = self._planner(session).plan()
-            self._end_if_all_are_mistaken()
-            while not self._stop.made and not self._finished:
+            self._raise_if_all_misconfigured()
+            while not self._stop.made and not self._all_done:
                 self.turn(time.monotonic())
-                self._end_if_all_are_mistaken()
-                self._stop.wait(HEARING_S if self._once else TURN_S)
-            self._end()
+                self._raise_if_all_misconfigured()
+                self._stop.wait(POLL_S if self._once else TURN_S)
+            self._stop_queries()
             self._raise_failures()
         except CALL_FAILED as error:
             await_jvm_end()
@@ -159,30 +159,30 @@ class Job:
             self._opener.close(session, may_learn=self._may_learn)
 
     def _planner(self, session: SparkSession) -> Planner:
-        launcher = Launcher(session, self._config, self._watch, self._trigger, self._bounds)
+        launcher = Launcher(session, self._config, self._watch, self._trigger, self._limits)
         missing = self._opener.missing
-        return Planner(session, self._config, self._client, launcher, self._bounds, missing)
+        return Planner(session, self._config, self._client, launcher, self._limits, missing)
 
     def _may_learn(self) -> bool:
         """A job that has written, and ends by itself, may take longer for the next to take less."""
         return not self._stop.made and any(query.progress.rows for query in self._queries)
 
     @property
-    def _finished(self) -> bool:
-        return all(map(self._ended, self._queries))
+    def _all_done(self) -> bool:
+        return all(map(self._is_done, self._queries))
 
-    def _ended(self, query: TableQuery) -> bool:
+    def _is_done(self, query: TableQuery) -> bool:
         """Whether there is nothing more to wait for; a job that goes on never gives one up."""
-        return query.finished or (self._once and query.hopeless)
+        return query.finished or (self._once and query.has_failed)
 
-    def _end_if_all_are_mistaken(self) -> None:
-        if all(query.mistaken for query in self._queries):
+    def _raise_if_all_misconfigured(self) -> None:
+        if all(query.misconfigured for query in self._queries):
             raise ConfigError([query.progress.reason for query in self._queries])
 
     def _raise_failures(self) -> None:
         """Of a job that ended by itself: the other tables are complete."""
         if self._once and not self._stop.made:
-            failed = [query.progress for query in self._queries if query.hopeless]
+            failed = [query.progress for query in self._queries if query.has_failed]
             if failed:
                 raise KworkerError("\n".join(f"table {t.name}: {t.reason}" for t in failed))
 
@@ -190,54 +190,54 @@ class Job:
         """Looks after everything once; blocks for seconds only while a query starts."""
         check_jvm()
         if now >= self._calm_at:
-            self._bounds.forget()
+            self._limits.forget()
             self._calm_at = math.inf
         if self._leadership is not None and not leads(self._leadership):
             self._stand_by(self._leadership)
             return
         self._watch.turn()
-        self._look_for_another_topic()
-        if self._watch.ends and not self._recalled:
-            self._recall()
-        there = self._recalled and not self._watch.problem
+        self._check_topic()
+        if self._watch.ends and not self._positions_known:
+            self._read_positions()
+        there = self._positions_known and not self._watch.problem
         for query in self._queries:
-            if not self._ended(query):
+            if not self._is_done(query):
                 query.turn(now, may_start=there)
-        problem = self._watch.problem or self._wanting_executors(now)
-        self._tell(job_state([query.progress for query in self._queries]), problem)
+        problem = self._watch.problem or self._executors_problem(now)
+        self._report(job_state([query.progress for query in self._queries]), problem)
 
     def _stand_by(self, leadership: Leadership) -> None:
         """Another job may write by now: queries are examined anew when this one leads again."""
-        self._recalled = False
+        self._positions_known = False
         for query in self._queries:
-            query.again()
+            query.restart()
         state = job_state([query.progress for query in self._queries])
         state = state if leadership.problem else JobState.STANDBY
-        self._tell(state, why_standby(leadership))
+        self._report(state, why_standby(leadership))
 
-    def _wanting_executors(self, now: float) -> str:
+    def _executors_problem(self, now: float) -> str:
         """A line where batches wait, and the cluster has given nobody to write them."""
         if is_local(self._spark.master) or self._session is None:
             return ""
         waits = any(query.busy for query in self._queries)
         if not waits or count_executors(self._session):
-            self._manned_at = now
-        if now - self._manned_at < UNMANNED_S:
+            self._had_executors_at = now
+        if now - self._had_executors_at < NO_EXECUTORS_S:
             return ""
         return (
             f"{self._spark.master} gives this job no executors, and batches wait: start workers"
             " there, or ask for less, by spark.executor.memory or spark.cores.max in [spark.conf]"
         )
 
-    def _look_for_another_topic(self) -> None:
+    def _check_topic(self) -> None:
         """Of the same name: running queries would go on at their offsets, in other records."""
         if self._watch.topic_id != self._topic_id:
             self._topic_id = self._watch.topic_id
-            self._recalled = False
+            self._positions_known = False
             for query in self._queries:
-                query.again()
+                query.restart()
 
-    def _recall(self) -> None:
+    def _read_positions(self) -> None:
         """How far the tables were before, for people and for the guards of their checkpoints."""
         properties, topic = admin_properties(self._config), self._config.delivery.results
         for query in self._queries:
@@ -246,14 +246,14 @@ class Job:
             if found is None:
                 return  # nobody answers: asked again at the next turn
             query.progress.positions = found
-        self._recalled = True
+        self._positions_known = True
 
-    def _tell(self, state: JobState, why: str = "") -> None:
+    def _report(self, state: JobState, why: str = "") -> None:
         tables = [query.progress for query in self._queries]
-        told = [summary(table, self._watch.ends) for table in tables]
-        self._file.write(state, why, told)
+        tables_now = [summary(table, self._watch.ends) for table in tables]
+        self._file.write(state, why, tables_now)
 
-    def _end(self) -> None:
+    def _stop_queries(self) -> None:
         """Lets the batches in hand finish, within the time of grace; the rest comes again."""
         deadline = time.monotonic() + GRACE_S
         running = list(self._queries)

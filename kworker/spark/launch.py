@@ -14,14 +14,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import TopicWatch
 from kworker.config.model import Config, TableSettings
 from kworker.errors import ConfigError
-from kworker.spark.bounds import Bounds, Range, ranges
+from kworker.spark.batch_limits import BatchLimits, Range, pending_ranges
 from kworker.spark.checkpoints.checked_files import Damaged
-from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions, query_of, range_of, unplan
-from kworker.spark.checkpoints.commit_marks import Mark
+from kworker.spark.checkpoints.checkpoint import (
+    Checkpoint,
+    Positions,
+    query_of,
+    range_of,
+    remove_plan,
+)
+from kworker.spark.checkpoints.commit_marks import CommitMark
 from kworker.spark.checkpoints.folders import Folder, LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
 from kworker.spark.checkpoints.hadoop import folder_at
-from kworker.spark.checkpoints.set_aside import kept, left_out
+from kworker.spark.checkpoints.set_aside import read_set_aside, skipped_offsets
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.rows.columns import Repartitioned
@@ -33,7 +39,7 @@ from kworker.spark.tables.examiner import Examiner
 from kworker.spark.tables.fences import Fence, TableFenced
 from kworker.spark.tables.file_fence import FileFence
 from kworker.spark.tables.iceberg_fence import IcebergFence
-from kworker.spark.tables.sinks import Sink, prepare, start
+from kworker.spark.tables.sinks import Sink, prepare_table, start_query
 
 _log = structlog.get_logger()
 
@@ -50,13 +56,13 @@ class Launcher:
         config: Config,
         watch: TopicWatch,
         trigger: str,
-        bounds: Bounds,
+        limits: BatchLimits,
     ) -> None:
         self._session = session
         self._config = config
         self._watch = watch
         self._trigger = trigger
-        self._bounds = bounds
+        self._limits = limits
         self._examiners: dict[str, Examiner] = {}
 
     def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
@@ -102,17 +108,17 @@ class Launcher:
             progress.positions.update(found.reached)
         pinned = found if found is not None and not found.complete else None
         positions = pinned.begun if pinned and pinned.begun else progress.positions
-        most = self._bounds.most(table, ranges(positions, self._watch.ends))
+        most = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
         if pinned:
-            most = min(most, self._bounds.most(table, _pinned(pinned)))
+            most = min(most, self._limits.records_max(table, _pinned(pinned)))
         progress.batch_records = most
-        aside = kept(folder, found.planned if found is not None else 0)
+        aside = read_set_aside(folder, found.planned if found is not None else 0)
         progress.aside = aside.number
-        rows = self._rows(table, admitted.start, most, left_out(aside.recent, positions))
+        rows = self._rows(table, admitted.start, most, skipped_offsets(aside.recent, positions))
         new = not fence.taken and not admitted.wrote
-        if not (new and self._has_results(positions) and fence.begins_to_make(rows.schema)):
-            with nullcontext() if fence.taken else fence.making(rows.schema):
-                prepare(self._session, sink, rows.schema, wrote=admitted.wrote)
+        if not (new and self._has_results(positions) and fence.prepare_first_write(rows.schema)):
+            with nullcontext() if fence.taken else fence.creating(rows.schema):
+                prepare_table(self._session, sink, rows.schema, wrote=admitted.wrote)
             if not fence.taken and fence.take(owner) is not None:
                 raise TableFenced  # another made it meanwhile, and wrote
         if pinned:
@@ -121,7 +127,7 @@ class Launcher:
         begun = admitted.start if found is None or found.planned else found.begun
         examine = self._examiner(table, folder, progress, rows)
         write = BatchWriter(sink, fence, held, topic.id, rows.shape, at, begun, examine)
-        return start(rows.stream, sink, self._trigger, write)
+        return start_query(rows.stream, sink, self._trigger, write)
 
     def _has_results(self, positions: Positions) -> bool:
         """Whether some come after these positions for certain, so that a batch is written."""
@@ -143,7 +149,7 @@ class Launcher:
         return self._examiners[table.name]
 
     def _make_smaller(
-        self, folder: Folder, pinned: Checkpoint, most: int, held: Mark | None, sink: Sink
+        self, folder: Folder, pinned: Checkpoint, most: int, held: CommitMark | None, sink: Sink
     ) -> None:
         """The range of a batch is fixed before it is written: one too large would fail for ever."""
         records = sum(end - begin for begin, end in _pinned(pinned).values())
@@ -153,7 +159,7 @@ class Launcher:
             return  # it did not stop in time, and may be writing that very batch
         if held is not None and (held.query, held.batch) == (pinned.query, pinned.planned):
             return  # it is written, and left out when it comes again
-        unplan(folder, pinned.planned)
+        remove_plan(folder, pinned.planned)
         _log.warning(
             "a batch that was too large is made smaller",
             table=sink.table.name,

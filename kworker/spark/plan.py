@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kworker.clients.offsets import GroupOffsets
 from kworker.config.model import Config, TableSettings
 from kworker.errors import Unreachable
-from kworker.spark.bounds import Bounds
+from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.launch import Launcher
 from kworker.spark.progress import (
     TableProgress,
@@ -41,14 +41,14 @@ class Planner:
         config: Config,
         client: AdminClient,
         launcher: Launcher,
-        bounds: Bounds,
+        limits: BatchLimits,
         missing: Mapping[str, Unreachable],
     ) -> None:
         self._session = session
         self._config = config
         self._client = client
         self._launcher = launcher
-        self._bounds = bounds
+        self._limits = limits
         self._missing = missing
 
     def plan(self) -> list[TableQuery]:
@@ -94,13 +94,13 @@ class Planner:
         )
         explain = partial(explained, sink.table, sink.checkpoint)
 
-        def misjudged() -> bool:
-            return self._bounds.misjudged(sink.table, progress.batch_records, *progress.last)
+        def resize() -> bool:
+            return self._limits.resize(sink.table, progress.batch_records, *progress.last)
 
         def lower() -> str:
-            return self._bounds.lower({progress.name: progress.batch_records})
+            return self._limits.lower({progress.name: progress.batch_records})
 
-        return TableQuery(progress, launch, explain, group, misjudged, lower)
+        return TableQuery(progress, launch, explain, group, resize, lower)
 
 
 def _never() -> StreamingQuery:

@@ -43,20 +43,20 @@ class TableProgress:
     last: tuple[int, int] = (0, 0)  # records of the last batch, and bytes of their values
     positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
 
-    def took(self, told: Mapping[str, Any]) -> bool:
+    def add_batch(self, reported: Mapping[str, Any]) -> bool:
         """Adds what a query told of one batch, in Spark's words; False if it is known already."""
-        batch = int(told["batchId"])
+        batch = int(reported["batchId"])
         if self.batch is not None and batch <= self.batch:
             return False
-        positions = _positions(told, "endOffset")
-        if not told.get("numInputRows") and positions == _positions(told, "startOffset"):
+        positions = _positions(reported, "endOffset")
+        if not reported.get("numInputRows") and positions == _positions(reported, "startOffset"):
             return False  # the query found nothing to do: this batch is still to come
-        counted = told.get("observedMetrics") or {}
+        counted = reported.get("observedMetrics") or {}
         self.batch = batch
         self.rows += _counted(counted, "taken", "rows")
         self.rescued += _counted(counted, "taken", "rescued")
         self.foreign += _counted(counted, "read", "foreign")
-        self.last = int(told.get("numInputRows") or 0), _counted(counted, "read", "bytes")
+        self.last = int(reported.get("numInputRows") or 0), _counted(counted, "read", "bytes")
         self.positions.update(positions)
         return True
 
@@ -71,9 +71,9 @@ def _counted(metrics: Mapping[str, Any], observation: str, name: str) -> int:
     return int((metrics.get(observation) or {}).get(name) or 0)
 
 
-def _positions(told: Mapping[str, Any], which: str) -> dict[int, int]:
+def _positions(reported: Mapping[str, Any], which: str) -> dict[int, int]:
     """Where the batch began or ended, from the one source of the query and its one topic."""
-    found = [source.get(which) for source in told.get("sources") or ()]
+    found = [source.get(which) for source in reported.get("sources") or ()]
     topics = (topic for topic in found if isinstance(topic, dict))
     return {int(p): int(o) for topic in topics for at in topic.values() for p, o in at.items()}
 
@@ -113,7 +113,7 @@ class ProgressFile:
 
     def write(self, state: JobState, reason: str, tables: list[dict[str, object]]) -> None:
         """What `status` shows until the next write."""
-        told = {
+        reported = {
             "state": state.value,
             "pid": os.getpid(),
             "updated": now_ms(),
@@ -122,7 +122,7 @@ class ProgressFile:
         }
         draft = self._path.with_name(f"progress.{os.getpid()}.part")
         try:
-            draft.write_text(json.dumps(told, indent=1))
+            draft.write_text(json.dumps(reported, indent=1))
             draft.replace(self._path)
         except OSError as error:
             self._warn(str(error))  # a full disk must not end the job

@@ -14,7 +14,7 @@ from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.progress import JobState, TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.session.jvm import CALL_FAILED, check_jvm
-from kworker.spark.tables.examiner import SetAside
+from kworker.spark.tables.examiner import ResultsSetAside
 from kworker.spark.tables.fences import TableFenced
 
 _log = structlog.get_logger()
@@ -23,7 +23,9 @@ FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 CALM_S = 60.0
 RENEW_S = 3600.0
-_SET_ASIDE = re.compile(rf"^{re.escape(SetAside.__module__)}\.{SetAside.__name__}: ", re.M)
+_SET_ASIDE = re.compile(
+    rf"^{re.escape(ResultsSetAside.__module__)}\.{ResultsSetAside.__name__}: ", re.M
+)
 _OF_MEMORY = re.compile(r"OutOfMemoryError|SparkOutOfMemory")
 MEASURED_S = 30.0  # so long the size of results is taken to be what it was at the start
 FAILURES_MAX = 5  # in a row: then a job that shall end by itself gives the table up
@@ -46,11 +48,11 @@ class TableQuery:
         launch: Callable[[], StreamingQuery],
         explain: Callable[[Sequence[str]], str],
         group: GroupOffsets,
-        misjudged: Callable[[], bool],
+        resize: Callable[[], bool],
         lower: Callable[[], str],
     ) -> None:
         self.progress = progress
-        self._misjudged = misjudged
+        self._resize = resize
         self._lower = lower
         self._failures = 0  # in a row, without a batch between them
         self._launch = launch
@@ -62,8 +64,8 @@ class TableQuery:
         self._due = 0.0
         self._renew_at = 0.0
         self._ran = False
-        self.mistaken = False  # only a change of the file can mend it
-        self._foreign_told = 0
+        self.misconfigured = False  # only a change of the file can mend it
+        self._foreign_warned = 0
 
     @property
     def finished(self) -> bool:
@@ -71,7 +73,7 @@ class TableQuery:
         return self.progress.state is JobState.STOPPED
 
     @property
-    def hopeless(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether waiting is in vain, as far as anybody can tell."""
         return self.progress.state is JobState.FAILED or self._failures >= FAILURES_MAX
 
@@ -82,20 +84,20 @@ class TableQuery:
 
     def turn(self, now: float, *, may_start: bool) -> None:
         """Starts the query when it is time and the topic is there, or looks after it."""
-        if self.finished or self.mistaken:
+        if self.finished or self.misconfigured:
             return
         if self._query is not None:
-            self._watch(self._query, now)
+            self._monitor(self._query, now)
         elif may_start and now >= self._due:
             self._start(now)
 
-    def refuse(self, mistake: str) -> None:
+    def refuse(self, problem: str) -> None:
         """Ends it before it began: only a change of the file can mend this."""
-        self.mistaken = True
-        self.progress.state, self.progress.reason = JobState.FAILED, mistake
-        _log.error("table refused; the others go on", table=self.progress.name, reason=mistake)
+        self.misconfigured = True
+        self.progress.state, self.progress.reason = JobState.FAILED, problem
+        _log.error("table refused; the others go on", table=self.progress.name, reason=problem)
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """Ends the query, for its start to be examined anew."""
         if self._query is not None:
             self._stop(self._query)
@@ -107,7 +109,7 @@ class TableQuery:
         if self._query is not None:
             self._stop(self._query)
             self._query = None
-        if self.hopeless:
+        if self.has_failed:
             self.progress.state = JobState.FAILED
         else:
             self.progress.state = JobState.STOPPED
@@ -116,7 +118,7 @@ class TableQuery:
     def _stop(self, query: StreamingQuery) -> None:
         try:
             query.stop()
-            self._note_batches(query)
+            self._read_batches(query)
         except CALL_FAILED as error:
             _log.warning(
                 "query did not stop in time; its batch comes again",
@@ -135,32 +137,32 @@ class TableQuery:
         except ConfigError as error:
             if self._ran:
                 # The file was right before: something else has changed, and may change back.
-                self._failed(str(error), now)
+                self._note_failure(str(error), now)
             else:
                 self.refuse(str(error))
             return
         except Damaged as error:
-            self._failed(str(error), now)
+            self._note_failure(str(error), now)
             self.progress.state = JobState.FAILED
             return
         except TableFenced as error:
-            self._failed(str(error), now)
+            self._note_failure(str(error), now)
             return
         except CALL_FAILED as error:
             check_jvm()
-            self._failed(reason(error), now)
+            self._note_failure(reason(error), now)
             return
         self._ran = True
         self.progress.state = JobState.RUNNING
         self.progress.reason = ""
 
-    def _watch(self, query: StreamingQuery, now: float) -> None:
+    def _monitor(self, query: StreamingQuery, now: float) -> None:
         active = query.isActive
-        news = self._note_batches(query)
+        news = self._read_batches(query)
         self._publish(now)
         if active:
             if news and now >= self._started + MEASURED_S:
-                self._look_at_size()
+                self._check_size()
             return
         self._query = None
         error = query.exception()
@@ -173,7 +175,7 @@ class TableQuery:
                 self.progress.state = JobState.RESTARTING
                 return
             lowered = f"; {self._lower()}" if any(map(_OF_MEMORY.search, said)) else ""
-            self._failed(f"{self._explain(said)}{lowered}", now)
+            self._note_failure(f"{self._explain(said)}{lowered}", now)
 
     def _publish(self, now: float) -> None:
         if now >= self._renew_at:
@@ -181,7 +183,7 @@ class TableQuery:
             self._renew_at = now + RENEW_S
         self._group.publish(self.progress.positions)
 
-    def _failed(self, why: str, now: float) -> None:
+    def _note_failure(self, why: str, now: float) -> None:
         delay_s = self._backoff.failed(now - self._started)
         self._due = now + delay_s
         self._failures += 1
@@ -189,9 +191,9 @@ class TableQuery:
         self.progress.reason = why
         _log.warning("query failed", table=self.progress.name, reason=why, next_start_s=delay_s)
 
-    def _look_at_size(self) -> None:
+    def _check_size(self) -> None:
         """What was measured at the start may be another topic's by now."""
-        if self._misjudged():
+        if self._resize():
             records, size = self.progress.last
             _log.info(
                 "results are of another size than was thought: the query starts again",
@@ -199,29 +201,29 @@ class TableQuery:
                 records=records,
                 bytes=size,
             )
-            self.again()
+            self.restart()
 
-    def _note_batches(self, query: StreamingQuery) -> bool:
+    def _read_batches(self, query: StreamingQuery) -> bool:
         """Whether there were any."""
         last = query._jsq.lastProgress()
         if last is None or last.batchId() == self.progress.batch:
             return False
         news = False
         for told in query._jsq.recentProgress():
-            if self.progress.took(json.loads(told.json())):
+            if self.progress.add_batch(json.loads(told.json())):
                 self._failures, news = 0, True
-        self._tell_foreign()
+        self._warn_of_foreign()
         return news
 
-    def _tell_foreign(self) -> None:
+    def _warn_of_foreign(self) -> None:
         foreign = self.progress.foreign
-        if foreign > self._foreign_told:
+        if foreign > self._foreign_warned:
             _log.warning(
                 "records without a kworker-source header are left out",
                 table=self.progress.name,
-                records=foreign - self._foreign_told,
+                records=foreign - self._foreign_warned,
             )
-            self._foreign_told = foreign
+            self._foreign_warned = foreign
 
 
 def causes(query: StreamingQuery) -> Iterator[str]:

@@ -15,8 +15,8 @@ from kworker.spark.stop import StopRequest
 _log = structlog.get_logger()
 
 STANDBY_S = 1.0
-HEARD_S = 2.0  # by then a group has said who leads it
-HEARING_S = 0.1
+ELECTION_S = 2.0  # by then a group has said who leads it
+POLL_S = 0.1
 
 
 class Standby:
@@ -39,12 +39,12 @@ class Standby:
 
     def await_lease(self) -> bool:
         """False when the job was stopped before it got the lease."""
-        told = False
+        reported = False
         while not self._take_lease():
-            if not told:
+            if not reported:
                 holder = self._lease.holder()
                 _log.info("standby: another has the checkpoints", holder=str(holder or "not known"))
-                told = True
+                reported = True
             self._report_holder()
             if self._stop.wait(STANDBY_S):
                 return False
@@ -58,9 +58,9 @@ class Standby:
 
     def _report_holder(self) -> None:
         """Unless the holder tells its own progress in the same file."""
-        told = read_progress(self._state_dir) or {}
+        reported = read_progress(self._state_dir) or {}
         holder = self._lease.holder()
-        if holder is None or holder.gone or told.get("pid") != holder.pid:
+        if holder is None or holder.gone or reported.get("pid") != holder.pid:
             who = holder or "another process"
             self._report(JobState.STANDBY, f"{who} holds {self._lease.checkpoints}")
 
@@ -69,18 +69,18 @@ class Standby:
 
         Who has no lease is no candidate: it could not do what it would be chosen for.
         """
-        heard_by = time.monotonic() + HEARD_S
-        told = ""
+        election_ends = time.monotonic() + ELECTION_S
+        reported = ""
         while not leads(leadership):
-            late = time.monotonic() > heard_by
+            late = time.monotonic() > election_ends
             if not leadership.leader and (leadership.problem or late):
                 return True  # Spark may start meanwhile
             why = why_standby(leadership)
-            if leadership.leader and why != told:
+            if leadership.leader and why != reported:
                 _log.info(f"standby: {why}")
-                told = why
+                reported = why
             self._report(JobState.STANDBY, why)
-            if self._stop.wait(HEARING_S):
+            if self._stop.wait(POLL_S):
                 return False
         return True
 

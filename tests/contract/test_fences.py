@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructType
 
 from kworker.config import toml_file
-from kworker.spark.checkpoints.commit_marks import MAKING, Mark
+from kworker.spark.checkpoints.commit_marks import FIRST_WRITE_MARKER, CommitMark
 from kworker.spark.launch import fence_of
 from kworker.spark.rows.frames import keeps_state
 from kworker.spark.session.archives import archives
@@ -127,17 +127,17 @@ class Job:
         self.batch = self.held.batch if self.held and self.held.query == query else -1
         self.at = self.held.positions[0] if self.held else 0
 
-    def mark(self, end: int) -> Mark:
+    def mark(self, end: int) -> CommitMark:
         self.batch, self.at = self.batch + 1, end
         fence = self.fence
-        return Mark(fence.writer, fence.epoch, self.query, self.batch, "id", {0: end}, 7)
+        return CommitMark(fence.writer, fence.epoch, self.query, self.batch, "id", {0: end}, 7)
 
     def rows(self, begin: int, end: int) -> DataFrame:
         return self.session.range(begin, end).select("id", f.lit("x").alias("v"))
 
-    def add(self, end: int, *, anew: bool = False) -> None:
-        rows = self.rows(0 if anew else self.at, end)
-        self.fence.write(rows, self.mark(end), anew=anew)
+    def add(self, end: int, *, overwrite: bool = False) -> None:
+        rows = self.rows(0 if overwrite else self.at, end)
+        self.fence.write(rows, self.mark(end), overwrite=overwrite)
 
     def merge(self, begin: int, end: int) -> None:
         self.fence.merge(self.rows(begin, end), ["id"], self.mark(end), update=False)
@@ -230,7 +230,7 @@ def test_of_two_jobs_at_once_one_is_refused(place: Places, name: str) -> None:
 
 
 LATE = {"delta": "_committing", "iceberg": "_commit"}
-STEP = {"delta": "_claim", "iceberg": "_begin", "parquet": "_seal"}
+STEP = {"delta": "_claim", "iceberg": "_write_first_snapshot", "parquet": "_seal"}
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -258,19 +258,19 @@ def test_who_has_made_a_table_has_it_until_another_takes_it(place: Places) -> No
     table = place("made", "delta")
     maker = fence_of(table.session, table.sink, WRITER)
     assert maker.take("a") is None
-    with maker.making(COLUMNS):
+    with maker.creating(COLUMNS):
         table.make(table.session)
     assert maker.take("a") is None
     assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
     rows = table.session.range(10).select("id", f.lit("x").alias("v"))
-    maker.write(rows, Mark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
+    maker.write(rows, CommitMark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
     again = table.job("q")
     assert again.fence.epoch == maker.epoch
     again.add(20)
     other = table.job()
     other.query = "other"
     with pytest.raises(TableFenced):
-        maker.write(rows, Mark(WRITER, maker.epoch, "q", 2, "id", {0: 30}, 7))
+        maker.write(rows, CommitMark(WRITER, maker.epoch, "q", 2, "id", {0: 30}, 7))
     other.add(30)
     assert table.ids() == list(range(30))
 
@@ -279,13 +279,13 @@ def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place
     table = place("made_taken", "delta")
     maker = fence_of(table.session, table.sink, WRITER)
     maker.take("a")
-    with maker.making(COLUMNS):
+    with maker.creating(COLUMNS):
         table.make(table.session)
     maker.take("a")
     other = table.job()
     rows = table.session.range(10).select("id", f.lit("x").alias("v"))
     with pytest.raises(TableFenced):
-        maker.write(rows, Mark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
+        maker.write(rows, CommitMark(WRITER, maker.epoch, "q", 0, "id", {0: 10}, 7))
     other.add(10)
     assert table.ids() == list(range(10))
 
@@ -293,7 +293,7 @@ def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place
 def test_a_first_write_makes_the_table_and_has_it(place: Places) -> None:
     table = place("made_by_rows", "delta")
     first, late = table.job("q"), table.job("late")
-    assert first.fence.begins_to_make(COLUMNS)
+    assert first.fence.prepare_first_write(COLUMNS)
     first.add(10)
     assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
     with pytest.raises(TableFenced):
@@ -306,7 +306,7 @@ def test_a_first_write_makes_the_table_and_has_it(place: Places) -> None:
         first.add(30)
     other.add(30)
     assert table.ids() == list(range(30))
-    assert not other.fence.begins_to_make(COLUMNS)
+    assert not other.fence.prepare_first_write(COLUMNS)
 
 
 def test_of_two_first_writes_at_once_one_makes_the_table(place: Places) -> None:
@@ -325,40 +325,40 @@ def test_a_table_is_not_made_among_files_of_others(place: Places) -> None:
     table = place("made_among", "delta")
     table.folder.mkdir(parents=True)
     (table.folder / "theirs.parquet").write_text("rows")
-    assert not table.job().fence.begins_to_make(COLUMNS)
+    assert not table.job().fence.prepare_first_write(COLUMNS)
     with pytest.raises(CALL_FAILED):
         table.make(table.session)
     (table.folder / "theirs.parquet").unlink()
-    assert table.job().fence.begins_to_make(COLUMNS)
+    assert table.job().fence.prepare_first_write(COLUMNS)
 
 
-@pytest.mark.parametrize("left", [MAKING, f"{MAKING}.part"])
+@pytest.mark.parametrize("left", [FIRST_WRITE_MARKER, f"{FIRST_WRITE_MARKER}.part"])
 def test_what_a_first_write_leaves_that_was_cut_off_is_in_nobodys_way(
     place: Places, left: str
 ) -> None:
-    table = place("made_again" if left == MAKING else "made_half", "delta")
+    table = place("made_again" if left == FIRST_WRITE_MARKER else "made_half", "delta")
     table.folder.mkdir(parents=True)
     for name in (left, "part-0.parquet"):
         (table.folder / name).write_text("half")
     other = table.job("other")
-    assert other.fence.begins_to_make(COLUMNS)
+    assert other.fence.prepare_first_write(COLUMNS)
     other.add(10)
     assert table.ids() == list(range(10))
-    assert not [path for path in table.folder.iterdir() if path.name.startswith(MAKING)]
+    assert not [path for path in table.folder.iterdir() if path.name.startswith(FIRST_WRITE_MARKER)]
 
 
 def test_nor_in_the_way_of_a_table_that_is_made_without_rows(place: Places) -> None:
     """The topic is empty by now, or the table is one that merges."""
     table = place("made_empty", "delta")
-    assert table.job("killed").fence.begins_to_make(COLUMNS)
+    assert table.job("killed").fence.prepare_first_write(COLUMNS)
     fence = fence_of(table.session, table.sink, WRITER)
     assert fence.take("a") is None
-    with fence.making(COLUMNS):
+    with fence.creating(COLUMNS):
         table.make(table.session, "IF NOT EXISTS")
     assert fence.take("a") is None
     assert fence.taken
     assert [path.name for path in log_of(table)] == [f"{0:020d}.json"]
-    assert not [path for path in table.folder.iterdir() if path.name.startswith(MAKING)]
+    assert not [path for path in table.folder.iterdir() if path.name.startswith(FIRST_WRITE_MARKER)]
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,9 @@ def test_nor_in_the_way_of_a_table_that_is_made_without_rows(place: Places) -> N
 )
 def test_what_may_be_refused_is_made_before_there_are_rows(place: Places, columns: str) -> None:
     assert (
-        not place("made_plainly", "delta").job().fence.begins_to_make(StructType.fromDDL(columns))
+        not place("made_plainly", "delta")
+        .job()
+        .fence.prepare_first_write(StructType.fromDDL(columns))
     )
 
 
@@ -387,13 +389,13 @@ def test_what_the_log_has_forgotten_stands_in_its_checkpoint(
     for number in range(12):  # each tenth commit is a checkpoint
         table.session.sql(f"INSERT INTO {table.sink.name} VALUES ({-number - 1}, 'y')")
     log = delta_log.DeltaLog(table.session, table.sink)
-    assert log.version(f"kworker/{WRITER}") == version
+    assert log.last_version(f"kworker/{WRITER}") == version
     for path in log_of(table)[:8]:
         path.unlink()
-    assert log.version(f"kworker/{WRITER}") == version
+    assert log.last_version(f"kworker/{WRITER}") == version
     monkeypatch.setattr(delta_log, "_RECENT", 3)
-    assert log.version(f"kworker/{WRITER}") == version
-    assert log.version("kworker/nobody") == -1
+    assert log.last_version(f"kworker/{WRITER}") == version
+    assert log.last_version("kworker/nobody") == -1
 
 
 def test_a_query_that_remembers_is_told_from_one_that_does_not(
@@ -483,12 +485,12 @@ def test_merges_tell_how_far_they_are(place: Places, name: str) -> None:
 def test_a_table_that_is_written_anew_is_so_by_one_job(place: Places, name: str) -> None:
     table = place("anew", name)
     first = table.job()
-    first.add(10, anew=True)
+    first.add(10, overwrite=True)
     second = table.job()
     second.query = "other"
-    second.add(20, anew=True)
+    second.add(20, overwrite=True)
     with pytest.raises(TableFenced):
-        first.add(15, anew=True)
+        first.add(15, overwrite=True)
     assert table.ids() == list(range(20))
 
 

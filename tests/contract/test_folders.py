@@ -9,16 +9,16 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from kworker.config import toml_file
-from kworker.spark.checkpoints.checkpoint import read, unplan
+from kworker.spark.checkpoints.checkpoint import read_checkpoint, remove_plan
 from kworker.spark.checkpoints.folders import Folder, LocalFolder
 from kworker.spark.checkpoints.hadoop import HadoopFolder, folder_at
 from kworker.spark.checkpoints.note import (
     Note,
-    draw_up,
-    half_reset,
-    in_force,
-    put_in_place,
+    apply_draft,
+    current_folder,
+    is_half_reset,
     read_note,
+    write_draft,
 )
 from kworker.spark.session.session import close_session, open_session
 from tests.support.object_store import ObjectStore, StoreFolder
@@ -148,23 +148,23 @@ def test_a_checkpoint_is_read_forgotten_in_part_and_begun_anew(folder: Folder) -
         folder.write(f"offsets/{batch}", b'v1\n{}\n{"r":{"0":%d}}' % (batch * 10))
         folder.write(f"state/0/1/{batch + 1}.delta", b"sums")
     folder.write("commits/1", b"v1\n{}")
-    found = read(folder, "r")
+    found = read_checkpoint(folder, "r")
     assert found is not None
     assert (found.planned, found.finished, found.begun) == (2, 1, {0: 10})
-    unplan(folder, 2)
+    remove_plan(folder, 2)
     assert list(folder.walk("state")) == ["state/0/1/1.delta", "state/0/1/2.delta"]
     note = Note("r", "id-1", merged=False, start={0: 5})
-    draw_up(folder, note)
-    assert (half_reset(folder), in_force(folder)) == (False, folder)
+    write_draft(folder, note)
+    assert (is_half_reset(folder), current_folder(folder)) == (False, folder)
     draft = folder.beside(".orders.new")
     draft.write("moving", b"")  # as a kill leaves it
-    assert half_reset(folder)
-    assert str(in_force(folder)) == str(draft)
-    aside = put_in_place(folder, 1_700_000_000_123)
+    assert is_half_reset(folder)
+    assert str(current_folder(folder)) == str(draft)
+    aside = apply_draft(folder, 1_700_000_000_123)
     assert aside is not None
     assert (read_note(folder), list(folder.walk(""))) == (note, ["kworker.json"])
-    assert read(aside, "r")
-    assert not half_reset(folder)
+    assert read_checkpoint(aside, "r")
+    assert not is_half_reset(folder)
     assert not draft.exists()
 
 

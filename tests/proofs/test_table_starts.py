@@ -22,7 +22,7 @@ from kworker.spark.reasons import explained
 from kworker.spark.rows.columns import Repartitioned
 from kworker.spark.session.archives import archives
 from kworker.spark.session.session import close_session, open_session
-from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, prepare, sinks, start
+from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, prepare_table, sinks, start_query
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -73,7 +73,7 @@ def sink(request: pytest.FixtureRequest, config: Config, session: SparkSession) 
     """Of a table that is there, and has a row."""
     assert config.spark
     [found] = [each for each in sinks(config.spark) if each.table.name == request.param]
-    prepare(session, found, StructType.fromDDL(ROWS), wrote=False)
+    prepare_table(session, found, StructType.fromDDL(ROWS), wrote=False)
     row = session.createDataFrame([(1, 0.5, "7")], ROWS)  # a number, for who guesses
     if request.param == "parquet":
         row.write.partitionBy("customer").parquet(found.table.path)
@@ -84,7 +84,7 @@ def sink(request: pytest.FixtureRequest, config: Config, session: SparkSession) 
 
 def test_a_table_that_looks_like_its_rows_stays_as_it_is(session: SparkSession, sink: Sink) -> None:
     """At each start but the first."""
-    prepare(session, sink, StructType.fromDDL(ROWS), wrote=True)
+    prepare_table(session, sink, StructType.fromDDL(ROWS), wrote=True)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_columns_that_change_or_go_are_refused(
 ) -> None:
     """Also where files would take anything, and nobody could read them together."""
     with pytest.raises(ValueError, match=why):
-        prepare(session, sink, StructType.fromDDL(ddl), wrote=True)
+        prepare_table(session, sink, StructType.fromDDL(ddl), wrote=True)
 
 
 @pytest.mark.parametrize("by", [[], ["order_id"], ["customer", "order_id"]])
@@ -121,7 +121,7 @@ def test_other_partition_columns_are_refused(
     refuses = {"parquet": True, "delta": bool(by), "iceberg": False}[table.format]
     told = f"^the table is partitioned by customer, and by {', '.join(by) or 'nothing'} here$"
     with pytest.raises(Repartitioned, match=told) if refuses else nullcontext():
-        prepare(session, changed, rows, wrote=True)
+        prepare_table(session, changed, rows, wrote=True)
 
 
 def test_a_column_that_is_added_stands_where_the_schema_has_it(
@@ -129,7 +129,7 @@ def test_a_column_that_is_added_stands_where_the_schema_has_it(
 ) -> None:
     """Files have it from then on; those who read them merge their schemas."""
     more = StructType.fromDDL("order_id BIGINT, city STRING, total DOUBLE, customer STRING")
-    prepare(session, sink, more, wrote=True)
+    prepare_table(session, sink, more, wrote=True)
     if sink.table.format != "parquet":
         assert session.table(sink.name).columns == more.names
 
@@ -143,11 +143,11 @@ def test_a_truncated_state_is_refused_by_name_with_what_to_type(
     numbers = config.file.parent / "numbers"
     numbers.mkdir()
     sums = session.readStream.schema("n BIGINT").json(str(numbers)).groupBy("n").count()
-    prepare(session, sink, sums.schema, wrote=False)
+    prepare_table(session, sink, sums.schema, wrote=False)
 
     def run(name: str) -> StreamingQuery:
         (numbers / name).write_text('{"n": 7}\n')
-        query = start(sums, sink, AVAILABLE_NOW, lambda rows, _batch: rows.collect())
+        query = start_query(sums, sink, AVAILABLE_NOW, lambda rows, _batch: rows.collect())
         eventually(lambda: not query.isActive, timeout_s=60, what="it has read everything")
         return query
 

@@ -10,7 +10,7 @@ import pyspark
 from pyarrow.fs import S3FileSystem
 
 from kworker.jars import Coordinate, fetch
-from kworker.spark.session.archives import missing_from
+from kworker.spark.session.archives import not_shipped
 from tests.support.stores import Store
 
 REGION, KEY, SECRET = "us-east-1", "kworker", "nobody-is-kept-out"
@@ -100,7 +100,7 @@ class S3:
 def class_path() -> dict[str, str]:
     """The same from kworker's own cache, which two jobs may fill at once."""
     sdk = fetch(AWS_SDK, progress=print)
-    found = missing_from(Path(pyspark.__file__).parent / "jars", sdk)
+    found = not_shipped(Path(pyspark.__file__).parent / "jars", sdk)
     # Spark has what stands in for that one, too.
     own = [path for path in found if not path.name.startswith("commons-logging-")]
     both = [*fetch(HADOOP_AWS, progress=print, alone=True), *own]

@@ -18,10 +18,10 @@ from kworker.core.positions import GroupPosition, Move
 from kworker.errors import ConfigError, KworkerError, UsageError
 from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.checkpoint import CheckpointSurvey, Positions, survey
-from kworker.spark.checkpoints.commit_marks import MAKING
+from kworker.spark.checkpoints.commit_marks import FIRST_WRITE_MARKER
 from kworker.spark.checkpoints.folders import Folder, LocalFolder, local_folder
 from kworker.spark.checkpoints.guard import is_merged
-from kworker.spark.checkpoints.note import Note, draw_up, in_force, put_in_place, read_note
+from kworker.spark.checkpoints.note import Note, apply_draft, current_folder, read_note, write_draft
 from kworker.spark.checkpoints.reset import Reset, from_committed
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class CheckpointReset:
 
         Nothing, if the checkpoint belongs to a former topic of this name.
         """
-        folder = in_force(self.folder)
+        folder = current_folder(self.folder)
         if self._is_of_another_topic(folder):
             return CheckpointSurvey({}, {}), self._positions({}, {})
         left = survey(folder, self._topic)
@@ -126,11 +126,11 @@ class CheckpointReset:
         note = Note(self._topic, topic_id, is_merged(self.table), found.start, at_ms)
         at = {(self._topic, part): offset for part, offset in found.start.items()}
         try:
-            draw_up(self.folder, note)
+            write_draft(self.folder, note)
             # Before the exchange: if only this step happens, a job continues from its checkpoint
             # when the group was moved back, and refuses to start when it was moved forward.
             self.admin.set_group_offsets(self._group, at)
-            return put_in_place(self.folder, now_ms())
+            return apply_draft(self.folder, now_ms())
         except OSError as error:
             raise KworkerError(f"{self.folder}: {error}") from error
 
@@ -149,7 +149,7 @@ def _may_hold_rows(table: TableSettings) -> bool:
     place = local_folder(table.path) if table.path else None
     if place is None or not place.is_dir():
         return place is None
-    return not all(each.name.startswith(MAKING) for each in place.iterdir())
+    return not all(each.name.startswith(FIRST_WRITE_MARKER) for each in place.iterdir())
 
 
 @contextmanager
@@ -173,10 +173,10 @@ def _folder(config: Config, place: str) -> Iterator[Folder]:
         yield LocalFolder(local)
         return
     # Spark takes a second to import; a local folder must not wait for it.
-    from kworker.spark.session.folder_alone import opened
+    from kworker.spark.session.remote_folder import remote_folder
 
     typer.echo(f"kworker: starting Spark to reach {place}; this takes some seconds", err=True)
-    with opened(config, place) as folder:
+    with remote_folder(config, place) as folder:
         yield folder
 
 

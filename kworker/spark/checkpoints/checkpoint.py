@@ -31,7 +31,7 @@ class Checkpoint:
         return self.finished is not None and self.finished >= self.planned
 
 
-def read(folder: Folder, topic: str) -> Checkpoint | None:
+def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
     """What Spark will go by; None for a query that begins. Raises Damaged, naming the file."""
     if not folder.exists("metadata") and not any(map(folder.names, _FOLDERS)):
         return None
@@ -130,7 +130,7 @@ def damaged_state(folder: Folder) -> str | None:
     return None
 
 
-def unplan(folder: Folder, batch: int) -> None:
+def remove_plan(folder: Folder, batch: int) -> None:
     """Forgets the range of a batch that is not in its table: Spark fixes another one.
 
     The state after it goes first: a snapshot of that would be taken for what is made anew.

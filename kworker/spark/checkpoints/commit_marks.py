@@ -12,11 +12,11 @@ _EPOCH_BITS = 32
 CLAIM = -1
 # Beside a table: by it what a first write has left that was cut off is known from files of others,
 # among which no table is made: they would go some day with what the table has outlived.
-MAKING = "_kworker_makes_this"
+FIRST_WRITE_MARKER = "_kworker_makes_this"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CommitMark:
     """What a commit says: it is this batch of a query, and all below these positions is there.
 
     Or it is a claim, with `CLAIM` for a batch, and says only which query writes from now on. Each
@@ -32,7 +32,7 @@ class Mark:
     at_ms: int
 
     @classmethod
-    def claim(cls, writer: str, epoch: int, query: str, at_ms: int) -> "Mark":
+    def claim(cls, writer: str, epoch: int, query: str, at_ms: int) -> "CommitMark":
         return cls(writer, epoch, query, CLAIM, "", {}, at_ms)
 
     @property
@@ -58,7 +58,7 @@ class Mark:
         return json.dumps({_KEY: told})
 
     @classmethod
-    def parse(cls, text: str | None, writer: str) -> "Mark | None":
+    def parse(cls, text: str | None, writer: str) -> "CommitMark | None":
         """None for what another writer has written, and for what is no mark."""
         try:
             told = json.loads(text or "")[_KEY]
@@ -91,32 +91,32 @@ class BatchStep(Enum):
     STOP = auto()  # another job went on from another place
 
 
-def step(held: Mark | None, query: str, batch: int, begin: Positions | None) -> BatchStep:
+def step(held: CommitMark | None, query: str, batch: int, begin: Positions | None) -> BatchStep:
     """Of a batch that begins there, by what the table says of itself.
 
     `begin` is None where nobody knows: for the first batch of a query.
     """
     if held is not None and (held.query, held.batch) == (query, batch):
         return BatchStep.LEAVE
-    if held is None or begin is None or same(held.positions, begin):
+    if held is None or begin is None or same_positions(held.positions, begin):
         return BatchStep.WRITE
     return BatchStep.STOP
 
 
-def follows(held: Mark, found: Checkpoint | None, start: Positions | None) -> bool:
+def continues(held: CommitMark, found: Checkpoint | None, start: Positions | None) -> bool:
     """Whether a query goes on where its table ends, or finds there what it was writing.
 
     `start` is where its first batch begins; None for the beginning of the topic.
     """
     if found is None:
-        return same(held.positions, start or {})
+        return same_positions(held.positions, start or {})
     if (held.query, held.batch) == (found.query, found.planned):
-        return same(held.positions, found.reached)
+        return same_positions(held.positions, found.reached)
     if found.complete:
-        return same(held.positions, found.reached)
-    return same(held.positions, found.begun if found.planned else start or {})
+        return same_positions(held.positions, found.reached)
+    return same_positions(held.positions, found.begun if found.planned else start or {})
 
 
-def same(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+def same_positions(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
     """A partition that was added later is at its beginning."""
     return all(one.get(part, 0) == other.get(part, 0) for part in {*one, *other})

@@ -10,16 +10,16 @@ import structlog
 from kworker.clock import now_ms
 from kworker.config.model import TableSettings
 from kworker.spark.checkpoints.checked_files import Damaged
-from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions, read
-from kworker.spark.checkpoints.commit_marks import Mark, follows
+from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions, read_checkpoint
+from kworker.spark.checkpoints.commit_marks import CommitMark, continues
 from kworker.spark.checkpoints.folders import Folder
 from kworker.spark.checkpoints.note import (
     Note,
-    draw_up,
-    half_reset,
-    in_force,
-    put_in_place,
+    apply_draft,
+    current_folder,
+    is_half_reset,
     read_note,
+    write_draft,
     write_note,
 )
 
@@ -34,12 +34,12 @@ class ResultsTopic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class QueryStart:
     """What a query starts from: its last batch, or where its first one shall begin, or neither."""
 
     checkpoint: Checkpoint | None = None
     start: Positions | None = None
-    held: Mark | None = None  # what the table said
+    held: CommitMark | None = None  # what the table said
 
     @property
     def wrote(self) -> bool:
@@ -59,9 +59,9 @@ class Guard:
         self,
         topic: ResultsTopic,
         told: Mapping[int, int],
-        held: Mark | None = None,
+        held: CommitMark | None = None,
         keeps_state: Callable[[], bool] = lambda: False,
-    ) -> Admitted:
+    ) -> QueryStart:
         """What to start from. Raises Damaged, and what its file system raises.
 
         The group's positions are `told`; what the table says of itself is `held`, and goes before
@@ -69,8 +69,8 @@ class Guard:
         put aside, and begins anew; unless its query keeps state, which no table has.
         """
         folder = self._folder
-        if half_reset(folder):
-            draft = read_note(in_force(folder))
+        if is_half_reset(folder):
+            draft = read_note(current_folder(folder))
             # A person's is newer than the table; a job's own was cut off.
             if held is not None and draft is not None and draft.at_ms <= held.at_ms:
                 return self._begin_anew(topic, held, keeps_state)
@@ -81,7 +81,7 @@ class Guard:
             if held is not None and held.topic_id == topic.id:
                 return self._begin_anew(topic, held, keeps_state)
             raise Damaged(_another_topic(folder, note, topic), "earliest")
-        found = read(folder, topic.name)
+        found = read_checkpoint(folder, topic.name)
         begin = None if note is None else note.start
         if found is not None and not found.planned and begin:
             found = replace(found, begun=begin)
@@ -90,7 +90,7 @@ class Guard:
             if held.topic_id != topic.id:
                 again = f"{topic.name} was deleted and made again since the table was written"
                 raise Damaged(again, "earliest")
-            if not follows(held, found, begin):
+            if not continues(held, found, begin):
                 return self._begin_anew(topic, held, keeps_state)
         elif start is None:
             _check_group(folder, found, told)
@@ -100,11 +100,11 @@ class Guard:
                 _check_change(folder, found, note, merged)
             at_ms = 0 if note is None else note.at_ms
             write_note(folder, Note(topic.name, topic.id, merged, begin, at_ms))
-        return Admitted(found, start, held)
+        return QueryStart(found, start, held)
 
     def _begin_anew(
-        self, topic: ResultsTopic, held: Mark, keeps_state: Callable[[], bool]
-    ) -> Admitted:
+        self, topic: ResultsTopic, held: CommitMark, keeps_state: Callable[[], bool]
+    ) -> QueryStart:
         folder = self._folder
         if keeps_state():
             raise Damaged(
@@ -113,18 +113,18 @@ class Guard:
                 "earliest",
             )
         merged = is_merged(self._table)
-        draw_up(folder, Note(topic.name, topic.id, merged, held.positions))
-        aside = put_in_place(folder, now_ms())
+        write_draft(folder, Note(topic.name, topic.id, merged, held.positions))
+        aside = apply_draft(folder, now_ms())
         _log.warning(
             "the table goes on where another job has ended",
             table=self._table.name,
             positions=held.positions,
             old_checkpoint=str(aside or "none"),
         )
-        return Admitted(None, held.positions, held)
+        return QueryStart(None, held.positions, held)
 
 
-def _was_reset(note: Note | None, found: Checkpoint | None, held: Mark) -> bool:
+def _was_reset(note: Note | None, found: Checkpoint | None, held: CommitMark) -> bool:
     """By a person, since the table was written."""
     if found is not None and (found.planned or found.complete):
         return False

@@ -46,12 +46,12 @@ def write_note(folder: Folder, note: Note) -> None:
     folder.write(_NOTE, json.dumps(asdict(note)).encode())
 
 
-def draw_up(folder: Folder, note: Note) -> None:
+def write_draft(folder: Folder, note: Note) -> None:
     """Makes a new checkpoint beside the one that is there. OSError when the disk is full."""
     write_note(_draft(folder), note)
 
 
-def put_in_place(folder: Folder, now_ms: int) -> Folder | None:
+def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
     """Puts a checkpoint aside and the one that was drawn up in its place; where the old one is now.
 
     In an object store the old one moves file by file, and half of it could look like an older
@@ -69,15 +69,15 @@ def put_in_place(folder: Folder, now_ms: int) -> Folder | None:
     return aside
 
 
-def half_reset(folder: Folder) -> bool:
+def is_half_reset(folder: Folder) -> bool:
     """Whether a reset was cut off while the checkpoint moved, or when there was none."""
     draft = _draft(folder)
     return draft.exists() and (draft.exists(_MOVING) or not folder.exists())
 
 
-def in_force(folder: Folder) -> Folder:
+def current_folder(folder: Folder) -> Folder:
     """The folder that tells how far the table is: after a reset that was cut off, its draft."""
-    return _draft(folder) if half_reset(folder) else folder
+    return _draft(folder) if is_half_reset(folder) else folder
 
 
 def _draft(folder: Folder) -> Folder:

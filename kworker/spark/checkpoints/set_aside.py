@@ -15,7 +15,7 @@ _FILE = re.compile(_FOLDER + r"/(?P<batch>\d+)-\d+-\d+-(?P<count>\d+)\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailingResult:
     """One such result: its place in the results topic, what it is, and what was raised."""
 
     partition: int
@@ -26,37 +26,37 @@ class Failing:
     reason: str
 
 
-class Kept(NamedTuple):
+class SetAside(NamedTuple):
     """What a checkpoint has set aside: how much, and what of it is still to be left out."""
 
     number: int
-    recent: list[Failing]
+    recent: list[FailingResult]
 
 
-def kept(folder: Folder, since: int) -> Kept:
+def read_set_aside(folder: Folder, since: int) -> SetAside:
     """The recent ones are those of the batch `since` and later ones.
 
     Raises Damaged for a file of these that is not whole.
     """
     count = 0
-    recent: list[Failing] = []
+    recent: list[FailingResult] = []
     for name in folder.walk(_FOLDER):
         if found := _FILE.fullmatch(name):
             count += int(found["count"])
             if int(found["batch"]) >= since:
                 recent += _read(folder, name)
-    return Kept(count, recent)
+    return SetAside(count, recent)
 
 
-def _read(folder: Folder, name: str) -> list[Failing]:
+def _read(folder: Folder, name: str) -> list[FailingResult]:
     try:
         lines = (folder.read(name) or b"").split(b"\n")
-        return [Failing(**json.loads(line)) for line in lines if line]
+        return [FailingResult(**json.loads(line)) for line in lines if line]
     except (ValueError, TypeError) as error:
         raise Damaged(f"{folder}/{name}: {error}: remove it, and it is made again", "") from error
 
 
-def keep(folder: Folder, batch: int, failing: Sequence[Failing]) -> str:
+def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]) -> str:
     """Adds some of a batch to a checkpoint; the name of the file."""
     first = failing[0]
     name = f"{_FOLDER}/{batch:09d}-{first.partition}-{first.offset}-{len(failing)}.jsonl"
@@ -65,7 +65,7 @@ def keep(folder: Folder, batch: int, failing: Sequence[Failing]) -> str:
     return f"{folder}/{name}"
 
 
-def left_out(failing: Iterable[Failing], begin: Positions) -> dict[int, list[int]]:
+def skipped_offsets(failing: Iterable[FailingResult], begin: Positions) -> dict[int, list[int]]:
     """The offsets of each partition that a query must leave out, which goes on from `begin`."""
     found: dict[int, list[int]] = {}
     for each in failing:
@@ -74,7 +74,7 @@ def left_out(failing: Iterable[Failing], begin: Positions) -> dict[int, list[int
     return found
 
 
-def among(offsets: Mapping[int, Sequence[int]]) -> str:
+def is_among(offsets: Mapping[int, Sequence[int]]) -> str:
     """Whether one of Kafka's records is one of these, as SQL."""
     each = (
         f"(partition = {partition} AND offset IN ({', '.join(map(str, numbers))}))"

@@ -8,7 +8,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from kworker.config.model import TableSettings
 from kworker.config.spark_rules import LEADING_COLUMNS, RESCUED_COLUMN
 from kworker.spark.checkpoints.guard import is_merged
-from kworker.spark.rows.plain import plainly_written
+from kworker.spark.rows.plain import plain_value
 from kworker.spark.rows.values import fits, whole_characters, written
 from kworker.spark.sql import identifier, literal
 
@@ -124,10 +124,10 @@ def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
     misfit = f"parsed.{identifier(misfit_column(schema))}"
     conditions = (
         f"parsed IS NOT NULL AND {misfit} IS NULL",
-        _one("text"),
+        _is_single_object("text"),
         fits("parsed", schema),
         whole_characters("text"),
-        _named("fields", "text", schema),
+        _names_every_field("fields", "text", schema),
     )
     whole = f"coalesce({' AND '.join(filter(None, conditions))}, false)"
     lost = f"NOT is_plain AND NOT {whole}" if plain else f"NOT {whole}"
@@ -143,7 +143,7 @@ def _column(field: StructField, *, plain: bool) -> str:
     name = identifier(field.name)
     value = written(f"parsed.{name}", field.dataType)
     if plain:
-        at_once = plainly_written(f"plain.{name}", field.dataType)
+        at_once = plain_value(f"plain.{name}", field.dataType)
         value = f"CASE WHEN is_plain THEN {at_once} ELSE {value} END"
     return f"{value} AS {name}"
 
@@ -156,7 +156,7 @@ TEXT_COLUMNS = (
 """The row of a table without a schema."""
 
 
-def _one(text: str) -> str:
+def _is_single_object(text: str) -> str:
     """Whether a text that begins with an object holds nothing after it, which the parser skips.
 
     A first closing brace at the very end shows it at a glance; anything else is counted.
@@ -165,36 +165,36 @@ def _one(text: str) -> str:
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
 
 
-def _named(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
+def _names_every_field(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
     """Whether the schema names every field of an object, inner objects included, just once.
 
     The intersection holds no repeats, so a repeated field is missing from it, too.
     """
     known = f"array({', '.join(literal(name) for name in schema.names)})"
     named = f"size({keys}) = size(array_intersect({keys}, {known}))"
-    return " AND ".join((named, *_inner_named(text, schema, depth)))
+    return " AND ".join((named, *_inner_objects_named(text, schema, depth)))
 
 
-def _inner_named(text: str, schema: StructType, depth: int) -> Iterator[str]:
+def _inner_objects_named(text: str, schema: StructType, depth: int) -> Iterator[str]:
     for field in schema.fields:
         if _holds_objects(field.dataType):
             fields = f"from_json({text}, 'MAP<STRING, STRING>')"
             member = f"array(try_element_at({fields}, {literal(field.name)}))"
-            yield _all_named(member, field.dataType, depth + 1)
+            yield _all_objects_named(member, field.dataType, depth + 1)
 
 
-def _all_named(texts: str, type_: DataType, depth: int) -> str:
+def _all_objects_named(texts: str, type_: DataType, depth: int) -> str:
     """The same for each of an array of texts that hold values of one type."""
     text = f"t{depth}"
     if isinstance(type_, StructType):
-        named = _named(f"json_object_keys({text})", text, type_, depth)
+        named = _names_every_field(f"json_object_keys({text})", text, type_, depth)
     elif isinstance(type_, ArrayType):
         items = f"from_json({text}, 'ARRAY<STRING>')"
-        named = _all_named(items, type_.elementType, depth + 1)
+        named = _all_objects_named(items, type_.elementType, depth + 1)
     else:
         assert isinstance(type_, MapType)
         values = f"map_values(from_json({text}, 'MAP<STRING, STRING>'))"
-        named = _all_named(values, type_.valueType, depth + 1)
+        named = _all_objects_named(values, type_.valueType, depth + 1)
     return f"forall({texts}, {text} -> {text} IS NULL OR ({named}))"
 
 
@@ -207,26 +207,26 @@ def _holds_objects(type_: DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedColumn:
     """A column that the table does not have yet, and the one that it shall follow."""
 
     field: StructField
     after: str | None
 
 
-def added_columns(have: StructType, want: StructType) -> list[Added]:
+def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
     """The columns to add to a table; ValueError for any other difference."""
     of_table = {field.name.casefold(): field for field in have.fields}
     of_rows = {field.name.casefold(): field for field in want.fields}
     for name, field in of_table.items():
         if name not in of_rows:
             raise ValueError(f"the table has a column {field.name}, which is not there any more")
-        if not _same(field.dataType, of_rows[name].dataType):
+        if not _same_type(field.dataType, of_rows[name].dataType):
             is_, was = of_rows[name].dataType.simpleString(), field.dataType.simpleString()
             raise ValueError(f"column {field.name} is {was} in the table, and {is_} here")
     previous = [None, *want.names]
     return [
-        Added(field, after)
+        AddedColumn(field, after)
         for field, after in zip(want.fields, previous, strict=False)
         if field.name.casefold() not in of_table
     ]
@@ -247,7 +247,7 @@ def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
 _WIDENED = {"tinyint": "int", "smallint": "int"}
 
 
-def _same(have: DataType, want: DataType) -> bool:
+def _same_type(have: DataType, want: DataType) -> bool:
     of_table, of_rows = have.simpleString(), want.simpleString()
     return of_table in (of_rows, _WIDENED.get(of_rows))
 

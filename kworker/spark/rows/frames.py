@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from kworker.config.model import Config, TableSettings
 from kworker.config.spark_rules import RECORD_COLUMN, RESCUED_COLUMN
 from kworker.spark.checkpoints.checkpoint import Positions
-from kworker.spark.checkpoints.set_aside import among
+from kworker.spark.checkpoints.set_aside import is_among
 from kworker.spark.reasons import reason
 from kworker.spark.rows.columns import (
     ENVELOPE,
@@ -65,7 +65,7 @@ def results(
     # Bounds a batch's memory, and what a crash repeats.
     options["maxOffsetsPerTrigger"] = str(batch_records)
     records = session.readStream.format("kafka").options(**options).load()
-    return records.where(f"NOT ({among(left_out)})") if left_out else records
+    return records.where(f"NOT ({is_among(left_out)})") if left_out else records
 
 
 def records_between(session: SparkSession, config: Config, span: Span) -> DataFrame:
@@ -136,7 +136,7 @@ def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
 
     A transform is given the record as it stands on the topic, too.
     """
-    records = _told(stream)
+    records = _parsed_headers(stream)
     foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")
     size = f.sum(f.octet_length("value")).alias("bytes")
     taken = records.observe(READ, foreign, size).where(IS_RESULT).where(wanted(table))
@@ -151,13 +151,13 @@ def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
     return rows.observe(TAKEN, f.count(f.lit(1)).alias("rows"), rescued)
 
 
-def those_of(records: DataFrame, table: TableSettings) -> DataFrame:
+def positions_of(records: DataFrame, table: TableSettings) -> DataFrame:
     """Where the results stand, among Kafka's records, that are this table's."""
     place = ("partition", "offset")
-    return _told(records, *place).where(IS_RESULT).where(wanted(table)).select(*place)
+    return _parsed_headers(records, *place).where(IS_RESULT).where(wanted(table)).select(*place)
 
 
-def _told(records: DataFrame, *kept: str) -> DataFrame:
+def _parsed_headers(records: DataFrame, *kept: str) -> DataFrame:
     """What records say of themselves, beside some columns of Kafka's."""
     return records.selectExpr(*kept, *ENVELOPE).selectExpr(*kept, *RESULT)
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kworker.spark.rows.values import held_by_text
+from kworker.spark.rows.values import lossless_cast
 from kworker.spark.sql import identifier, literal
 
 PLAIN_OPTIONS = {"allowNonNumericNumbers": "false"}
@@ -64,14 +64,14 @@ def is_plain(plain: str, text: str, schema: StructType) -> str:
     dense = f"replace(replace({text}, '\": ', '\":'), ', \"', ',\"')"
     same = f"to_json({plain}, map('ignoreNullFields', 'false')) = {dense}"
     held = (
-        f"({plain}.{name} IS NULL OR {held_by_text(f'{plain}.{name}', field.dataType)} IS NOT NULL)"
+        f"({value} IS NULL OR {lossless_cast(value, field.dataType)} IS NOT NULL)"
         for field in schema.fields
         if isinstance(field.dataType, _AS_TEXT)
-        for name in (identifier(field.name),)
+        for value in (f"{plain}.{identifier(field.name)}",)
     )
     return f"coalesce({' AND '.join((same, *held))}, false)"
 
 
-def plainly_written(value: str, type_: DataType) -> str:
+def plain_value(value: str, type_: DataType) -> str:
     """SQL of what is written of a value of a result that is plain."""
-    return held_by_text(value, type_) if isinstance(type_, _AS_TEXT) else value
+    return lossless_cast(value, type_) if isinstance(type_, _AS_TEXT) else value

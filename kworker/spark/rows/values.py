@@ -92,7 +92,7 @@ def fits(value: str, type_: DataType, depth: int = 0) -> str:
     return f"({nothing} OR {written(value, type_)} IS NOT NULL)"
 
 
-def held_by_text(text: str, type_: DataType) -> str:
+def lossless_cast(text: str, type_: DataType) -> str:
     """SQL of what a text is to a date, a time or a decimal number; NULL where it would be lost."""
     matches = f"{text} RLIKE {literal(f'^({_pattern(type_)})$')}"
     return f"CASE WHEN {matches} THEN try_cast({text} AS {type_.simpleString()}) END"
@@ -131,7 +131,7 @@ def _text(value: str, type_: DataType) -> str:
         return f"CASE WHEN {_is_string(value)} THEN {text} END"
     # Of a number as a DOUBLE digits may be missing, as of one with an exponent or of more than 38.
     kind = f"{_kind(value)} <> 'DOUBLE'" if isinstance(type_, DecimalType) else _is_string(value)
-    return f"CASE WHEN {kind} THEN {held_by_text(text, type_)} END"
+    return f"CASE WHEN {kind} THEN {lossless_cast(text, type_)} END"
 
 
 def _pattern(type_: DataType) -> str:

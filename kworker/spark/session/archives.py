@@ -17,13 +17,13 @@ def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 
     Raises `Unreachable` when they can be had from neither.
     """
-    found, missing = archives_to_be_had(tables, progress=progress)
+    found, missing = available_archives(tables, progress=progress)
     for error in missing.values():
         raise error
     return found
 
 
-def archives_to_be_had(
+def available_archives(
     tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 ) -> tuple[list[Path], dict[str, Unreachable]]:
     """The same, and by format why those of some tables are not. Raises it when no table is left."""
@@ -37,13 +37,13 @@ def archives_to_be_had(
             missing[name] = error
             if missing.keys() == formats:
                 raise
-    return missing_from(spark_home() / "jars", found), missing
+    return not_shipped(spark_home() / "jars", found), missing
 
 
 _ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
 
 
-def missing_from(folder: Path, archives: Iterable[Path]) -> list[Path]:
+def not_shipped(folder: Path, archives: Iterable[Path]) -> list[Path]:
     """Those whose artefact, of whatever version, is not in `folder`."""
     shipped = {_artefact(path) for path in folder.glob("*.jar")}
     return list({path.name: path for path in archives if _artefact(path) not in shipped}.values())

@@ -29,13 +29,13 @@ _DRAFT_S = 3600.0  # then a draft has lost its process
 _SUFFIX, _NOTE, _FAILED, _DRAFT = ".jsa", ".seen", ".failed", ".draft"
 _PROPERTIES = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-_SHAPING = ("spark.driver.memory", "spark.driver.extraClassPath")
+_MEMORY_AND_PATH = ("spark.driver.memory", "spark.driver.extraClassPath")
 # Of agents and other modules, too, the JVM keeps no classes: it would not start.
-_OWN_WAY = re.compile(
+_INCOMPATIBLE = re.compile(
     r"-Xshare:|-XX:[+-]?\w*Shared\w*|-XX:ArchiveClassesAtExit|-XX:[+-]RecordDynamicDumpInfo"
     r"|-javaagent:|-agentlib:|-agentpath:|-Xrun|--patch-module|--limit-modules|--upgrade-module-path"
 )
-_GIVING = (*_PROPERTIES, *_ENVIRONMENT)
+_OPTION_SOURCES = (*_PROPERTIES, *_ENVIRONMENT)
 _FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")  # the JVM keeps to archives
 
 
@@ -45,7 +45,7 @@ def given_options(conf: Mapping[str, str]) -> str:
     for file in ("spark-defaults.conf", "spark-env.sh"):
         with suppress(OSError):
             lines = (_conf_folder() / file).read_text(errors="replace").splitlines()
-            options += [line for line in lines if any(map(line.__contains__, _GIVING))]
+            options += [line for line in lines if any(map(line.__contains__, _OPTION_SOURCES))]
     return " ".join(filter(None, options))
 
 
@@ -122,7 +122,7 @@ def _conf_folder() -> Path:
 def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
     """None where the JVM would not take or not write such a file."""
     options = given_options(conf)
-    if _OWN_WAY.search(options) or any(map(os.environ.get, _FOLDERS)):
+    if _INCOMPATIBLE.search(options) or any(map(os.environ.get, _FOLDERS)):
         return None
     try:
         if _conf_folder().is_dir() and any(_conf_folder().iterdir()):
@@ -130,11 +130,13 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
         home = java_of_environment().resolve().parents[1]
         parts = [home / "lib" / "modules", home / "lib" / "server" / "classes.jsa", *archives]
         parts += sorted((spark_home() / "jars").iterdir())
-        told = [f"{part} {part.stat().st_size} {part.stat().st_mtime_ns}" for part in parts]
+        parts_read = [f"{part} {part.stat().st_size} {part.stat().st_mtime_ns}" for part in parts]
     except (ConfigError, OSError):
         return None
     name = hashlib.sha256(
-        "\n".join((options, *(conf.get(each, "") for each in _SHAPING), *told)).encode()
+        "\n".join(
+            (options, *(conf.get(each, "") for each in _MEMORY_AND_PATH), *parts_read)
+        ).encode()
     ).hexdigest()[:16]
     return cache_folder() / "classes" / f"{name}{_SUFFIX}"
 

@@ -78,15 +78,15 @@ def has_live_jvm() -> bool:
     return jvm is not None and jvm.poll() is None
 
 
-def end_jvm(lasts: Callable[[float], bool]) -> bool:
+def end_jvm(may_wait: Callable[[float], bool]) -> bool:
     """The JVM ends when its standard input does; one that no longer `lasts` is killed."""
     jvm = jvm_process()
     if jvm is None:
         return True
     began = time.monotonic()
-    if lasts(0.0) and jvm.stdin is not None:
+    if may_wait(0.0) and jvm.stdin is not None:
         jvm.stdin.close()
-    while jvm.poll() is None and lasts(time.monotonic() - began):
+    while jvm.poll() is None and may_wait(time.monotonic() - began):
         with suppress(subprocess.TimeoutExpired):
             jvm.wait(0.1)
     if jvm.poll() is None:

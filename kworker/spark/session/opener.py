@@ -11,7 +11,7 @@ from kworker.errors import KworkerError, Unreachable
 from kworker.jars import find_java
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.reasons import reason
-from kworker.spark.session.archives import archives_to_be_had
+from kworker.spark.session.archives import available_archives
 from kworker.spark.session.class_data import LEARNING_S, ClassData
 from kworker.spark.session.jvm import (
     CALL_FAILED,
@@ -43,18 +43,18 @@ class SessionOpener:
         """
         spark = self._config.spark
         assert spark is not None
-        found, self.missing = archives_to_be_had(
+        found, self.missing = available_archives(
             spark.tables, progress=lambda text: _log.info(text)
         )
         if has_own_jvm(spark):
             self._classes = ClassData(spark.conf, found)
         try:
-            return self._started(found, learn=learn)
+            return self._open(found, learn=learn)
         except CALL_FAILED as error:
             find_java()  # when that is the reason, it says so
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
 
-    def _started(self, archives: Sequence[Path], *, learn: bool) -> SparkSession:
+    def _open(self, archives: Sequence[Path], *, learn: bool) -> SparkSession:
         classes = self._classes
         options = classes.option(learn=learn) if classes else ""
         try:

@@ -17,13 +17,13 @@ from pyspark.sql import SparkSession
 from kworker.config.model import Config
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.session.jvm import CALL_FAILED, STOP_TIMEOUT_S, end_jvm, jvm_process
-from kworker.spark.session.settings import properties, properties_text, scratch
+from kworker.spark.session.settings import properties, properties_text, scratch_folder
 from kworker.spark.session.spark_log import log4j_properties
 
 
-def _clear_scratch(folder: Path) -> None:
+def _clear_scratch_folder(folder: Path) -> None:
     """Makes ours, and removes what killed JVMs have left in theirs."""
-    mine = scratch(folder)
+    mine = scratch_folder(folder)
     mine.mkdir(parents=True, exist_ok=True)
     for other in mine.parent.iterdir():
         if other.name.isdigit() and not psutil.pid_exists(int(other.name)):
@@ -34,7 +34,7 @@ def open_session(
     config: Config,
     archives: Iterable[Path],
     lease: Lease | None = None,
-    without: Collection[str] = (),
+    missing_formats: Collection[str] = (),
     options: str = "",
 ) -> SparkSession:
     """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up.
@@ -43,9 +43,9 @@ def open_session(
     missing are left out. The JVM gets more `options`.
     """
     folder = config.state_dir / "spark"
-    _clear_scratch(folder)
+    _clear_scratch_folder(folder)
     (folder / "log4j2.properties").write_text(log4j_properties())
-    told = properties(config, archives, folder, without, options)
+    settings = properties(config, archives, folder, missing_formats, options)
     # Found by name: a function of the user's in a Python worker is imported like here.
     paths = [str(config.file.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -53,7 +53,7 @@ def open_session(
     # By file, which is gone when the JVM runs: what it holds may be secret, and a
     # command line is not.
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix="conf-") as file:
-        file.write(properties_text(told))
+        file.write(properties_text(settings))
         file.flush()
         os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{file.name}" pyspark-shell'
         kept = {"pass_fds": lease.descriptors if lease else ()}
@@ -65,7 +65,7 @@ def open_session(
         # One that spark-submit has started knows nothing of the file.
         builder = SparkSession.builder
         if jvm is None:
-            builder = builder.config(map={**told})
+            builder = builder.config(map={**settings})
         session = builder.getOrCreate()
     # pyspark logs what it raises; here it is told once, as the reason.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -79,12 +79,12 @@ def count_executors(session: SparkSession) -> int:
     return int(jvm.sc().getExecutorMemoryStatus().size()) - 1
 
 
-def _briefly(seconds: float) -> bool:
+def _within_timeout(seconds: float) -> bool:
     return seconds < STOP_TIMEOUT_S
 
 
 def close_session(
-    session: SparkSession, config: Config, lasts: Callable[[float], bool] = _briefly
+    session: SparkSession, config: Config, may_wait: Callable[[float], bool] = _within_timeout
 ) -> bool:
     """Stops Spark, and returns when its JVM and what it kept are gone.
 
@@ -97,6 +97,6 @@ def close_session(
     except CALL_FAILED:
         pass  # it is ending already
     finally:
-        ended = end_jvm(lasts)
-        shutil.rmtree(scratch(config.state_dir / "spark"), ignore_errors=True)
+        ended = end_jvm(may_wait)
+        shutil.rmtree(scratch_folder(config.state_dir / "spark"), ignore_errors=True)
     return ended

@@ -17,7 +17,7 @@ _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _COLLECTOR = re.compile(r"-XX:[+-]Use\w+GC|-XX:(Flags|VMOptionsFile)=|(^|\s)@")  # or in a file
 # Three times Java's own: a start runs much code a few times, and two cores had rather run it than
 # make it fast (2.5 of 25 s of CPU; batches that come later are as fast).
-_COMPILED_LATER = " ".join(
+_COMPILE_LATER = " ".join(
     f"-XX:Tier4{what}={calls}"
     for what, calls in (
         ("InvocationThreshold", 15_000),
@@ -32,7 +32,7 @@ def properties(
     config: Config,
     archives: Iterable[Path],
     folder: Path,
-    without: Collection[str] = (),
+    missing_formats: Collection[str] = (),
     options: str = "",
 ) -> dict[str, str]:
     """All that Spark is told; what `[spark.conf]` says goes before what is usual here.
@@ -60,12 +60,12 @@ def properties(
         # Read every second: what is older has been seen.
         "spark.sql.streaming.numRecentProgressUpdates": "16",
         **(_LOCAL if is_local(spark.master) else {}),
-        **(_STATE_ON_DISK if any(map(_remembers_all, spark.tables)) else {}),
-        **_catalogs(spark.tables, without),
+        **(_STATE_ON_DISK if any(map(_keeps_positions, spark.tables)) else {}),
+        **_catalogs(spark.tables, missing_formats),
     }
     both = {
-        **_place(spark, archives),
-        "spark.sql.extensions": ",".join(_extensions(spark, without)),
+        **_archive_settings(spark, archives),
+        "spark.sql.extensions": ",".join(_extensions(spark, missing_formats)),
         "spark.driver.extraJavaOptions": f"{_java_options(folder, spark.conf)} {options}".strip(),
     }
     return {**usual, **spark.conf, **both}
@@ -87,12 +87,12 @@ _STATE_ON_DISK = {
 }
 
 
-def _remembers_all(table: TableSettings) -> bool:
+def _keeps_positions(table: TableSettings) -> bool:
     """Whether the position of every result is kept, to know those that come again."""
     return table.dedupe and table.mode != "append"
 
 
-def _place(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
+def _archive_settings(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
     """How the archives reach Spark.
 
     On the class path of the one JVM, where there is but one, and it is ours: Spark would copy
@@ -105,8 +105,8 @@ def _place(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
     return {"spark.driver.extraClassPath": os.pathsep.join(filter(None, [*paths, own]))}
 
 
-def _extensions(spark: SparkSettings, without: Collection[str]) -> Iterator[str]:
-    formats = {table.format for table in spark.tables}.difference(without)
+def _extensions(spark: SparkSettings, missing_formats: Collection[str]) -> Iterator[str]:
+    formats = {table.format for table in spark.tables}.difference(missing_formats)
     if "delta" in formats:
         yield _DELTA_EXTENSION
     if "iceberg" in formats:
@@ -115,11 +115,11 @@ def _extensions(spark: SparkSettings, without: Collection[str]) -> Iterator[str]
         yield own
 
 
-def _catalogs(tables: Iterable[TableSettings], without: Collection[str]) -> dict[str, str]:
+def _catalogs(tables: Iterable[TableSettings], missing_formats: Collection[str]) -> dict[str, str]:
     """Delta's is the session's own; an Iceberg table by path gets one for its parent folder."""
     found = {}
     for index, table in enumerate(tables):
-        if table.format in without:
+        if table.format in missing_formats:
             continue
         if table.format == "delta":
             found["spark.sql.catalog.spark_catalog"] = (
@@ -146,22 +146,22 @@ def iceberg_table(index: int, path: str) -> str:
 def _java_options(folder: Path, conf: dict[str, str]) -> str:
     own = conf.get("spark.driver.extraJavaOptions", "")
     log4j = f'"-Dlog4j2.configurationFile={folder / "log4j2.properties"}"'
-    places = f'"-Dderby.system.home={folder}" "-Djava.io.tmpdir={scratch(folder)}"'
+    places = f'"-Dderby.system.home={folder}" "-Djava.io.tmpdir={scratch_folder(folder)}"'
     # What starts a query makes garbage by the gigabyte; of two choices Java would not start.
     collector = "" if _COLLECTOR.search(given_options(conf)) else "-XX:+UseParallelGC "
     # One thread without memory would leave a query that never goes on.
     ends = "-XX:+ExitOnOutOfMemoryError"
-    return f"{log4j} {places} {collector}{_COMPILED_LATER} {ends} {own}".strip()
+    return f"{log4j} {places} {collector}{_COMPILE_LATER} {ends} {own}".strip()
 
 
-def scratch(folder: Path) -> Path:
+def scratch_folder(folder: Path) -> Path:
     """Where this process's JVM keeps what it needs while it runs."""
     return folder / "tmp" / str(os.getpid())
 
 
-def properties_text(told: dict[str, str]) -> str:
+def properties_text(settings: dict[str, str]) -> str:
     """As java.util.Properties reads it."""
-    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in told.items())
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
 
 
 def _escaped(text: str) -> str:

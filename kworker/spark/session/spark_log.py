@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 # They warn at each start, or each stop, of what is in order.
-_QUIET = (
+_QUIET_LOGGERS = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.kafka.clients",
     "org.apache.spark.rdd.MapPartitionsRDD",
@@ -20,14 +20,14 @@ _QUIET = (
     "org.apache.spark.sql.kafka010",
     "org.apache.spark.util.Utils",
 )
-_OF_TASKS = (
+_TASK_LOGGERS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.util.Utils",
 )
 _quiet_lock = Lock()
-_quiet: list[SparkSession] = []  # those whose tasks are made to fail just now
+_quiet_sessions: list[SparkSession] = []  # those whose tasks are made to fail just now
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -44,7 +44,7 @@ appender.console.layout.alwaysWriteExceptions = false
 def log4j_properties() -> str:
     quiet = [
         f"logger.q{number}.name = {name}\nlogger.q{number}.level = error\n"
-        for number, name in enumerate(_QUIET)
+        for number, name in enumerate(_QUIET_LOGGERS)
     ]
     return _LOG4J + "".join(quiet)
 
@@ -57,13 +57,13 @@ def quiet_tasks(session: SparkSession) -> Iterator[None]:
     set_level = log4j.core.config.Configurator.setLevel
     # Levels are the JVM's, and several queries may be at it.
     with _quiet_lock:
-        _quiet.append(session)
-        for name in _OF_TASKS:
+        _quiet_sessions.append(session)
+        for name in _TASK_LOGGERS:
             set_level(name, log4j.Level.OFF)
     try:
         yield
     finally:
         with _quiet_lock:
-            _quiet.remove(session)
-            for name in () if _quiet else _OF_TASKS:
-                set_level(name, log4j.Level.ERROR if name in _QUIET else log4j.Level.WARN)
+            _quiet_sessions.remove(session)
+            for name in () if _quiet_sessions else _TASK_LOGGERS:
+                set_level(name, log4j.Level.ERROR if name in _QUIET_LOGGERS else log4j.Level.WARN)

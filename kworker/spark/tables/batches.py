@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from kworker.clock import now_ms
 from kworker.spark.checkpoints.checkpoint import Positions
-from kworker.spark.checkpoints.commit_marks import BatchStep, Mark, step
+from kworker.spark.checkpoints.commit_marks import BatchStep, CommitMark, step
 from kworker.spark.rows.columns import IN_PARTITION, LATEST, SEEN, SOURCE_COLUMNS
 from kworker.spark.rows.frames import Shape, Span
 from kworker.spark.session.jvm import CALL_FAILED
@@ -38,7 +38,7 @@ class BatchWriter:
 
     sink: Sink
     fence: Fence
-    held: Mark | None
+    held: CommitMark | None
     topic_id: str
     shape: Shape
     span_of: Callable[[int], Span]
@@ -56,7 +56,7 @@ class BatchWriter:
             case BatchStep.STOP:
                 raise TableFenced
         fence = self.fence
-        mark = Mark(fence.writer, fence.epoch, query, number, self.topic_id, end, now_ms())
+        mark = CommitMark(fence.writer, fence.epoch, query, number, self.topic_id, end, now_ms())
         try:
             self._write(batch, mark)
         except CALL_FAILED as error:
@@ -65,13 +65,13 @@ class BatchWriter:
             raise
         self.held = mark
 
-    def _write(self, batch: DataFrame, mark: Mark) -> None:
+    def _write(self, batch: DataFrame, mark: CommitMark) -> None:
         if self.sink.merge_keys:
             self._merge(batch, mark)
         else:
-            self.fence.write(batch, mark, anew=self.sink.table.mode == "complete")
+            self.fence.write(batch, mark, overwrite=self.sink.table.mode == "complete")
 
-    def _merge(self, batch: DataFrame, mark: Mark) -> None:
+    def _merge(self, batch: DataFrame, mark: CommitMark) -> None:
         """By its keys, so that a result which comes again changes nothing."""
         keys = self.sink.merge_keys
         update = self.sink.table.mode == "update"

@@ -7,18 +7,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kworker.clock import now_ms
-from kworker.spark.checkpoints.commit_marks import MAKING, Mark, epoch_of
+from kworker.spark.checkpoints.commit_marks import FIRST_WRITE_MARKER, CommitMark, epoch_of
 from kworker.spark.checkpoints.folders import Folder
 from kworker.spark.checkpoints.hadoop import folder_at
 from kworker.spark.rows.columns import merge_statement
 from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.tables.delta_log import DeltaLog
-from kworker.spark.tables.fences import ROWS_VIEW, TableFenced, conf
+from kworker.spark.tables.fences import ROWS_VIEW, TableFenced, session_conf
 from kworker.spark.tables.simple import is_simple
-from kworker.spark.tables.sinks import Sink, is_there
+from kworker.spark.tables.sinks import Sink, table_exists
 
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_MADE_BY_ANOTHER = (
+_CREATED_BY_ANOTHER = (
     "DELTA_PATH_EXISTS",
     "MetadataChangedException",
     "ProtocolChangedException",
@@ -42,13 +42,13 @@ class DeltaFence:
         self._application = f"kworker/{writer}"
         self._log = DeltaLog(session, sink)
 
-    def take(self, owner: str) -> Mark | None:
+    def take(self, owner: str) -> CommitMark | None:
         self._owner = owner
-        if not is_there(self._session, self._sink):
+        if not table_exists(self._session, self._sink):
             return None
-        version = self._log.version(self._application)
+        version = self._log.last_version(self._application)
         self.epoch = epoch_of(version)
-        found = next(self._marks(), None) if version >= 0 else self._maker()
+        found = next(self._marks(), None) if version >= 0 else self._creation_mark()
         if found is None or (found.version, found.query) != (max(0, version), owner):
             self._claim(owner)
         self.taken = True
@@ -57,7 +57,7 @@ class DeltaFence:
         return next((mark for mark in self._marks() if not mark.is_claim), None)
 
     def _claim(self, owner: str) -> None:
-        claim = Mark.claim(self.writer, self.epoch + 1, owner, now_ms())
+        claim = CommitMark.claim(self.writer, self.epoch + 1, owner, now_ms())
         columns = self._session.table(self._sink.name).schema
         self._add(self._session.createDataFrame([], columns), claim)
         # Another's of the same version would have it left out, too.
@@ -66,64 +66,64 @@ class DeltaFence:
         self.epoch = claim.epoch
 
     @contextmanager
-    def making(self, columns: StructType) -> Iterator[None]:
-        claim = Mark.claim(self.writer, 0, self._owner, now_ms())
-        with conf(self._session, {_METADATA: claim.text()}):
-            if self._leftovers():  # CREATE TABLE refuses a folder that is not empty
+    def creating(self, columns: StructType) -> Iterator[None]:
+        claim = CommitMark.claim(self.writer, 0, self._owner, now_ms())
+        with session_conf(self._session, {_METADATA: claim.text()}):
+            if self._first_write_markers():  # CREATE TABLE refuses a folder that is not empty
                 self._save_first(self._session.createDataFrame([], columns))
             yield
 
-    def begins_to_make(self, columns: StructType) -> bool:
+    def prepare_first_write(self, columns: StructType) -> bool:
         folder, table = self._folder, self._sink.table
         if folder is None or self._sink.merge_keys or not is_simple(columns, table.partition_by):
             return False
         try:
             if not folder.names(""):
-                folder.write(MAKING, b"")
+                folder.write(FIRST_WRITE_MARKER, b"")
         except CALL_FAILED:
             return False
-        return bool(self._leftovers())
+        return bool(self._first_write_markers())
 
     @property
     def _folder(self) -> Folder | None:
         path = self._sink.table.path
         return folder_at(self._session, path) if path else None
 
-    def _leftovers(self) -> list[str]:
+    def _first_write_markers(self) -> list[str]:
         """The marks of a first write that was begun; one of them may be half made."""
         folder = self._folder
         try:
             names = folder.names("") if folder else []
         except CALL_FAILED:
             return []
-        return [name for name in names if name.startswith(MAKING)]
+        return [name for name in names if name.startswith(FIRST_WRITE_MARKER)]
 
-    def _maker(self) -> Mark | None:
+    def _creation_mark(self) -> CommitMark | None:
         """Who has made the table, which is a claim while nobody has written to it."""
         first = self._log.commit(0)
-        return None if first is None else Mark.parse(first.metadata, self.writer)
+        return None if first is None else CommitMark.parse(first.metadata, self.writer)
 
-    def _marks(self) -> Iterator[Mark]:
+    def _marks(self) -> Iterator[CommitMark]:
         """Of this writer, from the last; without what the table's history has forgotten."""
-        marks = (Mark.parse(commit.metadata, self.writer) for commit in self._log.commits())
+        marks = (CommitMark.parse(commit.metadata, self.writer) for commit in self._log.commits())
         return (mark for mark in marks if mark is not None)
 
-    def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+    def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         if self.taken:
-            self._add(rows, mark, anew=anew)
+            self._add(rows, mark, overwrite=overwrite)
         else:
-            self._make(rows, mark)
+            self._create(rows, mark)
 
-    def _add(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+    def _add(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         table = self._sink.table
-        writer = rows.write.format("delta").mode("overwrite" if anew else "append")
+        writer = rows.write.format("delta").mode("overwrite" if overwrite else "append")
         with self._committing(rows.sparkSession, mark):
             if table.table:
                 writer.saveAsTable(table.table)
             else:
                 writer.save(table.path)
 
-    def _make(self, rows: DataFrame, mark: Mark) -> None:
+    def _create(self, rows: DataFrame, mark: CommitMark) -> None:
         """With these rows: of two jobs that do so at once, one makes it."""
         with self._committing(rows.sparkSession, mark):
             self._save_first(rows)
@@ -138,38 +138,40 @@ class DeltaFence:
         try:
             writer.save(table.path)
         except CALL_FAILED as error:
-            if any(name in str(error) for name in _MADE_BY_ANOTHER):
+            if any(name in str(error) for name in _CREATED_BY_ANOTHER):
                 raise TableFenced from error
             raise
         folder = self._folder
         with suppress(*CALL_FAILED):
-            for name in self._leftovers():
+            for name in self._first_write_markers():
                 if folder is not None:
                     folder.delete(name)
 
-    def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
+    def merge(
+        self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
+    ) -> None:
         rows.createOrReplaceTempView(ROWS_VIEW)
         statement = merge_statement(self._sink.name, ROWS_VIEW, rows.columns, keys, update=update)
         with self._committing(rows.sparkSession, mark):
             rows.sparkSession.sql(statement)
 
     @contextmanager
-    def _committing(self, session: SparkSession, mark: Mark) -> Iterator[None]:
-        told = {
+    def _committing(self, session: SparkSession, mark: CommitMark) -> Iterator[None]:
+        settings = {
             "spark.databricks.delta.write.txnAppId": self._application,
             "spark.databricks.delta.write.txnVersion": str(mark.version),
             _METADATA: mark.text(),
         }
         try:
-            with conf(session, told):
+            with session_conf(session, settings):
                 yield
         except CALL_FAILED as error:
             if "ConcurrentTransactionException" in str(error):
                 raise TableFenced from error
             raise
         # What is below the table's own version was left out, without a word.
-        if self._log.version(self._application) == mark.version:
+        if self._log.last_version(self._application) == mark.version:
             return
         # Not each commit is a file of its own at once, where a catalog orders them.
-        if self._log.remembered(self._application) != mark.version:
+        if self._log.version_of_delta(self._application) != mark.version:
             raise TableFenced

@@ -15,7 +15,7 @@ from kworker.spark.tables.sinks import Sink
 
 _RECENT = 100  # commits, among which an application's last mostly is
 _COMMIT = re.compile(r"(\d{20})\.json")
-_TOLD = ('{"commitInfo"', '{"txn"')  # of a commit's lines; the others name files
+_READ_LINES = ('{"commitInfo"', '{"txn"')  # of a commit's lines; the others name files
 
 
 class DeltaCommit(NamedTuple):
@@ -48,15 +48,15 @@ class DeltaLog:
         lines = self._read(f"{number:020d}.json")
         return None if lines is None else _commit(number, lines)
 
-    def version(self, application: str) -> int:
+    def last_version(self, application: str) -> int:
         """Of an application's last transaction; -1 before its first."""
         last = None
         for last in islice(self.commits(), _RECENT):
             if application in last.transactions:
                 return last.transactions[application]
-        return -1 if last and last.number == 0 else self.remembered(application)
+        return -1 if last and last.number == 0 else self.version_of_delta(application)
 
-    def remembered(self, application: str) -> int:
+    def version_of_delta(self, application: str) -> int:
         """The same by Delta's own account, which takes Spark seconds."""
         jvm: Any = self._session._jvm
         nothing = jvm.scala.Option.empty()
@@ -127,7 +127,7 @@ class DeltaLog:
 def _commit(number: int, lines: list[str]) -> DeltaCommit:
     metadata, transactions = None, {}
     for line in lines:
-        if line.startswith(_TOLD):
+        if line.startswith(_READ_LINES):
             told = json.loads(line)
             if "txn" in told:
                 transactions[told["txn"]["appId"]] = int(told["txn"]["version"])

@@ -10,21 +10,27 @@ from pyspark.sql import functions as f
 from kworker.config.model import Config, TableSettings
 from kworker.core.bisection import Bisection
 from kworker.errors import KworkerError
-from kworker.spark.bounds import Range
+from kworker.spark.batch_limits import Range
 from kworker.spark.checkpoints.folders import Folder
-from kworker.spark.checkpoints.set_aside import Failing, among, keep, kept, left_out
+from kworker.spark.checkpoints.set_aside import (
+    FailingResult,
+    is_among,
+    read_set_aside,
+    skipped_offsets,
+    write_set_aside,
+)
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.rows.columns import encoded, header, text_of
-from kworker.spark.rows.frames import Span, records_between, those_of, transformed
+from kworker.spark.rows.frames import Span, positions_of, records_between, transformed
 from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.session.spark_log import quiet_tasks
 
 _log = structlog.get_logger()
 
-ASIDE_MOST = 100  # of a batch, or in a row: more are the transform's own mistake
-_TRIED = 8  # which all fail when it fails always
-_PATIENCE = 4  # failures of a batch in which nothing goes well, before its results are to blame
+SET_ASIDE_MAX = 100  # of a batch, or in a row: more are the transform's own mistake
+_SAMPLE = 8  # which all fail when it fails always
+_TRIES_MAX = 4  # failures of a batch in which nothing goes well, before its results are to blame
 _OF_DATA = re.compile(r"Python worker exited unexpectedly|Traceback \(most|SQLSTATE: (?:22|39|P0)")
 _KEPT = (
     "partition",
@@ -34,29 +40,29 @@ _KEPT = (
     f"coalesce({text_of('value')}, {encoded('value')}) AS value",
 )
 
-BatchPart = Mapping[int, Range]
+Part = Mapping[int, Range]
 """Some records of a batch: of each partition those in a range of offsets."""
 Found = dict[tuple[int, int], str]
 """By partition and offset, why a result fails."""
 
 
-class SetAside(KworkerError):
+class ResultsSetAside(KworkerError):
     """Results of a batch were set aside: it comes again, without them."""
 
 
-class AlwaysFails(KworkerError):
+class TransformFails(KworkerError):
     """It is the transform that is wrong, not some results."""
 
 
-def search(batch: BatchPart, fails: Callable[[BatchPart], Exception | None]) -> Found:
+def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
     """The results that fail alone; none where it takes several. Raises what `fails` raises.
 
-    Ends early when there are more than ASIDE_MOST. A single one among n takes 1 + 2 log2 n
+    Ends early when there are more than SET_ASIDE_MAX. A single one among n takes 1 + 2 log2 n
     questions, of 3 n records together.
     """
     parts = Bisection(range(sum(end - begin for begin, end in batch.values())))
     found: Found = {}
-    while len(found) <= ASIDE_MOST and (numbers := parts.next()):
+    while len(found) <= SET_ASIDE_MAX and (numbers := parts.next()):
         part = dict(_part(batch, numbers))
         error = fails(part)
         if error is None or not parts.raised(numbers, error):
@@ -66,7 +72,7 @@ def search(batch: BatchPart, fails: Callable[[BatchPart], Exception | None]) -> 
     return found
 
 
-def _part(batch: BatchPart, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
+def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
     """The records with these numbers, when those of all partitions are numbered in a row."""
     before = 0
     for partition, (begin, end) in sorted(batch.items()):
@@ -90,7 +96,7 @@ class Examiner:
         self._config = config
         self._folder = folder
         self._progress = progress
-        self._in_row = 0  # set aside, and none went well between them
+        self._set_aside_in_row = 0  # set aside, and none went well between them
         self._rows = 0
         self._failed = -1, 0  # a batch, and how often in a row
 
@@ -101,15 +107,15 @@ class Examiner:
         self._failed = batch, tries
         if tries == 1:
             return  # it may pass by itself
-        gone = left_out(kept(self._folder, batch).recent, span[0] or {})
-        records = records_between(session, self._config, span).where(f"NOT ({among(gone)})")
+        gone = skipped_offsets(read_set_aside(self._folder, batch).recent, span[0] or {})
+        records = records_between(session, self._config, span).where(f"NOT ({is_among(gone)})")
         records.persist()
         try:
-            there = those_of(records, self._table)
+            there = positions_of(records, self._table)
             number = there.count()
-            why = self._try_some(records, there)
-            if why and (tries < _PATIENCE or number > ASIDE_MOST):
-                raise self._always(f"each of the results that were tried: {why}")
+            why = self._try_sample(records, there)
+            if why and (tries < _TRIES_MAX or number > SET_ASIDE_MAX):
+                raise self._transform_fails(f"each of the results that were tried: {why}")
             if found := self._search(records, there):
                 self._count(len(found), number)
                 self._set_aside(batch, records, found)
@@ -122,13 +128,13 @@ class Examiner:
         finally:
             records.unpersist()
 
-    def _try_some(self, records: DataFrame, there: DataFrame) -> str:
+    def _try_sample(self, records: DataFrame, there: DataFrame) -> str:
         """Why each of some results fails; "" when one does not.
 
         A service that is down, or a mistake, fails all: nobody looks through them one by one.
         """
         why = ""
-        for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_TRIED).collect():
+        for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_SAMPLE).collect():
             error = self._fails_at(records, *at)
             if error is None:
                 return ""
@@ -136,21 +142,21 @@ class Examiner:
         return why
 
     def _fails_at(self, records: DataFrame, partition: int, offset: int) -> Exception | None:
-        return self._fails(records.where(among({partition: [offset]})))
+        return self._fails(records.where(is_among({partition: [offset]})))
 
-    def _always(self, on: str) -> AlwaysFails:
-        return AlwaysFails(f"{self._table.transform} fails on {on}")
+    def _transform_fails(self, on: str) -> TransformFails:
+        return TransformFails(f"{self._table.transform} fails on {on}")
 
     def _search(self, records: DataFrame, there: DataFrame) -> Found:
         extents = there.groupBy("partition").agg(f.min("offset"), f.max("offset")).collect()
         batch = {partition: (first, last + 1) for partition, first, last in extents}
         found = search(batch, lambda part: self._fails(records.where(_within(part))))
-        if len(found) > ASIDE_MOST:
+        if len(found) > SET_ASIDE_MAX:
             first = next(iter(found.values()))
-            raise self._always(f"more than {ASIDE_MOST} results of a batch: {first}")
+            raise self._transform_fails(f"more than {SET_ASIDE_MAX} results of a batch: {first}")
         # Only what is proven to be the reason is set aside: it fails again, and the rest does not.
         found = {at: why for at, why in found.items() if self._fails_at(records, *at)}
-        rest = records.where(f"NOT ({among(_offsets(found))})")
+        rest = records.where(f"NOT ({is_among(_offsets(found))})")
         return {} if not found or self._fails(rest) else found
 
     def _fails(self, records: DataFrame) -> Exception | None:
@@ -165,12 +171,12 @@ class Examiner:
         return None
 
     def _set_aside(self, batch: int, records: DataFrame, found: Found) -> None:
-        those = records.where(among(_offsets(found))).selectExpr(*_KEPT)
+        those = records.where(is_among(_offsets(found))).selectExpr(*_KEPT)
         failing = [
-            Failing(**row.asDict(), reason=found[row["partition"], row["offset"]])
+            FailingResult(**row.asDict(), reason=found[row["partition"], row["offset"]])
             for row in those.collect()
         ]
-        file = keep(self._folder, batch, failing)
+        file = write_set_aside(self._folder, batch, failing)
         first = failing[0]
         _log.error(
             "results are set aside: the table's transform fails on them",
@@ -180,15 +186,15 @@ class Examiner:
             first=first.source,
             reason=first.reason,
         )
-        raise SetAside(f"{len(failing)} results are set aside in {file}: {first.reason}")
+        raise ResultsSetAside(f"{len(failing)} results are set aside in {file}: {first.reason}")
 
     def _count(self, found: int, records: int) -> None:
         if found < records or self._progress.rows != self._rows:
-            self._in_row = 0
+            self._set_aside_in_row = 0
         self._rows = self._progress.rows
-        self._in_row += found
-        if self._in_row > ASIDE_MOST:
-            raise self._always(f"all of the last {self._in_row} results")
+        self._set_aside_in_row += found
+        if self._set_aside_in_row > SET_ASIDE_MAX:
+            raise self._transform_fails(f"all of the last {self._set_aside_in_row} results")
 
 
 def _is_of_data(error: Exception) -> bool:
@@ -197,7 +203,7 @@ def _is_of_data(error: Exception) -> bool:
     return _OF_DATA.search(text) is not None and "KAFKA_DATA_LOSS" not in text
 
 
-def _within(part: BatchPart) -> str:
+def _within(part: Part) -> str:
     each = (
         f"(partition = {partition} AND offset >= {begin} AND offset < {end})"
         for partition, (begin, end) in part.items()

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kworker.errors import KworkerError
-from kworker.spark.checkpoints.commit_marks import Mark
+from kworker.spark.checkpoints.commit_marks import CommitMark
 
 ROWS_VIEW = "kworker_rows"  # in a session that the batches of one query have for themselves
 
@@ -30,33 +30,35 @@ class Fence(Protocol):
     epoch: int  # of the commits from now on
     taken: bool  # false before there is a table
 
-    def take(self, owner: str) -> Mark | None:
+    def take(self, owner: str) -> CommitMark | None:
         """The last mark of a batch, to which no other job adds from now on; None for none yet.
 
         `owner` is the query that wrote before and goes on, or else this job. Raises Fenced where
         another takes the table at the same moment.
         """
 
-    def making(self, columns: StructType, /) -> AbstractContextManager[None]:
+    def creating(self, columns: StructType, /) -> AbstractContextManager[None]:
         """While this job makes a table that was not there to be taken: so it has that one."""
 
-    def begins_to_make(self, columns: StructType, /) -> bool:
+    def prepare_first_write(self, columns: StructType, /) -> bool:
         """Whether its first write will make the table that is not there, with what it adds."""
 
-    def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+    def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         """Adds the rows, or has them take the place of all others. Raises Fenced."""
 
-    def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
+    def merge(
+        self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
+    ) -> None:
         """Adds the rows whose keys the table lacks; `update` replaces the others. Raises Fenced."""
 
 
 @contextmanager
-def conf(session: SparkSession, told: Mapping[str, str]) -> Iterator[None]:
+def session_conf(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Settings of a session for a while."""
-    for name, value in told.items():
+    for name, value in settings.items():
         session.conf.set(name, value)
     try:
         yield
     finally:
-        for name in told:
+        for name in settings:
             session.conf.unset(name)

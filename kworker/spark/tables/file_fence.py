@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kworker.spark.checkpoints.checked_files import Damaged
-from kworker.spark.checkpoints.commit_marks import Mark
+from kworker.spark.checkpoints.commit_marks import CommitMark
 from kworker.spark.checkpoints.folders import local_folder
 from kworker.spark.tables.fences import TableFenced
 from kworker.spark.tables.sinks import Sink
@@ -47,18 +47,18 @@ class FileFence:
         self._partition_by = sink.table.partition_by
         self._number = -1  # of the seal that this job goes on from
 
-    def making(self, _columns: StructType, /) -> AbstractContextManager[None]:
+    def creating(self, _columns: StructType, /) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begins_to_make(self, _columns: StructType, /) -> bool:
+    def prepare_first_write(self, _columns: StructType, /) -> bool:
         return False  # a folder is made by its first seal
 
-    def take(self, owner: str) -> Mark | None:
+    def take(self, owner: str) -> CommitMark | None:
         self._number = max(self._seals(), default=-1)
         mark = None
         if self._number >= 0 and self._files.exists(self._table):
             mark, data = self._read(self._number)
-            self._move(data)
+            self._move_to_table(data)
         # What jobs have left that are gone, or that are stopped here: their number is taken now.
         theirs = self._names()
         self._seal(mark, _NOTHING)
@@ -69,27 +69,29 @@ class FileFence:
         self.taken = True
         return mark
 
-    def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
-        if anew:
+    def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
+        if overwrite:
             raise NotImplementedError("files are only added")
         data = uuid.uuid4().hex
-        rows.write.partitionBy(*self._partition_by).parquet(str(self._at(data, _DATA)))
+        rows.write.partitionBy(*self._partition_by).parquet(str(self._path(data, _DATA)))
         self._files.mkdirs(self._table)
         self._seal(mark, data)
-        self._move(data)
+        self._move_to_table(data)
         self._delete(self._number - 1, _SEAL)
 
-    def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
+    def merge(
+        self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
+    ) -> None:
         raise NotImplementedError("files are only added")
 
-    def _seal(self, mark: Mark | None, data: str) -> None:
+    def _seal(self, mark: CommitMark | None, data: str) -> None:
         number = self._number + 1
-        draft = self._at(uuid.uuid4().hex, _DRAFT)
-        told = {"mark": None if mark is None else mark.text(), "data": data}
+        draft = self._path(uuid.uuid4().hex, _DRAFT)
+        settings = {"mark": None if mark is None else mark.text(), "data": data}
         stream = self._files.create(draft, True)
-        stream.write(json.dumps(told).encode())
+        stream.write(json.dumps(settings).encode())
         stream.close()
-        taken = self._put(draft, self._at(number, _SEAL))
+        taken = self._rename_if_free(draft, self._path(number, _SEAL))
         # Seals below the last are removed: one that slept long finds its number free again.
         if taken and max(self._seals()) > number:
             self._delete(number, _SEAL)
@@ -100,7 +102,7 @@ class FileFence:
             raise TableFenced
         self._number = number
 
-    def _put(self, draft: Any, target: Any) -> bool:
+    def _rename_if_free(self, draft: Any, target: Any) -> bool:
         """Gives a file its name, unless that is taken."""
         if self._local is None:
             return bool(self._files.rename(draft, target))
@@ -111,28 +113,28 @@ class FileFence:
         self._files.delete(draft, False)
         return True
 
-    def _read(self, number: int) -> tuple[Mark | None, str]:
-        seal = self._at(number, _SEAL)
+    def _read(self, number: int) -> tuple[CommitMark | None, str]:
+        seal = self._path(number, _SEAL)
         stream = self._files.open(seal)
         try:
-            told = json.loads(bytes(stream.readAllBytes()))
-            return Mark.parse(told["mark"], self.writer), str(told["data"])
+            settings = json.loads(bytes(stream.readAllBytes()))
+            return CommitMark.parse(settings["mark"], self.writer), str(settings["data"])
         except (ValueError, KeyError, TypeError):
             raise Damaged(f"{seal} is not what kworker wrote there", "") from None
         finally:
             stream.close()
 
-    def _move(self, data: str) -> None:
+    def _move_to_table(self, data: str) -> None:
         """What is left of a sealed batch becomes the table's."""
-        for file, name in list(self._left(data)):
+        for file, name in list(self._unmoved(data)):
             target = self._new(self._table, name)
             self._files.mkdirs(target.getParent())
             self._rename(file, target)
         self._delete(data, _DATA)
 
-    def _left(self, data: str) -> Iterator[tuple[Any, str]]:
+    def _unmoved(self, data: str) -> Iterator[tuple[Any, str]]:
         """Files that are still to be moved, and their names below the table."""
-        folder = self._at(data, _DATA)
+        folder = self._path(data, _DATA)
         if not self._files.exists(folder):
             return
         begin = len(str(self._files.makeQualified(folder))) + 1
@@ -162,7 +164,7 @@ class FileFence:
         return [name for name in found if not name.startswith(".")]
 
     def _delete(self, name: int | str, kind: str) -> None:
-        self._files.delete(self._at(name, kind), True)
+        self._files.delete(self._path(name, kind), True)
 
-    def _at(self, name: int | str, kind: str) -> Any:
+    def _path(self, name: int | str, kind: str) -> Any:
         return self._new(self._folder, f"{name}.{kind}")

@@ -9,11 +9,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from kworker.clock import now_ms
-from kworker.spark.checkpoints.commit_marks import Mark
+from kworker.spark.checkpoints.commit_marks import CommitMark
 from kworker.spark.rows.columns import merge_statement
 from kworker.spark.session.jvm import CALL_FAILED
-from kworker.spark.tables.fences import ROWS_VIEW, TableFenced, conf
-from kworker.spark.tables.sinks import Sink, is_there
+from kworker.spark.tables.fences import ROWS_VIEW, TableFenced, session_conf
+from kworker.spark.tables.sinks import Sink, table_exists
 
 _PROPERTY = "kworker"  # of a snapshot; names are in lower case
 _ATTEMPTS = 5
@@ -33,35 +33,35 @@ class IcebergFence:
         self._session = session
         self._sink = sink
         self._name = sink.name
-        self._held = _Seen(None, None)
+        self._held = _Snapshot(None, None)
 
-    def take(self, owner: str) -> Mark | None:
-        if not is_there(self._session, self._sink):
+    def take(self, owner: str) -> CommitMark | None:
+        if not table_exists(self._session, self._sink):
             return None
-        self._held = self._look()
+        self._held = self._latest()
         if self._held.snapshot is None:
-            self._begin(owner)
+            self._write_first_snapshot(owner)
         last = self._held.mark
         goes_on = last is not None and last.query == owner
         self.epoch = (0 if last is None else last.epoch) + (not goes_on)
         self.taken = True
         return last
 
-    def making(self, _columns: StructType, /) -> AbstractContextManager[None]:
+    def creating(self, _columns: StructType, /) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begins_to_make(self, _columns: StructType, /) -> bool:
+    def prepare_first_write(self, _columns: StructType, /) -> bool:
         return False  # a first commit must have a snapshot before it
 
-    def _begin(self, owner: str) -> None:
+    def _write_first_snapshot(self, owner: str) -> None:
         """Makes a snapshot: a first commit would have none to be compared with."""
-        claim = Mark.claim(self.writer, 0, owner, now_ms())
+        claim = CommitMark.claim(self.writer, 0, owner, now_ms())
         columns = self._session.table(self._name).schema
         self._overwrite(self._session.createDataFrame([], columns), claim)
         snapshot = self._load().currentSnapshot()
         if snapshot.parentId() is not None:
             raise TableFenced
-        self._held = _Seen(snapshot.snapshotId(), None)
+        self._held = _Snapshot(snapshot.snapshotId(), None)
 
     def _load(self) -> Any:
         jvm: Any = self._session._jvm
@@ -70,30 +70,32 @@ class IcebergFence:
         table.refresh()
         return table
 
-    def _look(self) -> "_Seen":
+    def _latest(self) -> "_Snapshot":
         table = self._load()
         snapshot = table.currentSnapshot()
         number = None if snapshot is None else snapshot.snapshotId()
         while snapshot is not None:
-            mark = Mark.parse(snapshot.summary().get(_PROPERTY), self.writer)
+            mark = CommitMark.parse(snapshot.summary().get(_PROPERTY), self.writer)
             if mark is not None and not mark.is_claim:
-                return _Seen(number, mark)
+                return _Snapshot(number, mark)
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
-        return _Seen(number, None)
+        return _Snapshot(number, None)
 
-    def write(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
-        self._commit(lambda: self._overwrite(rows, mark, anew=anew), mark)
+    def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
+        self._commit(lambda: self._overwrite(rows, mark, overwrite=overwrite), mark)
 
-    def _overwrite(self, rows: DataFrame, mark: Mark, *, anew: bool = False) -> None:
+    def _overwrite(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         writer = rows.writeTo(self._name).option("fanout-enabled", "true")
         writer = writer.option(f"snapshot-property.{_PROPERTY}", mark.text())
         if self._held.snapshot is not None:
             writer = writer.option("isolation-level", "serializable")
             writer = writer.option("validate-from-snapshot-id", str(self._held.snapshot))
-        writer.overwrite(f.lit(anew))
+        writer.overwrite(f.lit(overwrite))
 
-    def merge(self, rows: DataFrame, keys: Sequence[str], mark: Mark, *, update: bool) -> None:
+    def merge(
+        self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
+    ) -> None:
         session = rows.sparkSession
 
         def add() -> None:
@@ -104,16 +106,16 @@ class IcebergFence:
             self._overwrite(rows.join(there, same, "left_anti"), mark)
 
         def replace() -> None:
-            if self._look().mark != self._held.mark:
+            if self._latest().mark != self._held.mark:
                 raise TableFenced
             rows.createOrReplaceTempView(ROWS_VIEW)
-            told = {f"spark.sql.iceberg.snapshot-property.{_PROPERTY}": mark.text()}
-            with conf(session, told):
+            settings = {f"spark.sql.iceberg.snapshot-property.{_PROPERTY}": mark.text()}
+            with session_conf(session, settings):
                 session.sql(merge_statement(self._name, ROWS_VIEW, rows.columns, keys, update=True))
 
         self._commit(replace if update else add, mark)
 
-    def _commit(self, action: Callable[[], None], mark: Mark) -> None:
+    def _commit(self, action: Callable[[], None], mark: CommitMark) -> None:
         """Again where somebody else, who is no job of this service, was at the table."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -122,22 +124,22 @@ class IcebergFence:
             except CALL_FAILED as error:
                 if "ValidationException" not in str(error):
                     raise
-                seen = self._look()
-                if seen.mark != self._held.mark:
+                latest = self._latest()
+                if latest.mark != self._held.mark:
                     raise TableFenced from error
                 if attempt == _ATTEMPTS - 1:
                     raise TableFenced(
                         "others add to this table faster than a batch is written"
                     ) from error
-                self._held = seen
-        seen = self._look()
-        if seen.mark != mark:
+                self._held = latest
+        latest = self._latest()
+        if latest.mark != mark:
             raise TableFenced
-        self._held = seen
+        self._held = latest
 
 
-class _Seen(NamedTuple):
+class _Snapshot(NamedTuple):
     """An Iceberg table at one moment."""
 
     snapshot: int | None  # None for one that nobody has written to
-    mark: Mark | None  # None, too, where the snapshots that had it have expired
+    mark: CommitMark | None  # None, too, where the snapshots that had it have expired

@@ -27,7 +27,7 @@ from kworker.spark.rows.columns import (
 from kworker.spark.session.settings import iceberg_table
 from kworker.spark.sql import identifier
 
-_LOG_OF_SPARK = "_spark_metadata"
+_SPARK_LOG = "_spark_metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def sinks(spark: SparkSettings) -> list[Sink]:
     ]
 
 
-def is_there(session: SparkSession, sink: Sink) -> bool:
+def table_exists(session: SparkSession, sink: Sink) -> bool:
     """Whether SQL finds the table."""
     try:
         session.table(sink.name)
@@ -72,7 +72,7 @@ def is_there(session: SparkSession, sink: Sink) -> bool:
     return True
 
 
-def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
+def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
     """Makes the table if it is not there, and adds the columns that are new.
 
     Repartitioned or another ValueError when it is there and differs otherwise; AnalysisException
@@ -86,7 +86,7 @@ def prepare(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool)
         _compare_files(session, sink, columns)
         return
     if wrote:
-        _expect(session, sink)
+        _check_exists(session, sink)
     else:
         session.sql(_create_statement(sink, columns))
     if sink.table.format == "delta" and sink.table.partition_by:
@@ -103,10 +103,10 @@ def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
     """Raises ConfigError for a folder where files cannot be moved to, or not be counted on."""
     path, key = sink.table.path, f"spark.tables[{sink.table.name}]"
     jvm: Any = session._jvm
-    log = jvm.org.apache.hadoop.fs.Path(path, _LOG_OF_SPARK)
+    log = jvm.org.apache.hadoop.fs.Path(path, _SPARK_LOG)
     files = log.getFileSystem(session._jsc.hadoopConfiguration())
     if wrote and not files.exists(log.getParent()):
-        raise _gone(sink)
+        raise _missing_table(sink)
     if files.exists(log):
         raise ConfigError(
             f"{key}.path: {log} says that Spark's own sink wrote this table, of whose files only"
@@ -153,15 +153,15 @@ def _folders(files: DataFrame) -> list[str]:
     return list(leaves.head().relation().partitionSchema().fieldNames())
 
 
-def _expect(session: SparkSession, sink: Sink) -> None:
+def _check_exists(session: SparkSession, sink: Sink) -> None:
     """An empty one in its place would go on where the other ended."""
     try:
         session.table(sink.name)
     except AnalysisException as error:
-        raise _gone(sink, f" ({reason(error)})") from error
+        raise _missing_table(sink, f" ({reason(error)})") from error
 
 
-def _gone(sink: Sink, why: str = "") -> Damaged:
+def _missing_table(sink: Sink, why: str = "") -> Damaged:
     place = sink.table.path or sink.table.table
     problem = f"{sink.checkpoint} goes on with a table that is not at {place}"
     return Damaged(f"{problem}{why}", "earliest")
@@ -176,7 +176,7 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
     )
 
 
-def start(
+def start_query(
     rows: DataFrame, sink: Sink, trigger: str, write: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
     """Starts the query that gives its batches to `write`; AnalysisException for a mode in vain."""

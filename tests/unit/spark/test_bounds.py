@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from kworker import host
 from kworker.clients.samples import record_bytes
 from kworker.config.model import SparkSettings, TableSettings
-from kworker.spark.bounds import RECENT, Bound, Bounds, bound_of, ranges
+from kworker.spark.batch_limits import RECENT, BatchLimit, BatchLimits, limit_of, pending_ranges
 from tests.support.mock_cluster import MockCluster
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ def test_a_batch_takes_so_many_records_or_so_many_bytes(
     record_bytes: float | None, most: int
 ) -> None:
     """At least one: a record larger than the bound must go, too."""
-    assert Bound(500, MIB).of(record_bytes) == most
+    assert BatchLimit(500, MIB).of(record_bytes) == most
 
 
 @pytest.mark.parametrize(
@@ -51,21 +51,21 @@ def test_results_of_another_size_are_noticed(
     tmp_path: Path, most: int, records: int, size: int, becomes: int | None
 ) -> None:
     """And the next bound goes by them, and not by another sample that would say the same."""
-    bounds = Bounds(spark(batch_records=500, batch_bytes="1MiB"), tmp_path, lambda _: None)
-    assert bounds.misjudged(table(), most, records, size) is (becomes is not None)
-    assert bounds.most(table(), {}) == (becomes or 500)
+    limits = BatchLimits(spark(batch_records=500, batch_bytes="1MiB"), tmp_path, lambda _: None)
+    assert limits.resize(table(), most, records, size) is (becomes is not None)
+    assert limits.records_max(table(), {}) == (becomes or 500)
 
 
 def test_a_tables_own_bounds_go_before_those_of_all() -> None:
     common = spark(batch_records=1_000, batch_bytes="1MiB")
-    assert bound_of(common, table()) == Bound(1_000, MIB)
-    assert bound_of(common, table(batch_records=7)) == Bound(7, MIB)
-    assert bound_of(common, table(batch_bytes="2MiB")) == Bound(1_000, 2 * MIB)
+    assert limit_of(common, table()) == BatchLimit(1_000, MIB)
+    assert limit_of(common, table(batch_records=7)) == BatchLimit(7, MIB)
+    assert limit_of(common, table(batch_bytes="2MiB")) == BatchLimit(1_000, 2 * MIB)
 
 
 def test_what_waits_is_measured_or_what_came_last() -> None:
     """A table that has caught up shall not be surprised by the next batch."""
-    assert ranges({0: 10, 1: 5_000}, {0: 9_000, 1: 5_000, 2: 300}) == {
+    assert pending_ranges({0: 10, 1: 5_000}, {0: 9_000, 1: 5_000, 2: 300}) == {
         0: (10, 9_000),
         1: (5_000 - RECENT, 5_000),
         2: (0, 300),
@@ -77,21 +77,21 @@ def test_after_a_death_of_memory_the_next_process_takes_smaller_batches(tmp_path
     os.mkdir(tmp_path / "spark")
     waiting = {0: (0, 100)}
     for most, next_ in [(900, 225), (225, 56), (3, 1), (1, 1)]:
-        bounds = Bounds(spark(batch_records=900), tmp_path, lambda _: None)
-        assert f"(orders {next_})" in bounds.lower({"orders": most})
-        assert bounds.most(table(), waiting) == next_
-        assert not bounds.misjudged(table(), next_, next_, 1), "lowered stays lowered"
-    assert bounds.most(table(name="others"), waiting) == 900
-    bounds.forget()
-    assert bounds.most(table(), waiting) == 900
+        limits = BatchLimits(spark(batch_records=900), tmp_path, lambda _: None)
+        assert f"(orders {next_})" in limits.lower({"orders": most})
+        assert limits.records_max(table(), waiting) == next_
+        assert not limits.resize(table(), next_, next_, 1), "lowered stays lowered"
+    assert limits.records_max(table(name="others"), waiting) == 900
+    limits.forget()
+    assert limits.records_max(table(), waiting) == 900
 
 
 def test_one_range_is_read_once(tmp_path: Path) -> None:
     """Six tables that stand at the same positions begin as fast as one."""
     answers = [None, 100.0]  # Kafka was silent at first: asked again
-    bounds = Bounds(spark(), tmp_path, lambda _: answers.pop(0))
+    limits = BatchLimits(spark(), tmp_path, lambda _: answers.pop(0))
     for name in ("a", "b", "c"):
-        bounds.most(table(name=name), {0: (0, 100)})
+        limits.records_max(table(name=name), {0: (0, 100)})
     assert answers == []
 
 

@@ -18,18 +18,18 @@ from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.checkpoint import (
     CheckpointSurvey,
     damaged_state,
-    read,
+    read_checkpoint,
+    remove_plan,
     survey,
-    unplan,
 )
 from kworker.spark.checkpoints.folders import Folder, LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
 from kworker.spark.checkpoints.note import (
     Note,
-    draw_up,
-    in_force,
-    put_in_place,
+    apply_draft,
+    current_folder,
     read_note,
+    write_draft,
     write_note,
 )
 from kworker.spark.checkpoints.reset import Reset, from_committed
@@ -107,36 +107,36 @@ def admit(query: Query, told: dict[int, int] | None = None, **settings: Any) -> 
 
 def test_a_sound_checkpoint_says_how_far_its_table_is(query: Query) -> None:
     """Better than the group, which hears of each batch a moment later."""
-    found = read(query.folder, RESULTS.name)
+    found = read_checkpoint(query.folder, RESULTS.name)
     assert found is not None
     assert (found.planned, found.finished, found.reached) == (2, 2, {0: 300, 1: 0})
     assert found.complete
     query.batch(3, 400, finished=False)
-    found = read(query.folder, RESULTS.name)
+    found = read_checkpoint(query.folder, RESULTS.name)
     assert found is not None
     assert (found.planned, found.finished, found.complete) == (3, 2, False)
     assert (found.begun, found.reached, found.query) == ({0: 300, 1: 0}, {0: 400, 1: 0}, "5d3f")
     for number in (0, 1, 2):  # Spark plans a batch when the one before it is written
         query.remove(f"commits/{number}")
-    assert read(query.folder, RESULTS.name) == found
+    assert read_checkpoint(query.folder, RESULTS.name) == found
 
 
 def test_a_range_that_is_forgotten_is_planned_anew(query: Query) -> None:
     """One too large for the memory would otherwise come again for ever."""
-    before = read(query.folder, RESULTS.name)
+    before = read_checkpoint(query.folder, RESULTS.name)
     query.batch(3, 400, finished=False)
     for name in ("3.delta", "4.delta", ".4.delta.crc", "4.snapshot", "44.delta"):
         query.folder.write(f"state/0/1/{name}", b"sums")
-    unplan(query.folder, 3)
-    assert read(query.folder, RESULTS.name) == before
+    remove_plan(query.folder, 3)
+    assert read_checkpoint(query.folder, RESULTS.name) == before
     assert sorted(query.folder.names("state/0/1")) == ["3.delta", "44.delta"]
-    unplan(query.folder, 3)  # as after a kill
+    remove_plan(query.folder, 3)  # as after a kill
 
 
 def test_a_query_that_begins_has_no_checkpoint_yet(place: Folder) -> None:
     """Nor has one that was killed before its first batch was planned."""
-    assert read(place, RESULTS.name) is None
-    assert read(Query(place).folder, RESULTS.name) is None
+    assert read_checkpoint(place, RESULTS.name) is None
+    assert read_checkpoint(Query(place).folder, RESULTS.name) is None
 
 
 def cut(name: str, length: int) -> Callable[[Query], None]:
@@ -182,7 +182,7 @@ def test_damage_is_told_with_the_files_name(
     """FAULTS 31. Without its `metadata` a query has a new id, and a table forgets its batches."""
     damage(query)
     with pytest.raises(Damaged) as caught:
-        read(query.folder, RESULTS.name)
+        read_checkpoint(query.folder, RESULTS.name)
     assert str(caught.value).startswith(f"{query.folder}/{told}")
 
 
@@ -192,7 +192,7 @@ def test_a_file_that_was_changed_is_found_by_its_checksum(tmp_path: Path) -> Non
     changed = query.read("offsets/2").replace(b"300", b"900")
     query.folder.write("offsets/2", changed)
     with pytest.raises(Damaged, match="offsets/2 does not match its checksum"):
-        read(query.folder, RESULTS.name)
+        read_checkpoint(query.folder, RESULTS.name)
 
 
 def test_a_damaged_state_is_found_by_its_checksums(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_damaged_state_is_found_by_its_checksums(tmp_path: Path) -> None:
 def test_an_older_file_that_spark_does_not_read_is_no_damage(query: Query) -> None:
     """Spark removes them itself after a while."""
     query.remove("offsets/0", "commits/1")
-    assert read(query.folder, RESULTS.name) is not None
+    assert read_checkpoint(query.folder, RESULTS.name) is not None
 
 
 def test_a_checkpoint_that_is_gone_or_old_is_noticed_by_its_group(query: Query) -> None:
@@ -250,12 +250,12 @@ def test_a_batch_that_was_being_merged_is_not_finished_by_appending(query: Query
 def test_a_reset_keeps_the_old_checkpoint_and_says_where_to_begin(query: Query) -> None:
     """Deleted, nobody could look at it again."""
     note = Note(*RESULTS, merged=False, start={0: 120, 1: 0})
-    draw_up(query.folder, note)
+    write_draft(query.folder, note)
     assert admit(query, {0: 120}).wrote
-    aside = put_in_place(query.folder, NOW_MS)
+    aside = apply_draft(query.folder, NOW_MS)
     assert aside is not None
     assert str(aside) == f"{query.folder}.20231114T221320.123Z"
-    assert read(aside, RESULTS.name) is not None
+    assert read_checkpoint(aside, RESULTS.name) is not None
     assert (read_note(query.folder), query.folder.walk("")) == (note, ["kworker.json"])
     assert admit(query, {0: 300}).start == {0: 120, 1: 0}
     # Once there is a batch, Spark goes by that.
@@ -267,12 +267,12 @@ def test_a_reset_keeps_the_old_checkpoint_and_says_where_to_begin(query: Query) 
 
 def test_a_reset_that_was_cut_off_is_finished_by_a_person(query: Query) -> None:
     """Without a checkpoint, and with a group that says nothing, a query would begin anew."""
-    draw_up(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
+    write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
     query.folder.rename("orders.20231114T221320.123Z")
     with pytest.raises(Damaged, match="orders is gone: a reset of it was cut off"):
         admit(query)
-    draw_up(query.folder, Note(*RESULTS, merged=False, start={0: 130, 1: 0}))
-    assert put_in_place(query.folder, NOW_MS) is None
+    write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 130, 1: 0}))
+    assert apply_draft(query.folder, NOW_MS) is None
     assert admit(query).start == {0: 130, 1: 0}
 
 
@@ -309,8 +309,8 @@ def cut_off(changes: int, order: Order) -> Cut:
     store.changes = changes
     over = False
     with suppress(Killed):
-        draw_up(query.folder, Note(*RESULTS, merged=False, start=START))
-        put_in_place(query.folder, NOW_MS)
+        write_draft(query.folder, Note(*RESULTS, merged=False, start=START))
+        apply_draft(query.folder, NOW_MS)
         over = True
     store.changes = inf
     return Cut(query, old, over)
@@ -339,8 +339,8 @@ def test_a_reset_after_one_that_was_cut_off_keeps_every_old_file(order: Order) -
     for changes in count():
         cut = cut_off(changes, order)
         folder = cut.query.folder
-        draw_up(folder, Note(*RESULTS, merged=False, start=START))
-        put_in_place(folder, NOW_MS + 1)
+        write_draft(folder, Note(*RESULTS, merged=False, start=START))
+        apply_draft(folder, NOW_MS + 1)
         assert cut.admitted() == "new"
         assert folder.walk("") == ["kworker.json"]
         asides = [folder.beside(f"orders.20231114T221320.{ms}Z") for ms in (123, 124)]
@@ -354,7 +354,7 @@ def test_what_a_cut_off_reset_left_behind_tells_no_position(order: Order) -> Non
     """A reset `--from committed` then goes by the group, which was told before a file moved."""
     for changes in count():
         cut = cut_off(changes, order)
-        found = in_force(cut.query.folder)
+        found = current_folder(cut.query.folder)
         state = cut.admitted()
         assert (found.name == ".orders.new") is (state == "none")
         if state != "old":

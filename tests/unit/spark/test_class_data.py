@@ -213,7 +213,7 @@ def test_a_jvm_that_does_not_start_with_classes_starts_without(
 ) -> None:
     learn(make())
     started: Any = Started(make(), monkeypatch, lives=False)
-    assert SessionOpener._started(started, [], learn=True) == "session"
+    assert SessionOpener._open(started, [], learn=True) == "session"
     assert [bool(options) for options in started.asked] == [True, False]
     assert make().option(learn=True) == ""  # nor is it tried at each start
 
@@ -223,6 +223,6 @@ def test_a_session_that_fails_has_its_jvm_write_nothing(
 ) -> None:
     started: Any = Started(make(), monkeypatch, lives=True)
     with pytest.raises(OSError, match="gateway"):
-        SessionOpener._started(started, [], learn=True)
+        SessionOpener._open(started, [], learn=True)
     started.ended.assert_called_once()
     assert draft_of(make())

@@ -8,15 +8,21 @@ from hypothesis import strategies as st
 
 from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.folders import LocalFolder
-from kworker.spark.checkpoints.set_aside import Failing, among, keep, kept, left_out
-from kworker.spark.tables.examiner import ASIDE_MOST, BatchPart, search
+from kworker.spark.checkpoints.set_aside import (
+    FailingResult,
+    is_among,
+    read_set_aside,
+    skipped_offsets,
+    write_set_aside,
+)
+from kworker.spark.tables.examiner import SET_ASIDE_MAX, Part, search
 
 BATCHES = st.dictionaries(
     st.integers(0, 5), st.tuples(st.integers(0, 10**9), st.integers(0, 300)), max_size=4
 ).map(lambda found: {part: (begin, begin + size) for part, (begin, size) in found.items()})
 
 
-def places(part: BatchPart) -> set[tuple[int, int]]:
+def places(part: Part) -> set[tuple[int, int]]:
     return {(number, at) for number, (begin, end) in part.items() for at in range(begin, end)}
 
 
@@ -28,7 +34,7 @@ class Batch:
         self.asked = 0
         self.records = 0
 
-    def fails(self, part: BatchPart) -> Exception | None:
+    def fails(self, part: Part) -> Exception | None:
         self.asked += 1
         self.records += len(places(part))
         bad = sorted(self._bad & places(part))
@@ -36,9 +42,7 @@ class Batch:
 
 
 @given(st.data(), BATCHES)
-def test_those_that_fail_alone_are_found_and_no_others(
-    data: st.DataObject, batch: BatchPart
-) -> None:
+def test_those_that_fail_alone_are_found_and_no_others(data: st.DataObject, batch: Part) -> None:
     """A result that was left out wrongly is lost to the table."""
     there = sorted(places(batch))
     bad = set(data.draw(st.lists(st.sampled_from(there), max_size=5))) if there else set()
@@ -58,7 +62,7 @@ def test_a_single_one_is_found_by_few_questions() -> None:
 def test_what_takes_several_results_to_fail_names_none() -> None:
     """A group that is too large, for instance: each of it would be good elsewhere."""
 
-    def fails(part: BatchPart) -> Exception | None:
+    def fails(part: Part) -> Exception | None:
         return ValueError("too many") if len(places(part)) > 10 else None
 
     assert search({0: (0, 100)}, fails) == {}
@@ -67,54 +71,54 @@ def test_what_takes_several_results_to_fail_names_none() -> None:
 def test_the_search_ends_when_too_many_fail() -> None:
     """Then it is the transform that is wrong."""
     batch = Batch(places({0: (0, 5_000)}))
-    assert len(search({0: (0, 5_000)}, batch.fails)) == ASIDE_MOST + 1
-    assert batch.asked < 4 * ASIDE_MOST
+    assert len(search({0: (0, 5_000)}, batch.fails)) == SET_ASIDE_MAX + 1
+    assert batch.asked < 4 * SET_ASIDE_MAX
 
 
 def test_a_failure_that_is_no_result_s_ends_the_search() -> None:
     """A job that is stopped meanwhile fails everywhere: nothing may be set aside for that."""
 
-    def cancelled(part: BatchPart) -> Exception | None:
+    def cancelled(part: Part) -> Exception | None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
         search({0: (0, 100)}, cancelled)
 
 
-def failing(partition: int, offset: int, value: str | None = "{}") -> Failing:
-    return Failing(partition, offset, f"orders/0/{offset}/1", None, value, "ValueError: no")
+def failing(partition: int, offset: int, value: str | None = "{}") -> FailingResult:
+    return FailingResult(partition, offset, f"orders/0/{offset}/1", None, value, "ValueError: no")
 
 
 def test_what_was_set_aside_is_there_after_a_restart(tmp_path: Path) -> None:
     """And only of what may come again it is read: there may be a file for each batch."""
     folder = LocalFolder(tmp_path / "checkpoint")
-    assert kept(folder, 0) == (0, [])
+    assert read_set_aside(folder, 0) == (0, [])
     one, two, three = failing(0, 7, "ä\n\u2028"), failing(1, 9, None), failing(0, 3)
-    keep(folder, 4, [one])
-    keep(folder, 4, [two, two])
-    keep(folder, 3, [three])
-    assert kept(folder, 0) == (4, [three, one, two, two])
-    assert kept(folder, 4) == (4, [one, two, two])
-    assert kept(folder, 5) == (4, [])
+    write_set_aside(folder, 4, [one])
+    write_set_aside(folder, 4, [two, two])
+    write_set_aside(folder, 3, [three])
+    assert read_set_aside(folder, 0) == (4, [three, one, two, two])
+    assert read_set_aside(folder, 4) == (4, [one, two, two])
+    assert read_set_aside(folder, 5) == (4, [])
 
 
 def test_a_file_that_is_not_whole_is_named(tmp_path: Path) -> None:
     """Without it results would fail again, which is to be said."""
     folder = LocalFolder(tmp_path)
-    file = keep(folder, 0, [failing(0, 7)])
+    file = write_set_aside(folder, 0, [failing(0, 7)])
     Path(file).write_text('{"partition": 0')
     with pytest.raises(Damaged, match=r"aside/000000000-0-7-1\.jsonl.*remove it"):
-        kept(folder, 0)
+        read_set_aside(folder, 0)
 
 
 def test_a_query_leaves_out_what_lies_before_it_only() -> None:
     """The list grows, and a query's plan should not."""
     found = [failing(0, 3), failing(0, 7), failing(1, 9)]
-    assert left_out(found, {0: 5}) == {0: [7], 1: [9]}
-    assert left_out(found, {0: 8, 1: 10}) == {}
+    assert skipped_offsets(found, {0: 5}) == {0: [7], 1: [9]}
+    assert skipped_offsets(found, {0: 8, 1: 10}) == {}
 
 
 def test_places_are_named_in_sql() -> None:
-    told = among({1: [9], 0: [3, 7]})
+    told = is_among({1: [9], 0: [3, 7]})
     assert told == "(partition = 0 AND offset IN (3, 7)) OR (partition = 1 AND offset IN (9))"
-    assert among({}) == "false"
+    assert is_among({}) == "false"

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.spark.checkpoints.commit_marks import BatchStep, Mark, epoch_of, step
+from kworker.spark.checkpoints.commit_marks import BatchStep, CommitMark, epoch_of, step
 
 PARTS = st.dictionaries(st.integers(0, 50), st.integers(0, 1 << 48), max_size=5)
 
 
 @given(PARTS)
 def test_a_mark_is_read_as_it_was_written(positions: dict[int, int]) -> None:
-    mark = Mark("orders/t", 3, "5d3f", 7, "id-1", positions, 17)
-    assert Mark.parse(mark.text(), "orders/t") == mark
-    assert Mark.parse(mark.text(), "others/t") is None
+    mark = CommitMark("orders/t", 3, "5d3f", 7, "id-1", positions, 17)
+    assert CommitMark.parse(mark.text(), "orders/t") == mark
+    assert CommitMark.parse(mark.text(), "others/t") is None
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_a_mark_is_read_as_it_was_written(positions: dict[int, int]) -> None:
 )
 def test_what_others_say_of_their_commits_is_no_mark(text: str | None) -> None:
     """A compaction, a person's UPDATE, another tool."""
-    assert Mark.parse(text, "orders/t") is None
+    assert CommitMark.parse(text, "orders/t") is None
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def test_what_others_say_of_their_commits_is_no_mark(text: str | None) -> None:
 def test_a_batch_is_written_where_the_table_ends_and_nowhere_else(
     held: tuple[str, int, dict[int, int]] | None, begin: dict[int, int] | None, expected: BatchStep
 ) -> None:
-    mark = held and Mark("orders/t", 1, held[0], held[1], "id-1", held[2], 0)
+    mark = held and CommitMark("orders/t", 1, held[0], held[1], "id-1", held[2], 0)
     assert step(mark, "q", 7, begin) is expected
 
 
 def test_versions_only_grow() -> None:
     """What an earlier job writes after a claim is left out by the table."""
     marks = [
-        Mark("w", 1, "a", 0, "", {}, 0),
-        Mark("w", 1, "a", 1_000_000, "", {}, 0),
-        Mark.claim("w", 2, "", 0),
-        Mark("w", 2, "b", 0, "", {}, 0),
+        CommitMark("w", 1, "a", 0, "", {}, 0),
+        CommitMark("w", 1, "a", 1_000_000, "", {}, 0),
+        CommitMark.claim("w", 2, "", 0),
+        CommitMark("w", 2, "b", 0, "", {}, 0),
     ]
     versions = [mark.version for mark in marks]
     assert sorted(set(versions)) == versions

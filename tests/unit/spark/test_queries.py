@@ -47,7 +47,7 @@ def test_rows_are_added_up_and_each_batch_counts_once() -> None:
     progress = TableProgress("t")
     first, second = told_batch(0, 0, 10, rows=8, foreign=2), told_batch(1, 10, 15, rows=5)
     for told in (first, first, second, first):
-        progress.took(told)
+        progress.add_batch(told)
     assert (progress.batch, progress.rows, progress.foreign) == (1, 13, 2)
     assert progress.behind({0: 20, 1: 5}) == 10
 
@@ -55,15 +55,15 @@ def test_rows_are_added_up_and_each_batch_counts_once() -> None:
 def test_an_idle_query_has_not_had_its_next_batch() -> None:
     """While idle it names the batch to come: taken for done, its rows would never be counted."""
     progress = TableProgress("t")
-    assert not progress.took(told_batch(3, 10, 10))
-    assert progress.took(told_batch(3, 10, 11, rows=1))
+    assert not progress.add_batch(told_batch(3, 10, 10))
+    assert progress.add_batch(told_batch(3, 10, 11, rows=1))
 
 
 def test_a_batch_of_markers_alone_moves_the_position() -> None:
     """Else a table that is complete would look behind for ever."""
     progress = TableProgress("t")
     told = {**told_batch(0, 0, 6), "numInputRows": 0, "observedMetrics": {}}
-    assert progress.took(told)
+    assert progress.add_batch(told)
     assert progress.behind({0: 6}) == 0
 
 
@@ -187,10 +187,10 @@ def test_a_damaged_checkpoint_is_looked_at_again_and_never_waited_for() -> None:
 
     table_query = query(launch)
     table_query.turn(0.0, may_start=True)
-    assert (table_query.progress.state, table_query.hopeless) == (JobState.FAILED, True)
+    assert (table_query.progress.state, table_query.has_failed) == (JobState.FAILED, True)
     assert table_query.progress.reason == "offsets/1 is empty: reset it"
     table_query.turn(2.0, may_start=True)
-    assert (table_query.progress.state, table_query.hopeless) == (JobState.RUNNING, False)
+    assert (table_query.progress.state, table_query.has_failed) == (JobState.RUNNING, False)
 
 
 def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
@@ -206,7 +206,7 @@ def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
     refused = query(launch)
     for second in range(100):
         refused.turn(float(second), may_start=True)
-    assert (refused.mistaken, refused.hopeless, len(attempts)) == (True, True, 2)
+    assert (refused.misconfigured, refused.has_failed, len(attempts)) == (True, True, 2)
     assert (refused.progress.state, refused.progress.reason) == (JobState.FAILED, "no")
     table_query = query(launch)
     table_query.turn(0.0, may_start=True)
@@ -215,7 +215,7 @@ def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
     table_query.turn(1.0, may_start=True)
     table_query.turn(9.0, may_start=True)
     assert (table_query.progress.state, table_query.progress.reason) == (JobState.RESTARTING, "no")
-    assert not table_query.mistaken
+    assert not table_query.misconfigured
 
 
 def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructType
 from kworker.config.model import Config, KafkaSettings, SourceSettings, SparkSettings, TableSettings
 from kworker.errors import ConfigError
 from kworker.spark import launch
-from kworker.spark.bounds import Bounds
+from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.launch import Launcher
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import explained, reason, shortened
@@ -28,7 +28,7 @@ from kworker.spark.rows.columns import (
     wanted,
 )
 from kworker.spark.rows.kafka_options import client_properties, source_options, starting_offsets
-from kworker.spark.session.archives import missing_from
+from kworker.spark.session.archives import not_shipped
 from kworker.spark.session.settings import properties, properties_text
 from kworker.spark.sql import identifier, literal
 from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, trigger_of
@@ -178,16 +178,16 @@ def test_a_changed_table_is_refused_with_the_setting_and_what_to_type(
     def refuse(*_arguments: object, **_more: object) -> None:
         raise raised
 
-    monkeypatch.setattr(launch, "prepare", refuse)
+    monkeypatch.setattr(launch, "prepare_table", refuse)
     nothing = SimpleNamespace(
-        take=lambda _query: None, taken=False, making=lambda _columns: nullcontext()
+        take=lambda _query: None, taken=False, creating=lambda _columns: nullcontext()
     )
     monkeypatch.setattr(launch, "fence_of", lambda *_: nothing)
     watch: Any = SimpleNamespace(topic_id="id", ends={}, begins=dict)
     monkeypatch.setattr(Launcher, "_rows", lambda *_: SimpleNamespace(schema=None))
     spark = config().spark
     assert spark
-    bounds = Bounds(spark, tmp_path, lambda _: None)
+    bounds = BatchLimits(spark, tmp_path, lambda _: None)
     launcher = Launcher(cast(Any, None), config(), watch, AVAILABLE_NOW, bounds)
     sink = Sink(table(**settings), 0, str(tmp_path / "c" / "t"))
     with pytest.raises(ConfigError) as refused:
@@ -302,7 +302,7 @@ def test_archives_that_pyspark_brings_are_left_out(tmp_path: Path) -> None:
     """Two versions of one library on a class path break at a distance."""
     (tmp_path / "scala-library-2.13.16.jar").touch()
     found = [Path("/x/scala-library-2.13.13.jar"), Path("/x/delta-spark_2.13-4.0.0.jar")]
-    assert missing_from(tmp_path, found) == found[1:]
+    assert not_shipped(tmp_path, found) == found[1:]
 
 
 _CALLED = "An error occurred while calling o91.start."

@@ -18,7 +18,7 @@ _FULL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BatchLimit:
     """What one batch may take; both are upper bounds."""
 
     records: int
@@ -31,12 +31,14 @@ class Bound:
         return max(1, min(self.records, int(self.bytes / record_bytes)))
 
 
-def bound_of(spark: SparkSettings, table: TableSettings) -> Bound:
+def limit_of(spark: SparkSettings, table: TableSettings) -> BatchLimit:
     """A table's own, or that of all."""
-    return Bound(table.batch_records or spark.batch_records, table.batch_bytes or spark.batch_bytes)
+    return BatchLimit(
+        table.batch_records or spark.batch_records, table.batch_bytes or spark.batch_bytes
+    )
 
 
-def ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, Range]:
+def pending_ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, Range]:
     """What a query reads next of each partition; where nothing waits, what came last."""
     return {
         partition: (max(0, min(positions.get(partition, 0), end - RECENT)), end)
@@ -44,7 +46,7 @@ def ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, R
     }
 
 
-class Bounds:
+class BatchLimits:
     """How many results a batch of each table may take. Owned by the job's main thread.
 
     By a sample of what waits, or by what the last batches had; never more than what was lowered
@@ -55,14 +57,14 @@ class Bounds:
         self._spark = spark
         self._sample = sample
         self._samples: dict[frozenset[tuple[int, Range]], float] = {}
-        self._lowered = Lowered(state_dir)
+        self._lowered = LoweredLimits(state_dir)
         self._seen: dict[str, int] = {}  # by table, what its last batches made of it
 
-    def most(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
+    def records_max(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
         """Of those that wait in these ranges; may read a few of them, which takes a second."""
         most = self._seen.get(table.name)
         if most is None:
-            most = bound_of(self._spark, table).of(self._size(frozenset(waiting.items())))
+            most = limit_of(self._spark, table).of(self._size(frozenset(waiting.items())))
         return self._capped(table, most)
 
     def _size(self, waiting: frozenset[tuple[int, Range]]) -> float | None:
@@ -71,12 +73,12 @@ class Bounds:
             self._samples[waiting] = found
         return self._samples.get(waiting)
 
-    def misjudged(self, table: TableSettings, most: int, records: int, size: int) -> bool:
+    def resize(self, table: TableSettings, most: int, records: int, size: int) -> bool:
         """Whether a batch shows that another bound is better by far: then that is the next.
 
         It had so many records, of at most `most`, and so many bytes.
         """
-        bound = bound_of(self._spark, table)
+        bound = limit_of(self._spark, table)
         if not records or (records < _FULL * most and size <= 2 * bound.bytes):
             return False
         wanted = self._capped(table, min(bound.of(size / records), _GROWTH_MOST * most))
@@ -89,7 +91,7 @@ class Bounds:
         """These took so many when the memory ran out; what is done about it, for people."""
         lower = {name: max(1, most // _PART) for name, most in batches.items()}
         try:
-            self._lowered.note(lower)
+            self._lowered.save(lower)
         except OSError as error:
             return f"the sizes of batches cannot be noted ({error.strerror})"
         told = ", ".join(f"{name} {most:,}" for name, most in lower.items())
@@ -103,7 +105,7 @@ class Bounds:
         return min(most, self._lowered.of(table.name) or most)
 
 
-class Lowered:
+class LoweredLimits:
     """Tables whose batches were too large for the JVM's memory, noted for the next process.
 
     `<state_dir>/spark/lowered.json`. Owned by the job's main thread.
@@ -116,7 +118,7 @@ class Lowered:
         """How many records a batch may take; None for one that was never too large."""
         return self._read().get(table)
 
-    def note(self, batches: Mapping[str, int]) -> None:
+    def save(self, batches: Mapping[str, int]) -> None:
         """So many may be taken from now on. OSError when the disk is full."""
         draft = self._path.with_name("lowered.part")
         draft.write_text(json.dumps({**self._read(), **batches}))

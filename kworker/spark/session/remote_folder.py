@@ -16,7 +16,7 @@ from kworker.spark.session.session import close_session, open_session
 
 
 @contextmanager
-def opened(config: Config, place: str) -> Iterator[HadoopFolder]:
+def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
     """A folder, in a Spark of its own that starts and ends here: some seconds each time.
 
     Raises KworkerError, also for what Java raises meanwhile.
