@@ -1,4 +1,4 @@
-"""How much one batch of a table takes: so many results, or fewer where they are large."""
+"""The size of a table's batches: a number of results, or fewer where they are large."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ from kworker.config.model import SparkSettings, TableSettings
 
 Range = tuple[int, int]
 Sample = Callable[[frozenset[tuple[int, Range]]], float | None]
-"""Bytes of a record where they are largest in these ranges, by partition, of the results topic."""
+"""Bytes per record in the partition where they are largest, sampled in ranges of the topic."""
 
-RECENT = 1_000  # records at a partition's end, where nothing waits
+RECENT = 1_000  # records at a partition's end, sampled where none wait
 _PART = 4
 _GROWTH_MOST = 4
 _FULL = 0.9
@@ -19,27 +19,27 @@ _FULL = 0.9
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """What one batch may take; both are upper bounds."""
+    """The most that one batch takes, in records and in bytes of their values."""
 
     records: int
     bytes: int
 
     def of(self, record_bytes: float | None) -> int:
-        """So many records; at least one."""
+        """The number of records of this size that a batch takes; at least one."""
         if not record_bytes:
             return self.records
         return max(1, min(self.records, int(self.bytes / record_bytes)))
 
 
 def limit_of(spark: SparkSettings, table: TableSettings) -> BatchLimit:
-    """A table's own, or that of all."""
+    """The table's own limit, or that of all tables."""
     return BatchLimit(
         table.batch_records or spark.batch_records, table.batch_bytes or spark.batch_bytes
     )
 
 
 def pending_ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, Range]:
-    """What a query reads next of each partition; where nothing waits, what came last."""
+    """The offsets that a query reads next, by partition; where none wait, the last ones."""
     return {
         partition: (max(0, min(positions.get(partition, 0), end - RECENT)), end)
         for partition, end in ends.items()
@@ -47,10 +47,10 @@ def pending_ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dic
 
 
 class BatchLimits:
-    """How many results a batch of each table may take. Owned by the job's main thread.
+    """The number of results that a batch of each table takes. Owned by the job's main thread.
 
-    By a sample of what waits, or by what the last batches had; never more than what was lowered
-    after the memory had run out.
+    It follows a sample of the waiting results, or the last batches, and never exceeds a limit
+    that was lowered after the memory had run out.
     """
 
     def __init__(self, spark: SparkSettings, state_dir: Path, sample: Sample) -> None:
@@ -58,55 +58,58 @@ class BatchLimits:
         self._sample = sample
         self._samples: dict[frozenset[tuple[int, Range]], float] = {}
         self._lowered = LoweredLimits(state_dir)
-        self._seen: dict[str, int] = {}  # by table, what its last batches made of it
+        self._resized: dict[str, int] = {}  # records of a batch, by table, after its last ones
 
     def records_max(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
-        """Of those that wait in these ranges; may read a few of them, which takes a second."""
-        most = self._seen.get(table.name)
+        """The most records for a batch; may sample the waiting ranges, which takes a second."""
+        most = self._resized.get(table.name)
         if most is None:
             most = limit_of(self._spark, table).of(self._size(frozenset(waiting.items())))
-        return self._capped(table, most)
+        return self._at_most_lowered(table, most)
 
     def _size(self, waiting: frozenset[tuple[int, Range]]) -> float | None:
-        # What is in a log stays the same, and tables mostly stand at the same positions.
+        # A log's records do not change, and most tables are at the same positions.
         if waiting not in self._samples and (found := self._sample(waiting)) is not None:
             self._samples[waiting] = found
         return self._samples.get(waiting)
 
     def resize(self, table: TableSettings, most: int, records: int, size: int) -> bool:
-        """Whether a batch shows that another bound is better by far: then that is the next.
+        """Sets another number of records for the next batches, if the last one shows it is better.
 
-        It had so many records, of at most `most`, and so many bytes.
+        True if it does. The last batch had `records` of at most `most`, with `size` bytes.
         """
         bound = limit_of(self._spark, table)
         if not records or (records < _FULL * most and size <= 2 * bound.bytes):
             return False
-        wanted = self._capped(table, min(bound.of(size / records), _GROWTH_MOST * most))
+        wanted = self._at_most_lowered(table, min(bound.of(size / records), _GROWTH_MOST * most))
         if most < 2 * wanted and wanted < 2 * most:
             return False
-        self._seen[table.name] = wanted
+        self._resized[table.name] = wanted
         return True
 
     def lower(self, batches: Mapping[str, int]) -> str:
-        """These took so many when the memory ran out; what is done about it, for people."""
+        """Lowers the limits of these tables after memory ran out; returns a line for people.
+
+        `batches` has the records that a batch of each took.
+        """
         lower = {name: max(1, most // _PART) for name, most in batches.items()}
         try:
             self._lowered.save(lower)
         except OSError as error:
-            return f"the sizes of batches cannot be noted ({error.strerror})"
+            return f"the lower batch sizes cannot be saved ({error.strerror})"
         told = ", ".join(f"{name} {most:,}" for name, most in lower.items())
         return f"batches take fewer results from now on ({told})"
 
     def forget(self) -> None:
-        """It went well for long."""
+        """Removes the lowered limits, after a long time without running out of memory."""
         self._lowered.forget()
 
-    def _capped(self, table: TableSettings, most: int) -> int:
+    def _at_most_lowered(self, table: TableSettings, most: int) -> int:
         return min(most, self._lowered.of(table.name) or most)
 
 
 class LoweredLimits:
-    """Tables whose batches were too large for the JVM's memory, noted for the next process.
+    """Limits of tables whose batches were too large for the JVM's memory, for the next process.
 
     `<state_dir>/spark/lowered.json`. Owned by the job's main thread.
     """
@@ -115,17 +118,17 @@ class LoweredLimits:
         self._path = state_dir / "spark" / "lowered.json"
 
     def of(self, table: str) -> int | None:
-        """How many records a batch may take; None for one that was never too large."""
+        """The lowered limit of a table, in records; None for one that has none."""
         return self._read().get(table)
 
     def save(self, batches: Mapping[str, int]) -> None:
-        """So many may be taken from now on. OSError when the disk is full."""
+        """Saves lowered limits, in records by table. OSError when the disk is full."""
         draft = self._path.with_name("lowered.part")
         draft.write_text(json.dumps({**self._read(), **batches}))
         draft.replace(self._path)
 
     def forget(self) -> None:
-        """All of it."""
+        """Removes the limits of all tables."""
         self._path.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, int]:

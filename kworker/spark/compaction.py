@@ -1,4 +1,4 @@
-"""Many small files become few: what each format offers for it, and when that is safe."""
+"""Compaction: rewrites a table's many small files as few large ones, as its format offers."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from kworker.spark.tables.sinks import Sink, sinks
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of a table's files. The old ones stay, for readers and for time travel."""
+    """The result for one table. The old files stay, for readers and for time travel."""
 
     table: str
     removed: int
@@ -26,9 +26,9 @@ class Compacted:
 
 
 def refusal(table: TableSettings) -> str:
-    """Why a table is never compacted; "" for one that is."""
+    """The reason why a table is never compacted; "" for one that is."""
     if table.format == "parquet":
-        return "Parquet has no transaction to exchange files in; Delta and Iceberg have"
+        return "Parquet has no transaction to replace files in; Delta and Iceberg have"
     if table.mode == "complete":
         return "each batch writes it anew, so there is nothing to compact"
     return ""
@@ -40,9 +40,9 @@ def compact(
     progress: Callable[[str], None],
     lease: Lease | None = None,
 ) -> Iterator[Compacted]:
-    """The named tables, one after the other, in a session of its own, which holds the lease.
+    """Compacts the named tables, one after the other, in a session that holds the lease.
 
-    Blocks while files are written. Raises KworkerError; what was done until then stays done.
+    Blocks while files are written. Raises KworkerError; tables compacted before stay so.
     """
     spark = config.spark
     assert spark is not None

@@ -1,4 +1,4 @@
-"""The job: one lease, one session, one query a table, and a progress file that tells of them."""
+"""The Spark job: one lease, one session, one query for each table, and the progress file."""
 
 import math
 import time
@@ -45,17 +45,17 @@ from kworker.spark.tables.sinks import trigger_of
 _log = structlog.get_logger()
 
 TURN_S = 0.5
-NO_EXECUTORS_S = 15.0  # a cluster takes its time to start them
-CALM_S = 600.0  # so long the memory lasts: the next start may try larger batches
-GRACE_S = 5.0  # for the batches in hand, when the job shall end
+NO_EXECUTORS_S = 15.0  # a cluster takes its time to start executors
+CALM_S = 600.0  # after this long without running out of memory, larger batches are tried again
+GRACE_S = 5.0  # for the batches being written when the job ends
 SETTLE_S = 2.0
 
 
 class Job:
-    """Runs until it is told to stop; with `once`, until the tables hold what is there now.
+    """Writes the tables until a stop is requested; with `once`, until they hold all results.
 
-    Owned by the main thread. Raises ConfigError for what only a change of the file can mend,
-    other errors for what a new process may mend.
+    Owned by the main thread. Raises ConfigError for what only a change of the file can repair,
+    other errors for what a new process may repair.
     """
 
     def __init__(self, config: Config, stop: StopRequest, *, once: bool) -> None:
@@ -78,12 +78,12 @@ class Job:
         self._opener = SessionOpener(config, self._lease)
         self._session: SparkSession | None = None
         self._calm_at = math.inf
-        self._had_executors_at = 0.0  # a batch last had executors, or there was none
+        self._had_executors_at = 0.0  # or no batch waited for them
         self._positions_known = False
-        self._topic_id = ""  # of the topic as it was seen last
+        self._topic_id = ""  # of the results topic at the last turn
 
     def run(self) -> None:
-        """Everything; blocks until the end. The lease lasts as long as process and JVM."""
+        """Runs the whole job; blocks. The lease lasts as long as the process and its JVM."""
         try:
             if not self._standby.await_lease():
                 return
@@ -109,7 +109,7 @@ class Job:
         return Leadership(consumer, admin, self._config.delivery.results)
 
     def _lower_limits(self) -> str:
-        """Of what was being written in large batches: nobody tells which was too large."""
+        """Lowers the limits of the tables with large batches: any may have been too large."""
         waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
         behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
         large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]
@@ -120,7 +120,7 @@ class Job:
 
     @contextmanager
     def _polling_kafka(self) -> Iterator[None]:
-        """Takes the turns of a candidate and of the topic while the main thread is busy."""
+        """Polls the group and the topic in a thread while the main thread is busy."""
         done = Event()
 
         def turn() -> None:
@@ -164,7 +164,7 @@ class Job:
         return Planner(session, self._config, self._client, launcher, self._limits, missing)
 
     def _may_learn(self) -> bool:
-        """A job that has written, and ends by itself, may take longer for the next to take less."""
+        """True if the job wrote rows and ends by itself: its end may then take longer."""
         return not self._stop.made and any(query.progress.rows for query in self._queries)
 
     @property
@@ -172,7 +172,7 @@ class Job:
         return all(map(self._is_done, self._queries))
 
     def _is_done(self, query: TableQuery) -> bool:
-        """Whether there is nothing more to wait for; a job that goes on never gives one up."""
+        """True if no more is expected of a query; only a job that ends by itself gives one up."""
         return query.finished or (self._once and query.has_failed)
 
     def _raise_if_all_misconfigured(self) -> None:
@@ -180,14 +180,14 @@ class Job:
             raise ConfigError([query.progress.reason for query in self._queries])
 
     def _raise_failures(self) -> None:
-        """Of a job that ended by itself: the other tables are complete."""
+        """Raises the failures of a job that ended by itself; its other tables are complete."""
         if self._once and not self._stop.made:
             failed = [query.progress for query in self._queries if query.has_failed]
             if failed:
                 raise KworkerError("\n".join(f"table {t.name}: {t.reason}" for t in failed))
 
     def turn(self, now: float) -> None:
-        """Looks after everything once; blocks for seconds only while a query starts."""
+        """One turn of the loop; blocks for seconds only while a query starts."""
         check_jvm()
         if now >= self._calm_at:
             self._limits.forget()
@@ -207,7 +207,7 @@ class Job:
         self._report(job_state([query.progress for query in self._queries]), problem)
 
     def _stand_by(self, leadership: Leadership) -> None:
-        """Another job may write by now: queries are examined anew when this one leads again."""
+        """Stops the queries: another job may write now. They start again when this one leads."""
         self._positions_known = False
         for query in self._queries:
             query.restart()
@@ -216,7 +216,7 @@ class Job:
         self._report(state, why_standby(leadership))
 
     def _executors_problem(self, now: float) -> str:
-        """A line where batches wait, and the cluster has given nobody to write them."""
+        """A line when batches wait and the cluster has given no executors; else ""."""
         if is_local(self._spark.master) or self._session is None:
             return ""
         waits = any(query.busy for query in self._queries)
@@ -226,11 +226,14 @@ class Job:
             return ""
         return (
             f"{self._spark.master} gives this job no executors, and batches wait: start workers"
-            " there, or ask for less, by spark.executor.memory or spark.cores.max in [spark.conf]"
+            " there, or lower spark.executor.memory or spark.cores.max in [spark.conf]"
         )
 
     def _check_topic(self) -> None:
-        """Of the same name: running queries would go on at their offsets, in other records."""
+        """Restarts the queries when the topic was deleted and created again under its name.
+
+        They would go on at their offsets, in other records.
+        """
         if self._watch.topic_id != self._topic_id:
             self._topic_id = self._watch.topic_id
             self._positions_known = False
@@ -238,13 +241,13 @@ class Job:
                 query.restart()
 
     def _read_positions(self) -> None:
-        """How far the tables were before, for people and for the guards of their checkpoints."""
+        """Reads the groups' positions, for `status` and for the guards of the checkpoints."""
         properties, topic = admin_properties(self._config), self._config.delivery.results
         for query in self._queries:
             group = group_of(self._config, query.progress.name)
             found = committed(properties, group, topic, self._watch.ends)
             if found is None:
-                return  # nobody answers: asked again at the next turn
+                return  # no answer: the next turn tries again
             query.progress.positions = found
         self._positions_known = True
 
@@ -254,7 +257,7 @@ class Job:
         self._file.write(state, why, tables_now)
 
     def _stop_queries(self) -> None:
-        """Lets the batches in hand finish, within the time of grace; the rest comes again."""
+        """Lets running batches finish within GRACE_S; the others are written at the next start."""
         deadline = time.monotonic() + GRACE_S
         running = list(self._queries)
         while running:
@@ -263,7 +266,7 @@ class Job:
                 query.stop()
                 running.remove(query)
             time.sleep(0.1 if running else 0)
-        # What one that stands by knows is old.
+        # The positions of a job in standby are old.
         if self._leadership is not None and self._leadership.leads:
             for query in self._queries:
                 query.settle(SETTLE_S)

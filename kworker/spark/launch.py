@@ -1,4 +1,4 @@
-"""How a table's query starts: its checkpoint is examined, its table made, then it begins."""
+"""The start of a table's query: its checkpoint is checked, its table created, its stream begun."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ from kworker.spark.tables.sinks import Sink, prepare_table, start_query
 _log = structlog.get_logger()
 
 _JOB = uuid.uuid4().hex
-"""This process, in the claims of queries that have no id yet."""
+"""This process, as the owner of tables whose query has no id yet."""
 
 
 class Launcher:
@@ -66,10 +66,9 @@ class Launcher:
         self._examiners: dict[str, Examiner] = {}
 
     def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
-        """The running query. Sets the positions that its checkpoint knows better than its group.
-
+        """Starts the query and returns it. Sets the positions that only its checkpoint has.
         Raises Damaged for a query that must not start, ConfigError for what only a change of
-        the file can mend, and Spark's errors for what may pass.
+        the file can repair, and Spark's errors for what may pass.
         """
         try:
             return self._launch(sink, progress)
@@ -91,7 +90,7 @@ class Launcher:
         topic = ResultsTopic(self._config.delivery.results, self._watch.topic_id)
         folder = folder_at(self._session, sink.checkpoint)
         fence = fence_of(self._session, sink, f"{self._config.name}/{table.name}")
-        # A checkpoint that several hosts share does not tell which of them goes on.
+        # A checkpoint that several hosts share does not say which of them continues it.
         query = query_of(folder) if isinstance(folder, LocalFolder) else ""
         owner = query or _JOB
         held = fence.take(owner)
@@ -120,7 +119,7 @@ class Launcher:
             with nullcontext() if fence.taken else fence.creating(rows.schema):
                 prepare_table(self._session, sink, rows.schema, wrote=admitted.wrote)
             if not fence.taken and fence.take(owner) is not None:
-                raise TableFenced  # another made it meanwhile, and wrote
+                raise TableFenced  # another job has created it meanwhile, and written to it
         if pinned:
             self._make_smaller(folder, pinned, most, held, sink)
         at = partial(range_of, folder, topic=topic.name)
@@ -130,7 +129,7 @@ class Launcher:
         return start_query(rows.stream, sink, self._trigger, write)
 
     def _has_results(self, positions: Positions) -> bool:
-        """Whether some come after these positions for certain, so that a batch is written."""
+        """True if results certainly follow these positions, so that a batch will be written."""
         try:
             begins = self._watch.begins()
         except KafkaException:
@@ -141,7 +140,7 @@ class Launcher:
     def _examiner(
         self, table: TableSettings, folder: Folder, progress: TableProgress, rows: TableRows
     ) -> Examiner | None:
-        """None where a result alone, without what came before, may fail for that reason."""
+        """The examiner of failed batches; None where a result may need those before it."""
         if not table.transform or keeps_state(rows.stream):
             return None
         if table.name not in self._examiners:
@@ -151,14 +150,14 @@ class Launcher:
     def _make_smaller(
         self, folder: Folder, pinned: Checkpoint, most: int, held: CommitMark | None, sink: Sink
     ) -> None:
-        """The range of a batch is fixed before it is written: one too large would fail for ever."""
+        """Removes the plan of a batch that is too large: with its fixed range it would never pass."""
         records = sum(end - begin for begin, end in _pinned(pinned).values())
         if records <= 2 * most:
             return
         if any(query.id == pinned.query for query in self._session.streams.active):
-            return  # it did not stop in time, and may be writing that very batch
+            return  # it did not stop in time, and may be writing that batch
         if held is not None and (held.query, held.batch) == (pinned.query, pinned.planned):
-            return  # it is written, and left out when it comes again
+            return  # it is in the table, and is skipped when Spark repeats it
         remove_plan(folder, pinned.planned)
         _log.warning(
             "a batch that was too large is made smaller",
@@ -183,7 +182,7 @@ class Launcher:
 
 
 def fence_of(session: SparkSession, sink: Sink, writer: str) -> Fence:
-    """That of the table's format."""
+    """The fence for a table's format."""
     match sink.table.format:
         case "delta":
             return DeltaFence(session, sink, writer)
@@ -193,7 +192,7 @@ def fence_of(session: SparkSession, sink: Sink, writer: str) -> Fence:
 
 
 def _pinned(checkpoint: Checkpoint) -> dict[int, Range]:
-    """The range of the batch that is planned."""
+    """The offsets of the planned batch, by partition."""
     return {
         part: (min(checkpoint.begun.get(part, 0), end), end)
         for part, end in checkpoint.reached.items()

@@ -52,7 +52,7 @@ class Planner:
         self._missing = missing
 
     def plan(self) -> list[TableQuery]:
-        """The queries, not started yet; a table that cannot be made is refused by itself."""
+        """The queries, not started yet; a table that cannot be created is refused alone."""
         spark = self._config.spark
         assert spark is not None
         stream = results(self._session, self._config, spark.batch_records)
@@ -73,9 +73,9 @@ class Planner:
         return planned
 
     def _expect_archives(self, table: TableSettings) -> None:
-        """ValueError when those of its format are not to be had."""
+        """Raises ValueError when the archives of the table's format are missing."""
         if error := self._missing.get(table.format):
-            why = str(error).partition(";")[0]  # then come Ivy's own words
+            why = str(error).partition(";")[0]  # Ivy's own words follow
             raise ValueError(f"format: {why}; let it be fetched once, then start the job again")
 
     def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:

@@ -18,7 +18,7 @@ from kworker.spark.stop import StopRequest, end_with_parent
 
 
 def run(config: Path | None, *, once: bool) -> NoReturn:
-    """Makes this process the job, to its end; with `once`, that is when all is in the tables."""
+    """Runs the job in this process; with `once`, until all results are in the tables."""
     code: int = ExitCode.FAILURE
     try:
         code = _run(config, once=once)
@@ -27,7 +27,7 @@ def run(config: Path | None, *, once: bool) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
-    # Not by way of the interpreter's end: a client's thread may still bring an answer to it.
+    # Skips the interpreter's shutdown: a client's thread may still call back into it.
     os._exit(code)
 
 
@@ -52,12 +52,12 @@ def _run(config: Path | None, *, once: bool) -> int:
 
 
 def quieten_py4j() -> None:
-    """Leaves out what the bridge to the JVM tells of its own work."""
-    # Of each call there and back.
+    """Silences py4j, the bridge to the JVM, about its own work."""
+    # It logs each call there and back.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    # What a batch raised here is the query's exception, too, which is told in one line.
+    # An exception of a batch is the query's exception, too, which is logged in one line.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    # On nobody's behalf: an object that it lets go when the JVM has gone before.
+    # It logs on the root logger when it releases an object after the JVM has gone.
     logging.getLogger().addFilter(_is_not_of_py4j)
 
 

@@ -1,4 +1,4 @@
-"""What the job tells of itself: the arithmetic of progress, and the file that holds it."""
+"""The progress of the job and its tables, and the file that `status` reads it from."""
 
 import json
 import os
@@ -17,9 +17,9 @@ _log = structlog.get_logger()
 
 
 class JobState(StrEnum):
-    """Of the job, and of each of its queries."""
+    """The state of the job, or of one of its queries."""
 
-    STARTING = "starting"  # or waiting for what it needs to start: the reason says for what
+    STARTING = "starting"  # or waiting: the reason says for what
     RUNNING = "running"
     STANDBY = "standby"  # another job leads, or holds the checkpoints
     RESTARTING = "restarting"
@@ -29,7 +29,7 @@ class JobState(StrEnum):
 
 @dataclass(slots=True)
 class TableProgress:
-    """How far one table has come. Rows are counted from the start of the job."""
+    """The progress of one table. Rows are counted from the start of the job."""
 
     name: str
     state: JobState = JobState.STARTING
@@ -38,19 +38,19 @@ class TableProgress:
     rows: int = 0
     rescued: int = 0
     foreign: int = 0
-    aside: int = 0  # results that its transform fails on, in its checkpoint
-    batch_records: int = 0  # which a batch takes at most
+    aside: int = 0  # results set aside in its checkpoint, since its transform fails on them
+    batch_records: int = 0  # the most that a batch takes
     last: tuple[int, int] = (0, 0)  # records of the last batch, and bytes of their values
     positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
 
     def add_batch(self, reported: Mapping[str, Any]) -> bool:
-        """Adds what a query told of one batch, in Spark's words; False if it is known already."""
+        """Adds one batch from Spark's progress report; False if it was added before."""
         batch = int(reported["batchId"])
         if self.batch is not None and batch <= self.batch:
             return False
         positions = _positions(reported, "endOffset")
         if not reported.get("numInputRows") and positions == _positions(reported, "startOffset"):
-            return False  # the query found nothing to do: this batch is still to come
+            return False  # the query found no records: this batch is still to come
         counted = reported.get("observedMetrics") or {}
         self.batch = batch
         self.rows += _counted(counted, "taken", "rows")
@@ -61,7 +61,7 @@ class TableProgress:
         return True
 
     def behind(self, ends: Mapping[int, int]) -> int | None:
-        """Records of the topic not in the table yet, markers included; None before it is known."""
+        """Offsets of the topic not in the table yet, markers included; None if unknown."""
         if not ends:
             return None
         return sum(max(0, end - self.positions.get(part, 0)) for part, end in ends.items())
@@ -72,14 +72,14 @@ def _counted(metrics: Mapping[str, Any], observation: str, name: str) -> int:
 
 
 def _positions(reported: Mapping[str, Any], which: str) -> dict[int, int]:
-    """Where the batch began or ended, from the one source of the query and its one topic."""
+    """The offsets where the batch began or ended, of the query's one source and its one topic."""
     found = [source.get(which) for source in reported.get("sources") or ()]
     topics = (topic for topic in found if isinstance(topic, dict))
     return {int(p): int(o) for topic in topics for at in topic.values() for p, o in at.items()}
 
 
 def job_state(tables: list[TableProgress]) -> JobState:
-    """The worst that one of the queries is in."""
+    """The worst state among the queries."""
     states = {table.state for table in tables}
     for state in (JobState.FAILED, JobState.RESTARTING, JobState.STARTING, JobState.RUNNING):
         if state in states:
@@ -112,7 +112,7 @@ class ProgressFile:
         self._warned = False
 
     def write(self, state: JobState, reason: str, tables: list[dict[str, object]]) -> None:
-        """What `status` shows until the next write."""
+        """Replaces the file, which `status` shows. A full disk is logged once, not raised."""
         reported = {
             "state": state.value,
             "pid": os.getpid(),
@@ -131,7 +131,7 @@ class ProgressFile:
 
     def _warn(self, why: str) -> None:
         if not self._warned:
-            _log.warning("progress cannot be told; the job goes on", reason=why)
+            _log.warning("progress file cannot be written; the job goes on", reason=why)
         self._warned = True
 
 
@@ -140,7 +140,7 @@ def progress_path(state_dir: Path) -> Path:
 
 
 def read_progress(state_dir: Path) -> dict[str, Any] | None:
-    """What the job told last, `stopped` when it is gone without a word; None before it ever did."""
+    """The job's last report, as `stopped` when its process is gone; None when it never ran."""
     try:
         found: dict[str, Any] = json.loads(progress_path(state_dir).read_text())
     except (FileNotFoundError, ValueError):

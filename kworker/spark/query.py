@@ -1,4 +1,4 @@
-"""One table's streaming query: started, watched, and started again after a passing error."""
+"""One table's streaming query: started, monitored, and restarted after a passing error."""
 
 import json
 import re
@@ -27,8 +27,8 @@ _SET_ASIDE = re.compile(
     rf"^{re.escape(ResultsSetAside.__module__)}\.{ResultsSetAside.__name__}: ", re.M
 )
 _OF_MEMORY = re.compile(r"OutOfMemoryError|SparkOutOfMemory")
-MEASURED_S = 30.0  # so long the size of results is taken to be what it was at the start
-FAILURES_MAX = 5  # in a row: then a job that shall end by itself gives the table up
+MEASURED_S = 30.0  # after a start the size of results is not checked for this long
+FAILURES_MAX = 5  # in a row: then a job that ends by itself gives the table up
 
 
 class TableQuery:
@@ -36,10 +36,10 @@ class TableQuery:
 
     Owned by the job's main thread, which calls `turn` every second or so; the query
     itself runs in the JVM. `launch` builds the query: it raises ConfigError for what
-    only a change of the file can mend, Damaged for what a person must look at, and Spark's
-    errors for what may pass. `explain` makes a line of what a running query raised; whether its
-    batches are `misjudged` is asked after one, and it is told to `lower` them when one had not
-    enough memory.
+    only a change of the file can repair, Damaged for what a person must repair, and Spark's
+    errors for what may pass. `explain` makes one line of the causes of a query's exception.
+    `resize` is called after a batch, and returns True when the next ones take another number of
+    records; `lower` is called when a batch ran out of memory, and returns a line for people.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class TableQuery:
         self._due = 0.0
         self._renew_at = 0.0
         self._ran = False
-        self.misconfigured = False  # only a change of the file can mend it
+        self.misconfigured = False  # only a change of the file can repair it
         self._foreign_warned = 0
 
     @property
     def finished(self) -> bool:
-        """Whether an available-now query has read all that there was."""
+        """True if an available-now query has read all results."""
         return self.progress.state is JobState.STOPPED
 
     @property
     def has_failed(self) -> bool:
-        """Whether waiting is in vain, as far as anybody can tell."""
+        """True if the query failed for good, or too often in a row."""
         return self.progress.state is JobState.FAILED or self._failures >= FAILURES_MAX
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is being written right now."""
+        """True while a batch is being written."""
         return self._query is not None and bool(self._query.status["isTriggerActive"])
 
     def turn(self, now: float, *, may_start: bool) -> None:
-        """Starts the query when it is time and the topic is there, or looks after it."""
+        """Starts the query when it is due and `may_start`, or monitors the running one."""
         if self.finished or self.misconfigured:
             return
         if self._query is not None:
@@ -92,20 +92,20 @@ class TableQuery:
             self._start(now)
 
     def refuse(self, problem: str) -> None:
-        """Ends it before it began: only a change of the file can mend this."""
+        """Marks the table as failed before its start: only a change of the file can repair it."""
         self.misconfigured = True
         self.progress.state, self.progress.reason = JobState.FAILED, problem
         _log.error("table refused; the others go on", table=self.progress.name, reason=problem)
 
     def restart(self) -> None:
-        """Ends the query, for its start to be examined anew."""
+        """Stops the query; a later turn starts it again and checks its checkpoint."""
         if self._query is not None:
             self._stop(self._query)
             self._query = None
             self.progress.state = JobState.RESTARTING
 
     def stop(self) -> None:
-        """Ends the query; a batch that is not finished is written at the next start."""
+        """Stops the query; a batch that is not finished is written at the next start."""
         if self._query is not None:
             self._stop(self._query)
             self._query = None
@@ -121,13 +121,13 @@ class TableQuery:
             self._read_batches(query)
         except CALL_FAILED as error:
             _log.warning(
-                "query did not stop in time; its batch comes again",
+                "query did not stop in time; its batch is written again at the next start",
                 table=self.progress.name,
                 reason=reason(error),
             )
 
     def settle(self, timeout_s: float) -> None:
-        """Commits what the group does not know yet."""
+        """Commits the positions that the group does not have yet."""
         self._group.settle(self.progress.positions, timeout_s)
 
     def _start(self, now: float) -> None:
@@ -136,7 +136,7 @@ class TableQuery:
             self._query = self._launch()
         except ConfigError as error:
             if self._ran:
-                # The file was right before: something else has changed, and may change back.
+                # The file was valid before: something else has changed, and may change back.
                 self._note_failure(str(error), now)
             else:
                 self.refuse(str(error))
@@ -171,7 +171,7 @@ class TableQuery:
         else:
             said = [str(error), *causes(query)]
             if any(map(_SET_ASIDE.search, said)):
-                self._due = now  # it is no failure: the batch comes again, without them
+                self._due = now  # no failure: the batch is written again without those results
                 self.progress.state = JobState.RESTARTING
                 return
             lowered = f"; {self._lower()}" if any(map(_OF_MEMORY.search, said)) else ""
@@ -189,14 +189,19 @@ class TableQuery:
         self._failures += 1
         self.progress.state = JobState.RESTARTING
         self.progress.reason = why
-        _log.warning("query failed", table=self.progress.name, reason=why, next_start_s=delay_s)
+        _log.warning(
+            "query failed; it starts again",
+            table=self.progress.name,
+            reason=why,
+            next_start_s=delay_s,
+        )
 
     def _check_size(self) -> None:
-        """What was measured at the start may be another topic's by now."""
+        """Restarts the query when its batches differ much in size from the estimate."""
         if self._resize():
             records, size = self.progress.last
             _log.info(
-                "results are of another size than was thought: the query starts again",
+                "results differ in size from the estimate; the query restarts",
                 table=self.progress.name,
                 records=records,
                 bytes=size,
@@ -204,7 +209,7 @@ class TableQuery:
             self.restart()
 
     def _read_batches(self, query: StreamingQuery) -> bool:
-        """Whether there were any."""
+        """Reads the progress of new batches; True if there were any."""
         last = query._jsq.lastProgress()
         if last is None or last.batchId() == self.progress.batch:
             return False
@@ -227,7 +232,7 @@ class TableQuery:
 
 
 def causes(query: StreamingQuery) -> Iterator[str]:
-    """What led to the exception that ended it, in Java's words: the root stands deep below."""
+    """The Java causes of the exception that ended a query, down to the root cause."""
     cause = query._jsq.exception().get().getCause()
     while cause is not None:
         yield str(cause.toString())

@@ -1,4 +1,4 @@
-"""Spark's exceptions, pages long, as the one line that says what is wrong."""
+"""Spark's exceptions, pages long, in one line that says what is wrong."""
 
 import re
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ _CAUSED = re.compile(r"^Caused by: (.*)$", re.M)
 
 
 def reason(error: BaseException) -> str:
-    """The first line that says something, after the exception's name unless Spark gave a code.
+    """The first meaningful line, after the exception's name unless Spark gave an error code.
 
-    Of what Java raised, in Java's names and with what led to it.
+    A Java exception keeps Java's names and has its root cause added.
     """
     text = shortened(str(error))
     if not (text.startswith("[") or _CALLED.search(str(error)) or _TRACEBACK in str(error)):
@@ -37,14 +37,14 @@ def reason(error: BaseException) -> str:
 
 
 def _with_step(text: str) -> str:
-    """What a person does where waiting alone does not help."""
+    """Adds the next step where waiting alone does not help."""
     if _NO_RIGHT.search(text):
         return f"{text}: let the user that runs the job write there, or name another place"
     return text
 
 
 def shortened(text: str) -> str:
-    """What went wrong, of a message that may wrap others, and hold plans and stack traces."""
+    """The cause in one line, from a message that may wrap others, with plans and stack traces."""
     text = _WRAPPER.split(text)[-1]
     if own := _OWN_CAUSE.findall(text):
         return str(own[-1])[:REASON_CHARS_MAX]
@@ -69,9 +69,9 @@ _CHECKPOINT = re.compile(r"CANNOT_LOAD_STATE_STORE|ChecksumException|Incomplete 
 
 
 def explained(table: TableSettings, checkpoint: str, causes: Sequence[str]) -> str:
-    """Why a table's running query ended, from the first cause to the last.
+    """The reason why a table's query ended, from its causes, the first to the root.
 
-    Where waiting cannot help, with the next step. May read the checkpoint's state.
+    Adds the next step where waiting cannot help. May read the checkpoint's state.
     """
     text = "\n".join(causes)
     if loss := _LOSS.search(text):
@@ -80,7 +80,7 @@ def explained(table: TableSettings, checkpoint: str, causes: Sequence[str]) -> s
     told = _with_step(_with_root(causes))
     if not _CHECKPOINT.search(text):
         return told
-    # Elsewhere no checksums stand beside the files: the file system has its own.
+    # Other file systems keep no checksum files: they have checksums of their own.
     folder = local_folder(checkpoint)
     damaged = damaged_state(LocalFolder(folder)) if folder else None
     where = f"; {damaged} does not match its checksum" if damaged else f"; see {checkpoint}"

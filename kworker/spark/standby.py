@@ -1,4 +1,4 @@
-"""A job in standby: it waits for the lease on its checkpoints, then until it leads."""
+"""A job in standby: it waits for the lease on its checkpoints, then for the leadership."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from kworker.spark.stop import StopRequest
 _log = structlog.get_logger()
 
 STANDBY_S = 1.0
-ELECTION_S = 2.0  # by then a group has said who leads it
+ELECTION_S = 2.0  # by then a group has elected its leader
 POLL_S = 0.1
 
 
@@ -38,7 +38,7 @@ class Standby:
         self._report = report
 
     def await_lease(self) -> bool:
-        """False when the job was stopped before it got the lease."""
+        """Waits for the lease; False when the job was stopped before it got it."""
         reported = False
         while not self._take_lease():
             if not reported:
@@ -57,7 +57,7 @@ class Standby:
             raise KworkerError(f"spark.checkpoints: {self._lease.checkpoints}: {error}") from error
 
     def _report_holder(self) -> None:
-        """Unless the holder tells its own progress in the same file."""
+        """Reports the standby, unless the holder reports its own progress in the same file."""
         reported = read_progress(self._state_dir) or {}
         holder = self._lease.holder()
         if holder is None or holder.gone or reported.get("pid") != holder.pid:
@@ -65,10 +65,7 @@ class Standby:
             self._report(JobState.STANDBY, f"{who} holds {self._lease.checkpoints}")
 
     def await_leadership(self, leadership: Leadership) -> bool:
-        """Waits while another job leads; false when the job was stopped meanwhile.
-
-        Who has no lease is no candidate: it could not do what it would be chosen for.
-        """
+        """Waits while another job leads; False when the job was stopped meanwhile."""
         election_ends = time.monotonic() + ELECTION_S
         reported = ""
         while not leads(leadership):
@@ -86,11 +83,12 @@ class Standby:
 
 
 def leads(leadership: Leadership) -> bool:
-    """Takes the candidate's turn; True when it leads."""
+    """Polls the group as a candidate; True when this job leads."""
     leadership.turn()
     return leadership.leads
 
 
 def why_standby(leadership: Leadership) -> str:
+    """The reason why this job is in standby, in one line."""
     leader = leadership.leader
-    return leadership.problem or (f"{leader} leads" if leader else "nobody leads yet")
+    return leadership.problem or (f"{leader} leads" if leader else "no leader elected yet")

@@ -1,4 +1,4 @@
-"""How the job learns that it shall end: by a signal, or by the death of its supervisor."""
+"""The request to stop the job: a signal, or the death of its supervisor."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class StopRequest:
-    """TERM and INT, recorded. Owned by the main thread, which asks and waits."""
+    """TERM and INT, recorded by a signal handler. Owned by the main thread, which polls it."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()
@@ -21,7 +21,7 @@ class StopRequest:
         self.made = False
 
     def listen(self) -> None:
-        """Takes over both signals; again after pyspark, which takes INT for itself."""
+        """Handles both signals; called again after pyspark, which takes INT for itself."""
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._record)
@@ -30,7 +30,7 @@ class StopRequest:
         self.made = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the request was made, at once or within the time."""
+        """Waits for the request; True when it was made before or within the time."""
         if not self.made:
             select.select([self._receiver], [], [], timeout_s)
             self._drain()
@@ -40,16 +40,16 @@ class StopRequest:
         try:
             self._receiver.recv(64)
         except BlockingIOError:
-            pass  # the time has passed
+            pass  # no signal came within the time
 
 
 def end_with_parent(environment: MutableMapping[str, str]) -> bool:
-    """Asks for TERM at the death of the supervisor that the environment names, if it names one.
+    """Has the kernel send TERM when the supervisor named in the environment dies, if one is named.
 
-    False when that has happened already. The kernel follows the thread that started this
-    process: the supervisor has but one.
+    False when it is dead already. The kernel monitors the thread that started this
+    process: the supervisor has only one.
     """
-    # Taken out, because it is no setting, and not meant for this process's children.
+    # Removed from the environment: it is no setting, and not for this process's children.
     parent = environment.pop(PARENT_VARIABLE, None)
     if not parent:
         return True
