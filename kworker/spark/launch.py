@@ -150,7 +150,7 @@ class Launcher:
     def _make_smaller(
         self, folder: Folder, pinned: Checkpoint, most: int, held: CommitMark | None, sink: Sink
     ) -> None:
-        """Removes the plan of a batch that is too large: with its fixed range it would never pass."""
+        """Removes the plan of a batch that is too large: it would fail again and again."""
         records = sum(end - begin for begin, end in _pinned(pinned).values())
         if records <= 2 * most:
             return

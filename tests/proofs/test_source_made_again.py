@@ -217,7 +217,7 @@ def read(
         foreign = eventually(lambda: refusals(landing), timeout_s=60, what="they refuse to go on")
         assert landing.stop() == 0
         landing.is_gone()
-        begin_anew(landing, "committed", "nobody knows how far the table had come")
+        begin_anew(landing, "committed", "it is not known how far the table had come")
     replays = sum("kworker-replay" in each.headers for each in found)
     return Read(first, second, landed, reset, replayed, len(found), replays, foreign)
 

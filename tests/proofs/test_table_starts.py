@@ -92,11 +92,11 @@ def test_a_table_that_looks_like_its_rows_stays_as_it_is(session: SparkSession, 
     [
         (
             "order_id STRING, total DOUBLE, customer STRING",
-            "column order_id is bigint in the table, and string here",
+            "column order_id is bigint in the table, and string in the rows",
         ),
         (
             "order_id BIGINT, customer STRING",
-            "the table has a column total, which is not there any more",
+            "the table has a column total, which the rows do not have",
         ),
     ],
 )

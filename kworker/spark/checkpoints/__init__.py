@@ -1,1 +1,1 @@
-"""How far each table is: checkpoints, the marks of commits, and whether a query may start."""
+"""The progress of each table: checkpoints, marks of commits, and the check before a start."""

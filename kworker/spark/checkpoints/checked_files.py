@@ -1,4 +1,4 @@
-"""Files of a checkpoint, read with a look at their checksums."""
+"""Files of a checkpoint, read and compared with their checksums."""
 
 import json
 import zlib
@@ -10,9 +10,9 @@ from kworker.spark.checkpoints.folders import Folder
 
 
 class Damaged(KworkerError):
-    """A query must not start: it would skip or repeat results, and say nothing.
+    """The query must not start: it would silently skip or repeat results.
 
-    `begin` is where a new checkpoint had best begin; "" when that would not help.
+    `begin` is where a new checkpoint should begin; "" when a new one would not help.
     """
 
     def __init__(self, problem: str, begin: str = "committed") -> None:
@@ -21,6 +21,7 @@ class Damaged(KworkerError):
 
 
 def read_text(folder: Folder, name: str) -> str:
+    """The content of a file. Raises Damaged when it is missing, empty or changed."""
     path = f"{folder}/{name}"
     try:
         content = folder.read(name)
@@ -36,7 +37,7 @@ def read_text(folder: Folder, name: str) -> str:
 
 
 def _sums(folder: Folder, name: str) -> bytes:
-    """A file's checksums; none where the file system keeps its own, or a kill left none."""
+    """Spark's checksums of a file; none where the file system has its own, or a kill left none."""
     path = PurePosixPath(name)
     try:
         return folder.read(str(path.with_name(f".{path.name}.crc"))) or b""
@@ -45,7 +46,7 @@ def _sums(folder: Folder, name: str) -> bytes:
 
 
 def _matches(content: bytes, sums: bytes) -> bool:
-    """Whether Spark's own reader would take it."""
+    """True if Spark's own reader would accept the content."""
     each = int.from_bytes(sums[4:8], "big")
     if not each:
         return True
@@ -54,6 +55,7 @@ def _matches(content: bytes, sums: bytes) -> bool:
 
 
 def parse_object(path: str, text: str) -> dict[str, Any]:
+    """The JSON object in a text. Raises Damaged, naming the path."""
     try:
         found = json.loads(text)
     except ValueError:

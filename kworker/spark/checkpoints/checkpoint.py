@@ -1,4 +1,4 @@
-"""A query's checkpoint as files: how far it says the table is, and what of it is damaged."""
+"""A query's checkpoint as files: the positions in it, and its damaged parts."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from kworker.spark.checkpoints.checked_files import Damaged, parse_object, read_
 from kworker.spark.checkpoints.folders import Folder
 
 Positions = dict[int, int]
-"""By partition of the results topic: everything below it was read."""
+"""Offsets by partition of the results topic; everything below them was read."""
 
 _VERSION = re.compile(r"v\d+")
 _FOLDERS = ("offsets", "commits", "sources", "state")
@@ -17,22 +17,22 @@ _STATE = re.compile(r"\d.*\.")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a query has come. Spark fixes the range of a batch, writes it, and notes its end."""
+    """The progress of a query. Spark plans a batch's range, writes the batch, and notes its end."""
 
     planned: int  # the last batch whose range is fixed
-    finished: int | None  # the last that is in the table for certain
-    reached: Positions  # where the planned one ends
-    begun: Positions  # and where it begins; of the first one not known
-    query: str  # the id by which a table knows its batches
+    finished: int | None  # the last batch that is certainly in the table
+    reached: Positions  # the end of the planned batch
+    begun: Positions  # the begin of the planned batch; empty for the first
+    query: str  # its id, which marks its batches in the table
 
     @property
     def complete(self) -> bool:
-        """Whether the table holds all that was planned."""
+        """True if the planned batch is in the table."""
         return self.finished is not None and self.finished >= self.planned
 
 
 def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
-    """What Spark will go by; None for a query that begins. Raises Damaged, naming the file."""
+    """The checkpoint as Spark will read it; None for a new query. Raises Damaged with the file."""
     if not folder.exists("metadata") and not any(map(folder.names, _FOLDERS)):
         return None
     query = _identity(folder)
@@ -54,7 +54,7 @@ def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
 
 
 def query_of(folder: Folder) -> str:
-    """The id of the query that goes on; "" for one that begins, or that nobody can tell."""
+    """The id of the query that continues; "" for a new one, or when the id cannot be read."""
     try:
         return _identity(folder)
     except Damaged:
@@ -62,26 +62,26 @@ def query_of(folder: Folder) -> str:
 
 
 def range_of(folder: Folder, batch: int, topic: str) -> tuple[Positions | None, Positions]:
-    """Where a batch that is planned begins, unless nobody noted it, and where it ends."""
+    """The begin of a planned batch, None for the first, and its end."""
     begin = _read_range(folder, batch - 1, topic) if batch else None
     return begin, _read_range(folder, batch, topic)
 
 
 def _batches(folder: Folder, below: str) -> list[int]:
-    """The numbers of the files there, rising; Spark's drafts and checksums have other names."""
+    """The batch numbers of the files there, ascending; drafts and checksums have other names."""
     return sorted(int(name) for name in folder.names(below) if name.isdigit())
 
 
 def _finished(planned: list[int], noted: list[int]) -> int:
-    """The last batch that is in the table for certain, or -1.
+    """The last batch that is certainly in the table, or -1.
 
-    A batch is planned when the one before it is there, whatever became of the note of it.
+    A batch is planned only after the one before it was written, even if its commit file is gone.
     """
     return max([-1, *noted[-1:], *(batch - 1 for batch in planned[-1:])])
 
 
 def _identity(folder: Folder) -> str:
-    """Without its file a query gets a new id, and a table no longer knows its batches."""
+    """The query's id. Without this file Spark makes a new id, which no mark in the table has."""
     path = f"{folder}/metadata"
     found = parse_object(path, read_text(folder, "metadata"))
     if not isinstance(name := found.get("id"), str):
@@ -99,7 +99,7 @@ def _read_commit(folder: Folder, batch: int) -> None:
 
 
 def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
-    """Where a batch ends: a line of version, one of settings, and one for each source."""
+    """The end of a batch. Its file has a line of version, one of settings, one for each source."""
     name = f"offsets/{batch}"
     path = f"{folder}/{name}"
     version, *lines = read_text(folder, name).splitlines()
@@ -116,9 +116,9 @@ def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
 
 
 def damaged_state(folder: Folder) -> str | None:
-    """A file of a query's state that is not what Spark wrote, if one can be told.
+    """The first state file that does not match its checksum; None without one.
 
-    Reads all of it, so this is asked when Spark has failed, which may not say on which file.
+    Reads the whole state: for the time after a failure of Spark, which may not name the file.
     """
     for name in folder.walk("state"):
         if not _STATE.match(PurePosixPath(name).name):
@@ -131,9 +131,9 @@ def damaged_state(folder: Folder) -> str | None:
 
 
 def remove_plan(folder: Folder, batch: int) -> None:
-    """Forgets the range of a batch that is not in its table: Spark fixes another one.
+    """Removes the range of a batch that is not in its table: Spark plans another one.
 
-    The state after it goes first: a snapshot of that would be taken for what is made anew.
+    The state after that batch goes first: Spark would take its snapshot for the new batch's.
     """
     later = (f"{batch + 1}.", f".{batch + 1}.")
     for name in folder.walk("state"):
@@ -145,14 +145,14 @@ def remove_plan(folder: Folder, batch: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSurvey:
-    """What can still be read of a checkpoint that may be damaged."""
+    """The readable positions of a checkpoint that may be damaged."""
 
     settled: Positions  # the end of the last finished batch, or of one before it
     reached: Positions  # the end of the last batch that may be in the table
 
 
 def survey(folder: Folder, topic: str) -> CheckpointSurvey:
-    """For a reset: the best of what is left."""
+    """The positions that a reset can still use."""
     batches = _batches(folder, "offsets")
     ends = {batch: _end(folder, batch, topic) for batch in batches[-3:]}
     known = {batch: end for batch, end in ends.items() if end is not None}

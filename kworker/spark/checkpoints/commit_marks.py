@@ -1,4 +1,4 @@
-"""How far a table is, as each commit of its job says; and what is done by that. Pure."""
+"""The mark that a job leaves in each commit of a table, and the decisions made by it. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions
 _KEY = "kworker"
 _EPOCH_BITS = 32
 CLAIM = -1
-# Beside a table: by it what a first write has left that was cut off is known from files of others,
-# among which no table is made: they would go some day with what the table has outlived.
+# A file in the folder of a table's first write: it tells leftovers of an interrupted first write
+# from files of others. Among those no table is made: a vacuum of the table would remove them.
 FIRST_WRITE_MARKER = "_kworker_makes_this"
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMark:
-    """What a commit says: it is this batch of a query, and all below these positions is there.
+    """The mark of a commit: its query and batch, and the positions below which all is in the table.
 
-    Or it is a claim, with `CLAIM` for a batch, and says only which query writes from now on. Each
+    A claim, with `CLAIM` as its batch, only names the query that writes from now on. Each claim
     has an epoch of its own.
     """
 
@@ -41,7 +41,7 @@ class CommitMark:
 
     @property
     def version(self) -> int:
-        """A number that only grows from commit to commit."""
+        """A number that grows with each commit."""
         return (self.epoch << _EPOCH_BITS) + self.batch + 1
 
     def text(self) -> str:
@@ -59,7 +59,7 @@ class CommitMark:
 
     @classmethod
     def parse(cls, text: str | None, writer: str) -> "CommitMark | None":
-        """None for what another writer has written, and for what is no mark."""
+        """The mark in a text; None for another writer's mark, or for a text without one."""
         try:
             told = json.loads(text or "")[_KEY]
             if told["writer"] != writer:
@@ -79,22 +79,22 @@ class CommitMark:
 
 
 def epoch_of(version: int) -> int:
-    """Of the mark that had this version; 0 for -1, which none had."""
+    """The epoch of the mark with this version; 0 for -1, which means no mark."""
     return max(0, version) >> _EPOCH_BITS
 
 
 class BatchStep(Enum):
-    """What to do about a batch."""
+    """The decision on a batch."""
 
     WRITE = auto()
     LEAVE = auto()  # it is in the table
-    STOP = auto()  # another job went on from another place
+    STOP = auto()  # another job has continued from another position
 
 
 def step(held: CommitMark | None, query: str, batch: int, begin: Positions | None) -> BatchStep:
-    """Of a batch that begins there, by what the table says of itself.
+    """Decides on a batch by the table's last mark, `held`.
 
-    `begin` is None where nobody knows: for the first batch of a query.
+    `begin` is None when it is unknown: for the first batch of a query.
     """
     if held is not None and (held.query, held.batch) == (query, batch):
         return BatchStep.LEAVE
@@ -104,7 +104,7 @@ def step(held: CommitMark | None, query: str, batch: int, begin: Positions | Non
 
 
 def continues(held: CommitMark, found: Checkpoint | None, start: Positions | None) -> bool:
-    """Whether a query goes on where its table ends, or finds there what it was writing.
+    """True if a query continues where its table ends, or if its planned batch is in the table.
 
     `start` is where its first batch begins; None for the beginning of the topic.
     """
@@ -118,5 +118,5 @@ def continues(held: CommitMark, found: Checkpoint | None, start: Positions | Non
 
 
 def same_positions(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    """A partition that was added later is at its beginning."""
+    """True if the positions are equal; a partition that only one side has is at 0."""
     return all(one.get(part, 0) == other.get(part, 0) for part in {*one, *other})

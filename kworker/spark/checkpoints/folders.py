@@ -1,4 +1,4 @@
-"""A folder of small files, as a checkpoint is one: what is asked of its file system."""
+"""A folder of small files, such as a checkpoint, on any file system."""
 
 import shutil
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 
 class Folder(Protocol):
-    """A folder that need not be there yet. Files are named by their path below it, with `/`.
+    """A folder that need not exist yet. Files are named by their path below it, with `/`.
 
-    What is not there is no error: it is empty, or `None`. OSError for a file whose content is not
-    to be had. `str()` is the folder as a person would name it.
+    Missing files and folders are no error: they are empty, or `None`. OSError for a file that
+    cannot be read. `str()` is the folder as a person would name it.
     """
 
     @property
@@ -20,42 +20,42 @@ class Folder(Protocol):
         """The last part of its path."""
 
     def exists(self, name: str = "") -> bool:
-        """Whether it is there itself, or what it holds under a name."""
+        """True if the folder exists, or with a name, if that exists in it."""
 
     def names(self, below: str) -> Sequence[str]:
-        """What stands directly in a folder below; without the checksums, where those are hidden."""
+        """The names directly in a folder below; without checksum files, where those are hidden."""
 
     def walk(self, below: str) -> Sequence[str]:
-        """All files in a folder below, however deep, in the order of their names."""
+        """All files in a folder below, at any depth, sorted by name."""
 
     def read(self, name: str) -> bytes | None:
-        """The whole file."""
+        """The content of a file; None without one."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Makes or replaces a file, and the folder for it; no reader finds a part of it.
+        """Creates or replaces a file, and the folder for it; no reader finds a part of it.
 
-        Where the file system cannot replace in one step, a kill may leave neither.
+        Where the file system cannot replace in one step, a kill may leave no file.
         """
 
     def delete(self, name: str) -> None:
         """Removes a file."""
 
     def remove(self) -> None:
-        """Removes the folder with all that it holds."""
+        """Removes the folder and everything in it."""
 
     def beside(self, name: str) -> "Folder":
-        """Another one, in the same folder as this."""
+        """A sibling of this folder."""
 
     def rename(self, name: str) -> "Folder":
-        """Moves it to a name that is free, beside; in an object store file by file.
+        """Renames the folder to a free name; in an object store file by file.
 
-        There, a kill leaves some files under either name.
+        There, a kill leaves some files under each name.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
-    """On a disk of this host, or what is mounted like one."""
+    """A folder on a disk of this host, or on a mounted file system."""
 
     path: Path
 
@@ -105,7 +105,7 @@ class LocalFolder:
 
 
 def local_folder(place: str) -> Path | None:
-    """The folder that a path or `file:` URL names; None for an object store or HDFS."""
+    """The local folder of a path or `file:` URL; None for an object store or HDFS."""
     parts = urlsplit(place)
     if parts.scheme == "file":
         return Path(parts.path)

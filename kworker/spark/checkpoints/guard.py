@@ -1,4 +1,4 @@
-"""Whether a query may start: its checkpoint held against its topic, its group and its table."""
+"""The check before a query starts: its checkpoint against its topic, its group and its table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 class ResultsTopic(NamedTuple):
-    """The results as they are now; one that was deleted and made again has another id."""
+    """The results topic as it is now; after a deletion and re-creation it has another id."""
 
     name: str
     id: str
@@ -35,21 +35,21 @@ class ResultsTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueryStart:
-    """What a query starts from: its last batch, or where its first one shall begin, or neither."""
+    """A query's start: its checkpoint, or where its first batch begins, or neither."""
 
     checkpoint: Checkpoint | None = None
     start: Positions | None = None
-    held: CommitMark | None = None  # what the table said
+    held: CommitMark | None = None  # the last mark in the table
 
     @property
     def wrote(self) -> bool:
-        """Whether there must be a table."""
+        """True if batches were written, so that the table must exist."""
         finished = self.checkpoint is not None and self.checkpoint.finished is not None
         return finished or self.held is not None
 
 
 class Guard:
-    """Looks at a table's checkpoint before each start of its query."""
+    """Checks a table's checkpoint before each start of its query."""
 
     def __init__(self, table: TableSettings, checkpoint: Folder) -> None:
         self._table = table
@@ -62,20 +62,20 @@ class Guard:
         held: CommitMark | None = None,
         keeps_state: Callable[[], bool] = lambda: False,
     ) -> QueryStart:
-        """What to start from. Raises Damaged, and what its file system raises.
+        """The start of the query. Raises Damaged, and the errors of its file system.
 
-        The group's positions are `told`; what the table says of itself is `held`, and goes before
-        everything else but a person's reset since. A checkpoint that does not go on from there is
-        put aside, and begins anew; unless its query keeps state, which no table has.
+        `told` has the group's positions, and `held` is the last mark in the table: it overrides
+        everything else but a later reset by a person. A checkpoint that does not continue from
+        there is renamed and a new one begun, unless its query keeps state, which the table lacks.
         """
         folder = self._folder
         if is_half_reset(folder):
             draft = read_note(current_folder(folder))
-            # A person's is newer than the table; a job's own was cut off.
+            # A person's reset is newer than the table; this one is a job's own, interrupted.
             if held is not None and draft is not None and draft.at_ms <= held.at_ms:
                 return self._begin_anew(topic, held, keeps_state)
             gone = "" if folder.exists() else " is gone"
-            raise Damaged(f"{folder}{gone}: a reset of it was cut off")
+            raise Damaged(f"{folder}{gone}: a reset of it was interrupted")
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
             if held is not None and held.topic_id == topic.id:
@@ -108,15 +108,15 @@ class Guard:
         folder = self._folder
         if keeps_state():
             raise Damaged(
-                f"{folder} does not go on where the table ends, which another job has written: what"
-                " its query keeps (sums, groups) is where that job's checkpoints are",
+                f"{folder} does not continue where the table ends, which another job has written:"
+                " the state of its query (sums, groups) is in that job's checkpoints",
                 "earliest",
             )
         merged = is_merged(self._table)
         write_draft(folder, Note(topic.name, topic.id, merged, held.positions))
         aside = apply_draft(folder, now_ms())
         _log.warning(
-            "the table goes on where another job has ended",
+            "the table continues where another job has ended; its checkpoint begins anew",
             table=self._table.name,
             positions=held.positions,
             old_checkpoint=str(aside or "none"),
@@ -125,14 +125,14 @@ class Guard:
 
 
 def _was_reset(note: Note | None, found: Checkpoint | None, held: CommitMark) -> bool:
-    """By a person, since the table was written."""
+    """True if a person has reset the checkpoint since the table was written."""
     if found is not None and (found.planned or found.complete):
         return False
     return note is not None and note.start is not None and note.at_ms > held.at_ms
 
 
 def next_step(table: TableSettings, begin: str) -> str:
-    """What a person does about a query that must not start."""
+    """The next step for a person when a query must not start."""
     return f"stop the job, then kworker spark reset --table {table.name} --from {begin}"
 
 
@@ -145,7 +145,7 @@ def _another_topic(folder: Folder, note: Note, topic: ResultsTopic) -> str:
 def _check_change(
     folder: Folder, found: Checkpoint | None, note: Note | None, merged: bool
 ) -> None:
-    """Without a mark nobody knows whether a batch that was being merged is in the table."""
+    """Raises Damaged for an unfinished merge: without a mark it may or may not be in the table."""
     if note is None or merged or found is None or found.complete:
         return
     raise Damaged(
@@ -156,26 +156,26 @@ def _check_change(
 
 
 def is_merged(table: TableSettings) -> bool:
-    """Whether batches are merged into what the table holds, by keys."""
+    """True if batches are merged into the table's rows by keys."""
     return table.mode == "update" or (table.dedupe and table.mode == "append")
 
 
-# Where only one of two commits at once can succeed, whoever makes them.
+# File systems where only one of two concurrent commits can succeed.
 _EXCLUSIVE = ("hdfs", "abfs", "abfss", "gs")
 
 
 def takes_one_writer(table: TableSettings) -> bool:
-    """Whether nothing else may write to it beside the job.
+    """True if only the job may write to the table.
 
-    A merge and a compaction undo each other. And in a local folder, or in S3, a commit is a
-    look whether the next number is free, and then a file: of two at once, one is gone.
+    A merge and a compaction undo each other. And in a local folder, or in S3, a commit checks
+    that the next number is free and then writes the file: of two at once, one is lost.
     """
     by_path = bool(table.path) and urlsplit(table.path).scheme not in _EXCLUSIVE
     return by_path or is_merged(table)
 
 
 def _check_group(folder: Folder, found: Checkpoint | None, told: Mapping[int, int]) -> None:
-    """The group is told of a batch when it is written, so a checkpoint is never behind it."""
+    """Raises Damaged when the group is ahead, since it is committed after the checkpoint."""
     reached = {} if found is None else found.reached
     ahead = {part: at for part, at in told.items() if at > reached.get(part, 0)}
     if not ahead:

@@ -1,4 +1,4 @@
-"""Folders on whatever file system Spark's Hadoop reads, by way of a session's JVM."""
+"""Folders on any file system that Hadoop reads, through the JVM of a session."""
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
@@ -12,16 +12,16 @@ from kworker.spark.checkpoints.folders import Folder, LocalFolder, local_folder
 
 
 def folder_at(session: SparkSession, place: str) -> Folder:
-    """The folder that a path or URL names; a local one needs no JVM."""
+    """The folder at a path or URL; a local one needs no JVM."""
     local = local_folder(place)
     return HadoopFolder(session, place) if local is None else LocalFolder(local)
 
 
 class HadoopFolder:
-    """On any file system that Hadoop has a name for.
+    """A folder on any file system that Hadoop can name.
 
-    Raises OSError for a file that does not match its checksum, and for what cannot be renamed;
-    else Java's exceptions, since what an object store refuses now it may allow later.
+    Raises OSError for a file that does not match its checksum, and for a failed rename;
+    else Java's exceptions, since an object store may allow later what it refuses now.
     """
 
     def __init__(self, session: SparkSession, place: str) -> None:
@@ -72,7 +72,7 @@ class HadoopFolder:
             stream.close()
 
     def _unless_missing(self, call: Callable[[], Any]) -> Any:
-        """What a call gives; None where Java says that no such file is there."""
+        """The result of a call; None when Java finds no such file."""
         try:
             return call()
         except Py4JJavaError as error:
@@ -87,7 +87,7 @@ class HadoopFolder:
             stream.write(content)
         finally:
             stream.close()
-        # Most file systems rename to no name that is taken.
+        # Most file systems do not rename onto an existing file.
         self._files.delete(path, False)
         self._rename(draft, path)
 

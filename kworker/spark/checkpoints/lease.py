@@ -13,7 +13,7 @@ from kworker.spark.checkpoints.folders import local_folder
 
 
 class LeaseHolder(NamedTuple):
-    """A job that took the lease, and the JVM that keeps it, once there is one."""
+    """A job that took the lease, and the JVM that holds it, once there is one."""
 
     pid: int
     host: str
@@ -21,7 +21,7 @@ class LeaseHolder(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """The job is, as far as it can be seen from this host: what is left of it is its JVM."""
+        """True if the job ran on this host and has ended: only its JVM holds the lease."""
         return self.host == socket.gethostname() and not psutil.pid_exists(self.pid)
 
     def __str__(self) -> str:
@@ -33,11 +33,11 @@ class LeaseHolder(NamedTuple):
 
 
 class Lease:
-    """A lock on `<checkpoints>/.lease`, held until released, or its holders end, however they end.
+    """A lock on `<checkpoints>/.lease`, held until released or until its holders end.
 
-    Those are this process and whoever inherits `descriptors`: a JVM, which may write for a moment
-    after the process that started it was killed. Only a local folder can be locked: for others,
-    `take` succeeds. Jobs of other folders and hosts are kept apart by the group that they join.
+    The holders are this process and any child that inherits `descriptors`: a JVM may write for a
+    moment after the process that started it was killed. Only a local folder can be locked: for
+    others, `take` succeeds. Jobs with other folders or hosts are kept apart by their group.
     """
 
     def __init__(self, checkpoints: str) -> None:
@@ -46,7 +46,7 @@ class Lease:
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
-        """Whether it is ours now; returns at once. OSError when the folder cannot be made."""
+        """Takes the lease if it is free; never blocks. OSError when the folder cannot be made."""
         if self._folder is None or self._file is not None:
             return True
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -62,11 +62,11 @@ class Lease:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What a child keeps open to hold the lease, too."""
+        """The descriptors that a child keeps open to hold the lease as well."""
         return () if self._file is None else (self._file.fileno(),)
 
     def share(self, pid: int) -> None:
-        """Makes known which child keeps them."""
+        """Notes the child that holds the lease as well."""
         self._note(jvm=pid)
 
     def _note(self, **more: int) -> None:
@@ -77,13 +77,13 @@ class Lease:
             self._file.flush()
 
     def release(self) -> None:
-        """For another to take, before this process ends."""
+        """Releases the lease before this process ends."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def holder(self) -> LeaseHolder | None:
-        """Who has it, as far as it is known."""
+        """The holder, if it is known."""
         try:
             told = json.loads(((self._folder or Path()) / ".lease").read_text())
             return LeaseHolder(int(told["pid"]), str(told["host"]), told.get("jvm"))

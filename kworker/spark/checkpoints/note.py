@@ -1,4 +1,4 @@
-"""What kworker adds to a checkpoint: a note, and the draft of a reset beside it."""
+"""kworker's note in a checkpoint, and the draft of a reset beside it."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -14,9 +14,9 @@ _MOVING = "moving"  # in a draft
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What kworker adds to a checkpoint: its topic, how it is written, where it begins.
+    """kworker's note in a checkpoint: its topic, whether batches are merged, where it begins.
 
-    `at_ms` is when a person said so; 0 where the table was asked, or is to be.
+    `at_ms` is the time of a person's reset; 0 when the begin follows from the table.
     """
 
     topic: str
@@ -27,7 +27,7 @@ class Note:
 
 
 def read_note(folder: Folder) -> Note | None:
-    """What was noted; None where nothing was. Raises Damaged."""
+    """The note of a checkpoint; None without one. Raises Damaged."""
     if not folder.exists(_NOTE):
         return None
     path = f"{folder}/{_NOTE}"
@@ -38,25 +38,25 @@ def read_note(folder: Folder) -> Note | None:
         topic, topic_id = str(found["topic"]), str(found["topic_id"])
         return Note(topic, topic_id, bool(found["merged"]), parts, int(found.get("at_ms", 0)))
     except (KeyError, AttributeError, TypeError, ValueError):
-        raise Damaged(f"{path} does not hold what kworker notes") from None
+        raise Damaged(f"{path} is not a note of kworker's") from None
 
 
 def write_note(folder: Folder, note: Note) -> None:
-    """As a whole or not at all. OSError when the disk is full."""
+    """Writes the note as a whole. OSError when the disk is full."""
     folder.write(_NOTE, json.dumps(asdict(note)).encode())
 
 
 def write_draft(folder: Folder, note: Note) -> None:
-    """Makes a new checkpoint beside the one that is there. OSError when the disk is full."""
+    """Creates a new checkpoint beside the present one. OSError when the disk is full."""
     write_note(_draft(folder), note)
 
 
 def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
-    """Puts a checkpoint aside and the one that was drawn up in its place; where the old one is now.
+    """Renames a checkpoint and puts the draft in its place; returns the old one's new folder.
 
     In an object store the old one moves file by file, and half of it could look like an older
-    one. So the draft is marked before the first file moves and until the new note is in place:
-    a kill in between leaves the mark, on which no query starts.
+    one. So a file in the draft says so from before the first move until the new note is in
+    place: a kill in between leaves that file, and no query starts.
     """
     draft = _draft(folder)
     note = read_note(draft)
@@ -70,13 +70,13 @@ def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
 
 
 def is_half_reset(folder: Folder) -> bool:
-    """Whether a reset was cut off while the checkpoint moved, or when there was none."""
+    """True if a reset was interrupted while the checkpoint moved, or before a first one."""
     draft = _draft(folder)
     return draft.exists() and (draft.exists(_MOVING) or not folder.exists())
 
 
 def current_folder(folder: Folder) -> Folder:
-    """The folder that tells how far the table is: after a reset that was cut off, its draft."""
+    """The folder with the table's positions: the draft after an interrupted reset."""
     return _draft(folder) if is_half_reset(folder) else folder
 
 

@@ -1,4 +1,4 @@
-"""What it means for a table's rows that its checkpoint begins anew. Pure."""
+"""The consequences of a checkpoint's reset for the rows of its table. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from kworker.spark.checkpoints.checkpoint import CheckpointSurvey, Positions
 
 
 def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> list[Move]:
-    """To the wanted positions, and in other partitions to where the table stands."""
+    """Moves to the wanted positions, and in other partitions to the committed ones."""
     return [Move(row, wanted.get(row.partition, row.committed or 0)) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One table's new beginning. `left` is what its checkpoint still tells.
+    """The reset of one table. `left` has the positions that its checkpoint still has.
 
-    `fresh` says that the table is not there yet, so that no row can be there twice.
+    `fresh` is true when the table does not exist yet, so that no row can be in it twice.
     """
 
     table: TableSettings
@@ -31,7 +31,7 @@ class Reset:
 
     @property
     def again(self) -> int | None:
-        """How many results the table may hold already, at most; None if nobody knows."""
+        """The most results that are read again and may be in the table; None if unknown."""
         if self.fresh:
             return 0
         if all(move.standing.committed is None for move in self.moves):
@@ -40,11 +40,11 @@ class Reset:
 
     @property
     def skipped(self) -> int:
-        """How many results will not be in the table, at most: there, or expired."""
+        """The most results that will be missing from the table, in the topic or expired."""
         return sum(max(0, move.position - self._kept(move)) for move in self.moves)
 
     def _kept(self, move: Move) -> int:
-        """What lies below is in the table; where nobody knows, it is not said to be missing."""
+        """The position below which all is in the table; if unknown, nothing counts as missing."""
         if self.fresh or self.table.mode == "complete":
             return 0
         known = move.standing.committed
@@ -56,21 +56,21 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """How many results are taken to be there because the group says so, at most.
+        """The most results that count as in the table only because the group is past them.
 
-        The checkpoint, as far as it can be read, does not; a group may be moved by hand.
+        The readable part of the checkpoint is not; a group may have been moved by hand.
         """
         return sum(max(0, (move.standing.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
-        """The moves to where the group stands, and where the checkpoint did."""
+        """The moves to the group's position, each with the checkpoint's position."""
         for move in self.moves:
             at = self.left.settled.get(move.standing.partition)
             if at is not None and move.wanted == move.standing.committed and not self.fresh:
                 yield move, at
 
     def consequences(self) -> Iterator[str]:
-        """A line each, for people."""
+        """One line for each consequence, for people."""
         if self.skipped:
             yield f"up to {self.skipped:,} results before these positions will not be in the table"
         if self.trusted:
@@ -80,7 +80,7 @@ class Reset:
                 f" says so; its checkpoint does not: --from {proven} reads them"
             )
         if self.again is None:
-            yield f"nobody knows how far the table had come: what comes again, {self._fate()}"
+            yield f"it is not known how far the table had come: what comes again, {self._fate()}"
         elif self.again:
             yield f"up to {self.again:,} results come again: what comes again, {self._fate()}"
         if self.table.transform:

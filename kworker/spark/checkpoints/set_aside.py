@@ -1,4 +1,4 @@
-"""Results that were set aside, since a table's transform fails on them: kept, and left out."""
+"""Results set aside in a checkpoint, since a table's transform fails on them."""
 
 import json
 import re
@@ -16,27 +16,27 @@ _FILE = re.compile(_FOLDER + r"/(?P<batch>\d+)-\d+-\d+-(?P<count>\d+)\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class FailingResult:
-    """One such result: its place in the results topic, what it is, and what was raised."""
+    """One such result: its position in the results topic, its content, and the error."""
 
     partition: int
     offset: int
     source: str  # the header kworker-source
-    key: str | None  # as text, or in base64, like the value
+    key: str | None  # as text, or in base64; so is the value
     value: str | None
     reason: str
 
 
 class SetAside(NamedTuple):
-    """What a checkpoint has set aside: how much, and what of it is still to be left out."""
+    """The results that a checkpoint has set aside: their number, and the recent ones."""
 
     number: int
     recent: list[FailingResult]
 
 
 def read_set_aside(folder: Folder, since: int) -> SetAside:
-    """The recent ones are those of the batch `since` and later ones.
+    """The results set aside; the recent ones are those of batch `since` and later.
 
-    Raises Damaged for a file of these that is not whole.
+    Raises Damaged for a file of the recent ones that is not whole.
     """
     count = 0
     recent: list[FailingResult] = []
@@ -57,7 +57,7 @@ def _read(folder: Folder, name: str) -> list[FailingResult]:
 
 
 def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]) -> str:
-    """Adds some of a batch to a checkpoint; the name of the file."""
+    """Adds results of a batch to a checkpoint; returns the path of their file."""
     first = failing[0]
     name = f"{_FOLDER}/{batch:09d}-{first.partition}-{first.offset}-{len(failing)}.jsonl"
     lines = "".join(f"{json.dumps(asdict(each))}\n" for each in failing)
@@ -66,7 +66,7 @@ def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]
 
 
 def skipped_offsets(failing: Iterable[FailingResult], begin: Positions) -> dict[int, list[int]]:
-    """The offsets of each partition that a query must leave out, which goes on from `begin`."""
+    """The offsets, by partition, that a query which continues at `begin` must leave out."""
     found: dict[int, list[int]] = {}
     for each in failing:
         if each.offset >= begin.get(each.partition, 0):
@@ -75,7 +75,7 @@ def skipped_offsets(failing: Iterable[FailingResult], begin: Positions) -> dict[
 
 
 def is_among(offsets: Mapping[int, Sequence[int]]) -> str:
-    """Whether one of Kafka's records is one of these, as SQL."""
+    """SQL that is true for the Kafka records at these offsets."""
     each = (
         f"(partition = {partition} AND offset IN ({', '.join(map(str, numbers))}))"
         for partition, numbers in sorted(offsets.items())

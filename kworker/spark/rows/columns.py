@@ -1,4 +1,4 @@
-"""What a table's rows are, as Spark SQL text and schemas: built, and tested, without a JVM."""
+"""The columns of a table's rows, as Spark SQL text and schemas: built without a JVM."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from kworker.spark.rows.plain import plain_value
 from kworker.spark.rows.values import fits, whole_characters, written
 from kworker.spark.sql import identifier, literal
 
-SOURCE_COLUMNS = LEADING_COLUMNS[:-1]  # all but the key: they tell any two results apart
+SOURCE_COLUMNS = LEADING_COLUMNS[:-1]  # all but the key: they identify a result
 _LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's calendar ends there
 
 
 def header(name: str) -> str:
-    """The text of a header of a Kafka record; NULL without it."""
+    """SQL for the text of a Kafka header; NULL without it."""
     return f"CAST(get(filter(headers, h -> h.key = {literal(name)}), 0).value AS STRING)"
 
 
 def text_of(bytes_: str) -> str:
-    """Bytes as text; NULL for what is not UTF-8."""
+    """SQL for bytes as text; NULL if they are not UTF-8."""
     return f"CASE WHEN is_valid_utf8(CAST({bytes_} AS STRING)) THEN CAST({bytes_} AS STRING) END"
 
 
 def encoded(bytes_: str) -> str:
-    """Bytes that are no text, each of them kept."""
+    """SQL for bytes that are no text, in base64."""
     return f"concat('base64:', base64({bytes_}))"
 
 
@@ -62,7 +62,7 @@ IS_RESULT = (
     "coalesce(parts = 4 AND source_topic <> '' AND source_partition >= 0"
     " AND source_offset >= 0 AND source_index >= 0 AND millis IS NOT NULL, false)"
 )
-"""Whether kworker wrote the record: others on the topic are counted and left out."""
+"""True if kworker wrote the record: other records on the topic are counted and left out."""
 
 LEADING = (
     *SOURCE_COLUMNS[:-1],
@@ -75,18 +75,18 @@ LEADING = (
 
 
 def wanted(table: TableSettings) -> str:
-    """Which results are this table's."""
+    """SQL that is true for this table's results."""
     routed = f"routed = {literal(table.select)}" if table.select else "routed IS NULL"
     return routed if table.replays else f"{routed} AND NOT replayed"
 
 
 def has_schema(table: TableSettings) -> bool:
-    """Whether results are parsed; without a schema the row holds their text."""
+    """True if results are parsed; without a schema the row holds their text."""
     return "schema_" in table.model_fields_set
 
 
 def leaves_out_repeats(table: TableSettings) -> bool:
-    """Whether rows are merged by their sources; an update knows them by keys of its own."""
+    """True if rows are merged by their source positions; an update merges by its own keys."""
     return is_merged(table) and table.mode == "append"
 
 
@@ -104,7 +104,7 @@ def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
 
 
 def misfit_column(schema: StructType) -> str:
-    """A name, for the parser's own use, that no column of the schema has."""
+    """A name for the parser's column of misfits, which no column of the schema has."""
     taken = {name.casefold() for name in schema.names}
     name = "_misfit"
     while name in taken:
@@ -115,11 +115,11 @@ def misfit_column(schema: StructType) -> str:
 def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
     """From the leading columns, `text`, `value`, `parsed` and `fields`: the table's row.
 
-    With `plain`, that has the values where `is_plain` says so, and they need no further look.
+    With `plain`, the column `plain` has the values where `is_plain` is true, without more checks.
 
-    `_rescued` holds the whole text of a result unless all of it stands in the columns: that
-    is one JSON object, each field of it named by the schema, once, and fitting its type. What
-    is not UTF-8 it holds in base64.
+    `_rescued` holds the whole text of a result unless all of it is in the columns: the text is
+    one JSON object, and the schema names each field, once, with a type that it fits. Bytes that
+    are not UTF-8 are in `_rescued` in base64.
     """
     misfit = f"parsed.{identifier(misfit_column(schema))}"
     conditions = (
@@ -157,18 +157,18 @@ TEXT_COLUMNS = (
 
 
 def _is_single_object(text: str) -> str:
-    """Whether a text that begins with an object holds nothing after it, which the parser skips.
+    """SQL that is true if nothing follows the object in a text; the parser would skip the rest.
 
-    A first closing brace at the very end shows it at a glance; anything else is counted.
+    A first closing brace at the very end proves it at low cost; other texts are counted.
     """
     at_a_glance = f"octet_length(substring_index({text}, '}}', 1)) = octet_length({text}) - 1"
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
 
 
 def _names_every_field(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
-    """Whether the schema names every field of an object, inner objects included, just once.
+    """SQL that is true if the schema names every field of an object, inner ones too, just once.
 
-    The intersection holds no repeats, so a repeated field is missing from it, too.
+    The intersection holds no repeats, so a repeated field is missing from it as well.
     """
     known = f"array({', '.join(literal(name) for name in schema.names)})"
     named = f"size({keys}) = size(array_intersect({keys}, {known}))"
@@ -184,7 +184,7 @@ def _inner_objects_named(text: str, schema: StructType, depth: int) -> Iterator[
 
 
 def _all_objects_named(texts: str, type_: DataType, depth: int) -> str:
-    """The same for each of an array of texts that hold values of one type."""
+    """SQL that is true if the type names every field in each of an array of texts."""
     text = f"t{depth}"
     if isinstance(type_, StructType):
         named = _names_every_field(f"json_object_keys({text})", text, type_, depth)
@@ -208,7 +208,7 @@ def _holds_objects(type_: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AddedColumn:
-    """A column that the table does not have yet, and the one that it shall follow."""
+    """A column that the table does not have yet, and the column that it follows."""
 
     field: StructField
     after: str | None
@@ -220,10 +220,10 @@ def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
     of_rows = {field.name.casefold(): field for field in want.fields}
     for name, field in of_table.items():
         if name not in of_rows:
-            raise ValueError(f"the table has a column {field.name}, which is not there any more")
+            raise ValueError(f"the table has a column {field.name}, which the rows do not have")
         if not _same_type(field.dataType, of_rows[name].dataType):
             is_, was = of_rows[name].dataType.simpleString(), field.dataType.simpleString()
-            raise ValueError(f"column {field.name} is {was} in the table, and {is_} here")
+            raise ValueError(f"column {field.name} is {was} in the table, and {is_} in the rows")
     previous = [None, *want.names]
     return [
         AddedColumn(field, after)
@@ -233,7 +233,7 @@ def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
 
 
 class Repartitioned(ValueError):
-    """The table is not partitioned as it shall be."""
+    """The table is not partitioned as configured."""
 
 
 def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
@@ -243,7 +243,7 @@ def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
         raise Repartitioned(f"the table is partitioned by {was}, and by {is_} here")
 
 
-# Iceberg knows no shorter whole numbers.
+# Iceberg has no shorter integers.
 _WIDENED = {"tinyint": "int", "smallint": "int"}
 
 
@@ -253,22 +253,21 @@ def _same_type(have: DataType, want: DataType) -> bool:
 
 
 IN_PARTITION = ("source_offset", "source_index")
-"""What tells which of two rows of one source partition is the later one: stamps may go back."""
-
+"""The order of two rows of one source partition: timestamps may go back."""
 LATEST = ("source_timestamp", *SOURCE_COLUMNS[:-1])
-"""The same of two rows of different partitions, whatever the order in which they come."""
+"""The order of two rows of different partitions, in whatever order they arrive."""
 
 SEEN = "_kworker_seen"
-"""Of a row that updates: where the last row of its key stands, in each source partition."""
+"""A column of an updating row: the position of its key's last row in each source partition."""
 
 
 def merge_statement(
     target: str, rows: str, columns: Collection[str], keys: Iterable[str], *, update: bool
 ) -> str:
-    """Inserts the rows whose keys the table lacks; with `update`, replaces those it has.
+    """The MERGE that inserts rows whose keys the table lacks; with `update` it replaces the others.
 
-    A row with a source position does not replace a later one: a result may come again, or
-    late, in a batch of its own. Of a partition that had a later one since, none stays.
+    A row with a source position does not replace a later one: a result may be repeated, or be
+    late, in a batch of its own. It does replace an earlier one of a partition in its `SEEN`.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)

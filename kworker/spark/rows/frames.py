@@ -1,4 +1,4 @@
-"""The stream of results, and from it the rows of each table, as data frames."""
+"""Data frames: the stream of results, and the rows of each table from it."""
 
 import json
 import re
@@ -35,18 +35,18 @@ from kworker.spark.rows.transforms import apply, load_transform
 from kworker.spark.rows.values import read_schema
 
 Shape = Callable[[DataFrame], DataFrame]
-"""Makes a table's rows of those of the results."""
+"""Turns rows of results into rows of a table."""
 
 Span = tuple[Positions | None, Positions]
-"""Where a batch begins, unless nobody knows, and where it ends."""
+"""The begin of a batch, None if unknown, and its end."""
 
 READ = "read"
 TAKEN = "taken"
-"""The names under which a query's progress holds what it counted."""
+"""The names of the counters in a query's progress."""
 
 
 def unchanged(rows: DataFrame) -> DataFrame:
-    """The shape of rows that are the table's own."""
+    """The shape of a table without a transform."""
     return rows
 
 
@@ -57,9 +57,9 @@ def results(
     starting: str = "earliest",
     left_out: Mapping[int, Sequence[int]] | None = None,
 ) -> DataFrame:
-    """The records of the results topic, as Kafka has them; nothing is read yet.
+    """The stream of Kafka records of the results topic; nothing is read yet.
 
-    Some offsets, by partition, may be `left_out`.
+    The offsets in `left_out`, by partition, are filtered out.
     """
     options = source_options(config.kafka.common, config.delivery.results, starting)
     # Bounds a batch's memory, and what a crash repeats.
@@ -69,7 +69,7 @@ def results(
 
 
 def records_between(session: SparkSession, config: Config, span: Span) -> DataFrame:
-    """The same records, of one batch, as a table."""
+    """The Kafka records of one batch, as a static data frame."""
     begin, end = span
     topic = config.delivery.results
     starting = starting_offsets(topic, begin or {}, end)
@@ -82,9 +82,9 @@ def records_between(session: SparkSession, config: Config, span: Span) -> DataFr
 
 
 class TableRows(NamedTuple):
-    """What a table's query reads, the table's columns, and what makes them of each batch.
+    """The stream of a table's query, the table's columns, and the shape applied to each batch.
 
-    `counts_again` tells that it adds up, and a result that comes again counts again.
+    `counts_again` is true when the table has sums to which a repeated result adds again.
     """
 
     stream: DataFrame
@@ -94,7 +94,7 @@ class TableRows(NamedTuple):
 
 
 def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> TableRows:
-    """A table's rows, transformed where it says so; ValueError, `key: problem`, if that fails."""
+    """A table's rows, after its transform if it has one. ValueError as `key: problem`."""
     rows = rows_of(stream, table)
     shape = _transform(table, config) if table.transform else unchanged
     shaped = shape(rows)
@@ -102,7 +102,7 @@ def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> Table
     if missing:
         raise ValueError(missing[0])
     if leaves_out_repeats(table):
-        # Of a result that came twice, what was made of each is no longer told apart.
+        # After a transform the rows of a repeated result cannot be told from each other.
         return TableRows(rows, shaped.schema, shape)
     adds_up = not set(SOURCE_COLUMNS) <= set(shaped.columns)
     if adds_up and table.dedupe:
@@ -111,7 +111,7 @@ def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> Table
 
 
 def transformed(records: DataFrame, table: TableSettings, config: Config) -> DataFrame:
-    """What the table's transform makes of records; ValueError when it cannot be applied."""
+    """The rows that the table's transform makes of records; ValueError when it cannot."""
     return _transform(table, config)(rows_of(records, table))
 
 
@@ -120,11 +120,11 @@ _STATEFUL = re.compile(
 )
 
 
-_BEFORE_NAME = " :+-~'"  # the tree, and the marks of what streams
+_BEFORE_NAME = " :+-~'"  # the tree's lines, and the marks of a streaming plan
 
 
 def keeps_state(rows: DataFrame) -> bool:
-    """Whether a query of these rows remembers some from one batch to the next."""
+    """True if a query of these rows keeps state from one batch to the next."""
     plan: Any = rows._jdf.queryExecution().analyzed()
     names = [line.lstrip(_BEFORE_NAME) for line in plan.treeString().splitlines()]
     streams = sum(name.startswith("StreamingRelation") for name in names)
@@ -134,7 +134,7 @@ def keeps_state(rows: DataFrame) -> bool:
 def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
     """A table's rows: source position and key, the columns, and `_rescued`.
 
-    A transform is given the record as it stands on the topic, too.
+    A transform also gets the record as it is on the topic.
     """
     records = _parsed_headers(stream)
     foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")
@@ -152,13 +152,13 @@ def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
 
 
 def positions_of(records: DataFrame, table: TableSettings) -> DataFrame:
-    """Where the results stand, among Kafka's records, that are this table's."""
+    """The partition and offset of this table's results among Kafka records."""
     place = ("partition", "offset")
     return _parsed_headers(records, *place).where(IS_RESULT).where(wanted(table)).select(*place)
 
 
 def _parsed_headers(records: DataFrame, *kept: str) -> DataFrame:
-    """What records say of themselves, beside some columns of Kafka's."""
+    """The fields of a record's headers and value, beside some of Kafka's columns."""
     return records.selectExpr(*kept, *ENVELOPE).selectExpr(*kept, *RESULT)
 
 
@@ -190,7 +190,7 @@ def _parsed(texts: DataFrame, table: TableSettings, kept: Sequence[str]) -> Data
 
 
 def parse_schema(ddl: str) -> StructType:
-    """The columns that a DDL text means; ValueError, `schema: problem`."""
+    """The columns of a DDL text. ValueError as `schema: problem`."""
     try:
         schema = StructType.fromDDL(ddl)
     except ParseException as error:

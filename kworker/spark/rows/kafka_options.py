@@ -1,4 +1,4 @@
-"""Translates `[kafka]`, which librdkafka reads, into what Spark's Java client understands."""
+"""Translates `[kafka]`, which librdkafka reads, into properties of Spark's Java client."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -51,17 +51,17 @@ _EARLIEST = -2  # as Spark spells it
 
 
 def starting_offsets(topic: str, start: Mapping[int, int], partitions: Iterable[int]) -> str:
-    """Positions as Spark wants them: of every partition, also of those that were added since."""
+    """Positions as Spark expects them: of every partition, new ones included."""
     return json.dumps({topic: {str(part): start.get(part, _EARLIEST) for part in partitions}})
 
 
 def ending_offsets(topic: str, end: Mapping[int, int]) -> str:
-    """The same of a batch's end, which every partition has that is read."""
+    """The end of a batch as Spark expects it, for every partition that is read."""
     return json.dumps({topic: {str(part): at for part, at in end.items()}})
 
 
 def client_properties(common: Mapping[str, Value]) -> dict[str, str]:
-    """The Java client's properties that say the same; librdkafka's own tuning has none."""
+    """The equivalent properties of the Java client; librdkafka's own tuning has none."""
     given = {_RENAMED.get(name, name): _text(value) for name, value in common.items()}
     same = {name: given[name] for name in _SAME if name in given}
     return {**same, **_security(given), **_tls(given)}

@@ -1,7 +1,7 @@
-"""Results of which nothing can be lost: what was read of them, written out again, is their text.
+"""Plain results: written out again after parsing they equal their text, so nothing is lost.
 
-That is seen at less cost than by a look at each value, which `values` describes and all others get,
-and columns of most types need no more.
+This check costs less than that of each value in `values`, which all other results get, and
+suffices for columns of most types.
 """
 
 import json
@@ -23,14 +23,14 @@ from kworker.spark.rows.values import lossless_cast
 from kworker.spark.sql import identifier, literal
 
 PLAIN_OPTIONS = {"allowNonNumericNumbers": "false"}
-"""For the reader: a text like "NaN" would come back as one, from a column of numbers."""
+"""Options of the reader: else a text like "NaN" in a column of numbers would pass the check."""
 
 _WRITTEN_AGAIN = (BooleanType, NumericType, StringType)
 _AS_TEXT = (DateType, TimestampType, TimestampNTZType)
 
 
 def plain_schema(schema: StructType) -> StructType | None:
-    """By which a text is read that may be plain; None where a column's values do not come back."""
+    """The schema to read plain texts with; None where a column's values cannot be compared."""
     fields = [StructField(field.name, _read_as(field.dataType)) for field in schema.fields]
     return StructType(fields) if all(_comes_back(field.dataType) for field in fields) else None
 
@@ -40,7 +40,7 @@ def _read_as(type_: DataType) -> DataType:
 
 
 def _comes_back(type_: DataType) -> bool:
-    """Of a map each key would come back, one that stands there twice, too."""
+    """True if values of the type equal their text when written; a map would repeat double keys."""
     if isinstance(type_, ArrayType):
         return _comes_back(type_.elementType)
     if isinstance(type_, StructType):
@@ -49,17 +49,17 @@ def _comes_back(type_: DataType) -> bool:
 
 
 def may_be_plain(text: str, schema: StructType) -> str:
-    """SQL that tells whether a text is worth the reading: its first field is the schema's."""
+    """SQL that is true if a text is worth reading: its first field is the schema's first."""
     first = json.dumps(schema.names[0], ensure_ascii=False)
     return f"startswith({text}, {literal(f'{{{first}:')})"
 
 
 def is_plain(plain: str, text: str, schema: StructType) -> str:
-    """SQL that tells whether what was read of a text is all of it, and each column holds its part.
+    """SQL that is true if a text was read completely and each column holds its value.
 
-    Of the text go the spaces that Python's own encoder writes before a string or after a name: no
-    others, for inside a string stands no quote without a backslash before it, and a space that
-    went from there would be missed in what is written again.
+    The comparison drops the spaces that Python's encoder writes before a string or after a name,
+    and no others: a quote inside a string has a backslash before it, and a space dropped there
+    would make the texts differ.
     """
     dense = f"replace(replace({text}, '\": ', '\":'), ', \"', ',\"')"
     same = f"to_json({plain}, map('ignoreNullFields', 'false')) = {dense}"
@@ -73,5 +73,5 @@ def is_plain(plain: str, text: str, schema: StructType) -> str:
 
 
 def plain_value(value: str, type_: DataType) -> str:
-    """SQL of what is written of a value of a result that is plain."""
+    """SQL for the column's value, from a plain result."""
     return lossless_cast(value, type_) if isinstance(type_, _AS_TEXT) else value

@@ -1,4 +1,4 @@
-"""The user's `transform` functions: found by name, applied, and their mistakes told in a line."""
+"""The user's `transform` functions: found by name and applied; their errors in one line."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from kworker.spark.reasons import reason
 
 
 def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
-    """The function called `module:function`; ValueError, in one line, when there is none.
+    """The function named `module:function`; ValueError, in one line, when there is none.
 
     The folder of the configuration is searched first.
     """
@@ -20,7 +20,7 @@ def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
     module_name, _, function_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    # The user's module: whatever it raises is a mistake to be told.
+    # The user's module: any exception is reported in one line.
     except Exception as error:
         raise ValueError(f"cannot import {module_name}: {reason(error)}") from error
     function = getattr(module, function_name, None)
@@ -30,10 +30,10 @@ def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
 
 
 def apply(transform: Callable[[DataFrame], object], name: str, rows: DataFrame) -> DataFrame:
-    """The table, from its rows; ValueError, in one line, when the function cannot make it."""
+    """Applies a transform to rows; ValueError, in one line, when it fails."""
     try:
         made = transform(rows)
-    # The user's function: whatever it raises is a mistake to be told.
+    # The user's function: any exception is reported in one line.
     except Exception as error:
         raise ValueError(f"{name} raised {reason(error)}") from error
     if not isinstance(made, DataFrame):

@@ -1,7 +1,7 @@
-"""Which JSON a column's type holds without loss, as Spark SQL text: built without a JVM.
+"""The lossless conversion of JSON to a column's type, as Spark SQL text: built without a JVM.
 
-Spark's reader of JSON rounds, cuts and wraps around without a word. So what it would change is read
-as a VARIANT, which knows what stood there, and written only if nothing of it is lost.
+Spark's JSON reader silently rounds, truncates and wraps around. So values of types that it would
+change are read as a VARIANT, which keeps the original, and written only if nothing is lost.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ from pyspark.sql.types import (
 
 from kworker.spark.sql import identifier, literal
 
-# Year 0 and years of five digits are known to Spark only, and to no other reader.
+# Only Spark reads year 0 and years of five digits.
 _DAY = r"(?!0000)\d{4}-\d{2}-\d{2}"
 _TIME = r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6}0*)?)?"
 _ZONE = r" ?(Z|UTC|[+-]\d{2}(:?\d{2})?)"
-# A character beyond 16 bits is two escapes; one without the other is none at all.
+# A character beyond 16 bits is two escapes; one without the other is no character.
 _HIGH, _LOW = r"\\u[dD][89abAB]..", r"\\u[dD][c-fC-F].."
 _HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 _CHANGED = (
@@ -45,12 +45,12 @@ _CHANGED = (
 
 
 def read_schema(schema: StructType) -> StructType:
-    """The schema by which JSON is read, for columns of `schema`."""
+    """The schema to read JSON with, for columns of `schema`."""
     return StructType([StructField(f.name, _read_as(f.dataType)) for f in schema.fields])
 
 
 def written(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL of what is written of a value that was read so: NULL where something would be lost."""
+    """SQL for the column's value, from a value read with `read_schema`; NULL where it loses any."""
     if _read_as(type_) == type_:
         return value
     inner = f"v{depth}"
@@ -73,7 +73,7 @@ def written(value: str, type_: DataType, depth: int = 0) -> str:
 
 
 def fits(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL that tells whether all that was read is `written`; "" for a type that holds it all."""
+    """SQL that is true if `written` loses nothing; "" for a type that never does."""
     if _read_as(type_) == type_:
         return ""
     inner = f"v{depth}"
@@ -93,13 +93,13 @@ def fits(value: str, type_: DataType, depth: int = 0) -> str:
 
 
 def lossless_cast(text: str, type_: DataType) -> str:
-    """SQL of what a text is to a date, a time or a decimal number; NULL where it would be lost."""
+    """SQL for a text as a date, a time or a decimal number; NULL where it would lose any."""
     matches = f"{text} RLIKE {literal(f'^({_pattern(type_)})$')}"
     return f"CASE WHEN {matches} THEN try_cast({text} AS {type_.simpleString()}) END"
 
 
 def whole_characters(text: str) -> str:
-    """SQL that tells whether no escape in a text is half a character."""
+    """SQL that is true if no escape in a text is half a character."""
     return f"NOT (contains({text}, {literal(chr(92) + 'u')}) AND {text} RLIKE {literal(_HALF)})"
 
 
@@ -125,17 +125,17 @@ def _inside(type_: DataType, inner: DataType, rebuilt: Callable[[DataType], Data
 
 
 def _text(value: str, type_: DataType) -> str:
-    """Of what is told apart by its text: numbers stand there with all their digits."""
+    """SQL for a value converted from its text, which has all digits of a number."""
     text = f"variant_get({value}, '$', 'string')"
     if isinstance(type_, StringType):
         return f"CASE WHEN {_is_string(value)} THEN {text} END"
-    # Of a number as a DOUBLE digits may be missing, as of one with an exponent or of more than 38.
+    # A VARIANT holds a number with an exponent or over 38 digits as a DOUBLE: digits may be lost.
     kind = f"{_kind(value)} <> 'DOUBLE'" if isinstance(type_, DecimalType) else _is_string(value)
     return f"CASE WHEN {kind} THEN {lossless_cast(text, type_)} END"
 
 
 def _pattern(type_: DataType) -> str:
-    """The texts of which a type holds all."""
+    """The regular expression of texts that a type holds without loss."""
     if isinstance(type_, DateType):
         return _DAY
     if isinstance(type_, TimestampType):
@@ -147,9 +147,9 @@ def _pattern(type_: DataType) -> str:
 
 
 def _number(value: str, type_: DataType) -> str:
-    """A whole number is the same one, any other the nearest that there is.
+    """SQL for a number: an integer exactly, any other as the nearest value of the type.
 
-    What is 0 or infinite for being too small or too large is neither.
+    A number that would become 0 or infinite is NULL.
     """
     number, kind = f"try_variant_get({value}, '$', 'double')", _kind(value)
     whole = f"try_cast({number} AS BIGINT) = try_variant_get({value}, '$', 'bigint')"

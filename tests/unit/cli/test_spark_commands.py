@@ -160,7 +160,7 @@ def test_a_reset_believes_no_position_of_a_topic_that_was_made_again(
     assert brokers.moved == {("orders.results", 0): start}
     # Without a time: where the table tells how far it is, that holds.
     assert read_note(begin.folder) == Note("orders.results", topic_id, False, {0: start})
-    told = "nobody knows how far the table had come" in capsys.readouterr().out
+    told = "it is not known how far the table had come" in capsys.readouterr().out
     assert told is not known
 
 

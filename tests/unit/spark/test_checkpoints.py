@@ -269,7 +269,7 @@ def test_a_reset_that_was_cut_off_is_finished_by_a_person(query: Query) -> None:
     """Without a checkpoint, and with a group that says nothing, a query would begin anew."""
     write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
     query.folder.rename("orders.20231114T221320.123Z")
-    with pytest.raises(Damaged, match="orders is gone: a reset of it was cut off"):
+    with pytest.raises(Damaged, match="orders is gone: a reset of it was interrupted"):
         admit(query)
     write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 130, 1: 0}))
     assert apply_draft(query.folder, NOW_MS) is None
@@ -288,7 +288,7 @@ class Cut(NamedTuple):
         try:
             found = admit(self.query, {0: 120})
         except Damaged as error:
-            if not str(error).endswith(": a reset of it was cut off"):
+            if not str(error).endswith(": a reset of it was interrupted"):
                 raise
             return "none"
         if found.start is None:
@@ -457,4 +457,4 @@ def test_where_nobody_knows_the_position_that_is_said() -> None:
     moves = [Move(row._replace(committed=None), 20) for row in ROWS[:1]]
     found = replace(reset({}), moves=moves)
     assert (found.again, found.skipped) == (None, 0)
-    assert next(found.consequences()).startswith("nobody knows how far the table had come")
+    assert next(found.consequences()).startswith("it is not known how far the table had come")

@@ -137,8 +137,8 @@ def test_a_column_added_to_the_schema_is_added_where_it_stands() -> None:
 @pytest.mark.parametrize(
     ("want", "why"),
     [
-        (columns(a="string"), "column a is bigint in the table, and string here"),
-        (columns(b="long"), "the table has a column a, which is not there any more"),
+        (columns(a="string"), "column a is bigint in the table, and string in the rows"),
+        (columns(b="long"), "the table has a column a, which the rows do not have"),
     ],
 )
 def test_any_other_change_of_columns_is_refused(want: StructType, why: str) -> None:
