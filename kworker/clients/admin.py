@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kworker.clients.kafka import committed_in
+from kworker.clients.topic_partitions import committed_in
 from kworker.clients.watch import NO_ID
 from kworker.config.topics import TopicInfo, TopicSpec
 from kworker.core.message import PartitionId

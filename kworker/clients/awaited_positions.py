@@ -6,7 +6,7 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kworker.clients.admin import SILENT, Admin, AdminRequestError, reason_of
-from kworker.clients.kafka import committed_in
+from kworker.clients.topic_partitions import committed_in
 from kworker.core.message import PartitionId
 
 _TIMEOUT_S = 5.0

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kworker.clients.kafka import KafkaConsumer
+from kworker.clients.consumer import KafkaConsumer
 
 JOIN_S = 10.0  # at most: for an answer to what was asked of the group, or it keeps a ghost
 LEAVE_S = 1.5  # at most: unsubscribed and polling, so that a static member's leaving is heard

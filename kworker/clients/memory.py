@@ -1,4 +1,4 @@
-"""Kafka in memory: what `clients/kafka.py` is to a real broker, for handlers' and kworker's tests.
+"""Kafka in memory, for the tests of handlers and of kworker itself.
 
 One thread uses all of it, so nothing ever waits: a call that would wait for the broker
 finds everything done that could be done. Time is an argument.
@@ -10,7 +10,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import KafkaRequestError, Listener, Oversized, QueueFull
+from kworker.clients.consumer import Listener
+from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory_broker import MemoryKafka, MemoryTopic, size_of
 from kworker.clients.memory_group import MemoryGroupMetadata, MemoryMember
 from kworker.core.membership import Absence

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import KafkaRequestError, Oversized, QueueFull
+from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory import CLIENT_MAX_BYTES, Reporting, partition_of, report
 from kworker.clients.memory_broker import MemoryKafka, size_of
 from kworker.clients.memory_group import MemoryGroupMetadata, fits

@@ -10,13 +10,10 @@ from typing import Any
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kworker.clients.kafka import (
-    KafkaRequestError,
-    QueueFull,
-    hand_over,
-    offsets_of,
-    refused_at_once,
-)
+from kworker.clients.delivery import refused_at_once
+from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.clients.producer import hand_over
+from kworker.clients.topic_partitions import offsets_of
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clock import now_ms
 from kworker.core.outcome import Output
 from kworker.dead_letters.repair import RateLimit, RepairStep, batches

@@ -6,7 +6,8 @@ from typing import Protocol
 import structlog
 
 from kworker.clients.awaited_positions import ASK_S, AwaitedPositions, PositionReader
-from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, event_of
+from kworker.clients.errors import KafkaRequestError
+from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
 from kworker.delay.heads import DelayPartition, HoldPolicy

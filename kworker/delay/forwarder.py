@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clock import now_ms
 from kworker.core.membership import Membership, MembershipPolicy
 from kworker.core.message import PartitionId

@@ -11,7 +11,7 @@ from types import FrameType
 import setproctitle
 import structlog
 
-from kworker.clients.kafka import KafkaConsumer
+from kworker.clients.consumer import KafkaConsumer
 from kworker.clients.leaving import leave
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from kworker.clients.kafka import ConsumerEvent, Listener, event_of
+from kworker.clients.consumer import Listener
+from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed, Settled

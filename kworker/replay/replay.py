@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import structlog
 
-from kworker.clients.kafka import KafkaConsumer, KafkaRequestError, Listener
+from kworker.clients.consumer import KafkaConsumer, Listener
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.leaving import leave
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import Properties, admin_properties, consumer_properties

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kworker.clients.kafka import KafkaProducer
+from kworker.clients.producer import KafkaProducer
 from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import transactional_id, worker_producer_properties
 from kworker.config.model import Config, IdempotencySettings

@@ -8,7 +8,8 @@ from typing import Protocol
 import structlog
 
 from kworker.clients.awaited_positions import ASK_S, AwaitedPositions, PositionReader
-from kworker.clients.kafka import LOST, KafkaRequestError
+from kworker.clients.consumer import LOST
+from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import (
     Committed,

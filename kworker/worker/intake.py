@@ -8,7 +8,8 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.kafka import ConsumerEvent, KafkaRequestError, event_of
+from kworker.clients.errors import KafkaRequestError
+from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.failure import Described, Failure, FailureKind
 from kworker.core.flow import Flow
 from kworker.core.headers import Envelope, Forged

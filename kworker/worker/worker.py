@@ -16,7 +16,7 @@ from typing import Any
 import setproctitle
 import structlog
 
-from kworker.clients.kafka import KafkaConsumer, Listener
+from kworker.clients.consumer import KafkaConsumer, Listener
 from kworker.clients.leaving import CLOSE_S, LEAVE_S, leave
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import admin_properties, consumer_properties

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory import MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.message import Headers

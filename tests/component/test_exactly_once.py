@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from kworker.clients.kafka import KafkaRequestError, QueueFull
+from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.clients.memory_group import MemoryMember
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.clients.transactions import Abortable, Broken

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kworker.clients.kafka import ConsumerEvent, KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
+from kworker.clients.events import ConsumerEvent
 from kworker.core.membership import Absence
 from kworker.core.offset_map import METADATA_MAX, Committed
 from tests.support.kafka_and_twin import Cluster, Real, sized

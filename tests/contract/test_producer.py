@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import KafkaRequestError, QueueFull
+from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.core.outcome import Output
 from tests.support.kafka_and_twin import Cluster
 from tests.support.member import Member, until

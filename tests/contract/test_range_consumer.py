@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.core.offset_map import METADATA_MAX, Committed
 from kworker.core.outcome import Output
 from tests.support.kafka_and_twin import Cluster

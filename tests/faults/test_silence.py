@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import KafkaConsumer
+from kworker.clients.consumer import KafkaConsumer
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId
 from tests.support.fault_brokers import Proxied

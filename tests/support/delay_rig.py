@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory import MemoryConsumer, MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.message import Fields, Headers, PartitionId

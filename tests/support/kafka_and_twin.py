@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kworker.clients.kafka import KafkaConsumer, KafkaProducer, Listener
+from kworker.clients.consumer import KafkaConsumer, Listener
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.producer import KafkaProducer
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import transactional

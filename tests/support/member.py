@@ -5,7 +5,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kworker.clients.kafka import LOST, ConsumerEvent, event_of
+from kworker.clients.consumer import LOST
+from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 from tests.support.kafka_and_twin import Cluster

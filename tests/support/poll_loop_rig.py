@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.batch import NOT_ATTEMPTED

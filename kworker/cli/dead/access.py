@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kworker.clients.admin import Admin
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.reader import TopicReader
 from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import admin_properties, producer_properties, transactional

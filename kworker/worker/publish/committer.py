@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition

@@ -9,7 +9,8 @@ from typing import Any
 import structlog
 
 from kworker.clients.background_call import aside
-from kworker.clients.kafka import Fault, KafkaRequestError, refusal_of
+from kworker.clients.delivery import Fault, refusal_of
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed

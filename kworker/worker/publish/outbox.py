@@ -8,14 +8,8 @@ from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from kworker.clients.kafka import (
-    DeliveryRefusal,
-    Fault,
-    KafkaRequestError,
-    Oversized,
-    QueueFull,
-    refusal_of,
-)
+from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of
+from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
 from kworker.core.outcome import Output, Publishable
 from kworker.core.record import Partition, Record, pack
 from kworker.worker.publish.refused import RefusalSearch

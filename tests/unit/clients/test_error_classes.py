@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.transactions import Abortable, Broken, KafkaTransactor
 from kworker.config.client_properties import transactional
 from kworker.core.offset_map import Committed

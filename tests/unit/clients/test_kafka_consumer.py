@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from kworker.clients.kafka import KafkaConsumer
+from kworker.clients.consumer import KafkaConsumer
 from kworker.core.message import Fields, PartitionId, RawMessage
 
 AT = ("orders", 0)

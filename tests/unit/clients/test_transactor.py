@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kworker.clients import transactions
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.transactions import Abortable, KafkaTransactor
 from kworker.core.offset_map import Committed
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory_broker import MemoryKafka
 from kworker.clients.memory_transactions import MemoryTransactor
 from kworker.core.headers import Envelope

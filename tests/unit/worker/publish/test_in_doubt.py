@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJudge
 
 POLICY = FencePolicy(limit_s=30.0)

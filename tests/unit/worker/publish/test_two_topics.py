@@ -2,7 +2,7 @@
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.kafka import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
 from kworker.core.record import Record

@@ -1,79 +1,34 @@
-"""Kafka's consumer and producer as the worker uses them; `transactions` has the third."""
+"""Kafka's consumer as the worker, the delay process and a replay use it.
+
+One room, for callbacks, pauses and positions share the state of one librdkafka client.
+"""
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum, IntEnum, auto
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
-import orjson
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_INVALID,
     Consumer,
     KafkaError,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 
+from kworker.clients.errors import KafkaRequestError
+from kworker.clients.events import ConsumerEvent, event_of
+from kworker.clients.statistics import absence_in
+from kworker.clients.topic_partitions import committed_in, offsets_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
-from kworker.core.outcome import Output
 
 LOST = int(OFFSET_INVALID)
 """Instead of a position: what the group holds, and where that is nothing, OUT_OF_RANGE."""
-
 _LOG = logging.getLogger("librdkafka")
-
-
-class ConsumerEvent(Enum):
-    """The kind of an event that `poll` returns in place of a record."""
-
-    PARTITION_EOF = auto()  # the end of a partition, at the event's offset
-    OUT_OF_RANGE = auto()  # the position is outside of what the partition holds, or there is none
-    FENCED = auto()  # another process has taken this identity
-    UNREADABLE = auto()  # topic or partition unknown, or not allowed
-    TRANSIENT = auto()  # the client recovers by itself
-
-
-class KafkaRequestError(Exception):
-    """Kafka did not take a request; the text says why. `retriable`: the same may work later."""
-
-    def __init__(self, text: str, *, retriable: bool) -> None:
-        super().__init__(text)
-        self.retriable = retriable
-
-
-class QueueFull(Exception):
-    """The producer's buffer is full: poll, and try again."""
-
-
-class Oversized(KafkaRequestError):
-    """A record is larger than its producer takes, and alone at fault."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, retriable=False)
-
-
-class Fault(IntEnum):
-    """Whose fault it is that a record was not written; of several reports, the highest counts."""
-
-    NOBODY = 0  # it was given up
-    NEIGHBOUR = 1  # another one of its batch
-    TOPIC = 2  # the same may work later
-    RECORD = 3  # its own, or that of one with the same report: the same for ever
-
-
-class DeliveryRefusal(NamedTuple):
-    """Why Kafka did not take a record; `sized`: it, or its batch, is too large."""
-
-    fault: Fault
-    topic: str
-    text: str
-    sized: bool = False
 
 
 class Listener(Protocol):
@@ -85,19 +40,6 @@ class Listener(Protocol):
     def committed(self, error: str | None) -> None: ...
 
 
-_EVENTS = {
-    KafkaError._PARTITION_EOF: ConsumerEvent.PARTITION_EOF,
-    KafkaError._AUTO_OFFSET_RESET: ConsumerEvent.OUT_OF_RANGE,
-    KafkaError.OFFSET_OUT_OF_RANGE: ConsumerEvent.OUT_OF_RANGE,
-    KafkaError.FENCED_INSTANCE_ID: ConsumerEvent.FENCED,
-    KafkaError._FENCED: ConsumerEvent.FENCED,
-    KafkaError._FATAL: ConsumerEvent.FENCED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART: ConsumerEvent.UNREADABLE,
-    KafkaError._UNKNOWN_TOPIC: ConsumerEvent.UNREADABLE,
-    KafkaError._UNKNOWN_PARTITION: ConsumerEvent.UNREADABLE,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: ConsumerEvent.UNREADABLE,
-}
-
 _STATISTICS_MS = 1000  # by which a client tells of its place in the group
 _COMMIT_S = 5.0
 _LOOK_S = 2.0  # for what is known at once, or hidden
@@ -105,46 +47,7 @@ _LOOK_EACH_S = 1.0
 _HIDDEN_MOST = 3  # partitions that are named
 # Of a client beside a member, which asks and never joins.
 _MEMBERS_ONLY = frozenset({"group.instance.id", "group.remote.assignor", "group.protocol"})
-# Of a batch with one invalid record, every record is reported as invalid; of one with several,
-# only those. A wrong clock is told as such only of a batch of one record.
-_SIZES = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
-_FAULTS = {
-    KafkaError._PURGE_QUEUE: Fault.NOBODY,
-    KafkaError._PURGE_INFLIGHT: Fault.NOBODY,
-    KafkaError._INVALID_DIFFERENT_RECORD: Fault.NEIGHBOUR,
-    KafkaError.INVALID_RECORD: Fault.RECORD,
-    **dict.fromkeys(_SIZES, Fault.RECORD),
-}
-
 _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
-
-
-def event_of(raw: RawMessage) -> ConsumerEvent:
-    """Returns the kind of an event: of a message whose `error()` is not None."""
-    error = raw.error()
-    if error.fatal():
-        return ConsumerEvent.FENCED
-    return _EVENTS.get(error.code(), ConsumerEvent.TRANSIENT)
-
-
-def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
-    """What delivery reports, errors and records, say of the outputs of one record."""
-    return max(
-        DeliveryRefusal(
-            _FAULTS.get(error.code(), Fault.TOPIC),
-            message.topic(),
-            error.str(),
-            error.code() in _SIZES,
-        )
-        for error, message in reports
-    )
-
-
-def refused_at_once(error: KafkaError) -> KafkaRequestError:
-    """What a producer raises that does not take a record."""
-    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        return Oversized(error.str())
-    return KafkaRequestError(str(error), retriable=True)
 
 
 class KafkaConsumer:
@@ -412,7 +315,7 @@ class KafkaConsumer:
         if life != self._life:
             return
         try:
-            self._absence = _absence_in(text, newer=self._incremental)
+            self._absence = absence_in(text, newer=self._incremental)
         except Exception as raised:  # noqa: BLE001 - raised again by `poll`
             self._raised = raised
 
@@ -428,109 +331,6 @@ class KafkaConsumer:
                 self._raised = raised
 
         return callback
-
-
-class KafkaProducer:
-    """One idempotent producer. Used by one thread; `poll` serves its callbacks."""
-
-    def __init__(self, properties: Mapping[str, Any]) -> None:
-        """Raises Refused for properties that the library does not take."""
-        self._fatal: str | None = None
-        try:
-            self._producer = Producer({**properties, "error_cb": self._on_error}, logger=_LOG)
-        except KafkaException as error:
-            raise KafkaRequestError(str(error.args[0]), retriable=False) from None
-        self._produce: Any = self._producer.produce
-
-    @property
-    def fatal(self) -> str | None:
-        """Why this producer can never write again; None while it can."""
-        return self._fatal
-
-    def produce(self, output: Output, refused: Callable[[object, object], None]) -> None:
-        """Queues a record. `refused(error, message)` is called from `poll` if it fails.
-
-        Raises QueueFull, or Refused when the client knows already that it cannot.
-        """
-        try:
-            hand_over(self._produce, output, refused)
-        except KafkaException as error:
-            raise refused_at_once(error.args[0]) from None
-
-    def poll(self) -> None:
-        """Serves callbacks, without waiting."""
-        self._producer.poll(0)
-
-    @property
-    def unfinished(self) -> int:
-        """Records without a delivery report, in whatever queue."""
-        return len(self._producer)
-
-    def purge(self) -> None:
-        """Gives up what is queued and in flight; its reports come as failures."""
-        self._producer.purge()
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._FATAL or error.fatal():
-            self._fatal = str(error)
-
-
-def hand_over(
-    produce: Any, output: Output, refused: Callable[[object, object], None] | None = None
-) -> None:
-    """Calls a producer's `produce`, without waiting. Raises QueueFull, or what the library does."""
-    try:
-        # By position: keywords cost as much again as the call.
-        produce(
-            output.topic,
-            output.value,
-            output.key,
-            output.partition,
-            refused,
-            None,
-            0,
-            output.headers,
-        )
-    except BufferError:
-        raise QueueFull from None
-
-
-def offsets_of(positions: Mapping[PartitionId, Committed]) -> list[TopicPartition]:
-    """As the library takes them, in commits and in transactions.
-
-    It adds a NUL to what is text, so what is empty is none.
-    """
-    return [
-        TopicPartition(*at, *held) if held.metadata else TopicPartition(*at, held.position)
-        for at, held in positions.items()
-    ]
-
-
-def committed_in(answer: TopicPartition) -> Committed | None:
-    """What the library says that a group holds; None: nothing."""
-    return Committed(answer.offset, answer.metadata or "") if answer.offset >= 0 else None
-
-
-def _absence_in(statistics: str, *, newer: bool) -> Absence | None:
-    """Why a client is no member of its group, by its statistics; `newer` is its protocol."""
-    # The group's part alone: the rest is long where there are many partitions.
-    begin = statistics.rindex('"cgrp":') + len('"cgrp":')
-    group = orjson.loads(statistics[begin : statistics.index("}", begin) + 1])
-    if group["state"] != "up":
-        return Absence.COORDINATOR
-    if group["join_state"] == "init":
-        return None if newer and _is_answered(statistics) else Absence.JOINING
-    return None if group["join_state"] == "steady" else Absence.REBALANCE
-
-
-def _is_answered(statistics: str) -> bool:
-    """Whether the coordinator has answered a heartbeat of the newer protocol.
-
-    With it, a member that is given nothing never leaves its first state; and heartbeats are
-    the one kind of request that is not counted by name.
-    """
-    told = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
-    return told is not None and bool(told["rx"] > sum(told["req"].values()))
 
 
 def _at(raw: RawMessage) -> PartitionId:

@@ -1,0 +1,78 @@
+"""Kafka's producer as the worker uses it; `transactions` has the transactional one."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from kworker.clients.delivery import refused_at_once
+from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.core.outcome import Output
+
+_LOG = logging.getLogger("librdkafka")
+
+
+class KafkaProducer:
+    """One idempotent producer. Used by one thread; `poll` serves its callbacks."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        """Raises Refused for properties that the library does not take."""
+        self._fatal: str | None = None
+        try:
+            self._producer = Producer({**properties, "error_cb": self._on_error}, logger=_LOG)
+        except KafkaException as error:
+            raise KafkaRequestError(str(error.args[0]), retriable=False) from None
+        self._produce: Any = self._producer.produce
+
+    @property
+    def fatal(self) -> str | None:
+        """Why this producer can never write again; None while it can."""
+        return self._fatal
+
+    def produce(self, output: Output, refused: Callable[[object, object], None]) -> None:
+        """Queues a record. `refused(error, message)` is called from `poll` if it fails.
+
+        Raises QueueFull, or Refused when the client knows already that it cannot.
+        """
+        try:
+            hand_over(self._produce, output, refused)
+        except KafkaException as error:
+            raise refused_at_once(error.args[0]) from None
+
+    def poll(self) -> None:
+        """Serves callbacks, without waiting."""
+        self._producer.poll(0)
+
+    @property
+    def unfinished(self) -> int:
+        """Records without a delivery report, in whatever queue."""
+        return len(self._producer)
+
+    def purge(self) -> None:
+        """Gives up what is queued and in flight; its reports come as failures."""
+        self._producer.purge()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._FATAL or error.fatal():
+            self._fatal = str(error)
+
+
+def hand_over(
+    produce: Any, output: Output, refused: Callable[[object, object], None] | None = None
+) -> None:
+    """Calls a producer's `produce`, without waiting. Raises QueueFull, or what the library does."""
+    try:
+        # By position: keywords cost as much again as the call.
+        produce(
+            output.topic,
+            output.value,
+            output.key,
+            output.partition,
+            refused,
+            None,
+            0,
+            output.headers,
+        )
+    except BufferError:
+        raise QueueFull from None

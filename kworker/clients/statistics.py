@@ -1,0 +1,27 @@
+"""A consumer's place in its group, as the client's statistics show it."""
+
+import orjson
+
+from kworker.core.membership import Absence
+
+
+def absence_in(statistics: str, *, newer: bool) -> Absence | None:
+    """Why a client is no member of its group, by its statistics; `newer` is its protocol."""
+    # The group's part alone: the rest is long where there are many partitions.
+    begin = statistics.rindex('"cgrp":') + len('"cgrp":')
+    group = orjson.loads(statistics[begin : statistics.index("}", begin) + 1])
+    if group["state"] != "up":
+        return Absence.COORDINATOR
+    if group["join_state"] == "init":
+        return None if newer and _is_answered(statistics) else Absence.JOINING
+    return None if group["join_state"] == "steady" else Absence.REBALANCE
+
+
+def _is_answered(statistics: str) -> bool:
+    """Whether the coordinator has answered a heartbeat of the newer protocol.
+
+    With it, a member that is given nothing never leaves its first state; and heartbeats are
+    the one kind of request that is not counted by name.
+    """
+    told = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
+    return told is not None and bool(told["rx"] > sum(told["req"].values()))
