@@ -1,56 +1,30 @@
 """The administrator's side of Kafka: what is there, what is created, where a group stands."""
 
-import logging
-import re
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from kworker.clients.admin_connection import SILENT, AdminConnection, AdminRequestError, code_of
 from kworker.clients.topic_partitions import committed_in
 from kworker.clients.watch import NO_ID
 from kworker.config.topics import TopicInfo, TopicSpec
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity
-from kworker.errors import KworkerError, Unreachable
 
-T = TypeVar("T")
-
-
-RETRY_S = 0.2
 _HIDDEN_S = 2.0  # in which positions are told, or hidden
 _HIDDEN_EACH_S = 1.0
 _HIDDEN_MOST = 3  # partitions that are named
-
-# What people need of it stands in the errors raised; librdkafka's own lines go nowhere.
-SILENT = logging.getLogger("kworker.librdkafka.admin")
-SILENT.addHandler(logging.NullHandler())
-SILENT.propagate = False
-# librdkafka puts the broker's name before its words, and its own state after them.
-_WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state .*$")
-
-
-class AdminRequestError(KworkerError):
-    """Kafka answered, and would not."""
 
 
 class GroupMember(NamedTuple):
@@ -61,22 +35,11 @@ class GroupMember(NamedTuple):
     host: str
 
 
-class Admin:
+class Admin(AdminConnection):
     """A short-lived administrator's client; every call blocks for `timeout_s` at most.
 
     Calls raise `Unreachable` when no broker answers, `AdminRequestError` when one says no.
     """
-
-    def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:
-        self._properties = properties
-        self._brokers = str(properties.get("bootstrap.servers", ""))
-        self._timeout_s = timeout_s
-        self._last_error = ""
-        try:
-            with_callback: dict[str, Any] = {**properties, "error_cb": self._on_error}
-            self._client = AdminClient(with_callback, logger=SILENT)
-        except KafkaException as error:
-            raise AdminRequestError(reason_of(error)) from None
 
     def cluster_id(self) -> str:
         """Which cluster this is."""
@@ -190,7 +153,7 @@ class Admin:
             try:
                 self._answer(self._client.delete_consumer_groups([group], **limit)[group])
             except KafkaException as error:
-                if _code(error) != KafkaError.GROUP_ID_NOT_FOUND:
+                if code_of(error) != KafkaError.GROUP_ID_NOT_FOUND:
                     raise
 
         self._coordinated(ask)
@@ -270,7 +233,7 @@ class Admin:
             found = ((tp, self._answer(future)) for tp, future in futures.items())
             return {(tp.topic, tp.partition): answer.offset for tp, answer in found}
 
-        return self._awaited(ask, _NO_LEADER, "no leader for a partition")
+        return self._led(ask)
 
     def _metadata(self) -> Any:
         return self._asked(lambda: self._client.list_topics(timeout=self._timeout_s))
@@ -289,86 +252,6 @@ class Admin:
             for resource, future in futures.items()
         }
 
-    def _asked(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except KafkaException as error:
-            raise self._told(error) from None
-
-    def _coordinated(self, call: Callable[[], T]) -> T:
-        return self._awaited(call, _NO_COORDINATOR, "no coordinator for the group")
-
-    def _awaited(self, call: Callable[[], T], passing: Collection[int], lack: str) -> T:
-        """Asks again and again while the answer is one of `passing`: nobody is elected yet."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return call()
-            except KafkaException as error:
-                if _code(error) not in passing:
-                    raise self._told(error) from None
-                if time.monotonic() > deadline:
-                    raise Unreachable(
-                        f"{self._brokers} answers, but has {lack} after {self._timeout_s:g} s"
-                        f" ({reason_of(error)})"
-                    ) from None
-            time.sleep(RETRY_S)
-
-    def _result(self, future: "Future[Any]") -> Any:
-        return self._asked(lambda: self._answer(future))
-
-    def _answer(self, future: "Future[Any]") -> Any:
-        """Raises KafkaException as it came."""
-        # The client resolves it within the request's own time; the margin is for its thread.
-        if not wait([future], self._timeout_s + 5).done:
-            raise self._unreachable("the request is still under way")
-        return future.result()
-
-    def _told(self, error: KafkaException) -> KworkerError:
-        reason = reason_of(error)
-        return self._unreachable(reason) if _code(error) in _ABSENT else AdminRequestError(reason)
-
-    def _unreachable(self, reason: str) -> Unreachable:
-        self._client.poll(0)  # serves the callback that may know better why
-        return Unreachable(
-            f"no broker of {self._brokers} answers within {self._timeout_s:g} s"
-            f" ({self._last_error or reason})"
-        )
-
-    def _on_error(self, error: KafkaError) -> None:
-        # "All brokers down" follows the reason, and says less.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._last_error = bare_reason(error.str())
-
-
-def bare_reason(words: str) -> str:
-    """An error in librdkafka's words, without the broker's name and the connection's state."""
-    return _WHERE_AND_WHEN.sub("", words)
-
-
-_ABSENT = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError.REQUEST_TIMED_OUT,
-    }
-)
-_NO_LEADER = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-    }
-)
-_NO_COORDINATOR = frozenset(
-    {
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-    }
-)
-
 
 def _is_told(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) -> bool:
     """Whether the committed positions are: they are not while a transaction may change them."""
@@ -378,70 +261,7 @@ def _is_told(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) 
         return False
 
 
-def _code(error: KafkaException) -> int:
-    return int(cast(KafkaError, error.args[0]).code())
-
-
-def reason_of(error: KafkaException) -> str:
-    """Kafka's own words."""
-    return str(cast(KafkaError, error.args[0]).str())
-
-
 def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
     for tp in answers:
         if tp.error:
             raise AdminRequestError(f"{tp.topic}/{tp.partition}: {tp.error.str()}")
-
-
-class PropertyRefusal(NamedTuple):
-    """What librdkafka has against a property; "" when it names none."""
-
-    name: str
-    reason: str
-
-
-def refusals(
-    kind: Literal["consumer", "producer"],
-    properties: Mapping[str, Any],
-    chosen: Collection[str] = (),
-) -> Iterator[PropertyRefusal]:
-    """All that librdkafka says against these properties; asks no broker.
-
-    Of two that do not go together, the one that the user has `chosen` is to blame.
-    """
-    left = dict(properties)
-    while reason := _refusal(kind, left):
-        name = _culprit(kind, left, reason, chosen)
-        yield PropertyRefusal(name, reason)
-        if not name:
-            return
-        del left[name]
-
-
-def _culprit(
-    kind: Literal["consumer", "producer"],
-    properties: Mapping[str, Any],
-    reason: str,
-    chosen: Collection[str],
-) -> str:
-    """The property without which librdkafka says something else, if it is about one."""
-    if named := [name for name in properties if name in reason]:
-        return max(named, key=lambda name: (name in chosen, len(name)))
-    if "configuration property" not in reason:
-        return ""
-    # It has used another name for it: linger.ms is queue.buffering.max.ms, too.
-    for name in properties:
-        if _refusal(kind, {n: v for n, v in properties.items() if n != name}) != reason:
-            return name
-    return ""
-
-
-def _refusal(kind: Literal["consumer", "producer"], properties: Mapping[str, Any]) -> str:
-    try:
-        if kind == "consumer":
-            Consumer(dict(properties), logger=SILENT).close()
-        else:
-            Producer(dict(properties), logger=SILENT)
-    except KafkaException as error:
-        return reason_of(error)
-    return ""

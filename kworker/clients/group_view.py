@@ -6,7 +6,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from kworker.clients.admin import SILENT, Admin, AdminRequestError, reason_of
+from kworker.clients.admin import Admin
+from kworker.clients.admin_connection import SILENT, AdminRequestError, reason_of
 from kworker.clients.topic_partitions import committed_in
 from kworker.core.message import PartitionId
 

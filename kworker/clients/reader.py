@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from kworker.clients.admin import SILENT
+from kworker.clients.admin_connection import SILENT
 from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.message import RawMessage
 from kworker.errors import KworkerError, Unreachable

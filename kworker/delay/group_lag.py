@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import structlog
 
-from kworker.clients.admin import AdminRequestError
+from kworker.clients.admin_connection import AdminRequestError
 from kworker.clients.background_call import aside
 from kworker.clients.group_view import GroupView, GroupWatcher
 from kworker.config.client_properties import admin_properties, own_member

@@ -171,7 +171,7 @@ def _end(done: "subprocess.CompletedProcess[bytes]") -> str:
 
 def clients(config: Config) -> list[Finding]:
     """Whether librdkafka takes the properties of every client; asks no broker."""
-    from kworker.clients import admin
+    from kworker.clients.property_refusals import refusals
 
     found: dict[str, Finding] = {}
     properties_of: dict[ClientKind, Properties] = {
@@ -180,7 +180,7 @@ def clients(config: Config) -> list[Finding]:
     }
     for kind, properties in properties_of.items():
         chosen = {*config.kafka.common, *getattr(config.kafka, kind)}
-        for refusal in admin.refusals(kind, properties, chosen):
+        for refusal in refusals(kind, properties, chosen):
             key = _property_key(config, kind, refusal.name)
             found.setdefault(key, Finding(key, refusal.reason, "see librdkafka's CONFIGURATION.md"))
     return list(found.values())

@@ -76,7 +76,7 @@ def _elsewhere(config: Config, cluster: str) -> Twins:
     """Only static members have names; of those on this host the lock has told."""
     if config.workers.membership != "static":
         return Twins(cluster)
-    from kworker.clients.admin import AdminRequestError
+    from kworker.clients.admin_connection import AdminRequestError
 
     session_ms = consumer_properties(config, slot=0)["session.timeout.ms"]
     try:

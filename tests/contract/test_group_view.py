@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kworker.clients.admin import AdminRequestError
+from kworker.clients.admin_connection import AdminRequestError
 from kworker.clients.group_view import GroupWatcher
 from kworker.core.offset_map import Committed
 from tests.support.kafka_and_twin import Real

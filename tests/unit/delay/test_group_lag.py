@@ -2,7 +2,7 @@
 
 import pytest
 
-from kworker.clients.admin import AdminRequestError
+from kworker.clients.admin_connection import AdminRequestError
 from kworker.clients.group_view import GroupView
 from kworker.delay.group_lag import GroupLagReader
 from kworker.errors import Unreachable

@@ -1,0 +1,134 @@
+"""The connection of an administrator's client: its errors, and waits for an elected broker."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar, cast
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kworker.errors import KworkerError, Unreachable
+
+T = TypeVar("T")
+RETRY_S = 0.2
+# What people need of it stands in the errors raised; librdkafka's own lines go nowhere.
+SILENT = logging.getLogger("kworker.librdkafka.admin")
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
+# librdkafka puts the broker's name before its words, and its own state after them.
+_WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state .*$")
+_ABSENT = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+_NO_LEADER = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+_NO_COORDINATOR = frozenset(
+    {
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+
+
+class AdminRequestError(KworkerError):
+    """Kafka answered, and would not."""
+
+
+class AdminConnection:
+    """An AdminClient whose errors come as `Unreachable` or `AdminRequestError`.
+
+    Every call blocks for `timeout_s` at most.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:
+        self._properties = properties
+        self._brokers = str(properties.get("bootstrap.servers", ""))
+        self._timeout_s = timeout_s
+        self._last_error = ""
+        try:
+            with_callback: dict[str, Any] = {**properties, "error_cb": self._on_error}
+            self._client = AdminClient(with_callback, logger=SILENT)
+        except KafkaException as error:
+            raise AdminRequestError(reason_of(error)) from None
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except KafkaException as error:
+            raise self._told(error) from None
+
+    def _led(self, call: Callable[[], T]) -> T:
+        return self._awaited(call, _NO_LEADER, "no leader for a partition")
+
+    def _coordinated(self, call: Callable[[], T]) -> T:
+        return self._awaited(call, _NO_COORDINATOR, "no coordinator for the group")
+
+    def _awaited(self, call: Callable[[], T], passing: Collection[int], lack: str) -> T:
+        """Asks again and again while the answer is one of `passing`: nobody is elected yet."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                if code_of(error) not in passing:
+                    raise self._told(error) from None
+                if time.monotonic() > deadline:
+                    raise Unreachable(
+                        f"{self._brokers} answers, but has {lack} after {self._timeout_s:g} s"
+                        f" ({reason_of(error)})"
+                    ) from None
+            time.sleep(RETRY_S)
+
+    def _result(self, future: "Future[Any]") -> Any:
+        return self._asked(lambda: self._answer(future))
+
+    def _answer(self, future: "Future[Any]") -> Any:
+        """Raises KafkaException as it came."""
+        # The client resolves it within the request's own time; the margin is for its thread.
+        if not wait([future], self._timeout_s + 5).done:
+            raise self._unreachable("the request is still under way")
+        return future.result()
+
+    def _told(self, error: KafkaException) -> KworkerError:
+        reason = reason_of(error)
+        return self._unreachable(reason) if code_of(error) in _ABSENT else AdminRequestError(reason)
+
+    def _unreachable(self, reason: str) -> Unreachable:
+        self._client.poll(0)  # serves the callback that may know better why
+        return Unreachable(
+            f"no broker of {self._brokers} answers within {self._timeout_s:g} s"
+            f" ({self._last_error or reason})"
+        )
+
+    def _on_error(self, error: KafkaError) -> None:
+        # "All brokers down" follows the reason, and says less.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = bare_reason(error.str())
+
+
+def bare_reason(words: str) -> str:
+    """An error in librdkafka's words, without the broker's name and the connection's state."""
+    return _WHERE_AND_WHEN.sub("", words)
+
+
+def code_of(error: KafkaException) -> int:
+    return int(cast(KafkaError, error.args[0]).code())
+
+
+def reason_of(error: KafkaException) -> str:
+    """Kafka's own words."""
+    return str(cast(KafkaError, error.args[0]).str())
