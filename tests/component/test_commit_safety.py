@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kworker.clients.memory import MemoryKafka
-from kworker.clients.memory_group import MemoryMember
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.group import MemoryMember
 from kworker.core import offset_map
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields, PartitionId

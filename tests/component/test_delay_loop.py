@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kworker.clients.errors import KafkaRequestError
-from kworker.clients.memory import MemoryKafka
-from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.message import Headers
 from kworker.core.offset_map import Committed
 from kworker.delay.heads import HoldPolicy

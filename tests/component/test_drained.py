@@ -2,7 +2,7 @@
 
 import pytest
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.outcome import Failed, Output, Reject, Unavailable
 from kworker.worker.retries.dead_letter_limit import DeadLetterLimitPolicy
 from kworker.worker.retries.policy import RetryPolicy

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from kworker.clients.errors import KafkaRequestError, QueueFull
-from kworker.clients.memory_group import MemoryMember
-from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.memory.group import MemoryMember
+from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.headers import Envelope
 from kworker.core.message import PartitionId

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core import headers as names
 from kworker.core.failure import Described, Failure
 from kworker.core.headers import Envelope, Source

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.outcome import Failed, Output
 from tests.support.delay_rig import DELAYS_MS, Clocks, DelayBench, broker
 from tests.support.hostile import OWN_BYTES_MAX, Hostile, Sent, Topics

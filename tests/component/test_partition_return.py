@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.claim import ClaimDone
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields

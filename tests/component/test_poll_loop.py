@@ -6,7 +6,8 @@ from math import inf
 import pytest
 from confluent_kafka import KafkaError
 
-from kworker.clients.memory import Event, MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.consumer import Event
 from kworker.core import offset_map
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity, encode, origin_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.batch import BatchFailed, batch, mark_of
 from kworker.core.claim import ClaimDone
 from kworker.core.outcome import Reject, Unavailable

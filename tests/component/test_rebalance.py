@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from tests.support.poll_loop_rig import (
     GROUP,
     HOLD,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core import headers as names
 from kworker.core.headers import Source
 from kworker.core.message import Fields

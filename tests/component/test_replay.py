@@ -2,7 +2,7 @@
 
 import pytest
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core import headers as names
 from kworker.core.failure import Described, Failure
 from kworker.core.outcome import Failed

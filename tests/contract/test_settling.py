@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.clients.transactions import Broken
 from kworker.core.outcome import Output
 from kworker.worker.publish.in_doubt import FencedByTwin

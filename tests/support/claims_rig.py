@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kworker.clients.memory_redis import MemoryRedis, MemoryRedisClaims
+from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims
 from kworker.core.claim import ClaimState
 from kworker.core.idempotency import IdOf, id_of
 from kworker.core.outcome import Outcome, Output

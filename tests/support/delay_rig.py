@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kworker.clients.errors import KafkaRequestError
-from kworker.clients.memory import MemoryConsumer, MemoryKafka
-from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.consumer import MemoryConsumer
+from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.message import Fields, Headers, PartitionId
 from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder

@@ -1,6 +1,6 @@
 """The delay process as the worker sees it, in one step: what waits comes again by the requeue."""
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core import headers
 from kworker.core.headers import Envelope
 from kworker.core.message import Headers, RawMessage

@@ -9,8 +9,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.clients.consumer import KafkaConsumer, Listener
-from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
-from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.consumer import MemoryConsumer
+from kworker.clients.memory.producer import MemoryProducer
+from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.clients.producer import KafkaProducer
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kworker.clients.errors import KafkaRequestError
-from kworker.clients.memory import MemoryConsumer, MemoryKafka, MemoryProducer
-from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.consumer import MemoryConsumer
+from kworker.clients.memory.producer import MemoryProducer
+from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kworker.clients.memory import MemoryKafka
+from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.message import Fields, Headers
 from kworker.core.outcome import NO_RESULTS, Outcome, Output, Results
 from kworker.core.record import Partition, Record

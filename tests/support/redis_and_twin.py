@@ -12,7 +12,7 @@ from typing import Protocol
 
 from redis import Redis
 
-from kworker.clients.memory_redis import MemoryRedis, MemoryRedisClaims, MemoryRedisSuspects
+from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims, MemoryRedisSuspects
 from kworker.clients.redis import RedisClaims, RedisSuspects
 from kworker.sandbox.redis import Redis as Server
 from kworker.worker.idempotency.thread import Claims

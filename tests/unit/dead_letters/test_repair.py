@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.clients.errors import KafkaRequestError
-from kworker.clients.memory_broker import MemoryKafka
-from kworker.clients.memory_transactions import MemoryTransactor
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
 from kworker.core.outcome import Output

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.memory_redis import MemoryRedisSuspects
+from kworker.clients.memory.redis import MemoryRedisSuspects
 from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, ClaimDone, Claimed, Exchange, KeptOutcome
 from kworker.core.outcome import NO_RESULTS, Failed, Output, Results
 from kworker.core.record import Partition, Record

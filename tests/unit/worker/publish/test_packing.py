@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.memory import MemoryKafka, MemoryProducer
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.producer import MemoryProducer
 from kworker.core.outcome import Output
 from kworker.core.record import PACKED, Record, pack
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kworker.clients.memory import MemoryKafka, MemoryProducer
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.producer import MemoryProducer
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy

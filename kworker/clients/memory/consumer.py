@@ -1,31 +1,17 @@
-"""Kafka in memory, for the tests of handlers and of kworker itself.
+"""The consumer of Kafka in memory."""
 
-One thread uses all of it, so nothing ever waits: a call that would wait for the broker
-finds everything done that could be done. Time is an argument.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError
 
 from kworker.clients.consumer import Listener
-from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
-from kworker.clients.memory_broker import MemoryKafka, MemoryTopic, size_of
-from kworker.clients.memory_group import MemoryGroupMetadata, MemoryMember
+from kworker.clients.errors import KafkaRequestError
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.group import MemoryGroupMetadata, MemoryMember
 from kworker.core.membership import Absence
 from kworker.core.message import Fields, PartitionId, RawMessage
 from kworker.core.offset_map import Committed
-from kworker.core.outcome import Output
-
-Reporting = Callable[[object, object], None]
-"""Called with the error and the record of an output that was refused."""
-
-__all__ = ["MemoryConsumer", "MemoryKafka", "MemoryProducer"]
-
-CLIENT_MAX_BYTES = 1_000_000  # the client's own
-_QUEUE_RECORDS = 100_000
 
 
 class Event(Fields):
@@ -294,107 +280,3 @@ class MemoryConsumer:
             return []
         fetch.told_end = fetch.position
         return [Event(at, fetch.position, KafkaError(KafkaError._PARTITION_EOF))]
-
-
-class MemoryProducer:
-    """`KafkaProducer` without a broker: what is produced is written by the next `poll`."""
-
-    def __init__(self, kafka: MemoryKafka, properties: Mapping[str, Any]) -> None:
-        self._kafka = kafka
-        self._most = int(properties.get("queue.buffering.max.messages", _QUEUE_RECORDS))
-        self._most_bytes = int(properties.get("message.max.bytes", CLIENT_MAX_BYTES))
-        self._queue: list[tuple[Output, Reporting]] = []
-        self._unknown: set[str] = set()  # topics that the broker has said do not exist
-        self._spread = count()
-        self._fatal: str | None = None
-
-    @property
-    def fatal(self) -> str | None:
-        """Why this producer can never write again; None while it can."""
-        return self._fatal
-
-    def fail(self, reason: str) -> None:
-        """What an unrecoverable error does: nothing is written any more."""
-        self._fatal = reason
-
-    def produce(self, output: Output, refused: Reporting) -> None:
-        """Queues a record. `refused(error, message)` is called from `poll` if it fails.
-
-        Raises QueueFull, or Refused when the client knows already that it cannot.
-        """
-        if len(self._queue) >= self._most:
-            raise QueueFull
-        if self._fatal is not None:
-            raise KafkaRequestError(self._fatal, retriable=True)
-        if output.topic in self._unknown and self._kafka.topic(output.topic) is None:
-            raise KafkaRequestError(str(KafkaError(KafkaError._UNKNOWN_TOPIC)), retriable=True)
-        if size_of(output) > self._most_bytes:
-            raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
-        self._queue.append((output, refused))
-
-    def poll(self) -> None:
-        """Writes what is queued, unless the broker is away, and reports what was refused."""
-        if self._fatal is not None or not (self._kafka.up and self._kafka.writable):
-            return
-        batches: dict[PartitionId, list[tuple[Output, Reporting]]] = {}
-        queue, self._queue = self._queue, []
-        for output, refused in queue:
-            topic = self._kafka.topic(output.topic)
-            at = (output.topic, -1 if topic is None else partition_of(output, topic, self._spread))
-            batches.setdefault(at, []).append((output, refused))
-        for at, batch in batches.items():
-            self._write(at, batch)
-
-    @property
-    def unfinished(self) -> int:
-        """Records without a delivery report."""
-        return len(self._queue)
-
-    def purge(self) -> None:
-        """Gives up what is queued; its reports come at once."""
-        queue, self._queue = self._queue, []
-        report(queue, KafkaError._PURGE_QUEUE)
-
-    def _write(self, at: PartitionId, batch: list[tuple[Output, Reporting]]) -> None:
-        """All of a batch or nothing: one record that is refused fails its neighbours."""
-        topic = self._kafka.topic(at[0])
-        if topic is None:
-            self._unknown.add(at[0])
-            report(batch, KafkaError._UNKNOWN_TOPIC)
-        elif at[1] >= len(topic.logs):
-            report(batch, KafkaError._UNKNOWN_PARTITION)
-        elif codes := topic.refusals([output for output, _ in batch]):
-            report(batch, codes)
-        else:
-            for output, _ in batch:
-                headers = tuple(output.headers)
-                self._kafka.append(*at, value=output.value, key=output.key, headers=headers)
-
-
-def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> None:
-    """Tells of each output of a batch why it is not written."""
-    every = [codes] * len(batch) if isinstance(codes, int) else codes
-    for (output, refused), code in zip(batch, every, strict=True):
-        refused(KafkaError(code), Fields((output.topic, -1, -1), -1, None, None, ()))
-
-
-def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> int:
-    """The one that is asked for, else the key's, else the next of `spread`."""
-    if output.partition >= 0:
-        return output.partition
-    chosen = next(spread) if output.key is None else murmur2(output.key) & 0x7FFFFFFF
-    return chosen % len(topic.logs)
-
-
-def murmur2(data: bytes) -> int:
-    """The hash by which Java's producers, and kworker's, choose the partition of a key."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    h = 0x9747B28C ^ len(data)
-    whole = len(data) & ~3
-    for i in range(0, whole, 4):
-        k = int.from_bytes(data[i : i + 4], "little") * m & mask
-        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
-    if rest := data[whole:]:
-        h = (h ^ int.from_bytes(rest, "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return h ^ h >> 15

@@ -7,9 +7,9 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
-from kworker.clients.memory import CLIENT_MAX_BYTES, Reporting, partition_of, report
-from kworker.clients.memory_broker import MemoryKafka, size_of
-from kworker.clients.memory_group import MemoryGroupMetadata, fits
+from kworker.clients.memory.broker import MemoryKafka, size_of
+from kworker.clients.memory.group import MemoryGroupMetadata, fits
+from kworker.clients.memory.producer import CLIENT_MAX_BYTES, Reporting, partition_of, report
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed

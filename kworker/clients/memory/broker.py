@@ -9,7 +9,7 @@ from itertools import count
 from confluent_kafka import KafkaError
 
 from kworker.clients.errors import KafkaRequestError
-from kworker.clients.memory_group import MemoryCommit, MemoryGroup
+from kworker.clients.memory.group import MemoryCommit, MemoryGroup
 from kworker.core.message import Fields, Headers, PartitionId
 from kworker.core.offset_map import TopicIdentity
 from kworker.core.outcome import Output
