@@ -1,0 +1,118 @@
+"""The member of the jobs' group that a candidate for leadership keeps."""
+
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Mapping
+from threading import Thread
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from kworker.core.leadership import Claim, Leader
+
+# What goes wrong is told by `problem`.
+QUIET = logging.getLogger("librdkafka.leader")
+QUIET.setLevel(logging.CRITICAL + 1)
+
+
+class GroupAssigned(NamedTuple):
+    decides: bool
+
+
+class GroupRevoked(NamedTuple):
+    pass
+
+
+class GroupLost(NamedTuple):
+    pass
+
+
+class ClaimAccepted(NamedTuple):
+    claim: Claim
+
+
+class ClaimRefused(NamedTuple):
+    claim: Claim | None
+    error: KafkaError
+
+
+MemberEvent = GroupAssigned | GroupRevoked | GroupLost | ClaimAccepted | ClaimRefused
+
+
+class LeaderMember:
+    """One client in the group, which reads nothing. Used by one thread.
+
+    The library swallows what a callback raises, so callbacks only record.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], topic: str) -> None:
+        self._topic = topic
+        self._events: deque[MemberEvent] = deque()
+        self._claim: Claim | None = None  # which the group has not answered yet
+        self._count = 0
+        told = {**properties, "on_commit": self._on_commit}
+        self._consumer = Consumer(told, logger=QUIET)
+        self._consumer.subscribe(
+            [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def poll(self) -> list[MemberEvent]:
+        """What has happened, in order."""
+        while (message := self._consumer.poll(0)) is not None:
+            if (error := message.error()) is not None:
+                self._events.append(ClaimRefused(None, error))
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def id(self) -> str:
+        """By which the group knows it; "" when it is no member."""
+        return self._consumer.memberid() or ""
+
+    @property
+    def leader(self) -> Leader:
+        """It, as a leader."""
+        return Leader(self.id(), socket.gethostname(), os.getpid())
+
+    def commit(self, claim: Claim) -> None:
+        """Sends a claim, if the one before is answered."""
+        if self._claim is not None or self.id() != claim.member:
+            return
+        self._count += 1
+        note = self.leader._replace(member=claim.member).note(self._count)
+        place = TopicPartition(self._topic, 0, 0, metadata=note)
+        try:
+            self._consumer.commit(offsets=[place], asynchronous=True)
+        except KafkaException as error:
+            self._events.append(ClaimRefused(claim, error.args[0]))
+        else:
+            self._claim = claim
+
+    def leave(self) -> Thread:
+        """In a thread, which ends when it has left; without brokers that may take long."""
+        leaving = Thread(target=self._consumer.close, name="leave", daemon=True)
+        leaving.start()
+        return leaving
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        # The group has assigned them, and this client takes up none: nothing is ever fetched.
+        consumer.assign([])
+        self._events.append(GroupAssigned(any(at.partition == 0 for at in partitions)))
+
+    def _on_revoke(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        consumer.unassign()
+        self._events.append(GroupRevoked())
+
+    def _on_lost(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        consumer.unassign()
+        self._events.append(GroupLost())
+
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        claim, self._claim = self._claim, None
+        if claim is None:
+            return
+        errors = [error, *(at.error for at in places)]
+        found = next((each for each in errors if each is not None), None)
+        self._events.append(ClaimAccepted(claim) if found is None else ClaimRefused(claim, found))

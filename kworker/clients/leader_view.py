@@ -1,0 +1,88 @@
+"""The view that a candidate has of its group, read in a thread of its own."""
+
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from kworker.clients import roster
+from kworker.clients.leader_member import QUIET
+from kworker.core.leadership import Roster, View
+
+LOOK_TIMEOUT_S = 3.0
+# The library's own ten seconds would be a leader's whole lease.
+RECONNECT_MS = 1000
+
+
+class ViewQuestion(NamedTuple):
+    asked_at: float
+    wants_roster: bool
+
+
+class ViewAnswer(NamedTuple):
+    view: View
+    roster: Roster | None  # None also where it was not told
+
+
+class ViewReader:
+    """Asks how the group stands, one question at a time, in a thread that owns the client."""
+
+    def __init__(self, properties: Mapping[str, Any], group: str, topic: str) -> None:
+        """Raises KafkaException for properties that the client refuses."""
+        self._group = group
+        self._topic = topic
+        self._asked = False
+        self._questions: SimpleQueue[ViewQuestion | None] = SimpleQueue()
+        self._answers: SimpleQueue[ViewAnswer | KafkaError | Exception] = SimpleQueue()
+        self._properties = {"reconnect.backoff.max.ms": RECONNECT_MS, **properties}
+        # Speaks of the group, and never joins it.
+        own = {"group.id": group, "group.protocol": "classic", "enable.auto.commit": False}
+        self._beside = Consumer({**self._properties, **own}, logger=QUIET)
+        Thread(target=self._run, name="look", daemon=True).start()
+
+    def ask(self, question: ViewQuestion) -> bool:
+        """False while the question before is not answered."""
+        if self._asked:
+            return False
+        self._asked = True
+        self._questions.put(question)
+        return True
+
+    def answer(self, wait_s: float) -> ViewAnswer | KafkaError | None:
+        """The answer, once; None when it does not come in time. Raises what the thread died of."""
+        try:
+            answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
+        except Empty:
+            return None
+        if isinstance(answer, Exception):
+            raise answer
+        self._asked = False
+        return answer
+
+    def end(self) -> None:
+        """Has the thread end when it has answered what it was asked."""
+        self._questions.put(None)
+
+    def _run(self) -> None:
+        try:
+            while (question := self._questions.get()) is not None:
+                self._answers.put(self._look(question))
+            self._beside.close()
+        except Exception as error:  # noqa: BLE001 - the top of a thread; raised where it is asked
+            self._answers.put(error)
+
+    def _look(self, question: ViewQuestion) -> ViewAnswer | KafkaError:
+        place = TopicPartition(self._topic, 0)
+        try:
+            held = self._beside.committed([place], timeout=LOOK_TIMEOUT_S)[0]
+        except KafkaException as error:
+            return cast(KafkaError, error.args[0])
+        if held.error is not None:
+            return held.error
+        view = View(question.asked_at, held.metadata or "")
+        if not question.wants_roster:
+            return ViewAnswer(view, None)
+        members = roster.members(self._properties, self._group)
+        return ViewAnswer(view, None if members is None else Roster(question.asked_at, members))
