@@ -10,7 +10,7 @@ from kworker.clients.errors import KafkaRequestError
 from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
-from kworker.delay.heads import DelayPartition, HoldPolicy
+from kworker.delay.partitions import DelayPartition, HoldPolicy
 from kworker.delay.routes import SKEW_MS
 from kworker.worker.intake import Fenced, Taking
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 from typing import Protocol
 
@@ -12,20 +12,19 @@ from kworker.clients.errors import KafkaRequestError
 from kworker.clock import now_ms
 from kworker.core.membership import Membership, MembershipPolicy
 from kworker.core.message import PartitionId
-from kworker.core.outcome import Output
 from kworker.core.restart import Backoff
 from kworker.delay.assignment import DelayAssignment
+from kworker.delay.due_batch import DueBatch
 from kworker.delay.forwarder import Forwarder
-from kworker.delay.heads import DelayPartition, RefusedPartitions
-from kworker.delay.routes import DelayedRecord, Routes
+from kworker.delay.partitions import DelayPartition
+from kworker.delay.refused import RefusedPartitions
+from kworker.delay.routes import Routes
 from kworker.worker.publish.in_doubt import FencingJudge
 
 _LOG = structlog.get_logger()
 
 TAKE_MOST = 500  # records a turn
 IDLE_S = 0.1  # nothing due: wait in the client
-RUN_RECORDS = 2_000  # in one transaction
-RUN_BYTES = 8 << 20
 GATHER_S = 0.02  # from one transaction to the next, while more comes due
 TIDY_S = 2.0  # between transactions that only take positions past what is no record
 REST_S = 1.0  # of a partition, after a refusal; and the most before
@@ -42,27 +41,6 @@ class DelayWatch(Protocol):
     def partitions(self) -> dict[str, int] | None: ...
     def ask_facts(self, topics: Iterable[str]) -> None: ...
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None: ...
-
-
-@dataclass(slots=True)
-class DueBatch:
-    """What goes into one transaction: how many of each partition's first records."""
-
-    counts: dict[PartitionId, int] = field(default_factory=dict)
-    outputs: list[Output] = field(default_factory=list)
-    forged: list[DelayedRecord] = field(default_factory=list)
-    bytes: int = 0
-
-    @property
-    def full(self) -> bool:
-        return len(self.outputs) >= RUN_RECORDS or self.bytes >= RUN_BYTES
-
-    def add(self, at: PartitionId, waiting: DelayedRecord, output: Output) -> None:
-        self.counts[at] = self.counts.get(at, 0) + 1
-        self.outputs.append(output)
-        self.bytes += waiting.size
-        if waiting.envelope is None:
-            self.forged.append(waiting)
 
 
 class DelayLoop:

@@ -28,8 +28,8 @@ from kworker.core.phase import Phase
 from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
 from kworker.delay.group_lag import make_group_lag
-from kworker.delay.heads import HoldPolicy
 from kworker.delay.loop import DelayLoop
+from kworker.delay.partitions import HoldPolicy
 from kworker.delay.routes import Routes
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Field, Slot, Text

@@ -10,7 +10,7 @@ from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.message import Headers
 from kworker.core.offset_map import Committed
-from kworker.delay.heads import HoldPolicy
+from kworker.delay.partitions import HoldPolicy
 from kworker.worker.intake import Fenced
 from tests.support.delay_rig import (
     DEAD,

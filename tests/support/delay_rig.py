@@ -11,8 +11,8 @@ from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.message import Fields, Headers, PartitionId
 from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
-from kworker.delay.heads import HoldPolicy
 from kworker.delay.loop import DelayLoop
+from kworker.delay.partitions import HoldPolicy
 from kworker.delay.routes import Routes
 from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from kworker.config.model import Config
 from kworker.config.topics import delay_ms, delay_pattern
 from kworker.core.message import Fields, PartitionId
-from kworker.delay.heads import DelayPartition, HoldPolicy, RefusedPartitions
+from kworker.delay.partitions import DelayPartition, HoldPolicy
+from kworker.delay.refused import RefusedPartitions
 from tests.unit.delay.test_routes import NOW, retried
 
 A, B, C = ("o.retry.1s", 0), ("o.retry.1s", 1), ("o.retry.10s", 0)

@@ -1,0 +1,55 @@
+"""Partitions whose records were refused: which rest, and which are forwarded alone."""
+
+from collections.abc import Collection
+
+from kworker.core.message import PartitionId
+
+
+class RefusedPartitions:
+    """Which partitions rest, and which are forwarded alone, after a transaction was refused.
+
+    One of those in it may be to blame, so each is tried by itself: what cannot be written
+    keeps nobody else's records waiting. Owned by the delay process's thread; times are
+    monotonic seconds.
+    """
+
+    def __init__(self, rest_s: float) -> None:
+        self._rest_s = rest_s
+        self._alone: set[PartitionId] = set()
+        self._rests: dict[PartitionId, tuple[float, str]] = {}  # until when, and why
+
+    def refused(self, partitions: Collection[PartitionId], why: str, now: float) -> None:
+        """A transaction with these was refused."""
+        if len(partitions) > 1:
+            self._alone.update(partitions)
+            return
+        for at in partitions:
+            self._alone.add(at)
+            self.rest(at, why, now)
+
+    def rest(self, at: PartitionId, why: str, now: float) -> None:
+        """This one's first record cannot go now."""
+        self._rests[at] = (now + self._rest_s, why)
+
+    def accepted(self, partitions: Collection[PartitionId]) -> None:
+        """Records of these were forwarded, or the partitions are another's now."""
+        self._alone.difference_update(partitions)
+        for at in partitions:
+            self._rests.pop(at, None)
+
+    def chosen(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
+        """Whose records go into the next transaction."""
+        awake = [at for at in ready if self.rests_until(at) <= now]
+        alone = [at for at in awake if at in self._alone]
+        return alone[:1] or awake
+
+    def alone(self, at: PartitionId) -> bool:
+        return at in self._alone
+
+    def rests_until(self, at: PartitionId) -> float:
+        return self._rests[at][0] if at in self._rests else 0.0
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why anything rests, each reason once."""
+        return list(dict.fromkeys(why for _, why in self._rests.values()))
