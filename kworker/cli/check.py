@@ -16,8 +16,13 @@ from kworker.core.duration import format_duration
 from kworker.core.offset_map import unsettled_max
 from kworker.errors import ConfigError, ExitCode
 from kworker.host import spark_heap_bytes
-from kworker.preflight import preflight, second_copy
-from kworker.preflight.preflight import Finding
+from kworker.preflight import second_copy
+from kworker.preflight.findings import Finding, exit_code
+from kworker.preflight.imports import check_handlers
+from kworker.preflight.kafka import check_client_properties, check_topics
+from kworker.preflight.positions import check_positions
+from kworker.preflight.redis import check_redis
+from kworker.preflight.spark import check_spark
 
 app = typer.Typer()
 
@@ -30,20 +35,20 @@ class FinishedCheck(NamedTuple):
 
     @property
     def exit_code(self) -> ExitCode:
-        return preflight.exit_code(self.findings)
+        return exit_code(self.findings)
 
 
 CheckFunction = Callable[[Config], list[Finding]]
 
 _OFFLINE: dict[str, CheckFunction] = {
-    "handlers can be imported": preflight.handlers,
-    "Kafka clients accept their properties": preflight.clients,
-    "Java and pyspark are installed": preflight.spark,
+    "handlers can be imported": check_handlers,
+    "Kafka clients accept their properties": check_client_properties,
+    "Java and pyspark are installed": check_spark,
 }
 _ONLINE: dict[str, CheckFunction] = {
-    "brokers answer, topics exist": preflight.online,
-    "committed positions can be read": preflight.positions,
-    "Redis answers": preflight.redis,
+    "brokers answer, topics exist": check_topics,
+    "committed positions can be read": check_positions,
+    "Redis answers": check_redis,
     "no other copy runs as this instance": second_copy.online,
 }
 
@@ -72,7 +77,7 @@ def check(
     done = [
         FinishedCheck(title, run(loaded)) for title, run in checks.items() if _applies(loaded, run)
     ]
-    code = preflight.exit_code(finding for each in done for finding in each.findings)
+    code = exit_code(finding for each in done for finding in each.findings)
     if as_json:
         _print_json(_as_data(loaded, done, code))
     else:
@@ -82,8 +87,8 @@ def check(
 
 def _applies(config: Config, run: CheckFunction) -> bool:
     needs: dict[CheckFunction, object] = {
-        preflight.redis: config.idempotency,
-        preflight.spark: config.spark,
+        check_redis: config.idempotency,
+        check_spark: config.spark,
     }
     return needs.get(run, config) is not None
 

@@ -32,10 +32,12 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
 
 
 def _preflight(config: Config) -> PreflightReport:
-    from kworker.preflight import preflight, second_copy
+    from kworker.preflight import second_copy
+    from kworker.preflight.findings import exit_code
+    from kworker.preflight.preflight import before_start
 
-    findings = preflight.before_start(config)
-    fit = preflight.exit_code(findings) is ExitCode.OK
+    findings = before_start(config)
+    fit = exit_code(findings) is ExitCode.OK
     others = second_copy.look(config) if fit else second_copy.Twins()
     sorted_by: dict[ExitCode, list[str]] = {}
     for finding in [*findings, *others.findings]:

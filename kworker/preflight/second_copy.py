@@ -15,7 +15,9 @@ from kworker.config.model import Config
 from kworker.errors import ExitCode, KworkerError
 from kworker.instance.host_lock import LockHolder, holder
 from kworker.instance.state_folder import StateFolder
-from kworker.preflight.preflight import GROUP_TIMEOUT_S, Finding, admin_of, unanswered
+from kworker.preflight.findings import Finding
+from kworker.preflight.kafka import admin_of, unanswered
+from kworker.preflight.positions import GROUP_TIMEOUT_S
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin

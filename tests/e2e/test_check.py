@@ -19,7 +19,13 @@ from kworker.config import toml_file
 from kworker.config.model import Config, IdempotencySettings
 from kworker.errors import ExitCode
 from kworker.instance.group_note import GroupNote
-from kworker.preflight import preflight
+from kworker.preflight.findings import Finding
+from kworker.preflight.imports import check_handlers
+from kworker.preflight.kafka import check_topics
+from kworker.preflight.positions import ensure_start_offsets
+from kworker.preflight.preflight import before_start
+from kworker.preflight.redis import check_redis
+from kworker.preflight.spark import check_spark
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.support.kafka import commit, delete_topic, led
 from tests.support.redis import own_redis
@@ -141,7 +147,7 @@ def test_a_handler_that_will_not_import_is_told_with_its_last_words(
     configured: Configured, handlers: str, words: str
 ) -> None:
     """Whatever its import does, the check survives and says where it was."""
-    [found] = preflight.handlers(toml_file.load(configured(handlers=handlers)))
+    [found] = check_handlers(toml_file.load(configured(handlers=handlers)))
     assert (found.key, found.exit_code) == ("handler", ExitCode.CONFIG)
     assert words in found.problem
 
@@ -160,7 +166,7 @@ def test_a_check_shows_the_handlers_trouble_without_a_traceback(
 def test_an_import_that_never_ends_is_given_up(configured: Configured) -> None:
     """It may be the machine, so this alone is no reason to refuse a start for ever."""
     config = toml_file.load(configured(handlers="import threading\nthreading.Event().wait()\n"))
-    [found] = preflight.handlers(config, timeout_s=2)
+    [found] = check_handlers(config, timeout_s=2)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert "not imported within 2 s" in found.problem
 
@@ -168,14 +174,14 @@ def test_an_import_that_never_ends_is_given_up(configured: Configured) -> None:
 def test_handlers_that_cannot_fit_in_memory_are_refused(configured: Configured) -> None:
     """Every worker would be over its limit before its first record."""
     file = configured("[workers]\nmemory = '400MiB'", handlers="x = b'x' * (500 << 20)\n" + HANDLER)
-    [found] = preflight.handlers(toml_file.load(file))
+    [found] = check_handlers(toml_file.load(file))
     assert (found.key, found.exit_code) == ("workers.memory", ExitCode.CONFIG)
     assert found.problem.startswith("400MiB, and 5")
 
 
 def test_handlers_that_leave_no_room_for_records_are_told(configured: Configured) -> None:
     file = configured("[workers]\nmemory = '400MiB'", handlers="x = b'x' * (200 << 20)\n" + HANDLER)
-    [found] = preflight.handlers(toml_file.load(file))
+    [found] = check_handlers(toml_file.load(file))
     assert (found.key, found.exit_code) == ("workers.memory", ExitCode.OK)
     assert "it would be replaced often" in found.problem
 
@@ -183,14 +189,14 @@ def test_handlers_that_leave_no_room_for_records_are_told(configured: Configured
 def test_a_handler_of_one_topic_is_named_by_its_own_key(configured: Configured) -> None:
     """With several, the reader must know which."""
     file = configured('[handlers]\n"cfg-nowhere" = "elsewhere:handle"')
-    [found] = preflight.handlers(toml_file.load(file))
+    [found] = check_handlers(toml_file.load(file))
     assert found.key == "handlers.cfg-nowhere"
 
 
 def test_a_transform_that_will_not_import_is_told_with_its_table(configured: Configured) -> None:
     """It would fail only after Spark has started."""
     table = '[[spark.tables]]\nname = "t"\npath = "p"\ntransform = "transforms:gone"'
-    [found] = preflight.spark(toml_file.load(configured(table)))
+    [found] = check_spark(toml_file.load(configured(table)))
     assert found.key == "spark.tables[t].transform"
     assert "No module named 'transforms'" in found.problem
 
@@ -200,7 +206,7 @@ def test_a_pattern_without_topics_is_told(
 ) -> None:
     """Nothing could be created for it."""
     file = configured(servers=bootstrap, topic="^cfg-nothing-like-this")
-    [found] = preflight.online(toml_file.load(file))
+    [found] = check_topics(toml_file.load(file))
     assert (found.exit_code, found.key) == (ExitCode.CONFIG, "source.topics")
     assert found.problem == "no topic matches ^cfg-nothing-like-this"
 
@@ -273,10 +279,10 @@ def test_redis_that_does_not_answer_is_told_without_its_password(
     """The same check is content with one that does."""
     idempotency = '[idempotency]\nkey = "key"\nredis = '
     address = f"redis://:s3cret@127.0.0.1:{free_port()}/0"
-    [found] = preflight.redis(toml_file.load(configured(f'{idempotency}"{address}"')))
+    [found] = check_redis(toml_file.load(configured(f'{idempotency}"{address}"')))
     assert found.exit_code is ExitCode.UNREACHABLE
     assert "s3cret" not in str(found)
-    assert preflight.redis(toml_file.load(configured(f'{idempotency}"{redis_url}"'))) == []
+    assert check_redis(toml_file.load(configured(f'{idempotency}"{redis_url}"'))) == []
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
@@ -310,9 +316,9 @@ def test_a_redis_without_a_disk_is_told_and_no_reason_not_to_start(
     config = toml_file.load(file)
     with Redis.from_url(changed_redis) as redis:
         redis.config_set("appendonly", "no")
-        [found] = preflight.redis(config)
+        [found] = check_redis(config)
         redis.config_set("save", "60 1")
-        assert preflight.redis(config) == []
+        assert check_redis(config) == []
         redis.config_set("save", "")
         redis.config_set("appendonly", "yes")
     assert found.exit_code is ExitCode.OK
@@ -322,7 +328,7 @@ def test_a_redis_without_a_disk_is_told_and_no_reason_not_to_start(
 def test_an_idempotency_function_that_will_not_import_is_told(configured: Configured) -> None:
     """Else no record would have an id."""
     file = configured('[idempotency]\nkey = "handlers:order_id"\nredis = "redis://127.0.0.1:1"')
-    [found] = preflight.handlers(toml_file.load(file))
+    [found] = check_handlers(toml_file.load(file))
     assert found.key == "idempotency.key"
     assert "nothing callable named 'order_id'" in found.problem
 
@@ -360,18 +366,18 @@ def test_the_first_start_commits_where_the_group_begins(
 ) -> None:
     """So that what `source.start` means is settled once; the second start changes nothing."""
     config = service(start=start)
-    assert preflight.before_start(config) == []
+    assert before_start(config) == []
     assert offsets(bootstrap, config.name) == first
     note = json.loads((config.state_dir / "group.json").read_text())
     assert note["group"] == config.name
     assert (config.state_dir.stat().st_mode & 0o777) == 0o700
-    assert preflight.before_start(config) == []
+    assert before_start(config) == []
     assert offsets(bootstrap, config.name) == first
 
 
 def test_a_first_start_that_must_not_choose_fails(service: Callable[..., Config]) -> None:
     """`fail` is for groups whose positions somebody brings along."""
-    [found] = preflight.before_start(service(start="fail"))
+    [found] = before_start(service(start="fail"))
     assert (found.key, found.exit_code) == ("source.start", ExitCode.CONFIG)
 
 
@@ -384,7 +390,7 @@ def test_a_group_that_brings_its_positions_keeps_them(
     brought = ConsumerGroupTopicPartitions(config.name, [position])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.alter_consumer_group_offsets([brought])[config.name].result(30)
-    assert preflight.before_start(config) == []
+    assert before_start(config) == []
     assert offsets(bootstrap, config.name) == {0: 2}
 
 
@@ -393,10 +399,10 @@ def test_a_group_that_ran_and_lost_its_positions_waits_for_a_decision(
 ) -> None:
     """Neither beginning is right: one repeats everything, the other skips it."""
     config = service()
-    assert preflight.before_start(config) == []
+    assert before_start(config) == []
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_consumer_groups([config.name])[config.name].result(30)
-    [found] = preflight.before_start(config)
+    [found] = before_start(config)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert "ran before and has no positions now" in found.problem
     assert "kworker offsets reset" in found.next_step
@@ -408,18 +414,18 @@ def test_a_partition_that_lost_its_position_waits_for_a_decision(
 ) -> None:
     """It would begin at its beginning, and do all of it again, while the others go on."""
     config = service()
-    assert preflight.before_start(config) == []
+    assert before_start(config) == []
     [source] = config.source.topics
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_consumer_groups([config.name])[config.name].result(30)
     commit(bootstrap, config.name, [TopicPartition(source, 0, 3)])
-    [found] = preflight.before_start(config)
+    [found] = before_start(config)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert f"ran before and has no positions of {source}/1 now" in found.problem
     assert "kworker offsets reset; for each of them, with --topic and --part" in found.next_step
     assert offsets(bootstrap, config.name) == {0: 3}
     commit(bootstrap, config.name, [TopicPartition(source, 1, 0)])
-    assert preflight.before_start(config) == []
+    assert before_start(config) == []
 
 
 def test_a_partition_that_never_had_a_position_is_new(
@@ -427,15 +433,15 @@ def test_a_partition_that_never_had_a_position_is_new(
 ) -> None:
     """It begins at the earliest, and is noted once it has one; so is a topic made again."""
     config = service()
-    assert preflight.ensure_start_offsets(config) == []
+    assert ensure_start_offsets(config) == []
     [source] = config.source.topics
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(source, 3)])[source].result(30)
     eventually(lambda: led(admin, source) == 3, what="the third")
-    assert preflight.ensure_start_offsets(config) == []
+    assert ensure_start_offsets(config) == []
     assert GroupNote(config.state_dir).positions().keys() == {(source, 0), (source, 1)}
     commit(bootstrap, config.name, [TopicPartition(source, 2, 0)])
-    assert preflight.ensure_start_offsets(config) == []
+    assert ensure_start_offsets(config) == []
     assert GroupNote(config.state_dir).positions().keys() == {(source, n) for n in range(3)}
 
 
@@ -444,9 +450,9 @@ def test_a_topic_that_goes_missing_later_is_waited_for(
 ) -> None:
     """At the first start it is a mistake; once the group has run, somebody is at work there."""
     config = service()
-    assert preflight.before_start(config) == []
+    assert before_start(config) == []
     delete_topic(bootstrap, config.requeue_topic)
-    [found] = preflight.before_start(config)
+    [found] = before_start(config)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert config.requeue_topic in found.problem
 
@@ -460,9 +466,9 @@ def test_a_start_waits_for_redis(
     """As for the brokers; and nothing is committed before it is there."""
     config = service()
 
-    def found(url: str) -> list[preflight.Finding]:
+    def found(url: str) -> list[Finding]:
         asked = IdempotencySettings(redis=url, key="key")
-        return preflight.before_start(config.model_copy(update={"idempotency": asked}))
+        return before_start(config.model_copy(update={"idempotency": asked}))
 
     [away] = found(f"redis://127.0.0.1:{free_port()}/0")
     assert (away.key, away.exit_code) == ("idempotency.redis", ExitCode.UNREACHABLE)

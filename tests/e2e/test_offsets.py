@@ -15,7 +15,7 @@ from kworker.clients.watch import KafkaWatch
 from kworker.config import toml_file
 from kworker.core.offset_map import TopicIdentity, encode, origin_of
 from kworker.instance.state_folder import StateFolder
-from kworker.preflight.preflight import ensure_start_offsets
+from kworker.preflight.positions import ensure_start_offsets
 from tests.support import kafka
 from tests.support.service import Service
 from tests.support.waiting import eventually

@@ -17,7 +17,8 @@ from confluent_kafka.admin import (
 from kworker import host
 from kworker.config import toml_file
 from kworker.errors import ExitCode
-from kworker.preflight import preflight, second_copy
+from kworker.preflight import second_copy
+from kworker.preflight.findings import exit_code
 from tests.support.evidence import gather
 from tests.support.kafka import Writer, numbered
 from tests.support.service import OTHER_HOST, Service, service
@@ -140,6 +141,6 @@ def test_without_the_right_to_see_the_group_it_starts_and_says_what_that_costs(
     config = toml_file.load(blind.config)
     eventually(lambda: second_copy.look(config).findings, what="the rule holds")
     found = second_copy.look(config)
-    assert (found.elsewhere, preflight.exit_code(found.findings)) == ([], ExitCode.OK)
+    assert (found.elsewhere, exit_code(found.findings)) == ([], ExitCode.OK)
     [finding] = found.findings
     assert str(finding).startswith("instance: the group's members cannot be seen (")

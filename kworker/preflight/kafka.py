@@ -1,0 +1,158 @@
+"""Checks of Kafka's clients, brokers and topics."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from kworker.config.client_properties import (
+    Properties,
+    admin_properties,
+    consumer_properties,
+    worker_producer_properties,
+)
+from kworker.config.model import Config
+from kworker.config.topics import (
+    BYTES_MAX,
+    SETTINGS,
+    TopicInfo,
+    differences,
+    own_topics,
+    plan,
+    source_topics,
+)
+from kworker.errors import ExitCode, KworkerError, Unreachable
+from kworker.instance.group_note import GroupNote
+from kworker.preflight.findings import Finding
+
+if TYPE_CHECKING:
+    from kworker.clients.admin import Admin
+
+BROKER_TIMEOUT_S = 5.0
+ClientKind = Literal["consumer", "producer"]
+
+
+def check_client_properties(config: Config) -> list[Finding]:
+    """Whether librdkafka takes the properties of every client; asks no broker."""
+    from kworker.clients.property_refusals import refusals
+
+    found: dict[str, Finding] = {}
+    properties_of: dict[ClientKind, Properties] = {
+        "consumer": consumer_properties(config, slot=0),
+        "producer": worker_producer_properties(config, slot=0),
+    }
+    for kind, properties in properties_of.items():
+        chosen = {*config.kafka.common, *getattr(config.kafka, kind)}
+        for refusal in refusals(kind, properties, chosen):
+            key = _property_key(config, kind, refusal.name)
+            found.setdefault(key, Finding(key, refusal.reason, "see librdkafka's CONFIGURATION.md"))
+    return list(found.values())
+
+
+def _property_key(config: Config, kind: ClientKind, name: str) -> str:
+    if not name:
+        return "kafka"
+    return f"kafka.{kind}.{name}" if name in getattr(config.kafka, kind) else f"kafka.{name}"
+
+
+def check_topics(config: Config) -> list[Finding]:
+    """Whether brokers answer and the topics are there, and what about them is not as planned."""
+    try:
+        admin = admin_of(config)
+        wanted = source_topics(config, admin.topic_names())
+        names = [*wanted, *own_topics(config), *config.delivery.topics]
+        topics = admin.topics(names, SETTINGS)
+    except KworkerError as error:
+        return [unanswered(error)]
+    missing = [name for name in names if name not in topics]
+    if not wanted:
+        return [_no_match(config)]
+    if missing:
+        return [_missing_topics(config, missing)]
+    return _unlike_planned(config, topics, wanted)
+
+
+def admin_of(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
+    """An administrator's client for checks. Raises KworkerError."""
+    from kworker.clients.admin import Admin
+
+    return Admin(admin_properties(config), timeout_s=timeout_s)
+
+
+def unanswered(error: KworkerError) -> Finding:
+    """The brokers did not answer, or said no."""
+    step = "start the brokers (kworker sandbox up, for development) or correct it"
+    if not isinstance(error, Unreachable):
+        step = "ask who runs the brokers"
+    return Finding("kafka.bootstrap.servers", str(error), step, ExitCode.UNREACHABLE)
+
+
+def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
+    """Nothing to wait for at a group's first start; later somebody is at work on the cluster."""
+    are = "topic is" if len(missing) == 1 else "topics are"
+    return Finding(
+        "source.topics" if set(missing) & set(config.source.topics) else "name",
+        f"{are} missing: {', '.join(missing)}",
+        f"create with: kworker topics create --config {config.file}"
+        + _source_advice(config, missing),
+        ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
+    )
+
+
+def _no_match(config: Config) -> Finding:
+    return Finding(
+        "source.topics",
+        f"no topic matches {config.source.pattern}",
+        "create the source topics, or correct it",
+        ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
+    )
+
+
+def _source_advice(config: Config, missing: Sequence[str]) -> str:
+    sources = set(missing) & set(config.source.topics)
+    if not sources:
+        return ""
+    return " --partitions N --replication M"
+
+
+def _unlike_planned(
+    config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
+) -> list[Finding]:
+    found = [
+        Finding(spec.name, difference, "change the topic if that is not meant", ExitCode.OK)
+        for spec in plan(config, {name: topics[name] for name in sources})
+        for difference in differences(spec, topics[spec.name])
+    ]
+    return [*found, *_small_results(config, topics, sources), *_uneven(config, topics, sources)]
+
+
+def _small_results(
+    config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
+) -> list[Finding]:
+    results = int(topics[config.delivery.results].config[BYTES_MAX])
+    records = max(int(topics[name].config[BYTES_MAX]) for name in sources)
+    if results >= records:
+        return []
+    return [
+        Finding(
+            config.delivery.results,
+            f"{BYTES_MAX} {results}, and the source's is {records}",
+            "raise it, if a result may be as large as its record",
+            ExitCode.OK,
+        )
+    ]
+
+
+def _uneven(
+    config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
+) -> list[Finding]:
+    """Where partition p of requeue does not sit with partition p of the source."""
+    requeue = topics[config.requeue_topic].partitions
+    return [
+        Finding(
+            name,
+            f"{topics[name].partitions} partitions, and {config.requeue_topic} has {requeue}",
+            "a record that comes again may overtake others of its key",
+            ExitCode.OK,
+        )
+        for name in sources
+        if topics[name].partitions != requeue and config.workers.ordering == "key"
+    ]
