@@ -289,14 +289,19 @@ class Outbox:
         if self._held:
             self._try_held_at = now
 
-    def first_refused(self, topic: str, refused: KafkaRequestError, now: float) -> None:
-        """The client knows already that the first that waits cannot be written."""
+    def first_refused(
+        self, topic: str, refused: KafkaRequestError, under_way: Collection[Record], now: float
+    ) -> None:
+        """The client knows already that the first that waits cannot be written.
+
+        What it took before that is `under_way`, and stays so: its reports will come.
+        """
         record = self.waiting.popleft()
         if isinstance(refused, Oversized):
             self._remove({record})
             self._condemn(record, topic, str(refused))
         else:
-            sifted = self._shunned_by(topic, str(refused), now)
+            sifted = _without(self._shunned_by(topic, str(refused), now), set(under_way))
             # It may be in the portion of another topic, which would wait for it.
             self._remove({*sifted, record})
             self._refused.extendleft(reversed(sifted))
@@ -419,7 +424,7 @@ class OutputBatch:
                 self._begun, self._sent = record, sent
                 return FillResult.QUEUE
             except KafkaRequestError as refused:
-                backlog.first_refused(outputs[sent].topic, refused, now)
+                backlog.first_refused(outputs[sent].topic, refused, batch, now)
                 self.spoiled |= sent > 0
                 self._begun = None
                 return FillResult.REFUSED

@@ -2,7 +2,7 @@
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.errors import KafkaRequestError
+from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
 from kworker.core.record import Record
@@ -21,6 +21,9 @@ class Stage:
         self._partition = a_partition()
         self.invalid: set[tuple[int, str]] = set()  # offsets and topics that brokers refuse
         self.closed = ""  # the topic that the client refuses at once
+        self.closes_after: int | None = None  # outputs of it that the client still takes
+        self.room: int | None = None  # outputs until the client's queue is full
+        self.written: list[tuple[int, str]] = []  # offsets and topics
         self.now = 100.0
         self.settled: list[int] = []
 
@@ -35,8 +38,14 @@ class Stage:
         sent: list[tuple[Record, Output]] = []
 
         def produce(output: Output, record: object) -> None:
-            if output.topic == self.closed:
+            if self.room is not None:
+                if not self.room:
+                    raise QueueFull
+                self.room -= 1
+            if output.topic == self.closed and not self.closes_after:
                 raise KafkaRequestError(f"{output.topic} is closed", retriable=True)
+            if output.topic == self.closed and self.closes_after is not None:
+                self.closes_after -= 1
             assert isinstance(record, Record)
             sent.append((record, output))
 
@@ -44,6 +53,8 @@ class Stage:
         for record, output in sent:
             if (record.offset, output.topic) in self.invalid:
                 record(INVALID, Fields((output.topic, 0, -1), 0, None, None, ()))
+            else:
+                self.written.append((record.offset, output.topic))
         self.settled += [record.offset for record in self.batch.finish(self.now)]
 
 
@@ -67,3 +78,20 @@ def test_one_that_two_topics_sift_is_refused_by_the_client_and_goes_on() -> None
         stage.turn()
     assert sorted(stage.settled) == [1, 2, 3, 4, 5, 6, 7]
     assert [each.record.offset for each in stage.backlog.condemned] == [0]
+
+
+def test_one_of_a_portion_that_is_under_way_is_written_once() -> None:
+    """The client refused the topic amid the portion: what it had taken of that is in the batch."""
+    stage = Stage()
+    for offset in range(8):
+        stage.add(offset, "a")
+    stage.invalid = {(offset, "a") for offset in range(8)}
+    stage.turn()
+    stage.invalid, stage.closed, stage.closes_after = set(), "a", 2
+    stage.turn()
+    assert stage.settled == [0, 1]
+    stage.closed, stage.closes_after = "", None
+    for _ in range(12):
+        stage.turn()
+    assert sorted(stage.written) == [(offset, "a") for offset in range(8)]
+    assert (sorted(stage.settled), stage.backlog.pending) == ([*range(8)], 0)
