@@ -290,7 +290,6 @@ class ExactlyOnce:
         self._begin_aside(TransactionStep.ABORTING, self._transactor.abort, now)
 
     def _aborted(self, now: float) -> None:
-        self._batch.mend()
         back = self._still_ours(self._batch.take())
         if self._broken and back and not any(map(_is_refused, back)):
             self._backlog.shun_but_one(back, self._broken, now)

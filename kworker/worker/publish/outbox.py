@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of
 from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
+from kworker.clients.transactions import Broken
 from kworker.core.outcome import Output, Publishable
 from kworker.core.record import Partition, Record, pack
 from kworker.worker.publish.refused import RefusalSearch
@@ -399,77 +400,82 @@ class OutputBatch:
         self.produced = 0  # outputs of whole records, ever
         self._backlog = backlog
         self.spoiled = False  # a record was refused after some of its outputs were produced
-        self._begun: Record | None = None  # which the queue had room for in part
+        self._torn: Record | None = None  # taken from the outbox, and produced in part
         self._sent = 0  # so many of its outputs are out
 
     def fill(self, produce: Produce, now: float) -> FillResult:
-        """Produces what waits."""
-        backlog = self._backlog
-        if self._begun is None:  # else nothing may get ahead of it
+        """Produces what waits. Raises what `produce` does, but for refusals."""
+        backlog, torn = self._backlog, self._torn
+        if torn is None:
             backlog.look(now)
+        else:  # nothing may get ahead of it
+            self._torn = None
+            backlog.waiting.appendleft(torn)
         waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
             outputs = _outputs(record)
-            if shunned and backlog.shuns(record):
+            sent = self._sent if record is torn else 0
+            if shunned and not sent and backlog.shuns(record):
                 backlog.put_aside()
                 continue
-            # One that was put aside meanwhile begins anew.
-            sent = self._sent if record is self._begun else 0
             try:
                 for output in outputs[sent:] if sent else outputs:
                     produce(output, record)
                     sent += 1
             except QueueFull:
-                self._begun, self._sent = record, sent
+                self._tear(sent)
                 return FillResult.QUEUE
             except KafkaRequestError as refused:
                 backlog.first_refused(outputs[sent].topic, refused, batch, now)
                 self.spoiled |= sent > 0
-                self._begun = None
                 return FillResult.REFUSED
+            except Broken:
+                self._tear(sent)
+                raise
             batch.append(waiting.popleft())
             self.produced += sent
-        self._begun = None
         return FillResult.ALL
+
+    def _tear(self, sent: int) -> None:
+        """Takes over the first that waits, if some of its outputs are produced."""
+        if sent:
+            self._torn, self._sent = self._backlog.waiting.popleft(), sent
 
     @property
     def torn(self) -> bool:
         """Some outputs of a record are in it, and others have to follow."""
-        return self._begun is not None
+        return self._torn is not None
 
     def holds(self, partition: Partition) -> bool:
         """Whether anything of a partition was produced."""
-        begun = self._begun is not None and self._begun.partition is partition
-        return begun or any(record.partition is partition for record in self.records)
+        torn = self._torn is not None and self._torn.partition is partition
+        return torn or any(record.partition is partition for record in self.records)
 
     def take(self) -> list[Record]:
-        """All of it, whatever became of it; the batch is empty."""
-        if self._begun is not None:
-            self._begun.refusals = ()
-            self._begun = None
+        """All of it, whatever became of it, in part or not; the batch is empty."""
         records, self.records, self.spoiled = self.records, [], False
+        if self._torn is not None:
+            records.append(self._torn)
+            self._torn = None
         return records
 
-    def mend(self) -> None:
-        """What is torn is as if all of it had been produced: it comes back with the others.
-
-        Else one that is refused with it would be taken to be refused alone.
-        """
-        waiting = self._backlog.waiting
-        if self._begun is not None and waiting and waiting[0] is self._begun:
-            self.records.append(waiting.popleft())
-        self._begun = None
-
     def finish(self, now: float) -> list[Record]:
-        """All reports are there: what Kafka did not refuse is settled. The batch is empty."""
-        if self._begun is not None and self._begun.refusals:
-            self.mend()
+        """All reports are there: what Kafka did not refuse is settled.
+
+        A torn record goes on in the next batch; if anything was refused, it comes again with
+        that: one that is refused with it would else be taken to be refused alone.
+        """
         records, self.records = self.records, []
         settled = [record for record in records if not record.refusals]
+        whole = len(settled) == len(records)
+        refused = [] if whole else [record for record in records if record.refusals]
+        if self._torn is not None and (refused or self._torn.refusals):
+            refused.append(self._torn)
+            self._torn = None
         self._backlog.settled(settled)
-        if len(settled) < len(records):
-            self._backlog.returned([record for record in records if record.refusals], now)
+        if refused:
+            self._backlog.returned(refused, now)
         return settled
 
     def give_up(self) -> None:

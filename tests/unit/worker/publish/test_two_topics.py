@@ -95,3 +95,22 @@ def test_one_of_a_portion_that_is_under_way_is_written_once() -> None:
         stage.turn()
     assert sorted(stage.written) == [(offset, "a") for offset in range(8)]
     assert (sorted(stage.settled), stage.backlog.pending) == ([*range(8)], 0)
+
+
+def test_what_took_the_place_of_a_condemned_record_does_not_part_the_outputs_of_another() -> None:
+    """It comes before all others, but for one whose first output is in the client's queue."""
+    stage = Stage()
+    stage.add(0, "b")
+    stage.invalid = {(0, "b")}
+    stage.turn()
+    [condemned] = stage.backlog.condemned
+    stage.add(1, "a", "a")
+    stage.room = 1
+    stage.turn()
+    stage.backlog.write(with_outputs(condemned.record, [Output("dead", None, b"0", [])]))
+    stage.room = 0
+    stage.turn()
+    stage.room = None
+    stage.turn()
+    assert sorted(stage.written) == [(0, "dead"), (1, "a"), (1, "a")]
+    assert (sorted(stage.settled), stage.backlog.pending) == ([0, 1], 0)
