@@ -144,7 +144,7 @@ class PollLoop:
         """What is wrong now, a line each."""
         if self.assignment.waits_for is not None:  # all else is as it was before that
             return [self.assignment.waits_for]
-        troubles = [*self.backlog.troubles, *self.settling.troubles]
+        troubles = [*self.backlog.problems, *self.settling.problems]
         waiting = [f"{trouble}; what is not acknowledged waits" for trouble in troubles]
         absent = self.membership.reason(self._clock(), self._answering_since)
         return [
@@ -165,7 +165,9 @@ class PollLoop:
     @property
     def settled(self) -> bool:
         """Nothing to publish, nothing to commit: only handlers may be at work."""
-        return not self.backlog.pending and self.settling.quiet(self.assignment.partitions.values())
+        return not self.backlog.pending and self.settling.nothing_pending(
+            self.assignment.partitions.values()
+        )
 
     @property
     def unfinished(self) -> int:
@@ -199,7 +201,7 @@ class PollLoop:
             self._troubles.pop("kafka", None)
             now = self._clock()
             self._answering_since = min(self._answering_since, now)
-            self.settling.brokers_answer(now, self._answering_since)
+            self.settling.brokers_answered(now, self._answering_since)
         else:
             self._troubles["kafka"] = "no broker answers; what is in hand waits"
             self._answering_since = math.inf
@@ -346,15 +348,15 @@ class PollLoop:
     def _publish(self, now: float) -> None:
         settled = self.settling.turn(now)
         self._published(settled)
-        if dropped := self.settling.dropped():
+        if dropped := self.settling.take_dropped():
             self.dispatch.outlived(dropped)
-        if self.backlog.condemned:
+        if self.backlog.undeliverable:
             self._condemn(now)
         due = self.committer.due(now, self._outcomes, resting=not self.flow.records)
         if due:
-            self.committer.mark(now)
+            self.committer.start_interval(now)
             self._outcomes = 0
-            self.settling.close(now)
+            self.settling.flush(now)
             self.dispatch.tidy()
             if self.dispatch.refusing:
                 self._withdraw_rejected()
@@ -367,7 +369,7 @@ class PollLoop:
 
         A letter that cannot be cut waits, too, until the topic's limit is known for sure.
         """
-        condemned, self.backlog.condemned = self.backlog.condemned, []
+        condemned, self.backlog.undeliverable = self.backlog.undeliverable, []
         held = []
         for each in condemned:
             record = each.record
@@ -399,9 +401,9 @@ class PollLoop:
         self.dispatch.refused(record, why)
 
     def _tell_trouble(self) -> None:
-        if self.committer.trouble is not None and self.settled:
-            self.committer.trouble = None  # what it was about is gone, with its partition
-        if (trouble := self.committer.trouble) is None:
+        if self.committer.problem is not None and self.settled:
+            self.committer.problem = None  # what it was about is gone, with its partition
+        if (trouble := self.committer.problem) is None:
             self._troubles.pop("commit", None)
         else:
             self._troubles["commit"] = f"commit: {trouble}; what is not acknowledged waits"
@@ -433,8 +435,8 @@ class PollLoop:
         while any(p.in_flight for p in going) and self._waits(deadline):
             self._work(BUSY_S)
             self._publish(self._clock())
-        while not self.settling.done_with(going) and self._waits(deadline):
-            self.settling.close(self._clock())
+        while not self.settling.drained(going) and self._waits(deadline):
+            self.settling.flush(self._clock())
             self._publish(self._clock())
             self._work(BUSY_S)
         self.settling.give_up(going)
@@ -455,9 +457,9 @@ class PollLoop:
 
     def _calm(self) -> bool:
         """Whether the positions of an assignment may be read; what hides them moves on."""
-        if not self.settling.calm:
+        if not self.settling.positions_readable:
             self._publish(self._clock())
-        return self.settling.calm
+        return self.settling.positions_readable
 
 
 def _held(letters: list[Undeliverable]) -> list[str]:

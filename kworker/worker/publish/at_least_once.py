@@ -18,7 +18,7 @@ class DeliveryGuarantee(Protocol):
         """Outputs produced, ever."""
 
     @property
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Why something waits, a line each."""
 
     @property
@@ -26,19 +26,19 @@ class DeliveryGuarantee(Protocol):
         """Something will be heard soon."""
 
     @property
-    def calm(self) -> bool:
+    def positions_readable(self) -> bool:
         """Nothing of ours stands between the group's positions and who reads them."""
 
-    def quiet(self, partitions: Collection[Partition]) -> bool:
+    def nothing_pending(self, partitions: Collection[Partition]) -> bool:
         """Nothing is under way, and the group knows all that is settled of these."""
 
-    def done_with(self, going: Collection[Partition]) -> bool:
+    def drained(self, going: Collection[Partition]) -> bool:
         """Nothing is left to do for these but `give_up`."""
 
     def turn(self, now: float) -> list[Record]:
         """Moves on what is under way; records that are settled by it."""
 
-    def close(self, now: float) -> None:
+    def flush(self, now: float) -> None:
         """The interval is over: what is published by now shall be settled."""
 
     def commit(self, now: float) -> None:
@@ -50,10 +50,10 @@ class DeliveryGuarantee(Protocol):
     def drop(self, partition: Partition) -> None:
         """It is given up, or lost."""
 
-    def dropped(self) -> list[Record]:
+    def take_dropped(self) -> list[Record]:
         """Records that are others' to publish, since the last call."""
 
-    def brokers_answer(self, now: float, since: float) -> None:
+    def brokers_answered(self, now: float, since: float) -> None:
         """Others hear from the brokers, and have done so `since` then."""
 
     def end(self) -> bool:
@@ -81,27 +81,27 @@ class AtLeastOnce:
         return self._publisher.published
 
     @property
-    def troubles(self) -> list[str]:
-        return [self._publisher.silence] if self._publisher.silence else []
+    def problems(self) -> list[str]:
+        return [self._publisher.problem] if self._publisher.problem else []
 
     @property
     def busy(self) -> bool:
         return False
 
     @property
-    def calm(self) -> bool:
+    def positions_readable(self) -> bool:
         return True
 
-    def quiet(self, partitions: Collection[Partition]) -> bool:
+    def nothing_pending(self, partitions: Collection[Partition]) -> bool:
         return not self._committer.under_way and not self._committer.news(partitions)
 
-    def done_with(self, going: Collection[Partition]) -> bool:  # noqa: ARG002 - whose it is
+    def drained(self, going: Collection[Partition]) -> bool:  # noqa: ARG002 - whose it is
         return not self._backlog.pending
 
     def turn(self, now: float) -> list[Record]:
         return self._publisher.turn(now)
 
-    def close(self, now: float) -> None:
+    def flush(self, now: float) -> None:
         self._publisher.close_batch(now)
 
     def commit(self, now: float) -> None:
@@ -113,11 +113,11 @@ class AtLeastOnce:
     def drop(self, partition: Partition) -> None:
         """What was handed over is published all the same: it has an outcome, and once is enough."""
 
-    def dropped(self) -> list[Record]:
+    def take_dropped(self) -> list[Record]:
         return []
 
-    def brokers_answer(self, now: float, since: float) -> None:
-        self._publisher.brokers_answer(now, since)
+    def brokers_answered(self, now: float, since: float) -> None:
+        self._publisher.brokers_answered(now, since)
 
     def end(self) -> bool:
         return True

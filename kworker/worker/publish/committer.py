@@ -54,7 +54,7 @@ class Committer:
         self._last = 0.0
         self._renew_at = inf
         self.commits = 0
-        self.trouble: str | None = None
+        self.problem: str | None = None
 
     def due(self, now: float, outcomes: int, *, resting: bool = False) -> bool:
         """Whether it is time to settle and commit, with `outcomes` since the last time.
@@ -63,7 +63,7 @@ class Committer:
         """
         return outcomes >= self._policy.records or now >= self.due_at(outcomes, resting=resting)
 
-    def mark(self, now: float) -> None:
+    def start_interval(self, now: float) -> None:
         """A settling began: the interval starts again."""
         self._last = now
 
@@ -159,7 +159,7 @@ class Committer:
             self._consumer.commit(sent)
         except KafkaRequestError as refused:
             if self._is_news(sent):
-                self.trouble = str(refused)
+                self.problem = str(refused)
             return
         self._sent, self._sent_at = sent, now
         self.sending(sent, partitions)
@@ -179,7 +179,7 @@ class Committer:
             self._consumer.commit_now(news)
         except KafkaRequestError as refused:
             # Uncommitted is delivered again, to whoever owns it next.
-            self.trouble = str(refused)
+            self.problem = str(refused)
             return
         self.accept(news)
 
@@ -190,11 +190,11 @@ class Committer:
             if sent is not None:
                 self.accept(sent)
         elif sent is None or self._is_news(sent):
-            self.trouble = error
+            self.problem = error
 
     def accept(self, positions: Mapping[PartitionId, Committed]) -> None:
         """The group has them."""
-        self.trouble = None
+        self.problem = None
         self.commits += 1
         for at, held in positions.items():
             told = self._told.get(at)

@@ -104,7 +104,7 @@ class ExactlyOnce:
         return self._batch.produced
 
     @property
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         return [*filter(None, [self._trouble, self._silence])]
 
     @property
@@ -112,15 +112,15 @@ class ExactlyOnce:
         return self._call is not None or self._step is TransactionStep.CLOSING
 
     @property
-    def calm(self) -> bool:
+    def positions_readable(self) -> bool:
         return self._opened and self._in_doubt is None
 
-    def quiet(self, partitions: Collection[Partition]) -> bool:
+    def nothing_pending(self, partitions: Collection[Partition]) -> bool:
         idle = not self.busy and not self._batch.records and self._in_doubt is None
         return idle and not self._committer.news(partitions)
 
-    def done_with(self, going: Collection[Partition]) -> bool:
-        return not self._backlog.pending and self.quiet(going)
+    def drained(self, going: Collection[Partition]) -> bool:
+        return not self._backlog.pending and self.nothing_pending(going)
 
     # -- what the poller does ---------------------------------------------------------
 
@@ -142,7 +142,7 @@ class ExactlyOnce:
             self._fill(now)
         return []
 
-    def close(self, now: float) -> None:  # noqa: ARG002 - whenever the next turn is
+    def flush(self, now: float) -> None:  # noqa: ARG002 - whenever the next turn is
         self._due = True
 
     def commit(self, now: float) -> None:
@@ -158,11 +158,11 @@ class ExactlyOnce:
         ):
             self._spoiled = True
 
-    def dropped(self) -> list[Record]:
+    def take_dropped(self) -> list[Record]:
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def brokers_answer(self, now: float, since: float) -> None:
+    def brokers_answered(self, now: float, since: float) -> None:
         waited_s = now - max(self._since, since)
         if self._step is TransactionStep.CLOSING and waited_s > self._policy.give_up_s:
             self._doubt(

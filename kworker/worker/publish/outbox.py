@@ -54,13 +54,13 @@ class Outbox:
     def __init__(self, policy: OutboxPolicy, facts: TopicLimits | None = None) -> None:
         """Without `facts` a record is too large only when its topic has said so."""
         self.policy = policy
-        self.condemned: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
+        self.undeliverable: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
         self.waiting: deque[Record] = deque()
         self.pending = 0  # records handed over and not settled
         self._refused: deque[Record] = deque()  # for topics that are left alone
         self._unnamed: deque[Record] = deque()  # which no position would name yet
         self.shunned: dict[str, float] = {}  # those topics, until when
-        self._troubles: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._bytes = 0
         self._facts = facts or TopicLimits([])
         self._measured = self._facts.version
@@ -107,9 +107,9 @@ class Outbox:
         return self._bytes >= self.policy.bytes_max or self.pending >= self.policy.records_max
 
     @property
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What topics refuse, a line each."""
-        return [f"{topic}: {trouble}" for topic, trouble in self._troubles.items()]
+        return [f"{topic}: {trouble}" for topic, trouble in self._problems.items()]
 
     @property
     def held(self) -> list[Undeliverable]:
@@ -118,7 +118,7 @@ class Outbox:
 
     def shun(self, topic: str, why: str, now: float) -> None:
         """The topic is left alone for a while."""
-        self._troubles[topic] = why
+        self._problems[topic] = why
         self.shunned[topic] = now + self.policy.retry_s
 
     def put_aside(self) -> None:
@@ -213,7 +213,7 @@ class Outbox:
             again.append(record)
         for topic, refusals in guilty.items():
             self._refused_by(topic, refusals, again, now)
-        gone = {*later, *(condemned.record for condemned in self.condemned)}
+        gone = {*later, *(each.record for each in self.undeliverable)}
         gone.update(map(_alone, chain.from_iterable(self._sieves.values())))
         self.waiting = deque(r for r in chain(again, self.waiting) if r not in gone)
         # Once each: it was found by its sieve, too.
@@ -247,14 +247,14 @@ class Outbox:
         usual = (topic, null) in self._took and not refusal.sized
         if usual and topic in self._accused and not sieve.took:
             sieve.doubt(record, now + self.policy.retry_s)
-            self._troubles[topic] = f"{refusal.text}, though it took such records before"
+            self._problems[topic] = f"{refusal.text}, though it took such records before"
             return
         if usual:
             self._accused.add(topic)
         self._condemn(record, topic, refusal.text)
 
     def _condemn(self, record: Record, topic: str, why: str) -> None:
-        self.condemned.append(Undeliverable(record, topic, why, record in self._tried_again))
+        self.undeliverable.append(Undeliverable(record, topic, why, record in self._tried_again))
 
     def _sift(self, now: float) -> None:
         """The next portion of what a topic refused."""
@@ -286,7 +286,7 @@ class Outbox:
                 most = self._facts.limit(over.topic)
                 why = f"it has up to {over.size} bytes, and {most} are the limit"
                 self._condemn(record, over.topic, why)
-        self._remove({condemned.record for condemned in self.condemned})
+        self._remove({each.record for each in self.undeliverable})
         if self._held:
             self._try_held_at = now
 
@@ -364,7 +364,7 @@ class Outbox:
         self.pending -= len(records)
         self._bytes -= sum([record.output_bytes + record.memory_bytes for record in records])
         if not self.pending:
-            self._troubles.clear()  # nothing waits for those topics any more
+            self._problems.clear()  # nothing waits for those topics any more
         for sieve in self._sieves.values():
             sieve.forget(set(records))
 
@@ -376,9 +376,9 @@ class Outbox:
         # One of many will do: it tells what the topic takes.
         last = _outputs(records[-1])[-1]
         self._took.add((last.topic, last.key is None))
-        if self._troubles or self._accused or self._sieves:
+        if self._problems or self._accused or self._sieves:
             for topic in {output.topic for record in records for output in _outputs(record)}:
-                self._troubles.pop(topic, None)
+                self._problems.pop(topic, None)
                 self._accused.discard(topic)
                 if sieve := self._sieves.get(topic):
                     sieve.took = True

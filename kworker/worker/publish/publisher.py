@@ -59,7 +59,7 @@ class Publisher:
         self._closing_since = 0.0
         self._hear_at = 0.0
         self._not_before = 0.0
-        self.silence = ""  # why nothing is acknowledged, if so
+        self.problem = ""  # why nothing is acknowledged, if so
 
     @property
     def published(self) -> int:
@@ -92,10 +92,10 @@ class Publisher:
         elif self._closing and not self._producer.unfinished:
             return self._finish(now)
         elif self._closing and now - self._closing_since > self._hearing.patience_s:
-            self.silence = f"no acknowledgement for {now - self._closing_since:.0f} s"
+            self.problem = f"no acknowledgement for {now - self._closing_since:.0f} s"
         return []
 
-    def brokers_answer(self, now: float, since: float) -> None:
+    def brokers_answered(self, now: float, since: float) -> None:
         """Others hear from the brokers; a producer that does not will not any more.
 
         Its library can lose a partition's leader over a broker's restart, for good. While no
@@ -115,12 +115,12 @@ class Publisher:
 
     def _finish(self, now: float) -> list[Record]:
         self._closing = False
-        self.silence = ""
+        self.problem = ""
         return self._batch.finish(now)
 
     def _replace(self, now: float, why: str) -> None:
         """A producer that can write no more: all that it had is written again by another."""
-        self.silence = f"producer replaced: {why}"
+        self.problem = f"producer replaced: {why}"
         self._not_before = now + self._hearing.rest_s
         self._producer.purge()
         self._producer.poll()

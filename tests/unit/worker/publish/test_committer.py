@@ -50,7 +50,7 @@ def settle(partition: Partition, count: int = 1) -> None:
 
 def test_it_is_due_after_the_interval_or_so_many_outcomes() -> None:
     _, committer, _ = committing()
-    committer.mark(5.0)
+    committer.start_interval(5.0)
     assert not committer.due(5.19, 99)
     assert committer.due(5.2, 0)
     assert committer.due(5.0, 100)
@@ -86,11 +86,11 @@ def test_after_an_error_the_same_is_tried_again_and_said() -> None:
     settle(partition)
     committer.commit([partition], 1.0)
     committer.answered("coordinator is loading")
-    assert committer.trouble == "coordinator is loading"
+    assert committer.problem == "coordinator is loading"
     committer.commit([partition], 1.2)
     committer.answered(None)
     assert broker.sent == [{AT: Committed(1)}, {AT: Committed(1)}]
-    assert (committer.trouble, committer.commits, committer.told(AT)) == (None, 1, (1, ""))
+    assert (committer.problem, committer.commits, committer.told(AT)) == (None, 1, (1, ""))
 
 
 def test_an_answer_that_never_comes_does_not_end_commits() -> None:
@@ -110,7 +110,7 @@ def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
     broker.refusing = True
     committer.commit([partition], 1.0)
     committer.commit_now([partition])
-    assert committer.trouble == "no coordinator"
+    assert committer.problem == "no coordinator"
     assert not committer.under_way
     broker.refusing = False
     committer.commit([partition], 1.2)
@@ -153,15 +153,15 @@ def test_what_is_told_again_in_vain_is_no_trouble() -> None:
     committer.answered(None)
     broker.refusing = True
     committer.commit([partition], 11.0)
-    assert committer.trouble is None
+    assert committer.problem is None
     broker.refusing = False
     committer.commit([partition], 11.2)
     committer.answered("coordinator is loading")
-    assert (len(broker.sent), committer.trouble) == (2, None)
+    assert (len(broker.sent), committer.problem) == (2, None)
     settle(partition)
     committer.commit([partition], 11.4)
     committer.answered("coordinator is loading")
-    assert committer.trouble == "coordinator is loading"
+    assert committer.problem == "coordinator is loading"
 
 
 def test_only_what_it_owns_is_told_again() -> None:

@@ -45,7 +45,7 @@ class Stage:
 
     @property
     def troubles(self) -> list[str]:
-        return [*self.backlog.troubles, *filter(None, [self.publisher.silence])]
+        return [*self.backlog.problems, *filter(None, [self.publisher.problem])]
 
     def add(self, outputs: int = 1, topic: str = "results", key: bytes | None = None) -> Record:
         """A record with so many outputs, each with a value of its own."""
@@ -63,7 +63,7 @@ class Stage:
             self.publisher.close_batch(self.now)
         settled = self.publisher.turn(self.now)
         self.settled += settled
-        condemned, self.backlog.condemned = self.backlog.condemned, []
+        condemned, self.backlog.undeliverable = self.backlog.undeliverable, []
         for each in condemned:
             self.condemned.append(each.record)
             self.backlog.let_go([each.record])
@@ -216,8 +216,8 @@ def test_a_producer_is_not_given_up_for_a_silence_that_was_the_brokers() -> None
     stage.turn()
     stage.turn()
     back = stage.now = stage.now + 60
-    stage.publisher.brokers_answer(back, since=back)
-    stage.publisher.brokers_answer(back + 14, since=back)
+    stage.publisher.brokers_answered(back, since=back)
+    stage.publisher.brokers_answered(back + 14, since=back)
     stage.kafka.up = True
     stage.turn_until_idle()
     assert (stage.settled, len(stage.producers)) == ([record], 1)
@@ -232,7 +232,7 @@ def test_a_producer_that_hears_nothing_though_the_brokers_answer_is_replaced() -
     stage.turn()
     stage.turn()
     back = stage.now = stage.now + 60
-    stage.publisher.brokers_answer(back + 16, since=back)
+    stage.publisher.brokers_answered(back + 16, since=back)
     stage.kafka.up = True
     stage.now += 16
     stage.turn_until_idle()

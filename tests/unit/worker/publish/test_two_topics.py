@@ -77,7 +77,7 @@ def test_one_that_two_topics_sift_is_refused_by_the_client_and_goes_on() -> None
     for _ in range(12):
         stage.turn()
     assert sorted(stage.settled) == [1, 2, 3, 4, 5, 6, 7]
-    assert [each.record.offset for each in stage.backlog.condemned] == [0]
+    assert [each.record.offset for each in stage.backlog.undeliverable] == [0]
 
 
 def test_one_of_a_portion_that_is_under_way_is_written_once() -> None:
@@ -103,7 +103,7 @@ def test_what_took_the_place_of_a_condemned_record_does_not_part_the_outputs_of_
     stage.add(0, "b")
     stage.invalid = {(0, "b")}
     stage.turn()
-    [condemned] = stage.backlog.condemned
+    [condemned] = stage.backlog.undeliverable
     stage.add(1, "a", "a")
     stage.room = 1
     stage.turn()
