@@ -1,8 +1,9 @@
-"""Committed positions, asked for inside the client's callback until they are known."""
+"""Answers that an assignment needs, requested inside the client's callback until they come."""
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -11,6 +12,7 @@ from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 
 _LOG = structlog.get_logger()
+_Answer = TypeVar("_Answer")
 ASK_S = 5.0  # the longest that any call inside a callback takes
 _ASK_AGAIN_S = 0.5
 _LOOK_S = 0.02
@@ -26,7 +28,7 @@ class PositionReader(Protocol):
 
 
 class AwaitedPositions:
-    """Waits for the committed positions of an assignment, without which nothing can begin.
+    """Waits for committed positions and whatever else an assignment cannot begin without.
 
     Owned by the thread that polls, in whose callback the group waits anyway. A transaction
     that was left open hides positions, and no time-out of Kafka's ends one that hangs.
@@ -44,19 +46,31 @@ class AwaitedPositions:
 
         `ready` ends what hides positions and is our own, or raises Refused.
         """
+
+        def read() -> dict[PartitionId, Committed | None]:
+            ready()
+            return client.positions(partitions, ASK_S)
+
+        return self.answer(read, partial(_why, client, partitions))
+
+    def answer(
+        self, request: Callable[[], _Answer], why: Callable[[KafkaRequestError], str]
+    ) -> _Answer | None:
+        """What `request` returns once it raises Refused no more; None when it was time to end.
+
+        `why` makes a reason of each refusal.
+        """
+        answer = None
         while True:
             try:
-                ready()
-                held = client.positions(partitions, ASK_S)
+                answer = request()
+                break
             except KafkaRequestError as refused:
-                self._say(_why(client, partitions, refused))
-                if not self._rest():
-                    held = None
-                    break
-            else:
+                self._say(why(refused))
+            if not self._rest():
                 break
         self.reason = None
-        return held
+        return answer
 
     def _say(self, reason: str) -> None:
         if reason != self.reason:

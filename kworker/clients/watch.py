@@ -5,6 +5,7 @@ Asked without waiting: the admin client answers in the background.
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import (
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
-from kworker.core.offset_map import TopicIdentity
+from kworker.core.offset_map import TopicIdentity, ids_untold
 
 _LOG = logging.getLogger("librdkafka")
 _TIMEOUT_S = 5.0
@@ -38,6 +39,13 @@ _PASSING = frozenset(
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+_NO_TOPIC = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.TOPIC_EXCEPTION,
     }
 )
 _GRACE_S = 1.0  # the request's own time-out comes first
@@ -110,20 +118,24 @@ class KafkaWatch:
         )
 
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:
-        """Which topics these are, without those of which the brokers do not tell.
+        """Identities of the topics, but for those that do not exist.
 
-        The one call that waits. Raises Refused when nobody answers, and the same may work later.
+        The one call that waits. Raises Refused when no broker answers, or one does not say the
+        id of a topic that is there: the same may work later.
         """
         described = self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=timeout_s
         )
-        cluster = _told(self._admin.describe_cluster(request_timeout=timeout_s), timeout_s)
-        answers = {name: _told(future, timeout_s) for name, future in described.items()}
-        return {
-            name: TopicIdentity(cluster.cluster_id, str(answer.topic_id))
-            for name, answer in answers.items()
-            if cluster and cluster.cluster_id and answer and str(answer.topic_id) != NO_ID
-        }
+        cluster = _answer(self._admin.describe_cluster(request_timeout=timeout_s), timeout_s)
+        cluster_id = cluster and cluster.cluster_id
+        ids: dict[str, str] = {}
+        for name, future in described.items():
+            with suppress(_Missing):
+                answer = _answer(future, timeout_s)
+                ids[name] = str(answer.topic_id) if answer and cluster_id else NO_ID
+        if untold := sorted(name for name, one in ids.items() if one == NO_ID):
+            raise KafkaRequestError(ids_untold(untold), retriable=True)
+        return {name: TopicIdentity(cluster_id, one) for name, one in ids.items()}
 
     def ask_ids(self, topics: Collection[str]) -> None:
         """Asks which topics these are now."""
@@ -158,8 +170,12 @@ class KafkaWatch:
         }
 
 
-def _told(future: Any, timeout_s: float) -> Any:
-    """None: it will not be told. Raises Refused when it may be told later."""
+class _Missing(Exception):
+    """There is no such topic."""
+
+
+def _answer(future: Any, timeout_s: float) -> Any:
+    """None if the brokers refuse it. Raises Refused when it may come later, and _Missing."""
     try:
         return future.result(timeout_s + _GRACE_S)
     except TimeoutError:
@@ -167,6 +183,8 @@ def _told(future: Any, timeout_s: float) -> Any:
     except KafkaException as error:
         if error.args[0].code() in _PASSING:
             raise KafkaRequestError(str(error.args[0]), retriable=True) from None
+        if error.args[0].code() in _NO_TOPIC:
+            raise _Missing from None
         return None
 
 

@@ -53,6 +53,14 @@ class Ignored(NamedTuple):
     why: str
 
 
+def ids_untold(topics: Iterable[str]) -> str:
+    """The problem with topics whose ids, and so whose origins, the brokers do not tell."""
+    return (
+        f"the brokers do not tell the ids of {', '.join(topics)}: DESCRIBE must be allowed on"
+        " them, and brokers be 2.8 or newer"
+    )
+
+
 def origin_of(identity: TopicIdentity, at: tuple[str, int]) -> bytes:
     """Names the log whose offsets a commit is about: the place, then the topic that is there.
 

@@ -46,8 +46,8 @@ class Partition:
 
     Owned by the poll thread. `open` ends with the assignment: what completes
     afterwards finds a closed partition and is dropped, unless it is taken up by a later one
-    (see `OrphanedRuns`). `origin` names its log, in every commit and for a map of what is done
-    beyond the position; None: not known, so there is neither.
+    (see `OrphanedRuns`). `origin` names its log, in every commit and its map of what is done
+    beyond the position.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Partition:
         epoch: int,
         known: int,
         position: int | None,
-        origin: bytes | None = None,
+        origin: bytes,
         done: Iterable[OffsetRange] = (),
     ) -> None:
         """`position` and what is `done` beyond it are what the group holds."""
@@ -110,8 +110,8 @@ class Partition:
     def committed(self) -> Committed | None:
         """What the group shall hold of it now; None while nobody knows where it begins."""
         ledger, position = self.ledger, self.ledger.position
-        if position is None or self.origin is None:
-            return None if position is None else Committed(position)
+        if position is None:
+            return None
         if self._told_of != (position, ledger.version):
             runs = ledger.after()[1] if ledger.beyond else []
             self._told = encode(self.origin, position, runs)
@@ -123,8 +123,6 @@ class Partition:
         position, runs = self.ledger.after(offsets)
         if position is None:
             return None
-        if self.origin is None:
-            return Committed(position)
         beyond = self.ledger.beyond or max(offsets, default=-1) > position
         return Committed(position, encode(self.origin, position, runs if beyond else []))
 

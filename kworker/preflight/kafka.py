@@ -19,6 +19,7 @@ from kworker.config.topics import (
     plan,
     source_topics,
 )
+from kworker.core.offset_map import ids_untold
 from kworker.errors import ExitCode, KworkerError, Unreachable
 from kworker.instance.group_note import GroupNote
 from kworker.preflight.findings import Finding
@@ -60,6 +61,8 @@ def check_topics(config: Config) -> list[Finding]:
         wanted = source_topics(config, admin.topic_names())
         names = [*wanted, *own_topics(config), *config.delivery.topics]
         topics = admin.topics(names, SETTINGS)
+        read = [name for name in (*wanted, config.requeue_topic) if name in topics]
+        untold = sorted({*read} - admin.identities(read).keys())
     except KworkerError as error:
         return [unanswered(error)]
     missing = [name for name in names if name not in topics]
@@ -67,6 +70,8 @@ def check_topics(config: Config) -> list[Finding]:
         return [_no_match(config)]
     if missing:
         return [_missing_topics(config, missing)]
+    if untold:
+        return [_ids_untold(untold)]
     return _unlike_planned(config, topics, wanted)
 
 
@@ -95,6 +100,12 @@ def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
         + _source_advice(config, missing),
         ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
     )
+
+
+def _ids_untold(topics: Sequence[str]) -> Finding:
+    """The finding for topics whose commits could not name their log."""
+    step = "a worker waits until they do"
+    return Finding("source.topics", ids_untold(topics), step, ExitCode.UNREACHABLE)
 
 
 def _no_match(config: Config) -> Finding:

@@ -130,6 +130,11 @@ class OffsetRanges:
             return False
         return at not in self._settled or self._settled[at].has(offset)
 
+    def rewind(self, at: PartitionId, offset: int) -> None:
+        """It is read again from this offset on."""
+        self._going.add(at)
+        self._read[at] = max(0, offset - self._spans[at].start)
+
     def _finish(self, at: PartitionId) -> None:
         self._going.discard(at)
         self._read[at] = len(self._spans[at])
@@ -199,8 +204,10 @@ class RangeConsumer:
         self._client.resume([at for at in partitions if self._course.goes_on(at)])
 
     def seek(self, at: PartitionId, offset: int) -> None:
-        """Raises RuntimeError: it keeps no map, so nothing is given back."""
-        raise RuntimeError(f"a replay does not read {at[0]}/{at[1]} again from {offset}")
+        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        self._course.rewind(at, offset)
+        self._open.add(at)
+        self._client.seek(at, offset)
 
     def recreate(self) -> None:
         """Raises RuntimeError: who is no member is never fenced."""

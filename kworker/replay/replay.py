@@ -1,5 +1,6 @@
 """A replay, put together: what the group has settled goes through the handler once more."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from kworker.config.model import Config
 from kworker.config.topics import BYTES_MAX, TopicInfo, source_topics
 from kworker.core.failure import Failure
 from kworker.core.message import PartitionId
-from kworker.core.offset_map import Committed, Settled, TopicIdentity
+from kworker.core.offset_map import Committed, Settled, TopicIdentity, ids_untold
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange, stretches
@@ -57,7 +58,8 @@ class ReplaySurvey(NamedTuple):
 def survey(config: Config, admin: ReplayAdmin, window: TimeRange) -> ReplaySurvey:
     """By position and map.
 
-    Raises ConfigError without a source topic; Unreachable and Refused.
+    Raises ConfigError without a source topic; Unreachable; KworkerError, as when the brokers do
+    not tell the ids of topics.
     """
     topics = admin.topics(source_topics(config, admin.topic_names()))
     if not topics:
@@ -65,6 +67,8 @@ def survey(config: Config, admin: ReplayAdmin, window: TimeRange) -> ReplaySurve
     every = [(name, number) for name in topics for number in range(topics[name].partitions)]
     held = admin.group_offsets(config.name, every)
     ids = admin.identities(topics)
+    if untold := sorted(topics.keys() - ids.keys()):
+        raise KworkerError(ids_untold(untold))
     settled = {at: Settled.of(each, ids.get(at[0]), at) for at, each in held.items()}
     begin: Literal["earliest"] | int = "earliest" if window.from_ms is None else window.from_ms
     return ReplaySurvey(stretches(admin.list_offsets(settled, begin), settled), settled)
@@ -144,8 +148,8 @@ class Replay:
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
         results = make_encoder(config, facts, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
-        # Nobody goes on where a replay ends, so it keeps no maps.
-        role = Role(0, self._reader, None, IntakePolicy(), identity, apart=False)
+        identify = self._watch.identities
+        role = Role(0, self._reader, identify, IntakePolicy(), identity, apart=False)
         try:
             self._poller = make_poller(config, role, self._pool, self._handlers, facts)
         except KafkaRequestError as refused:
@@ -169,6 +173,7 @@ class Replay:
 
         Told of itself every turn. Raises KworkerError when Kafka ends the client.
         """
+        self._poller.assignment.beat = lambda: 0.0 if interrupts() else math.inf
         self._pool.start()
         self._poller.dispatch.start()
         try:

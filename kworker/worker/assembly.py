@@ -83,15 +83,14 @@ def make_pool(
 class Role:
     """In what a worker and a replay differ.
 
-    `reader` makes the consumer of a listener; who does not `identify` topics keeps no offset
-    maps; `replay` is the id that what is written bears; only a supervised process has the
-    suspects `apart`, and partitions where the group `had` a position. `began` is when the
-    service did, monotonic.
+    `reader` makes the consumer of a listener; `replay` is the id that what is written bears;
+    only a supervised process has the suspects `apart`, and partitions where the group `had` a
+    position. `began` is when the service did, monotonic.
     """
 
     slot: int
     reader: Callable[[Any], WorkerConsumer]
-    identify: Identify | None
+    identify: Identify
     intake: IntakePolicy
     replay: str = ""
     apart: bool = True

@@ -29,7 +29,7 @@ _ASK_AGAIN_S = 0.5
 _LOOK_AGAIN_S = 0.005
 _GHOST_S = 60.0
 _GUESTS_MAX = 1_000
-_NAMELESS_S = 40.0  # for topic ids, without which it goes on
+_MISSING_S = 2.0  # for topics that are not there: they may be too new for the broker
 
 
 class Assigning(PositionReader, Protocol):
@@ -41,7 +41,7 @@ class Assigning(PositionReader, Protocol):
 
 
 Identify = Callable[[Collection[str], float], Mapping[str, TopicIdentity]]
-"""Which topics these are, asked for so many seconds; those that nobody tells are left out.
+"""Identities of topics, but for those that do not exist; takes so many seconds at most.
 
 Raises Refused when the same may work later.
 """
@@ -60,23 +60,20 @@ class Assignment:
 
     def __init__(
         self,
-        identify: Identify | None,
+        identify: Identify,
         finish: Callable[[list[Partition]], None],
         drop: Callable[[Partition], None],
         calm: Callable[[], bool],
         had: Mapping[PartitionId, str],
     ) -> None:
-        """Who asks nobody to `identify` topics goes by positions alone.
-
-        Where the group `had` a position, by the topic's id, it must have one.
-        """
+        """Where the group `had` a position, by the topic's id, it must have one."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
         self._calm = calm  # whether nothing of ours hides the positions
         self._had = dict(had)
         self.maps_ignored = 0
-        self._nameless: set[str] = set()  # topics of which that was said
+        self._missing: set[str] = set()  # topics that were assigned, and are not there
         self._known: dict[str, TopicIdentity] = {}  # as of the last assignment of each
         self.partitions: dict[PartitionId, Partition] = {}
         self.known: list[PartitionId] = []
@@ -101,33 +98,37 @@ class Assignment:
     def assigned(self, partitions: list[PartitionId]) -> None:
         """Reads back what the group holds and begins paused: nothing comes in this call."""
         self.rebalances += 1
-        held = self._held(partitions) if partitions else {}
-        identities = self._identities({topic for topic, _ in held})
-        origins = {at: origin_of(identities[at[0]], at) for at in held if at[0] in identities}
+        held, identities = self._read(partitions)
+        origins = {at: origin_of(identities[at[0]], at) for at in held}
         held |= self._begun_anew(held, identities, origins)
         gone = lost_partitions(
             self._had, [at for at, each in held.items() if each is None], identities
         )
         for at, each in held.items():
-            self._begin(at, each, origins.get(at))
+            self._begin(at, each, origins[at])
         begin = {at: each and each.position for at, each in held.items()}
         self._consumer.assign({**begin, **dict.fromkeys(gone, LOST)})
         self.joined = self.changed = True
         _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
 
-    def _begin(self, at: PartitionId, held: Committed | None, origin: bytes | None) -> None:
-        done = self._done(at, held, origin) if held and origin else []
+    def _begin(self, at: PartitionId, held: Committed | None, origin: bytes) -> None:
+        done = self._done(at, held, origin) if held else []
         position = held and held.position
         partition = Partition(*at, self.rebalances, self.index(at), position, origin, done)
         self.partitions[at] = partition
         self.fresh.add(partition)
         self._committer.know(at, held)
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics assigned, with those that are not there."""
+        return {topic for topic, _ in self.partitions} | self._missing
+
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
         """Of the topics assigned, those that are others by now, under their old names."""
-        owned = {topic for topic, _ in self.partitions}
-        known = {topic: self._known[topic] for topic in owned & self._known.keys()}
-        return sorted(t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id)
+        known = {topic: self._known[topic] for topic, _ in self.partitions}
+        others = {t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id}
+        return sorted(others | (self._missing & ids.keys()))
 
     def _begun_anew(
         self,
@@ -205,6 +206,7 @@ class Assignment:
     def abandon(self) -> None:
         """The member itself is gone, and nobody is left to answer."""
         self._forget(list(self.partitions))
+        self._missing.clear()
 
     def _close(self, partitions: list[PartitionId]) -> None:
         self._forget(partitions)
@@ -212,6 +214,7 @@ class Assignment:
 
     def _forget(self, partitions: list[PartitionId]) -> None:
         for at in partitions:
+            self._missing.discard(at[0])
             if partition := self.partitions.pop(at, None):
                 partition.open = False
                 self.fresh.discard(partition)
@@ -230,37 +233,41 @@ class Assignment:
     def _goes_on(self) -> bool:
         return self.beat() == inf
 
-    def _held(self, partitions: list[PartitionId]) -> dict[PartitionId, Committed | None]:
-        """Nothing, when a drain begins before that is known: then nothing begins any more."""
-        held = self._awaited.positions(self._consumer, partitions, self._wait_for_calm)
-        if held is None:
-            _LOG.info("draining, so what was assigned is not begun", partitions=_names(partitions))
-            return {}
-        return held
+    def _read(
+        self, partitions: list[PartitionId]
+    ) -> tuple[dict[PartitionId, Committed | None], Mapping[str, TopicIdentity]]:
+        """What the group holds, and the identities of the topics that are there.
 
-    def _identities(self, topics: Collection[str]) -> Mapping[str, TopicIdentity]:
-        """At each assignment, for a topic may have been made again. Positions do without."""
-        found: Mapping[str, TopicIdentity] = {}
-        if self._identify is None:
-            return found
-        deadline = time.monotonic() + _NAMELESS_S
-        while topics:
-            try:
-                found = self._identify(topics, ASK_S)
-                break
-            except KafkaRequestError as refused:
-                _LOG.warning("topic ids unknown; asking again", error=str(refused))
-            if time.monotonic() >= deadline or not self._goes_on():
-                break
-            time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
-        if nameless := sorted({*topics} - found.keys() - self._nameless):
-            self._nameless.update(nameless)
+        Both are empty when a drain begins before they are known: then nothing begins any more.
+        A partition of a topic that is not there begins when the topic is: see `made_again`.
+        """
+        if not partitions:
+            return {}, {}
+        held = self._awaited.positions(self._consumer, partitions, self._wait_for_calm)
+        topics = {topic for topic, _ in partitions}
+        found = None if held is None else self._identities(topics)
+        if held is None or found is None:
+            _LOG.info("draining, so what was assigned is not begun", partitions=_names(partitions))
+            return {}, {}
+        self._missing -= found.keys()
+        if missing := topics - found.keys():
+            self._missing |= missing
             _LOG.warning(
-                "the brokers do not tell the ids of topics; nothing is lost, but what finishes"
-                " beyond an unfinished record is done again after a restart",
-                topics=nameless,
+                "assigned topics do not exist; their partitions begin when they are made again",
+                topics=sorted(missing),
             )
-        return found
+        return {at: each for at, each in held.items() if at[0] in found}, found
+
+    def _identities(self, topics: Collection[str]) -> Mapping[str, TopicIdentity] | None:
+        """At each assignment, for a topic may have been made again. None in a drain."""
+        deadline = time.monotonic() + _MISSING_S
+        while True:
+            found = self._awaited.answer(lambda: self._identify(topics, ASK_S), str)
+            if found is None or len(found) == len(topics) or time.monotonic() >= deadline:
+                return found
+            if not self._goes_on():
+                return None
+            time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
 
     def _wait_for_calm(self) -> None:
         """An open transaction of a dead predecessor ends when its successor is ready."""

@@ -505,8 +505,6 @@ class Dispatch:
     def _drop_unbegun(self) -> None:
         for partition in self._shedding:
             begun = -1
-            if partition.origin is None:
-                begun = partition.ledger.highest_but(self._lanes.waiting(partition))
             dropped, unheld = self._lanes.drop(partition, begun)
             if self._claimant is not None:
                 self._claimant.given_up(dropped)

@@ -145,7 +145,7 @@ class Intake:
             return
         self._read_again(at[0])
         offsets = [raw.offset() for raw in raws]
-        if partition.origin is not None and (fit := partition.ledger.fitting(offsets)) < len(raws):
+        if (fit := partition.ledger.fitting(offsets)) < len(raws):
             self._give_back(partition, offsets[fit])
             raws, offsets = raws[:fit], offsets[:fit]
             if not raws:

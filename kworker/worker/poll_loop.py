@@ -68,7 +68,7 @@ class PollLoop:
         self,
         *,
         consumer: Callable[[Assignment], WorkerConsumer],
-        identify: Identify | None,
+        identify: Identify,
         committer: Callable[[WorkerConsumer], Committer],
         backlog: Outbox,
         settling: Callable[

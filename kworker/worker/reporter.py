@@ -118,7 +118,7 @@ class StatusReporter:
             partitions = self._poller.assignment.partitions
             self._watch.ask_ends(partitions)
             # Without partitions, of what it would write: that brokers answer is what counts.
-            self._watch.ask_ids({topic for topic, _ in partitions} or self._facts.topics)
+            self._watch.ask_ids(self._poller.assignment.topics or self._facts.topics)
         if now >= self._facts_at or self._facts.doubted:
             self._facts_at = now + _FACTS_EVERY_S
             self._facts.doubted = False

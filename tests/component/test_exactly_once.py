@@ -21,10 +21,9 @@ from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.assignment import Identify
 from kworker.worker.retries.policy import RetryPolicy
 from tests.component.test_commit_safety import CALM_TURNS, LETTERS, Crowding, Position, Stormy, name
-from tests.support.poll_loop_rig import DEAD, HOLD, LIMIT_S, RESULTS, Bench, Clock, nobody_tells
+from tests.support.poll_loop_rig import DEAD, HOLD, LIMIT_S, RESULTS, Bench, Clock
 
 # Longer than a failing example is made shorter for; else nobody is told of it.
 pytestmark = pytest.mark.timeout(600)
@@ -97,8 +96,6 @@ class Later(Future[Any]):
 class Exactly(Stormy):
     """Every visible outcome is that of one run, and each record has one."""
 
-    identify: Identify | None = None  # as the broker tells
-
     def __init__(self) -> None:
         super().__init__()
         self.planned: list[tuple[str, str]] = []
@@ -137,7 +134,6 @@ class Exactly(Stormy):
         bench = self.take_on(
             hands,
             computing,
-            identify=self.identify,
             transactional=transactional_id,
             transactor=lambda transactor: Faulty(transactor, self.planned),
             begin=lambda call: Later(call, self.clock, self.after_s),
@@ -265,12 +261,6 @@ class Exactly(Stormy):
         return found
 
 
-class Unmapped(Exactly):
-    """No topic ids are told, so only a position can name what is published."""
-
-    identify = staticmethod(nobody_tells)
-
-
 class ExactlyHolding(Exactly):
     """What fails waits in memory, and its key with it."""
 
@@ -284,9 +274,7 @@ class ExactlyCrowded(Crowding, Exactly):
 
 TestExactly = Exactly.TestCase
 TestExactlyCrowded = ExactlyCrowded.TestCase
-TestUnmapped = Unmapped.TestCase
 TestExactlyHolding = ExactlyHolding.TestCase
 TestExactly.settings = settings(max_examples=60, stateful_step_count=50)
 TestExactlyCrowded.settings = settings(max_examples=30, stateful_step_count=50)
-TestUnmapped.settings = settings(max_examples=30, stateful_step_count=50)
 TestExactlyHolding.settings = settings(max_examples=30, stateful_step_count=50)

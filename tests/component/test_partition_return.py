@@ -23,7 +23,6 @@ from tests.support.poll_loop_rig import (
     RESULTS,
     Bench,
     Clock,
-    nobody_tells,
     take_turns,
     two_partitions,
 )
@@ -175,21 +174,6 @@ def test_the_record_of_a_topic_that_was_made_again_is_another() -> None:
     bench.turn(2)
     assert begun(bench) == [0, 0]
     assert kafka.committed(GROUP) == {AT: 0}
-
-
-def test_without_ids_of_topics_nothing_is_taken_up() -> None:
-    """Nobody knows whether it is the same; but one of a key runs at a time."""
-    kafka = one_partition(b"a")
-    bench = Bench(kafka, ["foo"], identify=nobody_tells)
-    bench.turn(2)
-    lose(bench)
-    assert begun(bench) == [0]
-    bench.end(b"0")
-    bench.turn(2)
-    assert begun(bench) == [0, 0]
-    bench.end(b"0")
-    bench.turn(2)
-    assert kafka.committed(GROUP) == {AT: 1}
 
 
 def test_its_key_waits_for_it_and_no_other() -> None:

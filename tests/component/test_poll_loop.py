@@ -11,13 +11,13 @@ from kworker.clients.memory.consumer import Event
 from kworker.core import offset_map
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity, encode, origin_of
-from kworker.core.outcome import Failed, Output
+from kworker.core.outcome import Failed
 from kworker.instance.scoreboard import Scoreboard
+from kworker.worker import assignment
 from kworker.worker.intake import Fenced
 from kworker.worker.reporter import StatusReporter
 from kworker.worker.topic_limits import TopicLimits
-from tests.component.test_exactly_once import Faulty
-from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench, nobody_tells, two_partitions
+from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench, two_partitions
 
 WORDS = (b"alpha", b"bravo", b"charlie")
 
@@ -189,43 +189,53 @@ def test_what_dies_in_bravo_brings_back_bravo_and_what_was_not_committed(
     assert position(kafka) == 5
 
 
-def test_where_the_brokers_do_not_tell_the_ids_of_topics_positions_are_enough(
+def test_where_the_brokers_do_not_tell_the_ids_of_topics_it_waits_and_names_them(
     kafka: MemoryKafka,
 ) -> None:
-    """An old broker, or a user who may not ask: nothing is lost, and more is done again."""
-    bench = Bench(kafka, ["foo"], identify=nobody_tells)
+    """An old broker, or a user who may not ask: no commit could say of which log it is."""
+    kafka.tells_ids = False
+    bench = Bench(kafka, ["foo"])
+    told: list[list[str]] = []
+
+    def beat() -> float:
+        told.append(bench.poller.reasons)
+        kafka.tells_ids = len(told) > 1
+        return inf
+
+    bench.poller.assignment.beat = beat
     bench.turn(2)
-    bench.end(b"charlie")
-    bench.turn(2)
-    assert set(kafka.group(GROUP).committed.values()) == {Committed(0)}
-    bench.die()
-    successor = Bench(kafka, ["foo"], identify=nobody_tells)
-    successor.turn(2)
-    assert successor.in_hand() == list(WORDS)
+    [reason] = told[0]
+    assert reason.startswith("the brokers do not tell the ids of foo: DESCRIBE must be allowed")
+    assert (bench.in_hand(), bench.poller.reasons) == ([*WORDS], [])
 
 
-def test_without_them_what_no_position_would_name_is_not_published_either(
-    kafka: MemoryKafka,
+def test_a_drain_ends_the_wait_for_the_ids_of_topics(kafka: MemoryKafka) -> None:
+    kafka.tells_ids = False
+    bench = Bench(kafka, ["foo"])
+    bench.poller.assignment.beat = lambda: 0.0
+    bench.turn(2)
+    assert (bench.owned, bench.poller.idle, bench.poller.reasons) == ([], True, [])
+    assert kafka.group(GROUP).committed == {}
+
+
+def test_partitions_of_a_topic_that_is_not_there_begin_when_it_is_made_again(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes before it was refused by another topic: a death would repeat the rest."""
-    kafka.create("other")
-    refusing = [("queue", "before")]
+    """The group may assign them before it hears of the end of the topic."""
+    monkeypatch.setattr(assignment, "_MISSING_S", 0.0)
+    there = False
     bench = Bench(
-        kafka,
-        ["foo"],
-        identify=nobody_tells,
-        transactional="w-0",
-        transactor=lambda transactor: Faulty(transactor, refusing),
+        kafka, ["foo"], identify=lambda topics, s: kafka.identities(topics, s) if there else {}
     )
     bench.turn(2)
-    for word, topic in zip(WORDS, (RESULTS, "other", "other"), strict=True):
-        bench.pool.end(bench.holds(word), [Output(topic, None, word, [])])
-    bench.turn(4)
-    assert not refusing
-    assert (published(kafka, RESULTS), published(kafka, "other")) == ([], [])
-    bench.turn(12)
-    assert (published(kafka, RESULTS), published(kafka, "other")) == ([b"alpha"], [*WORDS[1:]])
-    assert position(kafka) == 3
+    assert (bench.owned, bench.poller.assignment.topics) == ([], {"foo"})
+    bench.poller.hear_of_topics({})
+    bench.turn(2)
+    assert bench.owned == []
+    there = True
+    bench.poller.hear_of_topics({"foo": "another"})
+    bench.turn(2)
+    assert bench.in_hand() == [*WORDS]
 
 
 def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(

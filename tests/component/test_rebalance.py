@@ -14,7 +14,6 @@ from tests.support.poll_loop_rig import (
     REVOKE_TIMEOUT_S,
     Bench,
     Clock,
-    nobody_tells,
     take_turns,
     two_partitions,
 )
@@ -44,20 +43,19 @@ def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> 
     assert kafka.committed(GROUP) == {("foo", 0): 4, ("foo", 1): 4}
 
 
-@pytest.mark.parametrize("maps", [True, False])
-def test_what_has_ended_beyond_what_waits_is_not_done_again_by_the_next_owner(maps: bool) -> None:
-    """A map tells of it; without one, what waits below it is done before the partition goes."""
+def test_what_has_ended_beyond_what_waits_is_not_done_again_by_the_next_owner() -> None:
+    """A map tells of it, and what waits below it is the next owner's."""
     kafka, clock = MemoryKafka(lambda: 1_700_000_000.0), Clock()
     kafka.create("foo", 2)
     for key in (b"a", b"a", b"b", b"b"):
         kafka.append("foo", 0, value=key, key=key)
-    one = Bench(kafka, ["foo"], clock=clock, identify=None if maps else nobody_tells)
+    one = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
     one.end(b"b")  # the third; the second waits for the first, the fourth may begin
     one.pool.ended.meanwhile = lambda: [one.pool.end(r) for r in list(one.pool.held)] and None
     two = Bench(kafka, ["foo"], clock=clock)
     take_turns(one, two)
-    assert (1 in [r.offset for r in one.pool.runs if r.partition.epoch == 1]) is not maps
+    assert 1 not in [r.offset for r in one.pool.runs if r.partition.epoch == 1]
     for value in two.in_hand():
         assert value
         two.end(value)

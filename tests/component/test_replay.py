@@ -1,12 +1,22 @@
 """A replay on the twin, stepped by hand: what runs again, and what becomes of it."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
 
 from kworker.clients.memory.broker import MemoryKafka
+from kworker.config import toml_file
+from kworker.config.topics import TopicInfo
 from kworker.core import headers as names
+from kworker.core import offset_map
 from kworker.core.failure import Described, Failure
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import Committed, TopicIdentity
 from kworker.core.outcome import Failed
+from kworker.errors import KworkerError
 from kworker.replay.ranges import OffsetRanges, TimeRange
+from kworker.replay.replay import survey
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support.poll_loop_rig import (
     DEAD,
@@ -124,3 +134,67 @@ def test_told_to_stop_what_has_begun_ends_and_nothing_else_begins(kafka: MemoryK
     bench.drain()
     assert len(bench.pool.runs) == 2
     assert kafka.committed(bench.group) == {("foo", 0): 2}
+
+
+def test_a_partition_whose_map_is_full_is_read_on_as_its_records_end(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had no room is read again, also where the stretch had been read to its end."""
+    monkeypatch.setattr(offset_map, "SPAN_MAX", 3)
+    monkeypatch.setattr(offset_map, "RUNS_BYTES_MAX", 3)
+    for i in range(4, 40):
+        kafka.append("foo", 0, value=b"0-%d" % i, key=b"0-%d" % i)
+    course = OffsetRanges({("foo", 0): range(40)}, ALL)
+    bench = Bench(kafka, [], course=course, retry=IN_MEMORY, crowded_records=1)
+    bench.turn(3)
+    assert len(bench.in_hand()) < 40
+    for turn in range(400):
+        if bench.poller.idle and course.over:
+            break
+        for record in bench.pool.held[turn % 4 > 0 :]:  # the first is slow
+            bench.pool.end(record)
+        bench.turn()
+    assert (course.over, course.read, bench.poller.idle) == (True, 40, True)
+    assert sorted(record.offset for record in bench.pool.runs) == [*range(40)]
+    assert kafka.committed(bench.group) == {("foo", 0): 40}
+
+
+def test_what_a_replay_committed_means_nothing_to_another(kafka: MemoryKafka) -> None:
+    """One that is broken off begins anew, whatever its map named."""
+    first = replay_of(kafka, 0, 4)
+    first.end(b"0-0", b"0-2")
+    first.turn(2)
+    assert kafka.committed(first.group) == {("foo", 0): 1}
+    again = replay_of(kafka, 0, 4)
+    assert len(again.in_hand()) == 4
+    assert again.poller.assignment.maps_ignored == 0
+
+
+class NamelessTopics:
+    """An administrator's client of brokers that tell no topic ids."""
+
+    def topic_names(self) -> list[str]:
+        return ["foo"]
+
+    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]:
+        return {name: TopicInfo(2, 1, {}) for name in names}
+
+    def group_offsets(self, *_: object) -> dict[PartitionId, Committed]:
+        return {}
+
+    def identities(self, *_: object) -> dict[str, TopicIdentity]:
+        return {}
+
+    def list_offsets(self, *_: object) -> dict[PartitionId, int]:
+        return {}
+
+
+def test_without_topic_ids_a_replay_is_refused_and_names_the_topics(tmp_path: Path) -> None:
+    """It would wait for them as a worker does, and nobody restarts it."""
+    file = tmp_path / "kworker.toml"
+    file.write_text(
+        'name = "s"\nhandler = "json:loads"\n[source]\ntopics = ["foo"]\n'
+        '[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n'
+    )
+    with pytest.raises(KworkerError, match="do not tell the ids of foo: DESCRIBE must be"):
+        survey(toml_file.load(file), NamelessTopics(), ALL)

@@ -17,7 +17,7 @@ from kworker.core.duration import format_duration
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes, Ordering
 from kworker.core.message import PartitionId, RawMessage
-from kworker.core.offset_map import Committed, TopicIdentity
+from kworker.core.offset_map import Committed
 from kworker.core.outcome import Failed, Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
@@ -286,7 +286,7 @@ class Bench:
 
         self.poller = PollLoop(
             consumer=consumer,
-            identify=identify or (kafka.identities if course is None else None),
+            identify=identify or kafka.identities,
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
             backlog=backlog,
             settling=settling,
@@ -355,10 +355,6 @@ class Bench:
     def die(self) -> None:
         """As by SIGKILL: nothing is said to anybody; the group notices in its time."""
         self.consumer.expire()
-
-
-def nobody_tells(_topics: Collection[str], _timeout_s: float) -> dict[str, TopicIdentity]:
-    return {}
 
 
 def take_turns(*benches: Bench, count: int = 6) -> None:

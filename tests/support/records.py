@@ -7,6 +7,8 @@ from kworker.core.message import Fields, Headers
 from kworker.core.outcome import NO_RESULTS, Outcome, Output, Results
 from kworker.core.record import Partition, Record
 
+ORIGIN = b"the log of tests"
+
 
 class Unreadable(tuple[tuple[str, bytes | None], ...]):
     """Headers that the client cannot tell; asked again for them, it would end the process.
@@ -38,7 +40,7 @@ def unheard(
 def a_partition(
     topic: str = "orders", number: int = 0, *, position: int | None = 0, known: int = 0
 ) -> Partition:
-    return Partition(topic, number, 1, known, position)
+    return Partition(topic, number, 1, known, position, ORIGIN)
 
 
 def a_record(

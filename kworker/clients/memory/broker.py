@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory.group import MemoryCommit, MemoryGroup
 from kworker.core.message import Fields, Headers, PartitionId
-from kworker.core.offset_map import TopicIdentity
+from kworker.core.offset_map import TopicIdentity, ids_untold
 from kworker.core.outcome import Output
 
 _RECORD_BYTES = 70  # what a record costs beside its payload
@@ -72,6 +72,7 @@ class MemoryKafka:
         self._names = count(1)
         self._transactors: dict[str, object] = {}
         self.up = True
+        self.tells_ids = True  # of topics
         self.writable = True
         self.coordinated = True
 
@@ -94,14 +95,13 @@ class MemoryKafka:
         return self._topics.get(name)
 
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:  # noqa: ARG002 - never waits
-        """Which topics these are. Raises Refused."""
+        """Identities of the topics, but for those that do not exist. Raises Refused."""
         if not self.up:
             raise KafkaRequestError("broker unreachable", retriable=True)
-        return {
-            name: TopicIdentity("memory", self._topics[name].id)
-            for name in topics
-            if name in self._topics
-        }
+        here = [name for name in topics if name in self._topics]
+        if here and not self.tells_ids:
+            raise KafkaRequestError(ids_untold(sorted(here)), retriable=True)
+        return {name: TopicIdentity("memory", self._topics[name].id) for name in here}
 
     def log(self, at: PartitionId) -> MemoryLog:
         """KeyError or IndexError where there is none."""

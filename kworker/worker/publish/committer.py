@@ -111,7 +111,7 @@ class Committer:
             if partition.open:
                 offsets = settling.get(partition)
                 held = partition.committed_after(offsets) if offsets else partition.committed()
-            if held is not None and (told is None or _is_more(held, told, partition)):
+            if held is not None and (told is None or _is_more(held, told)):
                 news[at] = held
         return news
 
@@ -203,8 +203,8 @@ class Committer:
                 self._took(at, held)
 
 
-def _is_more(held: Committed, told: Committed, partition: Partition) -> bool:
-    """A map at the same position counts; who cannot write any leaves the one that is there."""
+def _is_more(held: Committed, told: Committed) -> bool:
+    """Another map at the same position counts."""
     if held.position != told.position:
         return held.position > told.position
-    return partition.origin is not None and held.metadata != told.metadata
+    return held.metadata != told.metadata

@@ -78,7 +78,7 @@ class ExactlyOnce:
         self._step = TransactionStep.AWAY
         self._call: Future[Any] | None = None
         self._since = 0.0  # the present step is waited for
-        self._serve_at = self._hear_at = self._look_at = self._name_at = 0.0
+        self._serve_at = self._hear_at = self._look_at = 0.0
         self._batch = OutputBatch(backlog)
         self._begun_at: float | None = None
         self._due = False  # what is produced shall be settled
@@ -183,8 +183,6 @@ class ExactlyOnce:
                 self._renew(now)
                 return
             self._due = True
-        if not (self._named_what_waits(now) or self._batch.torn):
-            return
         if self._step is TransactionStep.READY and not self._begin(now):
             return
         try:
@@ -200,16 +198,6 @@ class ExactlyOnce:
         if self._due and not self._batch.torn:
             self._due = False
             self._enter(TransactionStep.CLOSING, now)
-
-    def _named_what_waits(self, now: float) -> bool:
-        """Whether all that waits may be written: now and then, where there are no offset maps."""
-        if all(partition.origin is not None for partition in self._partitions.values()):
-            return True
-        if now < self._name_at or self._batch.torn:
-            return False
-        self._name_at = now + self._policy.name_every_s
-        self._backlog.name(self._batch.records)
-        return True
 
     def _begin(self, now: float) -> bool:
         """Whether a transaction with something in it has begun."""
@@ -248,9 +236,8 @@ class ExactlyOnce:
         """Positions as they are once all of it is settled; then nobody can take it back."""
         settling = self._settling()
         positions = self._committer.news(self._partitions.values(), settling)
-        known = (_named(partition, own, positions) for partition, own in settling.items())
-        if not positions or not all(known):
-            self._abort(now)  # a topic did not take what it was begun for, or what it counts on
+        if not positions or not all(_names(positions, partition) for partition in settling):
+            self._abort(now)  # a topic did not take what it was begun for
             return
         try:
             metadata = self._member.group_metadata()
@@ -440,11 +427,6 @@ def _is_refused(record: Record) -> bool:
     return bool(record.refusals) and refusal_of(record.refusals).fault is not Fault.NOBODY
 
 
-def _named(
-    partition: Partition, offsets: Collection[int], positions: Mapping[PartitionId, Committed]
-) -> bool:
-    """Whether whoever reads these positions knows that these records are done."""
-    held = positions.get((partition.topic, partition.number))
-    if held is None or not partition.open:
-        return False
-    return partition.origin is not None or max(offsets) < held.position
+def _names(positions: Mapping[PartitionId, Committed], partition: Partition) -> bool:
+    """Whether these positions say that records of the partition are done."""
+    return partition.open and (partition.topic, partition.number) in positions

@@ -58,7 +58,6 @@ class Outbox:
         self.waiting: deque[Record] = deque()
         self.pending = 0  # records handed over and not settled
         self._refused: deque[Record] = deque()  # for topics that are left alone
-        self._unnamed: deque[Record] = deque()  # which no position would name yet
         self.shunned: dict[str, float] = {}  # those topics, until when
         self._problems: dict[str, str] = {}
         self._bytes = 0
@@ -138,25 +137,6 @@ class Outbox:
         for topic in topics[1:]:
             if topic not in self._sieves:
                 self.shunned[topic] = now + self.policy.retry_s
-
-    def name(self, under_way: Iterable[Record]) -> None:
-        """Of partitions without an offset map, only what their position passes may be written.
-
-        That is, once all of it is settled, with what is `under_way`.
-        """
-        plain = [r for r in self.waiting if r.partition.origin is None]
-        if not plain and not self._unnamed:
-            return
-        mapped = [record for record in self.waiting if record.partition.origin is not None]
-        plain = [*self._unnamed, *plain]
-        finished: dict[Partition, set[int]] = {record.partition: set() for record in plain}
-        for record in chain(plain, under_way):
-            if record.partition in finished:
-                finished[record.partition].add(record.offset)
-        reach = {p: p.ledger.after(offsets)[0] or 0 for p, offsets in finished.items()}
-        named = [record for record in plain if record.offset < reach[record.partition]]
-        self._unnamed = deque(_alone(r) for r in plain if r.offset >= reach[r.partition])
-        self.waiting = deque([*named, *mapped])
 
     def ready(self, now: float) -> bool:
         """Whether something waits that may be written now."""
@@ -279,7 +259,7 @@ class Outbox:
     def _measure(self, now: float) -> None:
         """Limits are others now: what is over them need not be tried."""
         self._measured = self._facts.version
-        aside = chain(self._refused, self._unnamed, *self._sieves.values())
+        aside = chain(self._refused, *self._sieves.values())
         for record in [*self.waiting, *aside]:
             over = next((o for o in _outputs(record) if not self._facts.takes(o)), None)
             if over is not None:
@@ -330,7 +310,6 @@ class Outbox:
         if records:
             self.waiting = _without(self.waiting, records)
             self._refused = _without(self._refused, records)
-            self._unnamed = _without(self._unnamed, records)
             for sieve in self._sieves.values():
                 sieve.forget(records)
 
@@ -344,7 +323,7 @@ class Outbox:
 
     def drop(self, partition: Partition) -> list[Record]:
         """What waits of a partition is another's to publish: those records."""
-        aside = chain(self._refused, self._unnamed, *self._sieves.values())
+        aside = chain(self._refused, *self._sieves.values())
         held = (letter.record for letter in self._held)
         every = chain(self.waiting, aside, held, self._large)
         if going := [record for record in every if record.partition is partition]:

@@ -53,7 +53,7 @@ class RefusalSearch:
     def _probe(self) -> list[Record]:
         """One that was refused alone, and in its turn one that was not: if that is taken, the
         topic is well, and those that it refuses are guilty."""
-        self._stranger = not self._stranger and self._has_stranger
+        self._stranger = not self._stranger and bool(self._portions)
         if not self._stranger:
             return [self._doubted.pop(0)]
         first = self._portions[0]
@@ -61,11 +61,6 @@ class RefusalSearch:
         if not first:
             self._portions.popleft()
         return [one]
-
-    @property
-    def _has_stranger(self) -> bool:
-        """Without an offset map it would wait for those before it."""
-        return bool(self._portions) and self._portions[0][0].partition.origin is not None
 
     def refused(self, guilty: Collection[Record]) -> Record | None:
         """Reports came of the portion, and of these that they, or others with them, are invalid.

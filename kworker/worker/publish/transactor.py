@@ -42,7 +42,6 @@ class TransactionPolicy:
 
     serve_every_s: float = 1.0  # callbacks, at least: what is not heard piles up in the client
     hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited
-    name_every_s: float = 0.05  # where there are no offset maps: it costs more than it moves
     look_every_s: float = 0.05  # whether the transaction is broken, when they do not come
     patience_s: float = 5.0  # without them, or an answer: say so
     give_up_s: float = 15.0  # though the brokers answer: another producer

@@ -125,7 +125,7 @@ class IsolatedRunner:
         source = run.source
         at = source.topic, source.partition
         if at not in self._partitions:
-            self._partitions[at] = Partition(*at, 1, len(self._partitions), None)
+            self._partitions[at] = Partition(*at, 1, len(self._partitions), None, b"")
             self._slot.write_text(Text(known=tuple(self._partitions)))
         raw = Fields(source.place, source.timestamp, run.key, run.value, run.headers)
         record = Record(self._partitions[at], source.offset, None, len(raw), raw)

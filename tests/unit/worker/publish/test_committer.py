@@ -8,10 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
-from kworker.core.offset_map import Committed
+from kworker.core.offset_map import Committed, encode
 from kworker.core.record import Partition
 from kworker.worker.publish.committer import CommitPolicy, Committer
-from tests.support.records import a_partition
+from tests.support.records import ORIGIN, a_partition
 
 POLICY = CommitPolicy(interval_s=0.2, records=100, answer_s=30.0)
 AT = ("orders", 0)
@@ -33,10 +33,15 @@ class Broker:
     commit_now = commit
 
 
+def told(position: int) -> Committed:
+    """As it is committed where nothing beyond it is done."""
+    return Committed(position, encode(ORIGIN, position, []))
+
+
 def committing() -> tuple[Broker, Committer, Partition]:
     broker = Broker()
     committer = Committer(broker, POLICY)
-    committer.know(AT, Committed(0))
+    committer.know(AT, told(0))
     return broker, committer, a_partition()
 
 
@@ -67,7 +72,7 @@ def test_the_position_of_an_empty_partition_is_sent_where_there_was_none() -> No
     broker, committer, partition = committing()
     committer.know(AT, None)
     committer.commit([partition], 1.0)
-    assert broker.sent == [{AT: Committed(0)}]
+    assert broker.sent == [{AT: told(0)}]
 
 
 def test_one_is_under_way_at_most_and_the_next_takes_all_that_came_meanwhile() -> None:
@@ -75,10 +80,10 @@ def test_one_is_under_way_at_most_and_the_next_takes_all_that_came_meanwhile() -
     for _ in range(3):
         settle(partition)
         committer.commit([partition], 1.0)
-    assert broker.sent == [{AT: Committed(1)}]
+    assert broker.sent == [{AT: told(1)}]
     committer.answered(None)
     committer.commit([partition], 1.2)
-    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(3)}]
+    assert broker.sent == [{AT: told(1)}, {AT: told(3)}]
 
 
 def test_after_an_error_the_same_is_tried_again_and_said() -> None:
@@ -89,8 +94,8 @@ def test_after_an_error_the_same_is_tried_again_and_said() -> None:
     assert committer.problem == "coordinator is loading"
     committer.commit([partition], 1.2)
     committer.answered(None)
-    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(1)}]
-    assert (committer.problem, committer.commits, committer.told(AT)) == (None, 1, (1, ""))
+    assert broker.sent == [{AT: told(1)}, {AT: told(1)}]
+    assert (committer.problem, committer.commits, committer.told(AT)) == (None, 1, told(1))
 
 
 def test_an_answer_that_never_comes_does_not_end_commits() -> None:
@@ -101,7 +106,7 @@ def test_an_answer_that_never_comes_does_not_end_commits() -> None:
     settle(partition)
     committer.commit([partition], 30.9)
     committer.commit([partition], 31.0)
-    assert broker.sent == [{AT: Committed(1)}, {AT: Committed(2)}]
+    assert broker.sent == [{AT: told(1)}, {AT: told(2)}]
 
 
 def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
@@ -114,12 +119,12 @@ def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
     assert not committer.under_way
     broker.refusing = False
     committer.commit([partition], 1.2)
-    assert broker.sent == [{AT: Committed(1)}]
+    assert broker.sent == [{AT: told(1)}]
 
 
 def test_what_the_group_has_from_before_is_not_committed_again() -> None:
     broker, committer, _ = committing()
-    committer.know(AT, Committed(7))
+    committer.know(AT, told(7))
     partition = a_partition(position=7)
     committer.commit([partition], 1.0)
     assert broker.sent == []
@@ -132,9 +137,9 @@ def test_what_the_group_was_told_it_is_told_again() -> None:
     committer.commit([partition], 1.0)
     committer.answered(None)
     committer.commit([partition], 10.9)
-    assert broker.sent == [{AT: Committed(1)}]
+    assert broker.sent == [{AT: told(1)}]
     committer.commit([partition], 11.0)
-    assert broker.sent[1:] == [{AT: Committed(1)}]
+    assert broker.sent[1:] == [{AT: told(1)}]
     assert not committer.under_way  # nothing that a drain would wait for
     settle(partition)
     committer.answered(None)
@@ -142,7 +147,7 @@ def test_what_the_group_was_told_it_is_told_again() -> None:
     committer.answered(None)
     committer.commit([partition], 20.9)
     committer.commit([partition], 21.0)
-    assert broker.sent[2:] == [{AT: Committed(2)}, {AT: Committed(2)}]
+    assert broker.sent[2:] == [{AT: told(2)}, {AT: told(2)}]
 
 
 def test_what_is_told_again_in_vain_is_no_trouble() -> None:
@@ -168,7 +173,7 @@ def test_only_what_it_owns_is_told_again() -> None:
     """The brokers would take any other, too, and another member would find it."""
     broker, committer, partition = committing()
     other = a_partition(number=1)
-    committer.know(("orders", 1), Committed(0))
+    committer.know(("orders", 1), told(0))
     settle(partition)
     settle(other)
     committer.commit([partition, other], 1.0)
@@ -176,7 +181,7 @@ def test_only_what_it_owns_is_told_again() -> None:
     committer.forget(("orders", 1))
     committer.answered(None)
     committer.commit([partition], 11.0)
-    assert broker.sent[1:] == [{AT: Committed(1)}]
+    assert broker.sent[1:] == [{AT: told(1)}]
 
 
 class CommitterAgainstModel(RuleBasedStateMachine):

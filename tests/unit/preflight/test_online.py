@@ -1,0 +1,57 @@
+"""The checks of the brokers, over an administrator's client that knows topics and no broker."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from kworker.config import toml_file
+from kworker.config.topics import TopicInfo
+from kworker.core.offset_map import TopicIdentity
+from kworker.errors import ExitCode
+from kworker.preflight import findings, kafka
+
+FILE = """
+name = "shop"
+handler = "json:loads"
+[source]
+topics = ["orders"]
+[kafka]
+"bootstrap.servers" = "127.0.0.1:1"
+"""
+
+
+class OldBrokers:
+    """They have every topic, and tell ids of those that are not `nameless`."""
+
+    def __init__(self, nameless: Iterable[str] = ()) -> None:
+        self._nameless = set(nameless)
+
+    def topic_names(self) -> list[str]:
+        return ["orders"]
+
+    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]:
+        values = dict.fromkeys(config, "1000000")
+        return {name: TopicInfo(2, 1, values) for name in names}
+
+    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
+        return {name: TopicIdentity("c", f"id of {name}") for name in {*topics} - self._nameless}
+
+
+@pytest.mark.parametrize("nameless", [["orders"], ["orders", "shop.requeue"], ["shop.results"]])
+def test_topics_whose_ids_the_brokers_do_not_tell_are_named(
+    nameless: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker would wait for them; of a topic that is only written none is needed."""
+    (tmp_path / "kworker.toml").write_text(FILE)
+    config = toml_file.load(tmp_path / "kworker.toml")
+    monkeypatch.setattr(kafka, "admin_of", lambda _: OldBrokers(nameless))
+    found = [each for each in kafka.check_topics(config) if each.exit_code is not ExitCode.OK]
+    if nameless == ["shop.results"]:
+        assert found == []
+        return
+    assert [str(each) for each in found] == [
+        f"source.topics: the brokers do not tell the ids of {', '.join(nameless)}: DESCRIBE must"
+        " be allowed on them, and brokers be 2.8 or newer; a worker waits until they do"
+    ]
+    assert findings.exit_code(found) is ExitCode.UNREACHABLE
