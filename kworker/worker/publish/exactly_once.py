@@ -18,7 +18,8 @@ from kworker.core.record import Partition, Record, by_partition
 from kworker.core.restart import Backoff
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.in_doubt import FencingJudge, ForeignFence, InDoubtTransaction
-from kworker.worker.publish.outbox import FillResult, Outbox, OutputBatch
+from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.output_batch import FillResult, OutputBatch
 from kworker.worker.publish.transactor import TransactionMember, TransactionPolicy, Transactor
 
 _LOG = structlog.get_logger()

@@ -1,26 +1,20 @@
-"""Outcomes that wait to be written, and those that are being written together."""
+"""Outcomes that wait to be written, and what Kafka refused of them."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import chain
 from math import inf
 from typing import NamedTuple
 
 from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of
-from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
-from kworker.clients.transactions import Broken
+from kworker.clients.errors import KafkaRequestError, Oversized
 from kworker.core.outcome import Output, Publishable
 from kworker.core.record import Partition, Record, pack
 from kworker.worker.publish.refused import RefusalSearch
 from kworker.worker.topic_limits import TopicLimits
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
-PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
-
-Produce = Callable[[Output, Callable[[object, object], None]], None]
-"""Queues an output; the second hears of its failure. Raises QueueFull; Refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ class Outbox:
         plain = []
         for record in records:
             size = 0
-            for output in _outputs(record):
+            for output in outputs_of(record):
                 size += _OBJECT_BYTES + output.size
                 if type(output.own) is bytes:
                     plain.append(record)
@@ -129,7 +123,7 @@ class Outbox:
 
         So all but one topic are left alone: it is that one if it happens again.
         """
-        topics = list(dict.fromkeys(o.topic for record in records for o in _outputs(record)))
+        topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
         if len(topics) == 1:
             sifted = self._shunned_by(topics[0], why, now)
             self._remove(sifted)
@@ -147,7 +141,7 @@ class Outbox:
         """Whether it is for a topic that is left alone, and not just being sifted."""
         if record in self._portion:
             return False
-        return any(output.topic in self.shunned for output in _outputs(record))
+        return any(output.topic in self.shunned for output in outputs_of(record))
 
     def look(self, now: float) -> None:
         """What a topic refused goes first, when it has been left alone for long enough."""
@@ -223,7 +217,7 @@ class Outbox:
         self, record: Record, sieve: RefusalSearch, topic: str, refusal: DeliveryRefusal, now: float
     ) -> None:
         """It was refused alone."""
-        null = any(output.key is None for output in _outputs(record) if output.topic == topic)
+        null = any(output.key is None for output in outputs_of(record) if output.topic == topic)
         usual = (topic, null) in self._took and not refusal.sized
         if usual and topic in self._accused and not sieve.took:
             sieve.doubt(record, now + self.policy.retry_s)
@@ -261,7 +255,7 @@ class Outbox:
         self._measured = self._facts.version
         aside = chain(self._refused, *self._sieves.values())
         for record in [*self.waiting, *aside]:
-            over = next((o for o in _outputs(record) if not self._facts.takes(o)), None)
+            over = next((o for o in outputs_of(record) if not self._facts.takes(o)), None)
             if over is not None:
                 most = self._facts.limit(over.topic)
                 why = f"it has up to {over.size} bytes, and {most} are the limit"
@@ -353,113 +347,14 @@ class Outbox:
         if not records:
             return
         # One of many will do: it tells what the topic takes.
-        last = _outputs(records[-1])[-1]
+        last = outputs_of(records[-1])[-1]
         self._took.add((last.topic, last.key is None))
         if self._problems or self._accused or self._sieves:
-            for topic in {output.topic for record in records for output in _outputs(record)}:
+            for topic in {output.topic for record in records for output in outputs_of(record)}:
                 self._problems.pop(topic, None)
                 self._accused.discard(topic)
                 if sieve := self._sieves.get(topic):
                     sieve.took = True
-
-
-class FillResult(Enum):
-    """Why a batch took no more."""
-
-    ALL = auto()  # that waits, or that may be taken in one turn
-    QUEUE = auto()  # the producer's is full
-    REFUSED = auto()  # the client refused one: what comes after it has to wait for the next
-
-
-class OutputBatch:
-    """Records whose outputs are produced together. Owned by the poll thread."""
-
-    def __init__(self, backlog: Outbox) -> None:
-        self.records: list[Record] = []
-        self.produced = 0  # outputs of whole records, ever
-        self._backlog = backlog
-        self.spoiled = False  # a record was refused after some of its outputs were produced
-        self._torn: Record | None = None  # taken from the outbox, and produced in part
-        self._sent = 0  # so many of its outputs are out
-
-    def fill(self, produce: Produce, now: float) -> FillResult:
-        """Produces what waits. Raises what `produce` does, but for refusals."""
-        backlog, torn = self._backlog, self._torn
-        if torn is None:
-            backlog.look(now)
-        else:  # nothing may get ahead of it
-            self._torn = None
-            backlog.waiting.appendleft(torn)
-        waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
-        for _ in range(min(PRODUCE_MOST, len(waiting))):
-            record = waiting[0]
-            outputs = _outputs(record)
-            sent = self._sent if record is torn else 0
-            if shunned and not sent and backlog.shuns(record):
-                backlog.put_aside()
-                continue
-            try:
-                for output in outputs[sent:] if sent else outputs:
-                    produce(output, record)
-                    sent += 1
-            except QueueFull:
-                self._tear(sent)
-                return FillResult.QUEUE
-            except KafkaRequestError as refused:
-                backlog.first_refused(outputs[sent].topic, refused, batch, now)
-                self.spoiled |= sent > 0
-                return FillResult.REFUSED
-            except Broken:
-                self._tear(sent)
-                raise
-            batch.append(waiting.popleft())
-            self.produced += sent
-        return FillResult.ALL
-
-    def _tear(self, sent: int) -> None:
-        """Takes over the first that waits, if some of its outputs are produced."""
-        if sent:
-            self._torn, self._sent = self._backlog.waiting.popleft(), sent
-
-    @property
-    def torn(self) -> bool:
-        """Some outputs of a record are in it, and others have to follow."""
-        return self._torn is not None
-
-    def holds(self, partition: Partition) -> bool:
-        """Whether anything of a partition was produced."""
-        torn = self._torn is not None and self._torn.partition is partition
-        return torn or any(record.partition is partition for record in self.records)
-
-    def take(self) -> list[Record]:
-        """All of it, whatever became of it, in part or not; the batch is empty."""
-        records, self.records, self.spoiled = self.records, [], False
-        if self._torn is not None:
-            records.append(self._torn)
-            self._torn = None
-        return records
-
-    def finish(self, now: float) -> list[Record]:
-        """All reports are there: what Kafka did not refuse is settled.
-
-        A torn record goes on in the next batch; if anything was refused, it comes again with
-        that: one that is refused with it would else be taken to be refused alone.
-        """
-        records, self.records = self.records, []
-        settled = [record for record in records if not record.refusals]
-        whole = len(settled) == len(records)
-        refused = [] if whole else [record for record in records if record.refusals]
-        if self._torn is not None and (refused or self._torn.refusals):
-            refused.append(self._torn)
-            self._torn = None
-        self._backlog.settled(settled)
-        if refused:
-            self._backlog.returned(refused, now)
-        return settled
-
-    def give_up(self) -> None:
-        """Nothing of it is in Kafka for sure: it comes again, each from its first output."""
-        self._backlog.put_back(self.take())
 
 
 def _without(records: Iterable[Record], going: Collection[Record]) -> deque[Record]:
@@ -473,9 +368,9 @@ def _alone(record: Record) -> Record:
 
 
 def _is_for(record: Record, topic: str) -> bool:
-    return any(output.topic == topic for output in _outputs(record))
+    return any(output.topic == topic for output in outputs_of(record))
 
 
-def _outputs(record: Record) -> Sequence[Output]:
+def outputs_of(record: Record) -> Sequence[Output]:
     assert isinstance(record.outcome, Publishable)
     return record.outcome.outputs

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.publish.outbox import FillResult, Outbox, OutputBatch
+from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.output_batch import FillResult, OutputBatch
 
 
 class Producer(Protocol):

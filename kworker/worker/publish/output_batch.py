@@ -1,0 +1,114 @@
+"""Records whose outputs are being written together."""
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.clients.transactions import Broken
+from kworker.core.outcome import Output
+from kworker.core.record import Partition, Record
+from kworker.worker.publish.outbox import Outbox, outputs_of
+
+PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
+
+Produce = Callable[[Output, Callable[[object, object], None]], None]
+"""Queues an output; the second hears of its failure. Raises QueueFull; Refused."""
+
+
+class FillResult(Enum):
+    """Why a batch took no more."""
+
+    ALL = auto()  # that waits, or that may be taken in one turn
+    QUEUE = auto()  # the producer's is full
+    REFUSED = auto()  # the client refused one: what comes after it has to wait for the next
+
+
+class OutputBatch:
+    """Records whose outputs are produced together. Owned by the poll thread."""
+
+    def __init__(self, backlog: Outbox) -> None:
+        self.records: list[Record] = []
+        self.produced = 0  # outputs of whole records, ever
+        self._backlog = backlog
+        self.spoiled = False  # a record was refused after some of its outputs were produced
+        self._torn: Record | None = None  # taken from the outbox, and produced in part
+        self._sent = 0  # so many of its outputs are out
+
+    def fill(self, produce: Produce, now: float) -> FillResult:
+        """Produces what waits. Raises what `produce` does, but for refusals."""
+        backlog, torn = self._backlog, self._torn
+        if torn is None:
+            backlog.look(now)
+        else:  # nothing may get ahead of it
+            self._torn = None
+            backlog.waiting.appendleft(torn)
+        waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
+        for _ in range(min(PRODUCE_MOST, len(waiting))):
+            record = waiting[0]
+            outputs = outputs_of(record)
+            sent = self._sent if record is torn else 0
+            if shunned and not sent and backlog.shuns(record):
+                backlog.put_aside()
+                continue
+            try:
+                for output in outputs[sent:] if sent else outputs:
+                    produce(output, record)
+                    sent += 1
+            except QueueFull:
+                self._tear(sent)
+                return FillResult.QUEUE
+            except KafkaRequestError as refused:
+                backlog.first_refused(outputs[sent].topic, refused, batch, now)
+                self.spoiled |= sent > 0
+                return FillResult.REFUSED
+            except Broken:
+                self._tear(sent)
+                raise
+            batch.append(waiting.popleft())
+            self.produced += sent
+        return FillResult.ALL
+
+    def _tear(self, sent: int) -> None:
+        """Takes over the first that waits, if some of its outputs are produced."""
+        if sent:
+            self._torn, self._sent = self._backlog.waiting.popleft(), sent
+
+    @property
+    def torn(self) -> bool:
+        """Some outputs of a record are in it, and others have to follow."""
+        return self._torn is not None
+
+    def holds(self, partition: Partition) -> bool:
+        """Whether anything of a partition was produced."""
+        torn = self._torn is not None and self._torn.partition is partition
+        return torn or any(record.partition is partition for record in self.records)
+
+    def take(self) -> list[Record]:
+        """All of it, whatever became of it, in part or not; the batch is empty."""
+        records, self.records, self.spoiled = self.records, [], False
+        if self._torn is not None:
+            records.append(self._torn)
+            self._torn = None
+        return records
+
+    def finish(self, now: float) -> list[Record]:
+        """All reports are there: what Kafka did not refuse is settled.
+
+        A torn record goes on in the next batch; if anything was refused, it comes again with
+        that: one that is refused with it would else be taken to be refused alone.
+        """
+        records, self.records = self.records, []
+        settled = [record for record in records if not record.refusals]
+        whole = len(settled) == len(records)
+        refused = [] if whole else [record for record in records if record.refusals]
+        if self._torn is not None and (refused or self._torn.refusals):
+            refused.append(self._torn)
+            self._torn = None
+        self._backlog.settled(settled)
+        if refused:
+            self._backlog.returned(refused, now)
+        return settled
+
+    def give_up(self) -> None:
+        """Nothing of it is in Kafka for sure: it comes again, each from its first output."""
+        self._backlog.put_back(self.take())
