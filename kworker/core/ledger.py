@@ -11,7 +11,7 @@ from itertools import pairwise
 from kworker.core.offset_map import OffsetRange, fits, size
 
 _FORGET_LEAST = 4_096  # settled records beyond one that is not, before they are forgotten
-_MARKS_MOST = 1_024
+_SAMPLES_MOST = 1_024
 
 
 class Ledger:
@@ -29,9 +29,9 @@ class Ledger:
         "_forgotten_to",
         "_known",
         "_known_to",
-        "_marks",
         "_open",
         "_reached",
+        "_samples",
         "_settled",
         "version",
     )
@@ -49,7 +49,7 @@ class Ledger:
         self._forgotten_to = -1  # the end of what was settled beyond the first and is forgotten
         self._known: frozenset[int] = frozenset()  # open when something was last forgotten
         self._known_to = 0  # the end of what was delivered then
-        self._marks: deque[tuple[int, int]] = deque()  # (offset, timestamp) now and then
+        self._samples: deque[tuple[int, int]] = deque()  # (offset, timestamp) now and then
         self.version = 0  # another one whenever more is done
 
     @property
@@ -70,19 +70,19 @@ class Ledger:
         return len(self._open) - len(self._settled)
 
     @property
-    def beyond(self) -> bool:
+    def has_done_beyond(self) -> bool:
         """Whether a record beyond the first that is not settled is."""
         forgotten = bool(self._open) and self._open[0] < self._forgotten_to
         return forgotten or bool(self._settled or self._before)
 
-    def has(self, offset: int) -> bool:
+    def is_done(self, offset: int) -> bool:
         """Whether it is known as done that has not been delivered, or is below the position."""
         position = self.position
         if position is not None and offset < position:
             return True
         return any(begin <= offset < end for begin, end in self._before)
 
-    def after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[OffsetRange]]:
+    def position_after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[OffsetRange]]:
         """The position, and what is done beyond it, once these records will be settled, too."""
         if self._settled:
             self._forget()
@@ -106,7 +106,7 @@ class Ledger:
 
     # -- what may be delivered --------------------------------------------------------
 
-    def fitting(self, offsets: Sequence[int]) -> int:
+    def count_fitting(self, offsets: Sequence[int]) -> int:
         """How many of these records, ascending, may be delivered next.
 
         So many that a commit can tell what is done beyond the position, whichever of them
@@ -170,7 +170,7 @@ class Ledger:
         self.version += 1
         return done
 
-    def reach(self, position: int) -> None:
+    def advance_end(self, position: int) -> None:
         """The end of the partition is at `position`: markers below it need no waiting."""
         if self._end is None or position > self._end:
             self._end = position
@@ -203,7 +203,7 @@ class Ledger:
             self._settled = set()
         self._known, self._known_to = frozenset(self._open), self._reached
 
-    def highest_but(self, waiting: Collection[int]) -> int:
+    def highest_except(self, waiting: Collection[int]) -> int:
         """The highest offset from the position on that is not among `waiting`; -1 if none is."""
         highest = next((offset for offset in reversed(self._open) if offset not in waiting), -1)
         if self._open and self._open[0] < self._forgotten_to:
@@ -212,18 +212,18 @@ class Ledger:
 
     # -- its age ----------------------------------------------------------------------
 
-    def mark(self, offset: int, timestamp_ms: int) -> None:
+    def sample_timestamp(self, offset: int, timestamp_ms: int) -> None:
         """Remembers when about this offset was written, for `oldest_ms`."""
-        self._marks.append((offset, timestamp_ms))
-        if len(self._marks) > _MARKS_MOST:
+        self._samples.append((offset, timestamp_ms))
+        if len(self._samples) > _SAMPLES_MOST:
             # Of what is not the oldest, every other one will do.
-            self._marks = deque(list(self._marks)[::2])
+            self._samples = deque(list(self._samples)[::2])
 
     def oldest_ms(self) -> int | None:
         """About when the oldest unsettled record was written; None when all are settled."""
         if not self._open:
-            self._marks.clear()
+            self._samples.clear()
             return None
-        while len(self._marks) > 1 and self._marks[1][0] <= self._open[0]:
-            self._marks.popleft()
-        return self._marks[0][1] if self._marks else None
+        while len(self._samples) > 1 and self._samples[1][0] <= self._open[0]:
+            self._samples.popleft()
+        return self._samples[0][1] if self._samples else None

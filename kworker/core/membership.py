@@ -39,10 +39,10 @@ class Membership:
         self._renewed_at = now
 
     @property
-    def member(self) -> bool:
+    def is_member(self) -> bool:
         return self._absence is None
 
-    def hear(self, absence: Absence | None, now: float) -> None:
+    def update(self, absence: Absence | None, now: float) -> None:
         """Why it is no member now, as its client tells; None: it is one."""
         if absence is None:
             self._patience_s = self._policy.renew_s
@@ -50,7 +50,7 @@ class Membership:
             self._since = self._renewed_at = now
         self._absence = absence
 
-    def reason(self, now: float, answering_since: float) -> str | None:
+    def problem(self, now: float, answering_since: float) -> str | None:
         """What is wrong, in a line; nothing while no broker answers, which others say."""
         absent_s = now - self._since
         if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:
@@ -64,13 +64,16 @@ class Membership:
             f" {self._absence.value}; what is done meanwhile cannot be committed; {then}"
         )
 
-    def renew(self, now: float, answering_since: float) -> bool:
-        """Whether it is time for another client; the next time comes after twice as long."""
-        if self._absence in (None, Absence.COORDINATOR) or now < self._renew_at(answering_since):
-            return False
+    def renewal_due(self, now: float, answering_since: float) -> bool:
+        """Returns True when another client should take this one's place."""
+        return self._absence not in (None, Absence.COORDINATOR) and now >= self._renew_at(
+            answering_since
+        )
+
+    def renewed(self, now: float) -> None:
+        """Notes that another client takes its place; the next one is due after twice as long."""
         self._renewed_at = now
         self._patience_s = min(self._policy.renew_most_s, 2 * self._patience_s)
-        return True
 
     def _renew_at(self, answering_since: float) -> float:
         return max(self._renewed_at, answering_since) + self._patience_s

@@ -113,17 +113,17 @@ class Partition:
         if position is None:
             return None
         if self._told_of != (position, ledger.version):
-            runs = ledger.after()[1] if ledger.beyond else []
+            runs = ledger.position_after()[1] if ledger.has_done_beyond else []
             self._told = encode(self.origin, position, runs)
             self._told_of = position, ledger.version
         return Committed(position, self._told)
 
     def committed_after(self, offsets: Collection[int]) -> Committed | None:
         """The same, once these records will be settled, too: before anybody knows that."""
-        position, runs = self.ledger.after(offsets)
+        position, runs = self.ledger.position_after(offsets)
         if position is None:
             return None
-        beyond = self.ledger.beyond or max(offsets, default=-1) > position
+        beyond = self.ledger.has_done_beyond or max(offsets, default=-1) > position
         return Committed(position, encode(self.origin, position, runs if beyond else []))
 
     @property

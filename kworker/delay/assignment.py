@@ -158,7 +158,7 @@ class DelayAssignment:
         match event_of(event):
             case ConsumerEvent.PARTITION_EOF:
                 if head := self.heads.get(at):
-                    head.ledger.reach(event.offset())
+                    head.ledger.advance_end(event.offset())
                     self.reasons.pop(at[0], None)
             case ConsumerEvent.OUT_OF_RANGE:
                 self._gap(at)

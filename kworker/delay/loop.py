@@ -99,7 +99,7 @@ class DelayLoop:
         """What is wrong now, a line each."""
         if self.heads.waits_for is not None:  # all else is as it was before that
             return [self.heads.waits_for]
-        absent = self.membership.reason(self._clock(), self._answering_since)
+        absent = self.membership.problem(self._clock(), self._answering_since)
         return [
             *self._troubles.values(),
             *([absent] if absent else []),
@@ -290,7 +290,8 @@ class DelayLoop:
             self._answering_since = inf
 
     def _mind_membership(self, now: float) -> None:
-        self.membership.hear(self.heads.consumer.absence, now)
-        if self.membership.renew(now, self._answering_since):
+        self.membership.update(self.heads.consumer.absence, now)
+        if self.membership.renewal_due(now, self._answering_since):
+            self.membership.renewed(now)
             _LOG.warning("not a member of the group for too long; another client joins it")
             self.heads.rejoin()

@@ -143,7 +143,7 @@ class DelayProcess:
         text = Text(tuple(loop.heads.heads), reasons, delays=delays)
         self._slot.write_text(self._lag.text(text))
         words[Field.POLLED] = 1
-        if loop.heads.joined or loop.membership.member:
+        if loop.heads.joined or loop.membership.is_member:
             words[Field.PHASE] = Phase.RUNNING
         waiting = sum(count for _, count, _ in delays)
         setproctitle.setproctitle(f"kworker: delay [{self._config.name}] {waiting} waiting")

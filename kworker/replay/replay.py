@@ -81,11 +81,11 @@ def known_facts(config: Config, admin: ReplayAdmin) -> TopicLimits:
         list(dict.fromkeys([delivery.results, *delivery.topics, config.dead_letter.topic]))
     )
     found = admin.topics(facts.topics, [BYTES_MAX])
-    facts.learn(
+    facts.update(
         {name: int(info.config[BYTES_MAX]) for name, info in found.items()},
         {name: info.partitions for name, info in found.items()},
     )
-    if not facts.known:
+    if not facts.complete:
         raise ConfigError(
             f"missing on the brokers: {facts.missing}; create with: kworker topics create"
             f" --config {config.file}"

@@ -25,8 +25,8 @@ from kworker.worker.assignment import Identify
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
-from kworker.worker.handlers.batch_run import async_batch_work, batch_work
-from kworker.worker.handlers.invocation import async_work, work
+from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
+from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import ThreadPool
@@ -68,15 +68,15 @@ def make_pool(
     if handlers.batchings:
         hands = [slot.hand(i) for i in range(slot.hands)]
         crew = (
-            LoopRunners(async_batch_work(handlers, encoder, timeout_s, attempts), count)
+            LoopRunners(make_async_run_batch(handlers, encoder, timeout_s, attempts), count)
             if handlers.is_async
-            else ThreadRunners(batch_work(handlers, encoder, timeout_s, attempts), count)
+            else ThreadRunners(make_run_batch(handlers, encoder, timeout_s, attempts), count)
         )
         return BatchPool(handlers, crew, hands)
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
-        return AsyncPool(async_work(handlers, encoder, timeout_s, attempts), hands)
-    return ThreadPool(work(handlers, encoder, timeout_s, attempts), hands)
+        return AsyncPool(make_async_invoke(handlers, encoder, timeout_s, attempts), hands)
+    return ThreadPool(make_invoke(handlers, encoder, timeout_s, attempts), hands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class Role:
     began: float = -math.inf
 
 
-def make_encoder(config: Config, facts: TopicLimits, replay: str = "") -> ResultEncoder:
+def make_encoder(config: Config, limits: TopicLimits, replay: str = "") -> ResultEncoder:
     """What turns what handlers return into records to write."""
-    return ResultEncoder(config.delivery.results, config.delivery.topics, facts, replay)
+    return ResultEncoder(config.delivery.results, config.delivery.topics, limits, replay)
 
 
 def make_intake(config: Config) -> IntakePolicy:
@@ -109,12 +109,12 @@ def make_intake(config: Config) -> IntakePolicy:
 
 
 def make_poller(
-    config: Config, role: Role, pool: HandlerPool, handlers: Handlers, facts: TopicLimits
+    config: Config, role: Role, pool: HandlerPool, handlers: Handlers, limits: TopicLimits
 ) -> PollLoop:
     """The poller of a worker, or of a replay."""
     workers, delivery, retry = config.workers, config.delivery, config.retry
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = Outbox(OutboxPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), facts)
+    backlog = Outbox(OutboxPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), limits)
     lanes = Lanes(workers.ordering)
     flow = Flow(
         FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
@@ -127,11 +127,11 @@ def make_poller(
         pool=pool,
         lanes=lanes,
         flow=flow,
-        triage=make_triage(config, facts, role.replay),
+        triage=make_triage(config, limits, role.replay),
         refusals=Rejections(folder.rejected),
-        ward=Quarantine(config, folder.suspects, facts, shared) if role.apart else None,
+        ward=Quarantine(config, folder.suspects, limits, shared) if role.apart else None,
         claimant=make_claimant(config, folder, at_once, shared) if config.idempotency else None,
-        tells_dead=lambda topic: handlers.dead_of(topic) is not None,
+        tells_dead=lambda topic: handlers.on_dead_of(topic) is not None,
         clock=time.monotonic,
     )
     return PollLoop(
@@ -139,7 +139,7 @@ def make_poller(
         identify=role.identify,
         committer=lambda client: Committer(client, commits),
         backlog=backlog,
-        settling=make_settling(config, role, facts, backlog),
+        settling=make_settling(config, role, limits, backlog),
         dispatch=dispatch,
         lanes=lanes,
         flow=flow,
@@ -150,11 +150,11 @@ def make_poller(
 
 
 def make_settling(
-    config: Config, role: Role, facts: TopicLimits, backlog: Outbox
+    config: Config, role: Role, limits: TopicLimits, backlog: Outbox
 ) -> Callable[[WorkerConsumer, Committer, Mapping[PartitionId, Partition]], DeliveryGuarantee]:
     """How the guarantee asks outcomes to become durable."""
     properties = worker_producer_properties(config, slot=role.slot)
-    sized = SizedProperties(properties, facts)
+    sized = SizedProperties(properties, limits)
 
     def at_least_once(
         _client: WorkerConsumer, committer: Committer, owned: Mapping[PartitionId, Partition]
@@ -183,14 +183,14 @@ def make_settling(
     return exactly_once if config.delivery.guarantee == "exactly-once" else at_least_once
 
 
-def make_triage(config: Config, facts: TopicLimits, replay: str) -> RetryDecider:
+def make_triage(config: Config, limits: TopicLimits, replay: str) -> RetryDecider:
     """What decides about failed runs."""
     retry = config.retry
     breaker = DeadLetterLimitPolicy.of(config.dead_letter.breaker)
     return RetryDecider(
         RetryPolicy(tuple(retry.delays), frozenset(retry.never), retry.mode == "hold"),
         FailureOutputs(
-            config.retry_topic, config.dead_letter.topic, facts, replay, config.requeue_topic
+            config.retry_topic, config.dead_letter.topic, limits, replay, config.requeue_topic
         ),
         DeadLetterLimit(breaker) if breaker else None,
         config.route,
@@ -220,7 +220,7 @@ def make_claimant(
         id_of=key.load(chosen.key),
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
         gone=LocalProcesses(config.instance).has_ended,
-        marks=RedisOutbox(folder.marks, owner),
+        outbox=RedisOutbox(folder.marks, owner),
         suspects=shared,
     )
     return ClaimClient(claiming, ClaimPrefetch(at_once), chosen.unavailable)

@@ -21,7 +21,7 @@ from kworker.core.outcome import (
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.stillness import Stillness
+from kworker.worker.handlers.stillness import StallTimer
 from kworker.worker.handlers.thread_pool import Take
 from kworker.worker.idempotency.client import ClaimClient
 from kworker.worker.orphans import OrphanedRuns
@@ -32,15 +32,15 @@ from kworker.worker.retries.decider import RetryDecider
 class Pool(Protocol):
     """Threads or a loop that run handlers."""
 
-    ended: CompletionQueue
+    completed: CompletionQueue
 
     @property
-    def owing(self) -> bool: ...
+    def has_work(self) -> bool: ...
     def feed(self, take: Take) -> int: ...
     def slack_s(self) -> float: ...
     def reclaim(self, now: float) -> list[Record]: ...
     def withdraw(self, going: Collection[Partition]) -> list[Record]: ...
-    def hurry(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 class Dispatch:
@@ -80,7 +80,7 @@ class Dispatch:
         self._doomed: list[Record] = []  # failed before they could run
         self._to_tell: deque[Record] = deque()  # their handlers hear that they die
         self._shedding: Collection[Partition] = ()  # nothing of these begins
-        self._stillness = Stillness()
+        self._stillness = StallTimer()
         self.large: list[Record] = []  # ended with more than a topic took; to be measured again
         self.failed = 0  # runs, ever
 
@@ -114,19 +114,19 @@ class Dispatch:
     @property
     def unguarded(self) -> int:
         """Records that ran without Redis, ever."""
-        return self._claimant.unguarded if self._claimant else 0
+        return self._claimant.unprotected if self._claimant else 0
 
     @property
     def reasons(self) -> list[str]:
         """What is wrong now, a line each."""
-        claims = self._claimant.reason if self._claimant else None
-        ward = self._ward.reason if self._ward else ""
-        return [*self._triage.reasons, *filter(None, [claims, ward])]
+        claims = self._claimant.problem if self._claimant else None
+        ward = self._ward.problem if self._ward else ""
+        return [*self._triage.problems, *filter(None, [claims, ward])]
 
     @property
     def still_s(self) -> float:
         """For how long the pool has ended nothing of what it had, or could have had."""
-        return self._stillness.lasts_s
+        return self._stillness.stalled_s
 
     def next_due(self) -> float | None:
         """When the next parked record runs again."""
@@ -140,10 +140,10 @@ class Dispatch:
 
     def turn(self, wait_s: float) -> list[Record]:
         """Returns the records that ended: their outcomes are `Publishable` or `Skipped`."""
-        ended = self._pool.ended.take(wait_s)
+        ended = self._pool.completed.take(wait_s)
         self._out.difference_update(ended)
         now = self._clock()
-        self._stillness.look(now, ended=bool(ended), owing=self._owing)
+        self._stillness.update(now, ended=bool(ended), has_work=self._owing)
         if self._ward is not None:
             ended += self._from_ward(self._ward, now)
         if self._taken_up:
@@ -155,7 +155,7 @@ class Dispatch:
             self._out.difference_update(back)
             self._put_back(back)
         if self._shedding:
-            self._pool.hurry()
+            self._pool.flush()
             self._shed_late()
         if self._claimant is not None:
             finished += self._claim(self._claimant, now)
@@ -165,7 +165,7 @@ class Dispatch:
 
     @property
     def _owing(self) -> bool:
-        return self._pool.owing or self._for_the_pool
+        return self._pool.has_work or self._for_the_pool
 
     @property
     def _for_the_pool(self) -> bool:
@@ -202,7 +202,7 @@ class Dispatch:
 
     def accept_dead(self) -> list[Record]:
         """What the breaker holds ends as dead letters: those records."""
-        accepted = self._triage.accept(self._clock())
+        accepted = self._triage.accept_dead(self._clock())
         self._lanes.pull(accepted)
         return self._finish(accepted)
 
@@ -213,7 +213,7 @@ class Dispatch:
         answers = claimant.turn(now)
         for record, after_s in answers.busy:
             self._lanes.park(record, now + after_s)
-        for record, why in answers.refused:
+        for record, why in answers.rejected:
             self._doom(record, Failure("reject", message=why))
         for record in answers.duplicates:
             record.outcome = SKIPPED
@@ -221,8 +221,8 @@ class Dispatch:
             self._refusals.settled(answers.duplicates)
         while self._lanes.ready and (room := claimant.room()):
             run = self._lanes.take(room)
-            claimant.ask(r for r in run if self._passes(r) and not self._outlived_by(r))
-        return self._finish([*answers.duplicates, *answers.ended])
+            claimant.claim(r for r in run if self._passes(r) and not self._outlived_by(r))
+        return self._finish([*answers.duplicates, *answers.with_kept_outcome])
 
     def _take(self, most: int) -> deque[Record]:
         """The next records for the pool, as many as may run there."""
@@ -238,7 +238,7 @@ class Dispatch:
         following = self._claimant.take if self._claimant else self._lanes.take
         run = following(most)
         while run and (
-            self._triage.standing or self._refusals.any or self._suspecting or self._outliving
+            self._triage.circuit_open or self._refusals.any or self._suspecting or self._outliving
         ):
             passing = deque(r for r in run if self._passes(r) and not self._apart(r))
             if passing:
@@ -251,14 +251,15 @@ class Dispatch:
         if self._refusals.any and (by := self._refusals.by(record.source)):
             self._doom(record, _rejected(by))
             return False
-        if not self._triage.passes(record):
+        if not self._triage.may_run(record):
+            self._triage.set_aside(record)
             self._lanes.park(record, inf)
             return False
         return True
 
     @property
     def _suspecting(self) -> bool:
-        return self._ward is not None and self._ward.known
+        return self._ward is not None and self._ward.has_suspects
 
     def _outlived_by(self, record: Record) -> bool:
         """Whether a run of an earlier epoch is in its way, or in its place."""
@@ -273,15 +274,15 @@ class Dispatch:
         # With claims, those were held back before any was asked for.
         if self._claimant is None and self._outlived_by(record):
             return True
-        if self._ward is None or not self._ward.suspects(record):
+        if self._ward is None or not self._ward.is_suspect(record):
             return False
         self._in_ward.add(record)
-        self._ward.take((record,))
+        self._ward.add((record,))
         return True
 
     def _wake(self, now: float) -> None:
         woken = self._lanes.wake(now) if self._lanes.parked else []
-        if wakes := self._triage.wakes(now, len(self._out)):
+        if wakes := self._triage.wake(now, len(self._out)):
             # What its topic refused is not run again, but written.
             self._taken_up += self._lanes.pull(r for r in wakes if r.outcome is not None)
             woken += self._lanes.recall(r for r in wakes if r.outcome is None)
@@ -295,7 +296,7 @@ class Dispatch:
     # -- on the way back --------------------------------------------------------------
 
     def _from_ward(self, ward: Quarantine, now: float) -> list[Record]:
-        ward.look(now)
+        ward.refresh(now)
         ended = ward.turn(now)
         self._in_ward.difference_update(ended)
         return ended
@@ -326,8 +327,10 @@ class Dispatch:
         self._lanes.put_back(ends.freed)
         if self._claimant is not None:
             unbegun = [record for record in ends.useless if record.outcome is NOT_ATTEMPTED]
-            self._claimant.given_up(unbegun)
-            self._claimant.outlived([r for r in ends.useless if r.outcome is not NOT_ATTEMPTED])
+            self._claimant.cancelled(unbegun)
+            self._claimant.ended_after_revoke(
+                [r for r in ends.useless if r.outcome is not NOT_ATTEMPTED]
+            )
         return ends.taken_up
 
     def _put_back(self, records: list[Record]) -> None:
@@ -402,7 +405,7 @@ class Dispatch:
         if not self._tells_dead(record.source.topic):
             return False
         dangerous = Failure.of(error).kind in ("crashed", "timeout")
-        return not (dangerous or (self._ward is not None and self._ward.suspects(record)))
+        return not (dangerous or (self._ward is not None and self._ward.is_suspect(record)))
 
     def _wait(self, record: Record, due: float) -> None:
         if due == inf:
@@ -445,7 +448,7 @@ class Dispatch:
     def rebalanced(self) -> None:
         """A new assignment may bring what another worker died of."""
         if self._ward is not None:
-            self._ward.look(self._clock(), force=True)
+            self._ward.refresh(self._clock(), force=True)
 
     def returned(self, owned: Collection[Partition]) -> None:
         """All partitions of a new assignment, before anything of it comes."""
@@ -507,7 +510,7 @@ class Dispatch:
             begun = -1
             dropped, unheld = self._lanes.drop(partition, begun)
             if self._claimant is not None:
-                self._claimant.given_up(dropped)
+                self._claimant.cancelled(dropped)
             self._flow.drop(dropped)
             self._flow.release(unheld)
 
@@ -526,14 +529,14 @@ class Dispatch:
             dropped += running
         if self._claimant is not None:
             self._claimant.withdraw(partition)
-            self._claimant.given_up(dropped)
+            self._claimant.cancelled(dropped)
         self._triage.forget(partition)
         self._flow.forget(partition)
 
     def abandon_suspects(self) -> None:
         """What the cell still runs is delivered again; the cell ends."""
         if self._ward is not None:
-            abandoned = self._ward.give_up()
+            abandoned = self._ward.abandon()
             self._in_ward.difference_update(abandoned)
             self._flow.leave(abandoned)
             if self._claimant is not None:

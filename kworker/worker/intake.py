@@ -145,7 +145,7 @@ class Intake:
             return
         self._read_again(at[0])
         offsets = [raw.offset() for raw in raws]
-        if (fit := partition.ledger.fitting(offsets)) < len(raws):
+        if (fit := partition.ledger.count_fitting(offsets)) < len(raws):
             self._give_back(partition, offsets[fit])
             raws, offsets = raws[:fit], offsets[:fit]
             if not raws:
@@ -174,7 +174,7 @@ class Intake:
 
     def _add(self, partition: Partition, raws: list[RawMessage], offsets: list[int]) -> None:
         if (stamp := raws[0].timestamp()[1]) >= 0:  # else it has none, whatever it says
-            partition.ledger.mark(offsets[0], stamp)
+            partition.ledger.sample_timestamp(offsets[0], stamp)
         keys = [raw.key() for raw in raws]
         headers, unreadable = headers_of(raws)
         if unreadable:
@@ -246,7 +246,7 @@ class Intake:
             case ConsumerEvent.PARTITION_EOF:
                 partition = self._present(at)
                 if partition is not None:
-                    partition.ledger.reach(event.offset())
+                    partition.ledger.advance_end(event.offset())
                     self._read_again(at[0])
             case ConsumerEvent.OUT_OF_RANGE:
                 self._gap(at)

@@ -95,7 +95,7 @@ class OrphanedRuns:
         here = self._here.get(_at(run.partition))
         if here is None:
             return False
-        return here.origin != run.partition.origin or here.ledger.has(run.offset)
+        return here.origin != run.partition.origin or here.ledger.is_done(run.offset)
 
     # -- records of a present epoch ---------------------------------------------------
 

@@ -146,7 +146,7 @@ class PollLoop:
             return [self.assignment.waits_for]
         troubles = [*self.backlog.problems, *self.settling.problems]
         waiting = [f"{trouble}; what is not acknowledged waits" for trouble in troubles]
-        absent = self.membership.reason(self._clock(), self._answering_since)
+        absent = self.membership.problem(self._clock(), self._answering_since)
         return [
             *self._intake.reasons.values(),
             *self._troubles.values(),
@@ -220,11 +220,12 @@ class PollLoop:
     @property
     def joined(self) -> bool:
         """Whether the group has answered, be it that there is no partition for it."""
-        return self.assignment.joined or self.membership.member
+        return self.assignment.joined or self.membership.is_member
 
     def _mind_membership(self, now: float) -> None:
-        self.membership.hear(self._consumer.absence, now)
-        if not self.flow.stopped and self.membership.renew(now, self._answering_since):
+        self.membership.update(self._consumer.absence, now)
+        if not self.flow.stopped and self.membership.renewal_due(now, self._answering_since):
+            self.membership.renewed(now)
             _LOG.warning("not a member of the group for too long; another client joins it")
             self.rejoin("not a member of the group for too long")
 

@@ -21,11 +21,13 @@ class StatusReporter:
     Used by the poll thread.
     """
 
-    def __init__(self, slot: Slot, poller: PollLoop, watch: KafkaWatch, facts: TopicLimits) -> None:
+    def __init__(
+        self, slot: Slot, poller: PollLoop, watch: KafkaWatch, limits: TopicLimits
+    ) -> None:
         self._slot = slot
         self._poller = poller
         self._watch = watch
-        self._facts = facts
+        self._limits = limits
         self._text = Text()
         poller.assignment.announce = self._tell_text
         self._ends: Mapping[PartitionId, int] = {}
@@ -112,17 +114,17 @@ class StatusReporter:
                 self._poller.hear_of_brokers(answer=bool(ids))
             self._poller.hear_of_topics(ids)
         if (facts := self._watch.facts()) is not None:
-            self._facts.learn(*facts)
+            self._limits.update(*facts)
         if now >= self._lag_at:
             self._lag_at = now + _LAG_EVERY_S
             partitions = self._poller.assignment.partitions
             self._watch.ask_ends(partitions)
             # Without partitions, of what it would write: that brokers answer is what counts.
-            self._watch.ask_ids(self._poller.assignment.topics or self._facts.topics)
-        if now >= self._facts_at or self._facts.doubted:
+            self._watch.ask_ids(self._poller.assignment.topics or self._limits.topics)
+        if now >= self._facts_at or self._limits.stale:
             self._facts_at = now + _FACTS_EVERY_S
-            self._facts.doubted = False
-            self._watch.ask_facts(self._facts.topics)
+            self._limits.stale = False
+            self._watch.ask_facts(self._limits.topics)
 
 
 class ProcessTitle:

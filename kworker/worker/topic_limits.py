@@ -14,16 +14,16 @@ class TopicLimits:
         self._partitions: dict[str, int] = {}
         self.version = 0  # another one whenever a limit is
         self.answers = 0  # of the brokers, ever
-        self.doubted = False  # they may have changed: to be asked for at once
+        self.stale = False  # they may have changed: to be asked for at once
 
-    def learn(self, limits: Mapping[str, int], partitions: Mapping[str, int]) -> None:
+    def update(self, limits: Mapping[str, int], partitions: Mapping[str, int]) -> None:
         """Bytes and numbers by topic; what they do not tell stays."""
         self.answers += bool(limits)
         self.version += any(self._limits.get(topic) != most for topic, most in limits.items())
         self._limits = {**self._limits, **limits}
         self._partitions = {**self._partitions, **partitions}
 
-    def takes(self, output: Output) -> bool:
+    def fits(self, output: Output) -> bool:
         """Whether a record is within its topic's limit, as far as that is known."""
         most = self._limits.get(output.topic)
         return most is None or output.size <= most
@@ -35,7 +35,7 @@ class TopicLimits:
         return ", ".join(topic for topic in self.topics if topic not in known)
 
     @property
-    def known(self) -> bool:
+    def complete(self) -> bool:
         return not self.missing
 
     @property
@@ -48,10 +48,10 @@ class TopicLimits:
         """Bytes of the largest record that each of them takes; ValueError before it is known."""
         return min(self._limits.values())
 
-    def limit(self, topic: str) -> int:
+    def max_bytes(self, topic: str) -> int:
         """Bytes of the largest record; KeyError for a topic that is not among `topics`."""
         return self._limits[topic]
 
-    def partition(self, topic: str, source_partition: int) -> int:
+    def partition_for(self, topic: str, source_partition: int) -> int:
         """Where what comes of a source partition goes, so that it meets its own again."""
         return source_partition % self._partitions[topic]

@@ -86,8 +86,8 @@ class Worker:
         setproctitle.setproctitle(title.text(time.monotonic()))
         # Asked now, answered while the handlers are imported.
         watch = KafkaWatch(admin_properties(self._config))
-        facts = TopicLimits(written_topics(self._config))
-        watch.ask_facts(facts.topics)
+        limits = TopicLimits(written_topics(self._config))
+        watch.ask_facts(limits.topics)
         try:
             handlers = self._build_handlers()
         except ConfigError as error:
@@ -99,7 +99,7 @@ class Worker:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         thread = threading.Thread(
-            target=self._poll_thread, args=(handlers, watch, facts), name="poll", daemon=True
+            target=self._poll_thread, args=(handlers, watch, limits), name="poll", daemon=True
         )
         thread.start()
         self._watch(thread, title)
@@ -179,7 +179,7 @@ class Worker:
             self._begin_drain("told to")
         if self._lifeline_fd in readable:
             self._begin_drain("the supervisor is gone")
-        for pid in self._guard.ended():
+        for pid in self._guard.ended_children():
             _LOG.warning(
                 "a process that a handler forked came back from the handler: it was ended there,"
                 " before it ran another record; let it end by os._exit()",
@@ -233,10 +233,10 @@ class Worker:
 
     # -- poll thread ------------------------------------------------------------------
 
-    def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, facts: TopicLimits) -> None:
+    def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, limits: TopicLimits) -> None:
         """Converts whatever ends it into the worker's end."""
         try:
-            self._poll(handlers, watch, facts)
+            self._poll(handlers, watch, limits)
         except Exception as error:  # noqa: BLE001 - the top of a thread
             self._failure = error
             if not isinstance(error, Fenced):
@@ -244,11 +244,11 @@ class Worker:
         finally:
             os.kill(os.getpid(), signal.SIGUSR2)  # wakes the main thread
 
-    def _poll(self, handlers: Handlers, watch: KafkaWatch, facts: TopicLimits) -> None:
+    def _poll(self, handlers: Handlers, watch: KafkaWatch, limits: TopicLimits) -> None:
         config, slot = self._config, self._slot
-        if not self._learn(facts, watch):
+        if not self._learn(limits, watch):
             return
-        pool = make_pool(config, slot, handlers, make_encoder(config, facts))
+        pool = make_pool(config, slot, handlers, make_encoder(config, limits))
         made: list[KafkaConsumer] = []
 
         def reader(listener: Listener) -> KafkaConsumer:
@@ -257,8 +257,8 @@ class Worker:
 
         intake, had = make_intake(config), GroupNote(config.state_dir).positions()
         role = Role(slot.number, reader, watch.identities, intake, had=had, began=self._began)
-        poller = make_poller(config, role, pool, handlers, facts)
-        telling = StatusReporter(slot, poller, watch, facts)
+        poller = make_poller(config, role, pool, handlers, limits)
+        telling = StatusReporter(slot, poller, watch, limits)
         poller.assignment.beat = partial(self._beat, telling)
         self._guard.install(pool)
         pool.start()
@@ -273,20 +273,20 @@ class Worker:
         poller.dispatch.end(max(self._drain_by, time.monotonic() + _MARKS_S))
         self._leave(made[0], telling)
 
-    def _learn(self, facts: TopicLimits, watch: KafkaWatch) -> bool:
+    def _learn(self, limits: TopicLimits, watch: KafkaWatch) -> bool:
         """Waits, red, until the brokers tell what the topics take; False: told to stop."""
         ask_at = time.monotonic() + _ASK_EVERY_S
         while self._phase < Phase.DRAINING:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
             if (answer := watch.facts()) is not None:
-                facts.learn(*answer)
-                if facts.known:
+                limits.update(*answer)
+                if limits.complete:
                     self._say(())
                     return True
-                self._say((f"waiting for {facts.missing}: not there, or no broker answers",))
+                self._say((f"waiting for {limits.missing}: not there, or no broker answers",))
             if (now := time.monotonic()) >= ask_at:
                 ask_at = now + _ASK_EVERY_S
-                watch.ask_facts(facts.topics)
+                watch.ask_facts(limits.topics)
             time.sleep(_TURN_S)
         return False
 

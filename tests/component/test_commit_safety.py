@@ -163,7 +163,7 @@ class Calm(RuleBasedStateMachine):
         self.note_what_is_read_back(bench)
         self.benches.append(bench)
         self.everybody.append(bench)
-        bench.pool.ended.meanwhile = lambda: self.meanwhile(bench)
+        bench.pool.completed.meanwhile = lambda: self.meanwhile(bench)
         return bench
 
     def note_what_is_read_back(self, bench: Bench) -> None:

@@ -332,7 +332,7 @@ def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
     kafka.append(REQUEUE, 0, value=b"stray", key=b"k")
     unheard(kafka, REQUEUE, 0, value=b"unheard")
     bench = bench_of(kafka)
-    bench.poller.dispatch._tells_dead = lambda topic: handlers.dead_of(topic) is not None
+    bench.poller.dispatch._tells_dead = lambda topic: handlers.on_dead_of(topic) is not None
     bench.turn(3)
     letters = {dead.value(): told(dead)[names.REASON] for dead in kafka.records(DEAD)}
     assert letters == {b"stray": b"undecodable", b"unheard": b"unreadable"}
@@ -818,7 +818,7 @@ def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> 
 class Granting:
     """A claimant that grants everything, and remembers what it is given back."""
 
-    reason, pending, unguarded = None, False, 0
+    problem, pending, unprotected = None, False, 0
 
     def __init__(self) -> None:
         self.granted: deque[Record] = deque()
@@ -832,7 +832,7 @@ class Granting:
     def room(self) -> int:
         return 100 - self.ready
 
-    def ask(self, records: Iterable[Record]) -> None:
+    def claim(self, records: Iterable[Record]) -> None:
         self.granted.extend(records)
 
     def take(self, most: int) -> deque[Record]:
@@ -846,7 +846,7 @@ class Granting:
     def withdraw(self, partition: Partition) -> list[Record]:
         return []
 
-    def given_up(self, records: Iterable[Record]) -> None:
+    def cancelled(self, records: Iterable[Record]) -> None:
         self.given_back += records
 
     def settled(self, records: Iterable[Record]) -> None:
@@ -874,19 +874,19 @@ def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_part
 class OneCell:
     """A ward whose cell runs its suspect until the test has it die."""
 
-    known, reason = True, ""
+    has_suspects, problem = True, ""
 
     def __init__(self) -> None:
         self.runs: list[Record] = []
         self.waits: list[Record] = []
 
-    def suspects(self, record: Record) -> bool:
+    def is_suspect(self, record: Record) -> bool:
         return record.raw.value() == b"suspect"
 
-    def take(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         self.runs += records
 
-    def look(self, now: float, *, force: bool = False) -> None: ...
+    def refresh(self, now: float, *, force: bool = False) -> None: ...
 
     def turn(self, now: float) -> list[Record]:
         return []

@@ -326,7 +326,7 @@ def test_a_revoke_waits_for_what_it_took_up_and_for_nothing_behind_it() -> None:
     bench = Bench(kafka, ["foo"], clock=clock)
     bench.turn(2)
     lose(bench)
-    bench.pool.ended.meanwhile = lambda: bench.end(*[v for v in bench.in_hand() if v])
+    bench.pool.completed.meanwhile = lambda: bench.end(*[v for v in bench.in_hand() if v])
     before = clock.now
     bench.consumer.close()
     assert clock.now - before < 1

@@ -176,7 +176,7 @@ def test_what_dies_in_bravo_brings_back_bravo_and_what_was_not_committed(
     bench.turn(2)
     bench.end(b"alpha", b"charlie")
     bench.turn()
-    bench.pool.ended.add(bench.holds(b"delta"))  # known to nobody when the process dies
+    bench.pool.completed.add(bench.holds(b"delta"))  # known to nobody when the process dies
     if not static:
         bench.die()
     kafka.append("foo", value=b"echo", key=b"echo")

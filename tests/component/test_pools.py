@@ -17,8 +17,8 @@ from kworker.instance.scoreboard import Scoreboard, Slot
 from kworker.message import Message
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
-from kworker.worker.handlers.batch_run import async_batch_work, batch_work
-from kworker.worker.handlers.invocation import async_work, work
+from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
+from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import batching
@@ -72,7 +72,7 @@ class Work:
 def threads(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
     handlers = Handlers(Handler("h", work_.one, is_async=False, dead=work_.dead), {})
     hands = [slot.hand(i) for i in range(THREADS)]
-    return ThreadPool(work(handlers, encoder, 300.0), hands)
+    return ThreadPool(make_invoke(handlers, encoder, 300.0), hands)
 
 
 def loop(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
@@ -80,18 +80,18 @@ def loop(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
         Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead_aside), {}
     )
     hands = [slot.hand(i) for i in range(HANDS)]
-    return AsyncPool(async_work(handlers, encoder, 300.0), hands)
+    return AsyncPool(make_async_invoke(handlers, encoder, 300.0), hands)
 
 
 def batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
     made = (_batch_handlers(work_.many, work_, is_async=False), encoder, 300.0, 4)
-    crew = ThreadRunners(batch_work(*made), 2)
+    crew = ThreadRunners(make_run_batch(*made), 2)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
 
 def async_batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
     made = (_batch_handlers(work_.many_aside, work_, is_async=True), encoder, 300.0, 4)
-    crew = LoopRunners(async_batch_work(*made), 2)
+    crew = LoopRunners(make_async_run_batch(*made), 2)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
 
@@ -137,7 +137,7 @@ def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Runni
         for i in range(records):
             kafka.append("foo", i % 2, value=b"%d" % i, key=b"%d" % i)
         facts = TopicLimits([RESULTS])
-        facts.learn({RESULTS: 1 << 20}, {RESULTS: 1})
+        facts.update({RESULTS: 1 << 20}, {RESULTS: 1})
         slot = Scoreboard(1, HANDS).slots[0]
         pool = kind(work_, slot, ResultEncoder(RESULTS, [], facts))
         made.append((pool, work_))
@@ -183,7 +183,7 @@ def test_after_the_drain_began_no_handler_begins(running: Running) -> None:
     drained(bench)
     assert work_.begun == before
     known = bench.poller.assignment.partitions
-    settled = [at for at in before if known["foo", at[0]].ledger.has(at[1])]
+    settled = [at for at in before if known["foo", at[0]].ledger.is_done(at[1])]
     assert settled == before
     assert bench.poller.in_hand == bench.poller.consumed - len(before)
 

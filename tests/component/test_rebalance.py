@@ -31,7 +31,7 @@ def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> 
         for record in list(one.pool.held):
             one.pool.end(record)
 
-    one.pool.ended.meanwhile = end_all
+    one.pool.completed.meanwhile = end_all
     two = Bench(kafka, ["foo"], clock=clock)
     take_turns(one, two)
     two.end(*[v for v in two.in_hand() if v])
@@ -52,7 +52,7 @@ def test_what_has_ended_beyond_what_waits_is_not_done_again_by_the_next_owner() 
     one = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
     one.end(b"b")  # the third; the second waits for the first, the fourth may begin
-    one.pool.ended.meanwhile = lambda: [one.pool.end(r) for r in list(one.pool.held)] and None
+    one.pool.completed.meanwhile = lambda: [one.pool.end(r) for r in list(one.pool.held)] and None
     two = Bench(kafka, ["foo"], clock=clock)
     take_turns(one, two)
     assert 1 not in [r.offset for r in one.pool.runs if r.partition.epoch == 1]
@@ -75,7 +75,7 @@ def test_a_result_in_hand_at_a_revoke_is_written_and_committed() -> None:
             assert value
             one.end_with_result(value)
 
-    one.pool.ended.meanwhile = end_all
+    one.pool.completed.meanwhile = end_all
     two = Bench(kafka, ["foo"], clock=clock)
     take_turns(one, two)
     assert len(kafka.records(RESULTS)) == 2
@@ -111,7 +111,7 @@ def test_what_waits_for_a_batch_to_fill_holds_up_no_end(begin: Callable[[Bench],
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
-    one.pool.hurry = lambda: one.end(*[value for value in one.in_hand() if value])
+    one.pool.flush = lambda: one.end(*[value for value in one.in_hand() if value])
     before = clock.now
     begin(one)
     assert clock.now - before < 1

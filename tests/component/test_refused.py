@@ -122,7 +122,7 @@ def test_of_a_hundred_only_those_over_a_lowered_limit_die(kafka: MemoryKafka, na
         stamp = kafka.records("foo")[offset].timestamp()[1]
         assert raw.key() == b"k%d" % offset
         assert told(raw, names.SOURCE) == f"foo/0/{offset}/{stamp}"
-    assert bench.facts.limit(RESULTS) == 2_000
+    assert bench.facts.max_bytes(RESULTS) == 2_000
 
 
 @BOTH

@@ -49,7 +49,7 @@ class Member:
             id_of=id_of("key"),
             policy=ClaimPolicy(lease_s),
             gone=LocalProcesses("host").has_ended,
-            marks=RedisOutbox(folder, owner),
+            outbox=RedisOutbox(folder, owner),
         )
         self.claimant = ClaimClient(claiming, ClaimPrefetch(16))
         self.claimant.start()
@@ -60,9 +60,9 @@ class Member:
     def turn(self) -> None:
         answers = self.claimant.turn(time.monotonic())
         self.duplicates += answers.duplicates
-        self.ended += answers.ended
+        self.ended += answers.with_kept_outcome
         self.busy += len(answers.busy)
-        self.claimant.ask([record for record, _ in answers.busy])
+        self.claimant.claim([record for record, _ in answers.busy])
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
         """Turns, until it is so."""
@@ -75,7 +75,7 @@ class Member:
 
     def runs(self, record: Record) -> None:
         """Asks for it until it may run."""
-        self.claimant.ask([record])
+        self.claimant.claim([record])
         self.until(lambda: record in self.claimant.take(9), f"{record.offset} may run")
 
 
@@ -107,7 +107,7 @@ def test_a_process_killed_between_claim_and_done_is_taken_over_from_at_once(
     assert child.stdout.readline() == "claimed\n"
     next_owner = Member(store, tmp_path, own_identity("host"), lease_s=3600.0)
     again = event(1)
-    next_owner.claimant.ask([again])
+    next_owner.claimant.claim([again])
     next_owner.until(lambda: next_owner.busy, "it is in living hands")
     child.kill()
     next_owner.until(lambda: again in next_owner.claimant.take(9), "it is taken over")
@@ -133,13 +133,13 @@ def test_an_outage_over_leases_frees_no_claim_of_the_living(
     a, b = member("far/1"), member("host/2")
     first, again = event(1), event(1)
     a.runs(first)
-    b.claimant.ask([again])
+    b.claimant.claim([again])
     b.until(lambda: b.busy, "it is in living hands")
     with store.trouble("away"):
-        b.until(lambda: b.claimant.reason, "it is seen that Redis is away")
+        b.until(lambda: b.claimant.problem, "it is seen that Redis is away")
         until = time.monotonic() + 3 * LEASE_S
         b.until(lambda: time.monotonic() > until, "leases have passed")
-    b.until(lambda: not b.claimant.reason, "Redis answers again")
+    b.until(lambda: not b.claimant.problem, "Redis answers again")
     heard, until = b.busy, time.monotonic() + 2 * LEASE_S
     b.until(lambda: time.monotonic() > until and b.busy > heard, "it was asked for again")
     assert b.claimant.ready == 0
@@ -162,7 +162,7 @@ def test_marks_of_an_outage_and_an_exit_are_told_by_the_next(
         assert len(list((tmp_path / "marks").iterdir())) == 1
     b = member("host/2")
     again = event(1)
-    b.claimant.ask([again])
+    b.claimant.claim([again])
     b.until(lambda: b.duplicates, "it is done")
     assert list((tmp_path / "marks").iterdir()) == []
 
@@ -172,10 +172,10 @@ def test_an_outcome_is_handed_on(store: Store, member: Callable[..., Member]) ->
     a, b = member("host/1"), member("host/2")
     old, new = event(1), event(1)
     a.runs(old)
-    b.claimant.ask([new])
+    b.claimant.claim([new])
     b.until(lambda: b.busy, "it is in living hands")
     with_outputs(old, [Output("results", b"k", b"\xff\x00", [("h", None)])])
-    a.claimant.outlived([old])
+    a.claimant.ended_after_revoke([old])
     a.until(lambda: not a.claimant.pending, "the outcome is on its way")
     b.until(lambda: b.ended, "it is handed on")
     assert isinstance(new.outcome, Results)
@@ -199,7 +199,7 @@ def test_two_with_the_same_events_in_opposite_order_share_them(
         lane = lanes[worker]
         if lane and lane[0] not in asked:
             asked.add(lane[0])
-            worker.claimant.ask(lane[:1])
+            worker.claimant.claim(lane[:1])
         worker.turn()
         run = worker.claimant.take(9)
         ran.extend(record.claim for record in run)

@@ -40,7 +40,7 @@ class Host:
         """A second of the claims thread, then one of the poll thread."""
         self.now += A_SECOND_S
         self.shared.turn(self.now)
-        self.known.look(self.now)
+        self.known.refresh(self.now)
         self.known.hear()
 
     def suspects(self, place: SourcePosition = PLACE) -> bool:
@@ -152,7 +152,7 @@ def test_without_redis_each_host_knows_its_own_and_tells_later(
         for one in (a, b):
             with pytest.raises(Unreachable):
                 one.turn()
-        a.known.look(a.now, force=True)
+        a.known.refresh(a.now, force=True)
         assert a.suspects(("orders", 0, 8))
     a.turn()
     b.turn()
@@ -170,7 +170,7 @@ def test_a_new_assignment_is_looked_for_at_once_and_until_redis_answers(
     a.turn()
     b.shared.turn(b.now)
     assert not b.shared.others
-    b.known.look(b.now, force=True)
+    b.known.refresh(b.now, force=True)
     with store.trouble("away"), pytest.raises(Unreachable):
         b.shared.turn(b.now)
     b.shared.turn(b.now)
@@ -185,7 +185,7 @@ def test_what_was_settled_last_is_taken_back_at_the_end(
     a = host("a")
     a.accuse()
     a.turn()
-    a.known.look(a.now, force=True)
+    a.known.refresh(a.now, force=True)
     a.settle()
     a.shared.end()
     assert store.suspects().get() == {}

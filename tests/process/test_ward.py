@@ -104,7 +104,7 @@ class Bench:
         )
         self.journal = CrashJournal(folder / "suspects")
         facts = TopicLimits(["orders.results"])
-        facts.learn({"orders.results": 1000}, {})
+        facts.update({"orders.results": 1000}, {})
         self.ward = Quarantine(self.config, folder / "suspects", facts, command=command)
         self.partition = a_partition()
         self.decided: list[Record] = []
@@ -116,16 +116,16 @@ class Bench:
         partition = partition or self.partition
         records = [a_record(partition, i, value=v.encode()) for i, v in enumerate(values)]
         self.journal_of(records, why)
-        self.ward.look(time.monotonic(), force=True)
-        assert all(self.ward.suspects(record) for record in records)
-        self.ward.take(records)
+        self.ward.refresh(time.monotonic(), force=True)
+        assert all(self.ward.is_suspect(record) for record in records)
+        self.ward.add(records)
 
     def journal_of(self, records: list[Record], why: str = "crash") -> None:
         places = [record.source.place for record in records]
         self.journal.add_suspects(places, why, "SIGSEGV", time.time(), 1000)
 
     def turn(self) -> list[Record]:
-        self.ward.look(time.monotonic())
+        self.ward.refresh(time.monotonic())
         decided = self.ward.turn(time.monotonic())
         if self.cell:
             self.cells.add(self.cell)
@@ -176,7 +176,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     yield make
     for one in made:
-        one.ward.give_up()
+        one.ward.abandon()
         one.until(lambda one=one: one.cell is None)
 
 
@@ -197,9 +197,9 @@ def test_a_suspect_that_is_none_is_done_as_in_the_pool(bench: Callable[..., Benc
     too_large = outcomes[2]
     assert isinstance(too_large, Failure)
     assert too_large.kind == "unpublishable"
-    assert not ward.ward.known
+    assert not ward.ward.has_suspects
     assert ward.journal.read() == {}
-    assert ward.ward.waiting == 0
+    assert ward.ward.count == 0
 
 
 def test_results_bear_the_source_and_its_attempt_also_of_a_record_that_comes_again(
@@ -212,8 +212,8 @@ def test_results_bear_the_source_and_its_attempt_also_of_a_record_that_comes_aga
     record = a_record(requeue, 5, value=b"good", headers=headers)
     record.comes_again(Envelope.open(headers), known=0)
     ward.journal_of([record])
-    ward.ward.look(time.monotonic(), force=True)
-    ward.ward.take([record])
+    ward.ward.refresh(time.monotonic(), force=True)
+    ward.ward.add([record])
     ward.until_all(1)
     assert isinstance(record.outcome, Results)
     [output] = record.outcome.outputs
@@ -278,12 +278,12 @@ def test_deaths_are_counted_over_the_workers_own(bench: Callable[..., Bench], tm
     ward = bench()
     ward.suspect("segv")
     ward.until(lambda: [s.deaths for s in ward.journal.read().values()] == [1])
-    ward.ward.give_up()
+    ward.ward.abandon()
     again = bench()
     record = a_record(again.partition, 0, value=b"segv")
-    again.ward.look(time.monotonic(), force=True)
-    assert again.ward.suspects(record)
-    again.ward.take([record])
+    again.ward.refresh(time.monotonic(), force=True)
+    assert again.ward.is_suspect(record)
+    again.ward.add([record])
     verdict = again.until_all(1)[0]
     assert isinstance(verdict, Failure)
     assert verdict.kind == "crashed"
@@ -351,7 +351,7 @@ def test_a_partition_that_goes_takes_its_suspects_and_the_cell_without_a_death(
     ward.until(lambda: ward.runs("sleep") == 1)
     cell = ward.cell
     ward.ward.close(ward.partition)
-    assert ward.ward.waiting == 1
+    assert ward.ward.count == 1
     outcomes = ward.until_all(1)
     assert outcomes == {0: [b'{"value":"slow","headers":[]}']}
     assert ward.cell != cell
@@ -365,11 +365,11 @@ def test_a_drain_begins_nothing_and_lets_end_what_has_begun(bench: Callable[...,
     ward.suspect("good", partition=a_partition(number=1))
     [back] = ward.ward.shed()
     assert back.partition.number == 1
-    assert ward.ward.busy
+    assert ward.ward.is_running
     assert ward.ward.withdraw(lambda _: True) == []
     ward.until_all(1)
-    assert not ward.ward.busy
-    assert ward.ward.give_up() == []
+    assert not ward.ward.is_running
+    assert ward.ward.abandon() == []
     ward.until(lambda: ward.cell is None)
 
 
@@ -380,12 +380,12 @@ def test_a_handler_that_cannot_be_made_convicts_nobody_and_is_told(
     (tmp_path / "broken").touch()
     ward = bench("Broken")
     ward.suspect("good")
-    ward.until(lambda: "ConnectionError: no database" in ward.ward.reason)
+    ward.until(lambda: "ConnectionError: no database" in ward.ward.problem)
     ward.until(lambda: ward.cell is None)
     ward.until(lambda: ward.cell is not None)
     (tmp_path / "broken").unlink()
     assert ward.until_all(1)[0] == [b"{}"]
-    assert ward.ward.reason == ""
+    assert ward.ward.problem == ""
 
 
 def test_the_cell_dies_with_its_worker(tmp_path: Path, bench: Callable[..., Bench]):
@@ -423,7 +423,7 @@ def test_the_poll_thread_never_waits_for_the_cell(bench: Callable[..., Bench]):
     ward.suspect(*["x" * 50_000] * 30)  # more than its pipe holds
     ward.until(lambda: ward.cell)
     turns_while_it_is_stopped()  # at its start
-    ward.until(lambda: ward.ward.busy)
+    ward.until(lambda: ward.ward.is_running)
     turns_while_it_is_stopped()  # before it has taken what it is to run
     ward.until_all(30)
 
@@ -450,6 +450,6 @@ def test_an_idle_cell_ends(bench: Callable[..., Bench], monkeypatch: pytest.Monk
 def test_without_suspects_nothing_is_started(bench: Callable[..., Bench]):
     ward = bench()
     ward.turn()
-    assert not ward.ward.known
+    assert not ward.ward.has_suspects
     assert ward.cell is None
-    assert ward.ward.reason == ""
+    assert ward.ward.problem == ""

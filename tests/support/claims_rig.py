@@ -60,7 +60,7 @@ class Worker:
             id_of=find_id or id_of("key"),
             policy=ClaimPolicy(LEASE_S, **policy),
             gone=bench.gone.__contains__,
-            marks=self.marks,
+            outbox=self.marks,
             suspects=suspects,
             clock=lambda: bench.now,
         )
@@ -78,8 +78,8 @@ class Worker:
         return ClaimAnswers(
             duplicates=before.duplicates + after.duplicates,
             busy=before.busy + after.busy,
-            ended=before.ended + after.ended,
-            refused=before.refused + after.refused,
+            with_kept_outcome=before.with_kept_outcome + after.with_kept_outcome,
+            rejected=before.rejected + after.rejected,
         )
 
     def wait(self, seconds: float) -> None:
@@ -90,7 +90,7 @@ class Worker:
 
     def ask(self, *records: Record) -> ClaimAnswers:
         """Asks, and hears the answers."""
-        self.claimant.ask(records)
+        self.claimant.claim(records)
         return self.step()
 
     def insist(self, record: Record, seconds: float, *, beside: "Worker | None" = None) -> bool:
@@ -98,7 +98,7 @@ class Worker:
         until = self.bench.now + seconds
         while self.bench.now < until:
             if record not in self._insisting:
-                self.claimant.ask([record])
+                self.claimant.claim([record])
                 self._insisting.add(record)
             self._insisting.difference_update(busy(self.step(1.0)))
             if beside:

@@ -48,7 +48,7 @@ kind, path = sys.argv[1:]
 slot = Scoreboard(1, HANDS).slots[0]
 slot.write_text(Text(known=(("orders", 0),)))
 facts = TopicLimits(["results"])
-facts.learn({"results": 1000}, {"results": 1})
+facts.update({"results": 1000}, {"results": 1})
 work = Forking(Path(path))
 work.release()
 pool = KINDS[kind](work, slot, ResultEncoder("results", [], facts))
@@ -63,10 +63,10 @@ done: list[int] = []
 def all_done() -> bool:
     pool.feed(lambda most: deque(left.popleft() for _ in range(min(most, len(left)))))
     pool.reclaim(time.monotonic())
-    done.extend(record.offset for record in pool.ended.take(0.01))
+    done.extend(record.offset for record in pool.completed.take(0.01))
     return len(done) == RECORDS
 
 
 eventually(all_done, what="every record has ended")
 assert sorted(done) == list(range(RECORDS))
-print(*eventually(guard.ended))
+print(*eventually(guard.ended_children))

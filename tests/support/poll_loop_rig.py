@@ -95,11 +95,11 @@ class SteppedPool:
     """Begins what it is handed, and ends it when told so."""
 
     def __init__(self, clock: Clock, hands: int) -> None:
-        self.ended = SteppedEnded(clock)
+        self.completed = SteppedEnded(clock)
         self.held: list[Record] = []  # begun and not ended
         self.runs: list[Record] = []  # every begin, in order
         self.computing = False
-        self.hurry: Callable[[], None] = lambda: None  # what the test does when it hears of it
+        self.flush: Callable[[], None] = lambda: None  # what the test does when it hears of it
         self.waiting: deque[Record] | None = None  # instead of beginning them, if the test says so
         self.given_back: list[Record] = []  # of those, at the next turn
         self._hands = hands
@@ -112,7 +112,7 @@ class SteppedPool:
         return fed
 
     @property
-    def owing(self) -> bool:
+    def has_work(self) -> bool:
         return bool(self.held or self.waiting)
 
     def slack_s(self) -> float:
@@ -133,7 +133,7 @@ class SteppedPool:
                 self.runs.append(record)
             else:
                 record.outcome = NOT_ATTEMPTED
-                self.ended.add(record)
+                self.completed.add(record)
 
     def reclaim(self, now: float) -> list[Record]:
         back, self.given_back = self.given_back, []
@@ -148,7 +148,7 @@ class SteppedPool:
     def end(self, record: Record, outcome: Outcome | list[Output] | None = None) -> None:
         self.held.remove(record)
         record.outcome = outcome_of(outcome)
-        self.ended.add(record)
+        self.completed.add(record)
 
 
 class Straggling(MemoryConsumer):
@@ -306,11 +306,11 @@ class Bench:
     def learn(self) -> None:
         """What the brokers tell of the topics that it writes."""
         topics = {name: topic for name in self.facts.topics if (topic := self.kafka.topic(name))}
-        self.facts.learn(
+        self.facts.update(
             {name: topic.max_message_bytes for name, topic in topics.items()},
             {name: len(topic.logs) for name, topic in topics.items()},
         )
-        self.facts.doubted = False
+        self.facts.stale = False
 
     @property
     def owned(self) -> list[PartitionId]:
@@ -320,7 +320,7 @@ class Bench:
         for _ in range(count):
             self.clock.now += TURN_S
             self.poller.turn()
-            if self.facts.doubted and self.kafka.up:
+            if self.facts.stale and self.kafka.up:
                 self.learn()
 
     def in_hand(self) -> list[bytes | None]:

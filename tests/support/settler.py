@@ -65,7 +65,7 @@ class Settler:
     ) -> None:
         clock = WallClock()
         facts = TopicLimits([dead])
-        facts.learn({dead: 1_000_000}, {dead: 1})
+        facts.update({dead: 1_000_000}, {dead: 1})
         self.pool = SteppedPool(clock, HANDS)
         lanes, flow = Lanes("key"), Flow(FlowPolicy(HANDS, 1 << 20))
         dispatch = Dispatch(

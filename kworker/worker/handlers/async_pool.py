@@ -61,7 +61,7 @@ class HandlerLoop:
         if task.cancelled() and not self._stopped:
             self.spawn(begin)
 
-    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         """In a forked child, on the loop: `end` is called before any other coroutine goes on."""
         # What this very round of the loop still has to do would come before a `call_soon`.
         getattr(self._loop, "_ready", deque[Any]()).clear()
@@ -107,7 +107,7 @@ class AsyncPool:
         self._work = work
         self._hands = hands
         self._free = list(range(len(hands)))  # touched by the loop's thread only
-        self.ended = CompletionQueue()
+        self.completed = CompletionQueue()
         self._handed = 0  # by the poll thread
         self._unbegun: list[deque[Record]] = []  # runs of which some had not, when it last looked
         self._finished = 0  # by the loop's thread
@@ -127,7 +127,7 @@ class AsyncPool:
         return 0
 
     @property
-    def owing(self) -> bool:
+    def has_work(self) -> bool:
         """A record was handed over and has not come back."""
         return self._handed > self._finished
 
@@ -152,13 +152,13 @@ class AsyncPool:
         self._handed -= len(back)
         return back
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Nothing: whatever was handed over waits for a handler only."""
 
-    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         """In a forked child: nothing begins or goes on, and `end` is called after its handler."""
         self.withdraw(())
-        self._loop.be_copy(end)
+        self._loop.after_fork_in_child(end)
 
     def stop(self) -> None:
         """Handlers still running are left where they are; nothing more is begun."""
@@ -188,5 +188,5 @@ class AsyncPool:
         self._hands[index].clear()
         self._free.append(index)
         self._finished += 1
-        self.ended.add(record)
-        self.ended.tell()
+        self.completed.add(record)
+        self.completed.wake()

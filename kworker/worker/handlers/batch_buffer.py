@@ -41,7 +41,7 @@ class BatchBuffer:
         full = len(waiting) >= self.size
         return bool(waiting) and (full or now - self.since >= self._wait_s)
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """What is here has waited long enough."""
         self._waiting = deque((-inf, record) for _, record in self._waiting)
 
@@ -76,10 +76,10 @@ class BatchBuffers:
             self._gathering(record).add(record, now)
             self.room -= 1
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """What has been gathered so far is due."""
         for gathering in self._all:
-            gathering.hurry()
+            gathering.flush()
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
         """Those of these partitions, of which nothing shall begin."""

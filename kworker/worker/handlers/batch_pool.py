@@ -26,7 +26,7 @@ class BatchRunners(Protocol):
 
     def start(self) -> None: ...
     def begin(self, batch: HandlerBatch) -> None: ...
-    def be_copy(self, end: Callable[[], NoReturn]) -> None: ...
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -46,7 +46,7 @@ class BatchPool:
         hands: Sequence[Hand],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.ended = CompletionQueue()
+        self.completed = CompletionQueue()
         self._crew = crew
         self._free = list(hands)
         self._clock = clock
@@ -68,7 +68,7 @@ class BatchPool:
         return fed
 
     @property
-    def owing(self) -> bool:
+    def has_work(self) -> bool:
         """A batch is under way, or would be if there was room; what is gathered may wait."""
         return bool(self._running) or self._gatherings.longest_due(self._clock()) is not None
 
@@ -91,15 +91,15 @@ class BatchPool:
             back += batch.take()
         return back
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """What has been gathered so far begins at the next turn, as far as the crew reaches."""
-        self._gatherings.hurry()
+        self._gatherings.flush()
 
-    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         """In a forked child: no part of a batch begins, and `end` is called after its handler."""
         for batch in self._running:
             batch.stopped = True
-        self._crew.be_copy(end)
+        self._crew.after_fork_in_child(end)
 
     def stop(self) -> None:
         """What is called ends, and nothing more is begun; does not wait."""
@@ -116,7 +116,7 @@ class BatchPool:
                 return
             records = self._gatherings.take(gathering)
             hands = [self._free.pop() for _ in records]
-            batch = HandlerBatch(records, hands, gathering.batching, self.ended)
+            batch = HandlerBatch(records, hands, gathering.batching, self.completed)
             self._running.add(batch)
             self._crew.begin(batch)
 
@@ -150,7 +150,7 @@ class ThreadRunners:
     def begin(self, batch: HandlerBatch) -> None:
         self._batches.put(batch)
 
-    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         self._end_copy = end
 
     def stop(self) -> None:
@@ -166,7 +166,7 @@ class ThreadRunners:
             if self._end_copy is not None:
                 self._end_copy()
             self.done.append(batch)
-            batch.tell()  # there is room for the next
+            batch.wake()  # there is room for the next
 
 
 class LoopRunners:
@@ -184,8 +184,8 @@ class LoopRunners:
     def begin(self, batch: HandlerBatch) -> None:
         self._loop.call(self._spawn, batch)
 
-    def be_copy(self, end: Callable[[], NoReturn]) -> None:
-        self._loop.be_copy(end)
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
+        self._loop.after_fork_in_child(end)
 
     def stop(self) -> None:
         self._loop.stop()
@@ -199,4 +199,4 @@ class LoopRunners:
         except BaseException as error:  # noqa: BLE001 - its hands are missing for all others
             batch.fail(error)
         self.done.append(batch)
-        batch.tell()
+        batch.wake()

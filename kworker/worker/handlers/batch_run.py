@@ -12,7 +12,7 @@ from kworker.core.record import Record
 from kworker.instance.scoreboard import Hand
 from kworker.message import Message
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.invocation import async_work, message_of, work
+from kworker.worker.handlers.invocation import make_async_invoke, make_invoke, message_of
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching
@@ -38,13 +38,13 @@ class HandlerBatch:
         records: Sequence[Record],
         hands: Sequence[Hand],
         batching: Batching | None,
-        ended: CompletionQueue,
+        completed: CompletionQueue,
     ) -> None:
         self.hands = hands
         self.batching = batching
         self.stopped = False  # written by the poll thread: no further part begins
         self._hand_of = dict(zip(records, hands, strict=True))
-        self._ended = ended
+        self._completed = completed
         self._waiting = deque([records])
         self._bisection: Bisection[Record] | None = None  # its runner's, from its begin
 
@@ -69,7 +69,7 @@ class HandlerBatch:
             if going:
                 self._hold(going)
                 return going
-            self.tell()
+            self.wake()
         return []
 
     def _begun(self) -> Bisection[Record]:
@@ -93,7 +93,7 @@ class HandlerBatch:
     def end(self, record: Record, outcome: Outcome) -> None:
         record.outcome = outcome
         self._hand_of.pop(record).clear()
-        self._ended.add(record)
+        self._completed.add(record)
 
     def fail(self, error: BaseException) -> None:
         """What has not ended fails with what it, or its handler, made kworker raise."""
@@ -101,9 +101,9 @@ class HandlerBatch:
         for record in list(self._hand_of):
             self.end(record, Failed(error))
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Some have ended."""
-        self._ended.tell()
+        self._completed.wake()
 
     def _hold(self, records: Sequence[Record]) -> None:
         now_ns = time.monotonic_ns()
@@ -111,11 +111,11 @@ class HandlerBatch:
             self._hand_of[record].take(place_of(record), now_ns)
 
 
-def batch_work(
+def make_run_batch(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> RunBatch:
     """Runs a batch on the calling thread. A call may take `timeout_s`."""
-    one = work(handlers, encoder, timeout_s, attempts)
+    one = make_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
     def run_single(batch: HandlerBatch) -> None:
@@ -141,11 +141,11 @@ def batch_work(
     return run
 
 
-def async_batch_work(
+def make_async_run_batch(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> AsyncRunBatch:
     """Runs a batch on the loop."""
-    one = async_work(handlers, encoder, timeout_s, attempts)
+    one = make_async_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
     async def run_single(batch: HandlerBatch) -> None:
@@ -194,14 +194,14 @@ class _Calls:
             part = self._decoded(batch, batching, records)
             if part.records:
                 return part
-            batch.tell()
+            batch.wake()
         return None
 
     def end(self, batch: HandlerBatch, part: _Part, ends: PartOutcomes) -> None:
         """Gives each record of a call its outcome; none of them when its halves will tell."""
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))
-        batch.tell()
+        batch.wake()
 
     def _decoded(self, batch: HandlerBatch, batching: Batching, records: Sequence[Record]) -> _Part:
         deadline_ns = time.monotonic_ns() + self._timeout_ns

@@ -9,7 +9,7 @@ from kworker.core.record import Record
 class CompletionQueue:
     """Filled by any thread, emptied by one.
 
-    Adding does not wake the one who waits, `tell` does: after a run of cheap records once,
+    Adding does not wake the one who waits, `wake` does: after a run of cheap records once,
     since waking costs more than they do. What nobody told of is found at the next look.
     """
 
@@ -21,7 +21,7 @@ class CompletionQueue:
         self._no_news.acquire()
         self.add = self._records.append
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Something was added."""
         try:
             self._no_news.release()

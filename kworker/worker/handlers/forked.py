@@ -15,7 +15,7 @@ _RECORDED = (signal.SIGTERM, signal.SIGUSR2)  # by the worker's handlers, which 
 class ForkAware(Protocol):
     """A pool whose handlers fork."""
 
-    def be_copy(self, end: Callable[[], NoReturn]) -> None: ...
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None: ...
 
 
 class ForkGuard:
@@ -39,10 +39,10 @@ class ForkGuard:
         os.register_at_fork(
             before=self._hold_signals,
             after_in_parent=self._let_signals_go,
-            after_in_child=lambda: self._be_copy(pool),
+            after_in_child=lambda: self._become_copy(pool),
         )
 
-    def ended(self) -> list[int]:
+    def ended_children(self) -> list[int]:
         """The pids of children that were ended, since the last call."""
         try:
             data = os.read(self.fd, 1024 * _PID_BYTES)
@@ -60,9 +60,9 @@ class ForkGuard:
         finally:
             os._exit(1)
 
-    def _be_copy(self, pool: ForkAware) -> None:
+    def _become_copy(self, pool: ForkAware) -> None:
         self._slot.detach()
-        pool.be_copy(self.end)
+        pool.after_fork_in_child(self.end)
         signal.set_wakeup_fd(-1)
         for signum in _RECORDED:
             signal.signal(signum, signal.SIG_DFL)

@@ -21,7 +21,7 @@ AsyncInvoke = Callable[[Record, int], Awaitable[Outcome]]
 """The same, on the loop."""
 
 
-def work(
+def make_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> Invoke:
     """Runs a record's handler on the calling thread.
@@ -42,13 +42,13 @@ def work(
         returned = only(message) if only else of(record.raw.topic())(message)
         return NO_RESULTS if returned is None else encode(record, returned)
 
-    return _telling(run_one, handlers, attempts, timeout_ns) if handlers.tells_dead else run_one
+    return _telling(run_one, handlers, attempts, timeout_ns) if handlers.has_on_dead else run_one
 
 
-def async_work(
+def make_async_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> AsyncInvoke:
-    """Runs a record's handler on the loop; all else as `work`."""
+    """Runs a record's handler on the loop; all else as `make_invoke`."""
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
@@ -62,7 +62,7 @@ def async_work(
         returned = await (only(message) if only else of(record.raw.topic())(message))
         return NO_RESULTS if returned is None else encode(record, returned)
 
-    if handlers.tells_dead:
+    if handlers.has_on_dead:
         return _async_telling(run_one, handlers, attempts, timeout_ns)
     return run_one
 
@@ -85,7 +85,7 @@ def _telling(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: i
             return run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
         try:
-            if dead := handlers.dead_of(message.topic):
+            if dead := handlers.on_dead_of(message.topic):
                 dead(message, call.error)
         except BaseException as error:  # noqa: BLE001 - whatever it raises, the outcome stands
             _warn(message, error)
@@ -104,7 +104,7 @@ def _async_telling(
             return await run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
         try:
-            if dead := handlers.dead_of(message.topic):
+            if dead := handlers.on_dead_of(message.topic):
                 told = dead(message, call.error)
                 if inspect.isawaitable(told):
                     await told

@@ -52,7 +52,7 @@ class Handlers:
         return {handler.batching for handler in self._all if handler.batching}
 
     @property
-    def tells_dead(self) -> bool:
+    def has_on_dead(self) -> bool:
         """Some of them are told before a dead letter."""
         return any(handler.dead for handler in self._all)
 
@@ -68,7 +68,7 @@ class Handlers:
         handler = self._routes.get(topic, self._default)
         return handler.batching if handler else None
 
-    def dead_of(self, topic: str) -> OnDead | None:
+    def on_dead_of(self, topic: str) -> OnDead | None:
         """What is told before a dead letter of this source topic, if anything.
 
         A stranger's record in the requeue topic has no handler where each source has its own.

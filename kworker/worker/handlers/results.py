@@ -23,12 +23,12 @@ class ResultEncoder:
     """Turns what handlers return into outputs. Stateless: any thread may use it."""
 
     def __init__(
-        self, topic: str, further: Collection[str], facts: TopicLimits, replay: str = ""
+        self, topic: str, further: Collection[str], limits: TopicLimits, replay: str = ""
     ) -> None:
         """`replay` is the id of the replay that this is for."""
         self._topic = topic
         self._further = frozenset(further)
-        self._facts = facts
+        self._limits = limits
         self._replay = replay
 
     def encode(self, record: Record, returned: Any) -> Results:
@@ -52,7 +52,7 @@ class ResultEncoder:
         size = partition.frame_size + len(value) + (len(key) if key else 0)
         output = Output(self._topic, key, value, source, size)
         outputs = [output]
-        if size > self._facts.limit(self._topic):
+        if size > self._limits.max_bytes(self._topic):
             return self._measured(outputs)
         return Results(outputs)
 
@@ -65,7 +65,7 @@ class ResultEncoder:
 
     def _measured(self, outputs: list[Output]) -> Results:
         for output in outputs:
-            if output.size > (most := self._facts.limit(output.topic)):
+            if output.size > (most := self._limits.max_bytes(output.topic)):
                 told = f"a result of up to {output.size} bytes; {output.topic} takes {most}"
                 raise TooLarge(told, outputs)
         return Results(outputs)

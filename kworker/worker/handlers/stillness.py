@@ -3,7 +3,7 @@
 _LOOKED_AWAY_S = 1.0
 
 
-class Stillness:
+class StallTimer:
     """The time since a pool of handlers last ended a record, while it owes one.
 
     Owned by the poll thread, which looks each turn; times are monotonic seconds. Time in which
@@ -13,13 +13,13 @@ class Stillness:
     def __init__(self) -> None:
         self._since = self._looked = 0.0
 
-    def look(self, now: float, *, ended: bool, owing: bool) -> None:
-        """`owing`: records were handed over, or could be, and did not come back yet."""
-        if ended or not owing or now - self._looked > _LOOKED_AWAY_S:
+    def update(self, now: float, *, ended: bool, has_work: bool) -> None:
+        """`has_work`: records were handed over, or could be, and did not come back yet."""
+        if ended or not has_work or now - self._looked > _LOOKED_AWAY_S:
             self._since = now
         self._looked = now
 
     @property
-    def lasts_s(self) -> float:
+    def stalled_s(self) -> float:
         """As of the last look. Handlers may be at work all the time; who asks must know that."""
         return self._looked - self._since

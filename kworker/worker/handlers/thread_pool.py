@@ -53,7 +53,7 @@ class ThreadPool:
         self._work = work
         self._hands = hands
         self._runs: SimpleQueue[deque[Record] | None] = SimpleQueue()
-        self.ended = CompletionQueue()
+        self.completed = CompletionQueue()
         self._now: list[deque[Record] | None] = [None] * len(hands)  # each thread's run
         self._finished = [0] * len(hands)  # runs, by thread
         self._handed = 0  # runs, by the poll thread
@@ -87,7 +87,7 @@ class ThreadPool:
         return fed
 
     @property
-    def owing(self) -> bool:
+    def has_work(self) -> bool:
         """A run was handed over and has not come to its end."""
         return self._handed > sum(self._finished)
 
@@ -127,10 +127,10 @@ class ThreadPool:
         unbegun, self._unbegun = self._unbegun, []
         return [record for run in unbegun for record in emptied(run)]
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Nothing: whatever was handed over waits for a handler only."""
 
-    def be_copy(self, end: Callable[[], NoReturn]) -> None:
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         """In a forked child: its one thread begins nothing, and calls `end` after its handler."""
         self._end_copy = end
         self.withdraw(())
@@ -178,7 +178,7 @@ class ThreadPool:
                 self._run(run, hand)
             if self._end_copy is not None:
                 self._end_copy()
-            self.ended.tell()
+            self.completed.wake()
             hand.clear()
             self._now[index] = None
             self._finished[index] += 1
@@ -192,7 +192,12 @@ class ThreadPool:
 
     def _run(self, run: deque[Record], hand: Hand) -> int:
         """How many records it ran; others may have been taken back meanwhile."""
-        work, following, add, clock_ns = self._work, run.popleft, self.ended.add, time.monotonic_ns
+        work, following, add, clock_ns = (
+            self._work,
+            run.popleft,
+            self.completed.add,
+            time.monotonic_ns,
+        )
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
         record: Record | None = None
         done = 0

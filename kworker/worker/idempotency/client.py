@@ -43,14 +43,14 @@ class ClaimClient:
         self._withdrawn: set[Record] = set()  # of those
         self._sent_at = 0.0
         self.duplicates = 0
-        self.unguarded = 0
+        self.unprotected = 0
 
     def start(self) -> None:
         """Begins the claims thread."""
         self._thread.start()
 
     @property
-    def reason(self) -> str | None:
+    def problem(self) -> str | None:
         """Why nothing runs, if that is so."""
         away = self._claiming.away
         return f"Redis: {away}; records wait for it" if self._waits and away else None
@@ -69,7 +69,7 @@ class ClaimClient:
         """For how many more records it may ask now."""
         return max(0, self._pace.ahead - len(self._ready) - len(self._batch.asked) - self._out)
 
-    def ask(self, records: Iterable[Record]) -> None:
+    def claim(self, records: Iterable[Record]) -> None:
         """For the heads of as many lanes, or what `turn` had called busy."""
         if not self._withdrawn:
             self._batch.asked.extend(records)
@@ -118,7 +118,7 @@ class ClaimClient:
         ready = [record for record in self._ready if record.partition is partition]
         if ready:
             self._ready = deque(r for r in self._ready if r.partition is not partition)
-            self.given_up(ready)
+            self.cancelled(ready)
         asked = [record for record in self._batch.asked if record.partition is partition]
         if asked:
             self._batch.asked = [r for r in self._batch.asked if r.partition is not partition]
@@ -137,11 +137,11 @@ class ClaimClient:
         """Durable as retries or dead letters: their events are not done, and may run again."""
         self._batch.released.extend([record for record in records if record.claim])
 
-    def given_up(self, records: Iterable[Record]) -> None:
+    def cancelled(self, records: Iterable[Record]) -> None:
         """They will not run here, and have not begun."""
-        self._batch.given_up.extend([record for record in records if record.claim])
+        self._batch.cancelled.extend([record for record in records if record.claim])
 
-    def outlived(self, records: Iterable[Record]) -> None:
+    def ended_after_revoke(self, records: Iterable[Record]) -> None:
         """Their handlers ran and ended after their partitions had closed: others publish that.
 
         What failed, and what is too large to hand on, runs again there.
@@ -150,7 +150,7 @@ class ClaimClient:
             if (packed := _packed(record)) is None:
                 self.released([record])
             elif record.claim:
-                self._batch.outlived.append((record, packed))
+                self._batch.handed_over.append((record, packed))
 
     def drain(self, deadline: float) -> bool:
         """At the end of a worker, when nothing runs any more: the last marks.
@@ -160,7 +160,7 @@ class ClaimClient:
         `state_dir`. False when the thread has not ended.
         """
         self.turn(time.monotonic())
-        self.given_up(self._ready)
+        self.cancelled(self._ready)
         self._ready.clear()
         self._send(time.monotonic())
         self._claiming.inbox.put(None)
@@ -172,7 +172,7 @@ class ClaimClient:
     @property
     def _waiting(self) -> bool:
         batch = self._batch
-        marks = batch.settled or batch.released or batch.given_up or batch.outlived
+        marks = batch.settled or batch.released or batch.cancelled or batch.handed_over
         return bool(marks or batch.asked)
 
     def _due(self, now: float) -> bool:
@@ -198,23 +198,23 @@ class ClaimClient:
         self._ready.extend(answers.run)
         heard.duplicates += answers.duplicates
         heard.busy += answers.busy
-        heard.ended += answers.ended
-        heard.refused += answers.refused
-        self.unguarded += answers.unguarded
+        heard.with_kept_outcome += answers.with_kept_outcome
+        heard.rejected += answers.rejected
+        self.unprotected += answers.unprotected
         self.duplicates += len(answers.duplicates)
         self._tell(answers.duplicates)
 
     def _drop_withdrawn(self, answers: ClaimAnswers) -> None:
         gone = self._withdrawn
-        self.given_up(_of(answers.run, gone))
-        self.given_up(_of(answers.ended, gone))
-        answered = {*answers.run, *answers.duplicates, *answers.ended}
-        answered.update(record for record, _ in [*answers.busy, *answers.refused])
+        self.cancelled(_of(answers.run, gone))
+        self.cancelled(_of(answers.with_kept_outcome, gone))
+        answered = {*answers.run, *answers.duplicates, *answers.with_kept_outcome}
+        answered.update(record for record, _ in [*answers.busy, *answers.rejected])
         answers.run = _but(answers.run, gone)
         answers.duplicates = _but(answers.duplicates, gone)
-        answers.ended = _but(answers.ended, gone)
+        answers.with_kept_outcome = _but(answers.with_kept_outcome, gone)
         answers.busy = [each for each in answers.busy if each[0] not in gone]
-        answers.refused = [each for each in answers.refused if each[0] not in gone]
+        answers.rejected = [each for each in answers.rejected if each[0] not in gone]
         self._withdrawn = gone - answered
 
     def _tell(self, duplicates: list[Record]) -> None:

@@ -40,8 +40,8 @@ class ClaimBatch:
     asked: list[Record] = field(default_factory=list)
     settled: list[Record] = field(default_factory=list)
     released: list[Record] = field(default_factory=list)
-    given_up: list[Record] = field(default_factory=list)
-    outlived: list[tuple[Record, str]] = field(default_factory=list)  # with the packed outcome
+    cancelled: list[Record] = field(default_factory=list)
+    handed_over: list[tuple[Record, str]] = field(default_factory=list)  # with the packed outcome
 
 
 @dataclass(slots=True)
@@ -52,9 +52,11 @@ class ClaimAnswers:
     run: list[Record] = field(default_factory=list)
     duplicates: list[Record] = field(default_factory=list)  # done elsewhere: settle them
     busy: list[tuple[Record, float]] = field(default_factory=list)  # ask again after seconds
-    ended: list[Record] = field(default_factory=list)  # with the outcome of an earlier run
-    refused: list[tuple[Record, str]] = field(default_factory=list)  # no id: reject them
-    unguarded: int = 0  # of those to run: without Redis
+    with_kept_outcome: list[Record] = field(
+        default_factory=list
+    )  # with the outcome of an earlier run
+    rejected: list[tuple[Record, str]] = field(default_factory=list)  # no id: reject them
+    unprotected: int = 0  # of those to run: without Redis
 
 
 class ClaimTable:
@@ -72,7 +74,7 @@ class ClaimTable:
         id_of: IdOf,
         missing: Literal["process", "reject"],
         gone: Callable[[str], bool],
-        marks: RedisOutbox,
+        outbox: RedisOutbox,
         silence: OwnerLiveness,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,7 +83,7 @@ class ClaimTable:
         self._id_of = id_of
         self._missing = missing
         self._gone = gone
-        self._marks = marks
+        self._outbox = outbox
         self._silence = silence
         self._clock = clock
         self._held: dict[str, Record] = {}
@@ -124,12 +126,12 @@ class ClaimTable:
         self._grant(asks)
         self._asks = again
 
-    def run_unguarded(self) -> None:
+    def grant_unprotected(self) -> None:
         """Redis is away, and nobody is to wait for it: what is known here is heeded."""
-        done = self._marks.done
+        done = self._outbox.done
         for id_ in [id_ for id_ in self._asks if id_ in done]:
             self._duplicate(self._asks.pop(id_))
-        self._answers.unguarded += len(self._asks)
+        self._answers.unprotected += len(self._asks)
         self._grant(self._asks)
         self._asks = {}
 
@@ -166,18 +168,18 @@ class ClaimTable:
                 done.append(id_)
                 if held.get(id_) is record:
                     del held[id_]
-        self._marks.add_done(done)
+        self._outbox.add_done(done)
         for record in batch.released:
             self._release(record, ended_too=True)
-        for record in batch.given_up:
+        for record in batch.cancelled:
             self._release(record, ended_too=False)
-        for record, outcome in batch.outlived:
+        for record, outcome in batch.handed_over:
             if event := self._let_go(record):
-                self._marks.add_ended(HandOver(event, self._claim(record), outcome))
+                self._outbox.add_ended(HandOver(event, self._claim(record), outcome))
 
     def _release(self, record: Record, *, ended_too: bool) -> None:
         if event := self._let_go(record):
-            self._marks.add_released(Release(event, self._claim(record), ended_too))
+            self._outbox.add_released(Release(event, self._claim(record), ended_too))
 
     def _let_go(self, record: Record) -> str | None:
         """The id, if it was this record that held its event."""
@@ -214,7 +216,7 @@ class ClaimTable:
     def _nameless(self, record: Record, why: str) -> None:
         record.claim = ""  # nothing to mark
         if self._missing == "reject":
-            self._answers.refused.append((record, why))
+            self._answers.rejected.append((record, why))
             return
         self._answers.run.append(record)
         self._without_id += 1
@@ -245,7 +247,7 @@ class ClaimTable:
             case KeptOutcome(source, outcome) if source == source_of(record):
                 record.outcome = unpack(outcome)
                 self._held[id_] = record
-                self._answers.ended.append(record)
+                self._answers.with_kept_outcome.append(record)
             case Claimed() | KeptOutcome():
                 self._answers.busy.append((record, random.uniform(*BUSY_S)))
             case _:
@@ -260,7 +262,7 @@ class ClaimTable:
             self._known_gone[owner] = owner == self._owner or self._gone(owner)
         if self._known_gone[owner]:
             # What it left in the folder is told before anything is taken over.
-            if not self._marks.load_of(owner):
+            if not self._outbox.load_of(owner):
                 self._takeovers[id_] = Takeover(held, None, gone=True)
             return True
         if self._silence.dead(owner):

@@ -57,7 +57,7 @@ class ClaimThread:
         id_of: IdOf,
         policy: ClaimPolicy,
         gone: Callable[[str], bool],
-        marks: RedisOutbox,
+        outbox: RedisOutbox,
         suspects: SharedSuspects | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -65,7 +65,7 @@ class ClaimThread:
         self._claims = claims
         self._suspects = suspects
         self._policy = policy
-        self._marks = marks
+        self._outbox = outbox
         self._clock = clock
         self._silence = OwnerLiveness(policy.lease_s)
         self._book = ClaimTable(
@@ -73,7 +73,7 @@ class ClaimThread:
             id_of=id_of,
             missing=policy.missing,
             gone=gone,
-            marks=marks,
+            outbox=outbox,
             silence=self._silence,
             clock=clock,
         )
@@ -90,7 +90,7 @@ class ClaimThread:
     def run(self) -> None:
         """Until the end comes by the inbox; what is left goes to Redis, or stays in the folder."""
         try:
-            self._marks.load()
+            self._outbox.load()
             while not self._ending:
                 self.turn(self._wait_s(self._clock()))
             self._end()
@@ -110,7 +110,7 @@ class ClaimThread:
         if self._due(self._clock()):
             self._exchange()
         if self.away is not None and self._policy.unavailable == "process":
-            self._book.run_unguarded()
+            self._book.grant_unprotected()
         if answers := self._book.answers():
             self.answered.append(answers)
 
@@ -125,7 +125,7 @@ class ClaimThread:
 
     @property
     def _news(self) -> bool:
-        return self._book.asking or len(self._marks) > 0
+        return self._book.asking or len(self._outbox) > 0
 
     @property
     def _call_at(self) -> float:
@@ -161,9 +161,9 @@ class ClaimThread:
         if self._suspects is not None:
             self._suspects.turn(self._clock())
         for _ in range(_ROUNDS):
-            while self._marks.many:
-                self._say(self._marks.next())
-            ask = self._marks.next()
+            while self._outbox.many:
+                self._say(self._outbox.next())
+            ask = self._outbox.next()
             self._book.fill(ask)
             self._book.take_in(ask, self._say(ask))
             if not self._book.asking:
@@ -177,7 +177,7 @@ class ClaimThread:
         self._silence.hear(answer.beats, asked, self._clock())
         self._beat_at = asked + self._policy.lease_s / _BEATS
         self._look_at = asked + self._policy.lease_s / _LOOKS
-        self._marks.told(ask)
+        self._outbox.told(ask)
         return answer
 
     def _lost(self, words: str, began: float) -> None:
@@ -198,15 +198,15 @@ class ClaimThread:
     def _end(self) -> None:
         """First to the folder, so that nothing is lost whatever becomes of the call."""
         self._book.close(self.answered)
-        self._marks.keep()
+        self._outbox.keep()
         try:
-            while len(self._marks):
-                self._say(self._marks.next())
+            while len(self._outbox):
+                self._say(self._outbox.next())
             if self._suspects is not None:
                 self._suspects.end()
         except Unreachable as error:
             _LOG.warning(
                 "marks are kept in state_dir; the next start tells them to Redis",
-                marks=len(self._marks),
+                marks=len(self._outbox),
                 error=str(error),
             )

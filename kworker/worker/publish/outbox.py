@@ -74,7 +74,7 @@ class Outbox:
             self.waiting.remove(record)
         self._large += map(_alone, records)
         self._large_since = self._facts.answers
-        self._facts.doubted = True
+        self._facts.stale = True
 
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are `Publishable`."""
@@ -203,7 +203,7 @@ class Outbox:
         self, topic: str, refusals: dict[Record, DeliveryRefusal], again: list[Record], now: float
     ) -> None:
         if any(refusal.sized for refusal in refusals.values()):
-            self._facts.doubted = True
+            self._facts.stale = True
         if topic not in self._sieves:
             self._sieves[topic] = RefusalSearch(r for r in again if _is_for(r, topic))
             self.shunned[topic] = inf
@@ -255,9 +255,9 @@ class Outbox:
         self._measured = self._facts.version
         aside = chain(self._refused, *self._sieves.values())
         for record in [*self.waiting, *aside]:
-            over = next((o for o in outputs_of(record) if not self._facts.takes(o)), None)
+            over = next((o for o in outputs_of(record) if not self._facts.fits(o)), None)
             if over is not None:
-                most = self._facts.limit(over.topic)
+                most = self._facts.max_bytes(over.topic)
                 why = f"it has up to {over.size} bytes, and {most} are the limit"
                 self._condemn(record, over.topic, why)
         self._remove({each.record for each in self.undeliverable})

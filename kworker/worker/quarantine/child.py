@@ -104,7 +104,7 @@ class IsolatedRunner:
         self._ready.extendleft(reversed(self._pool.reclaim(time.monotonic())))
         if self._ready:
             self._pool.feed(self._take)
-        for record in self._pool.ended.take(_TURN_S if self._numbers else 0.0):
+        for record in self._pool.completed.take(_TURN_S if self._numbers else 0.0):
             self._answer(parent, record)
 
     def _answer(self, parent: Parent, record: Record) -> None:
@@ -165,15 +165,15 @@ def _serve(orders: Setup, parent: Parent, board_fd: int) -> int:
     log.identify(cell=True)
     slot = Scoreboard(1, hands_of(config.workers), board_fd).slots[0]
     os.close(board_fd)
-    facts = TopicLimits([*orders.limits])
-    facts.learn(orders.limits, {})
+    limits = TopicLimits([*orders.limits])
+    limits.update(orders.limits, {})
     try:
         handlers = loader.load(config)
     except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
         parent.tell(LoadFailed(str(Failure.of(error))))
         return ExitCode.FAILURE
     parent.tell(HandlersReady())
-    pool = make_pool(config, slot, handlers, make_encoder(config, facts))
+    pool = make_pool(config, slot, handlers, make_encoder(config, limits))
     ForkGuard(slot).install(pool)
     pool.start()
     IsolatedRunner(pool, slot).serve(parent)

@@ -38,7 +38,7 @@ class KnownSuspects:
         place = record.source.place
         return self._all.get(place) or Suspect(place, "crash")
 
-    def look(self, now: float, *, force: bool = False) -> None:
+    def refresh(self, now: float, *, force: bool = False) -> None:
         """Reads the journal if it has changed: a `stat` now and then, unless forced."""
         if force and self._shared:
             self._shared.want()

@@ -52,14 +52,14 @@ class Quarantine:
         self,
         config: Config,
         folder: Path,
-        facts: TopicLimits,
+        limits: TopicLimits,
         shared: SharedSuspects | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        """`folder` is the state folder's `suspects`; `facts` are known by the first `turn`."""
+        """`folder` is the state folder's `suspects`; `limits` are known by the first `turn`."""
         self._config = config
         self._known = KnownSuspects(folder, shared)
-        self._facts = facts
+        self._limits = limits
         self._command = command
         self._trial = Trial(TrialPolicy(config.dead_letter.crash_limit))
         self._numbers = count()
@@ -68,22 +68,22 @@ class Quarantine:
         self._cell: IsolatedProcess | None = None
         self._started = self._start_at = self._idle_since = 0.0
         self._backoff = Backoff(_FIRST_S, _LONGEST_S, _CALM_S)
-        self._trouble = ""
+        self._problem = ""
         self._taking = True
 
     # -- who is suspected -------------------------------------------------------------
 
-    def look(self, now: float, *, force: bool = False) -> None:
+    def refresh(self, now: float, *, force: bool = False) -> None:
         """Reads the journal again if it has changed; to be forced at each assignment."""
-        self._known.look(now, force=force)
+        self._known.refresh(now, force=force)
 
     @property
-    def known(self) -> bool:
+    def has_suspects(self) -> bool:
         """Whether there are suspects at all: while there are none, no record need be asked for."""
         self._known.hear()
         return bool(self._known)
 
-    def suspects(self, record: Record) -> bool:
+    def is_suspect(self, record: Record) -> bool:
         """Whether this record must not run in the pool."""
         return record in self._known
 
@@ -93,7 +93,7 @@ class Quarantine:
 
     # -- what it has in hand ----------------------------------------------------------
 
-    def take(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """These are suspects and may run now: each comes back from one of the calls below."""
         for record in records:
             number = next(self._numbers)
@@ -101,19 +101,19 @@ class Quarantine:
             self._trial.add(number, self._known.of(record))
 
     @property
-    def waiting(self) -> int:
+    def count(self) -> int:
         """Suspects in hand, running or not."""
         return len(self._records)
 
     @property
-    def busy(self) -> bool:
+    def is_running(self) -> bool:
         """Whether some of them run."""
         return bool(self._trial.running)
 
     @property
-    def reason(self) -> str:
+    def problem(self) -> str:
         """Why suspects wait, for the status; "" while all is well."""
-        return f"suspects wait: {self._trouble}" if self._trouble and self._records else ""
+        return f"suspects wait: {self._problem}" if self._problem and self._records else ""
 
     def turn(self, now: float) -> list[Record]:
         """Goes on; the records that have an outcome now, a conviction included."""
@@ -127,7 +127,7 @@ class Quarantine:
     def shed(self) -> list[Record]:
         """Hands back what does not run; from now on nothing begins.
 
-        What runs comes back from `turn` for as long as `busy`, the rest from `give_up`.
+        What runs comes back from `turn` for as long as `is_running`, the rest from `abandon`.
         """
         self._taking = False
         return self.withdraw(lambda _: True)
@@ -137,7 +137,7 @@ class Quarantine:
         waiting = [n for n in self._records if n not in self._trial.running]
         return [self._forget(number) for number in waiting if wanted(self._records[number])]
 
-    def give_up(self) -> list[Record]:
+    def abandon(self) -> list[Record]:
         """Hands back everything that has no outcome, and ends the cell."""
         self._taking = False
         if self._cell:
@@ -180,15 +180,15 @@ class Quarantine:
                 cell.finish(now)
 
     def _start(self, now: float) -> None:
-        facts, hands = self._facts, hands_of(self._config.workers)
-        orders = Setup(self._config, {topic: facts.limit(topic) for topic in facts.topics})
+        limits, hands = self._limits, hands_of(self._config.workers)
+        orders = Setup(self._config, {topic: limits.max_bytes(topic) for topic in limits.topics})
         self._started = now
         try:
             self._cell = IsolatedProcess(orders, hands, self._command)
         except OSError as error:
             self._wait(f"their process cannot be started ({error.strerror})", now)
             return
-        _LOG.info("a cell is started", cell=self._cell.pid, suspects=self.waiting)
+        _LOG.info("a cell is started", cell=self._cell.pid, suspects=self.count)
 
     def _begin(self, cell: IsolatedProcess, now: float) -> None:
         run = self._trial.begin(used=cell.used)
@@ -208,7 +208,7 @@ class Quarantine:
         if cell.ending:
             return
         if not cell.ready and now - self._started > _BOOT_S:
-            self._trouble = f"the cell was not ready after {_BOOT_S:g} s"
+            self._problem = f"the cell was not ready after {_BOOT_S:g} s"
             cell.kill()
         elif overdue := self._overdue(cell, now):
             self._end_stuck(cell, overdue, now)
@@ -225,9 +225,9 @@ class Quarantine:
         self._idle_since = now
         match word:
             case HandlersReady():
-                self._trouble = ""
+                self._problem = ""
             case LoadFailed(problem):
-                self._trouble = f"the handler cannot be loaded in their process: {problem}"
+                self._problem = f"the handler cannot be loaded in their process: {problem}"
             case RunEnded(number, outcome) if number in self._records:
                 self._backoff.forget()
                 self._decide(number, outcome)
@@ -257,7 +257,7 @@ class Quarantine:
         cell.close()
         self._cell = None
         if not cell.ready:
-            self._wait(self._trouble or f"the cell ended at its start ({end.how})", now)
+            self._wait(self._problem or f"the cell ended at its start ({end.how})", now)
             return
         counted = self._trial.died(in_hand, end)
         if counted:
@@ -303,8 +303,8 @@ class Quarantine:
     def _wait(self, why: str, now: float) -> None:
         delay_s = self._backoff.failed(now - self._started)
         self._start_at = now + delay_s
-        self._trouble = why
-        _LOG.warning(f"suspects wait: {why}; next cell in {delay_s:g} s", suspects=self.waiting)
+        self._problem = why
+        _LOG.warning(f"suspects wait: {why}; next cell in {delay_s:g} s", suspects=self.count)
 
 
 def _run(number: int, record: Record) -> RunRequest:

@@ -34,7 +34,7 @@ class CircuitBreaker:
     """
 
     def __init__(self) -> None:
-        self.standing: list[str] = []
+        self.unavailable: list[str] = []
         self._raisers: deque[Record] = deque()
         self._aside: deque[Record] = deque()  # kept from running
         self._raised: dict[str, _Raised] = {}  # by name
@@ -46,13 +46,13 @@ class CircuitBreaker:
 
     def raised(self, record: Record, name: str, now: float) -> bool:
         """True: the route stands, and the record waits. False: it is snoozed."""
-        if self._matter_of_few(name, now) and not self.standing:
+        if self._matter_of_few(name, now) and not self.unavailable:
             return False
-        if not self.standing:
+        if not self.unavailable:
             self._probe_at = now + STANDSTILL_S
             self._encouraged = False
-        if name not in self.standing:
-            self.standing.append(name)
+        if name not in self.unavailable:
+            self.unavailable.append(name)
         self._probe = None
         self._raisers.append(record)
         return True
@@ -73,27 +73,28 @@ class CircuitBreaker:
     def succeeded(self, records: int) -> bool:
         """True: the route, which stood, goes on."""
         self._successes += records
-        if not self.standing:
+        if not self.unavailable:
             return False
         if self._probe is None:
             self._encouraged = True
             return False
-        self.standing.clear()
+        self.unavailable.clear()
         self._probe = None
         return True
 
-    def passes(self, record: Record) -> bool:
-        """Whether a record may run; if not, it is kept aside."""
-        if not self.standing or record is self._probe:
-            return True
+    def may_run(self, record: Record) -> bool:
+        """Returns True if the circuit is closed, or the record is the probe."""
+        return not self.unavailable or record is self._probe
+
+    def set_aside(self, record: Record) -> None:
+        """Keeps a record that may not run until it probes, or `let_go` returns it."""
         self._aside.append(record)
-        return False
 
     def probe(self, now: float, *, in_hand: int) -> Record | None:
         """The record that shall probe now; `in_hand` are with the handlers."""
         soon = self._encouraged and not in_hand
         candidates = self._aside or self._raisers
-        if not self.standing or not candidates or (now < self._probe_at and not soon):
+        if not self.unavailable or not candidates or (now < self._probe_at and not soon):
             return None
         self._probe_at = now + STANDSTILL_S
         self._encouraged = False

@@ -40,7 +40,7 @@ class RetryDecider:
     """Decides by policy, breaker and standstills, and has the letters written.
 
     Owned by the poll thread. A record that waits in memory stays parked in its lane; who
-    waits for the breaker or for what is unavailable is told by `wakes`.
+    waits for the breaker or for what is unavailable is told by `wake`.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class RetryDecider:
         self._log = FailureLog(FailureLogPolicy())
         self._routes: dict[str, CircuitBreaker] = {}
         self._held: dict[Partition, deque[_Held]] = {}
-        self._wakes: list[Record] = []
+        self._woken: list[Record] = []
 
     # -- of a run that ended ----------------------------------------------------------
 
     def judge(self, record: Record, error: BaseException, now: float) -> Verdict:
         """The letter that the record ends with; or the time when it runs again, parked.
 
-        That is infinite for one that waits until `wakes` returns it.
+        That is infinite for one that waits until `wake` returns it.
         """
         failure = Failure.of(error)
         if failure.kind != "unavailable":
@@ -88,14 +88,14 @@ class RetryDecider:
             self._breaker.succeeded(len(records))
             if self._held and not self._breaker.open:
                 _LOG.warning("the breaker closes: records succeed again")
-                self._wakes += [held.record for held in self._let_go()]
+                self._woken += [held.record for held in self._let_go()]
         if not self._routes:
             return
         for record in records:
             route = self._route(record)
             if route.succeeded(1):
                 _LOG.warning("what was unavailable is back: the records that waited go on")
-                self._wakes += route.let_go()
+                self._woken += route.let_go()
 
     def shorten(self, record: Record) -> bool:
         """Whether its letter, too large for its topic as that is now, could be cut to fit."""
@@ -146,25 +146,29 @@ class RetryDecider:
     # -- of what waits ----------------------------------------------------------------
 
     @property
-    def standing(self) -> bool:
-        """Whether any route's records must be asked for by `passes`."""
-        return any(route.standing for route in self._routes.values())
+    def circuit_open(self) -> bool:
+        """True if any circuit is open: then `may_run` is to be called for each record."""
+        return any(route.unavailable for route in self._routes.values())
 
-    def passes(self, record: Record) -> bool:
-        """Whether it may run now; if not, it waits, parked, until `wakes` returns it."""
-        return self._route(record).passes(record)
+    def may_run(self, record: Record) -> bool:
+        """Returns True unless the record's circuit is open and it is not the probe."""
+        return self._route(record).may_run(record)
 
-    def wakes(self, now: float, in_hand: int) -> list[Record]:
+    def set_aside(self, record: Record) -> None:
+        """Keeps a record that may not run; the caller parks it until `wake` returns it."""
+        self._route(record).set_aside(record)
+
+    def wake(self, now: float, in_hand: int) -> list[Record]:
         """Parked records whose time has come by what happened; those not parked are ignored."""
         for route in self._routes.values():
             if (probe := route.probe(now, in_hand=in_hand)) is not None:
-                self._wakes.append(probe)
+                self._woken.append(probe)
         if self._held and self._breaker is not None and self._breaker.try_now(now):
-            self._wakes += [held.popleft().record for held in self._held.values() if held]
-        woken, self._wakes = self._wakes, []
+            self._woken += [held.popleft().record for held in self._held.values() if held]
+        woken, self._woken = self._woken, []
         return woken
 
-    def accept(self, now: float) -> list[Record]:
+    def accept_dead(self, now: float) -> list[Record]:
         """What the breaker holds may die after all, which closes it; they are no more parked."""
         if self._breaker is not None:
             self._breaker.reset()
@@ -180,13 +184,13 @@ class RetryDecider:
             route.forget(partition)
 
     @property
-    def reasons(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What is wrong now, a line each."""
         down = [
             f"{name} is unavailable: {handler} takes nothing, and one record probes each"
             f" {STANDSTILL_S:g} s"
             for handler, route in self._routes.items()
-            for name in route.standing
+            for name in route.unavailable
         ]
         if self._breaker is not None and self._breaker.open:
             held = sum(map(len, self._held.values()))

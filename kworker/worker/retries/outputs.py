@@ -22,7 +22,7 @@ class FailureOutputs:
         self,
         retry_topic: Callable[[float], str],
         dead_topic: str,
-        facts: TopicLimits,
+        limits: TopicLimits,
         replay: str = "",
         requeue: str = "",
     ) -> None:
@@ -32,7 +32,7 @@ class FailureOutputs:
         """
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic
-        self._facts = facts
+        self._limits = limits
         self._replay = replay
         self._requeue = requeue
 
@@ -51,7 +51,7 @@ class FailureOutputs:
         told: HeaderList = [(names.ERROR, str(failure)[:_ERROR_MAX].encode())]
         headers = [*_carried(record), *own, *told]
         key, value = record.raw.key(), record.raw.value()
-        partition = self._facts.partition(topic, source.partition)
+        partition = self._limits.partition_for(topic, source.partition)
         return self.cut(Output(topic, key, value, headers, partition=partition))
 
     def dead(
@@ -100,14 +100,14 @@ class FailureOutputs:
 
     def fits(self, letter: Output) -> bool:
         """Whether its topic takes one so large, as far as is known."""
-        return self._facts.takes(letter)
+        return self._limits.fits(letter)
 
     def cut(self, letter: Output) -> Output:
         """The letter within its topic's limit, as that is known now, or as near as may be.
 
         The outermost frames go first, then the message: the record itself stays whole.
         """
-        over = letter.size - self._facts.limit(letter.topic)
+        over = letter.size - self._limits.max_bytes(letter.topic)
         if over <= 0:
             return letter
         told = {name: content or b"" for name, content in letter.headers if name in _TOLD}

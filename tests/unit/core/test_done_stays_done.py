@@ -67,12 +67,12 @@ class DoneStaysDone(RuleBasedStateMachine):
         """As the intake does it."""
         offsets = [offset for offset in self.log if offset >= self.next][:most]
         if not offsets:
-            self.partition.ledger.reach(self.end)
+            self.partition.ledger.advance_end(self.end)
         elif self.partition not in self.flow.paused:
             self.deliver(offsets)
 
     def deliver(self, offsets: list[int]) -> None:
-        fit = self.partition.ledger.fitting(offsets)
+        fit = self.partition.ledger.count_fitting(offsets)
         if fit < len(offsets):
             self.flow.crowd(self.partition, offsets[fit])
         offsets = offsets[:fit]
@@ -145,7 +145,7 @@ class DoneStaysDone(RuleBasedStateMachine):
 
     @invariant()
     def the_runs_are_as_few_as_they_can_be(self) -> None:
-        runs = self.partition.ledger.after()[1]
+        runs = self.partition.ledger.position_after()[1]
         assert all(one[1] < other[0] for one, other in pairwise(runs))
 
     def teardown(self) -> None:

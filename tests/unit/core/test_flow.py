@@ -189,7 +189,7 @@ def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None
     for busy in partitions[1:6]:
         taken(flow, busy, 1)
     for idle in partitions[6:]:
-        idle.ledger.reach(BACKLOG)
+        idle.ledger.advance_end(BACKLOG)
     turn(flow, partitions, 1.0)
     assert turn(flow, partitions, 9.0) == set()
     partitions[11].reaches += 1
@@ -218,7 +218,7 @@ def test_a_crowded_partition_waits_alone_until_there_is_room() -> None:
     partitions = backlogged(2)
     ledger = partitions[0].ledger
     offsets = list(range(0, 300_000, 100))
-    fit = ledger.fitting(offsets)
+    fit = ledger.count_fitting(offsets)
     ledger.deliver_run(offsets[:fit])
     flow.crowd(partitions[0], offsets[fit])
     assert turn(flow, partitions, 1.0) == {partitions[0]}

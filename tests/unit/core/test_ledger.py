@@ -62,7 +62,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     @rule()
     def look_beyond_the_position(self) -> None:
         """What was settled there is told, and forgotten: only the gap is left."""
-        position, runs = self.ledger.after()
+        position, runs = self.ledger.position_after()
         assert position == self.ledger.position
         beyond = [offset for offset in self.delivered if offset > position]
         assert [o for o in beyond if names(runs, o)] == [o for o in beyond if o in self.settled]
@@ -72,7 +72,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def look_ahead(self, data: st.DataObject) -> None:
         """What a transaction would commit is known before it does, and changes nothing."""
         ahead = data.draw(st.sets(st.sampled_from(self.unsettled)))
-        position, runs = self.ledger.after(ahead)
+        position, runs = self.ledger.position_after(ahead)
         left = [offset for offset in self.unsettled if offset not in ahead]
         assert position == min(left, default=self.end)
         beyond = [offset for offset in self.delivered if offset > position]
@@ -81,7 +81,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     @rule(ahead=st.integers(-3, 5))
     def reach_the_end(self, ahead: int) -> None:
         """The end of the partition lies beyond markers, or was overtaken meanwhile."""
-        self.ledger.reach(self.end + ahead)
+        self.ledger.advance_end(self.end + ahead)
         self.end = max(self.end, self.end + ahead)
 
     @invariant()
@@ -104,7 +104,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         waiting = set(data.draw(st.lists(st.sampled_from(self.unsettled or [-1]))))
         first = min(self.unsettled, default=self.end)
         begun = [o for o in self.delivered if o >= first and o not in waiting]
-        assert self.ledger.highest_but(waiting) == max(begun, default=-1)
+        assert self.ledger.highest_except(waiting) == max(begun, default=-1)
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -113,7 +113,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def it_counts(self) -> None:
         first = min(self.unsettled, default=self.end)
         assert self.ledger.unsettled == len(self.unsettled)
-        assert self.ledger.beyond == any(offset > first for offset in self.settled)
+        assert self.ledger.has_done_beyond == any(offset > first for offset in self.settled)
 
 
 TestLedgerAgainstModel = LedgerAgainstModel.TestCase
@@ -131,14 +131,14 @@ def test_without_a_committed_position_the_first_record_tells_where_it_begins() -
 def test_an_empty_partition_without_a_position_takes_that_of_its_end() -> None:
     """Committed, it shows a lag of zero instead of none."""
     a_ledger = Ledger(None)
-    a_ledger.reach(5)
+    a_ledger.advance_end(5)
     assert a_ledger.position == 5
 
 
 def test_a_late_report_of_the_end_does_not_let_a_record_be_delivered_again() -> None:
     a_ledger = Ledger(0)
     a_ledger.deliver_run([0, 1, 2])
-    a_ledger.reach(1)
+    a_ledger.advance_end(1)
     assert not a_ledger.deliver_run([2])
 
 
@@ -147,7 +147,7 @@ def test_the_age_is_that_of_the_mark_at_or_below_the_oldest_unsettled_record() -
     a_ledger = Ledger(0)
     for offset, stamp in ((0, 1000), (4, 2000), (8, 3000)):
         a_ledger.deliver_run(list(range(offset, offset + 4)))
-        a_ledger.mark(offset, stamp)
+        a_ledger.sample_timestamp(offset, stamp)
     ages = []
     for offset in range(12):
         ages.append(a_ledger.oldest_ms())
@@ -160,11 +160,11 @@ def test_a_settled_ledger_forgets_its_marks() -> None:
     """An idle partition must not look old when its next record comes."""
     a_ledger = Ledger(0)
     a_ledger.deliver_run([0])
-    a_ledger.mark(0, 1000)
+    a_ledger.sample_timestamp(0, 1000)
     a_ledger.settle([0])
     assert a_ledger.oldest_ms() is None
     a_ledger.deliver_run([1])
-    a_ledger.mark(1, 9000)
+    a_ledger.sample_timestamp(1, 9000)
     assert a_ledger.oldest_ms() == 9000
 
 
@@ -174,7 +174,7 @@ def test_a_run_of_records_settles_in_any_order(order: range) -> None:
     a_ledger.deliver_run(list(range(1000)))
     for offset in order:
         a_ledger.settle([offset])
-    assert (a_ledger.position, a_ledger.unsettled, a_ledger.beyond) == (1000, 0, False)
+    assert (a_ledger.position, a_ledger.unsettled, a_ledger.has_done_beyond) == (1000, 0, False)
 
 
 def test_what_is_settled_beyond_a_gap_takes_no_memory() -> None:
@@ -185,49 +185,49 @@ def test_what_is_settled_beyond_a_gap_takes_no_memory() -> None:
     for begin in range(1, 300_000, 500):
         offsets = list(range(begin, begin + 500))
         a_ledger.deliver_run(offsets)
-        a_ledger.mark(begin, begin)
+        a_ledger.sample_timestamp(begin, begin)
         a_ledger.settle(offsets)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used < 1_000_000
     assert (a_ledger.position, a_ledger.unsettled) == (0, 1)
-    assert a_ledger.after() == (0, [(1, 300_001)])
+    assert a_ledger.position_after() == (0, [(1, 300_001)])
 
 
 def test_what_was_done_before_is_told_as_it_comes_and_need_not_be_settled() -> None:
     a_ledger = Ledger(10, [(11, 14), (16, 18)])
     assert a_ledger.deliver_run([10, 11, 12]) == {11, 12}
-    assert a_ledger.after() == (10, [(11, 14), (16, 18)])
+    assert a_ledger.position_after() == (10, [(11, 14), (16, 18)])
     assert a_ledger.deliver_run([13, 14, 15, 16]) == {13, 16}
     assert a_ledger.unsettled == 3
     a_ledger.settle([10, 14])
-    assert a_ledger.after() == (15, [(16, 18)])
+    assert a_ledger.position_after() == (15, [(16, 18)])
     a_ledger.settle([15])
     assert (a_ledger.position, a_ledger.end) == (18, 17)
     assert a_ledger.deliver_run([17, 18]) == {17}
-    assert (a_ledger.position, a_ledger.unsettled, a_ledger.beyond) == (18, 1, False)
+    assert (a_ledger.position, a_ledger.unsettled, a_ledger.has_done_beyond) == (18, 1, False)
 
 
 def test_it_tells_of_a_record_that_has_not_come_whether_it_was_done_before() -> None:
     """Who has an outcome of it in hand then has it for nothing."""
     a_ledger = Ledger(10, [(12, 14), (20, 30)])
-    assert [n for n in range(8, 32) if a_ledger.has(n)] == [8, 9, 12, 13, *range(20, 30)]
+    assert [n for n in range(8, 32) if a_ledger.is_done(n)] == [8, 9, 12, 13, *range(20, 30)]
     a_ledger.deliver_run([10, 11])
     a_ledger.settle([11])
-    assert [n for n in range(9, 15) if a_ledger.has(n)] == [9, 12, 13]
+    assert [n for n in range(9, 15) if a_ledger.is_done(n)] == [9, 12, 13]
     a_ledger.settle([10])
-    assert [n for n in range(9, 15) if a_ledger.has(n)] == [9, 10, 11, 12, 13]
-    assert not Ledger(None).has(0)
+    assert [n for n in range(9, 15) if a_ledger.is_done(n)] == [9, 10, 11, 12, 13]
+    assert not Ledger(None).is_done(0)
 
 
 def test_what_was_done_before_and_is_not_there_any_more_needs_no_waiting() -> None:
     """Retention or compaction took it."""
     a_ledger = Ledger(10, [(12, 14), (20, 30)])
     assert a_ledger.deliver_run([40]) == set()
-    assert a_ledger.after() == (40, [])
+    assert a_ledger.position_after() == (40, [])
     a_ledger = Ledger(10, [(12, 14), (20, 30)])
-    a_ledger.reach(15)
-    assert a_ledger.after() == (15, [(20, 30)])
+    a_ledger.advance_end(15)
+    assert a_ledger.position_after() == (15, [(20, 30)])
 
 
 def test_what_is_still_to_come_of_an_earlier_map_takes_room_in_the_next() -> None:
@@ -235,12 +235,12 @@ def test_what_is_still_to_come_of_an_earlier_map_takes_room_in_the_next() -> Non
     done = [(n, n + 150) for n in range(100_000, 300_000, 160)]
     a_ledger = Ledger(0, done)
     offsets = list(range(0, 50_000, 100))
-    fitting = a_ledger.fitting(offsets)
+    fitting = a_ledger.count_fitting(offsets)
     assert 0 < fitting < len(offsets)
-    assert Ledger(0).fitting(offsets) == len(offsets)
+    assert Ledger(0).count_fitting(offsets) == len(offsets)
     a_ledger.deliver_run(offsets[:fitting])
     a_ledger.settle(offsets[1:fitting:2])
-    assert a_ledger.after()[1][-len(done) :] == done
+    assert a_ledger.position_after()[1][-len(done) :] == done
 
 
 def test_settling_again_what_was_forgotten_changes_nothing() -> None:
@@ -248,9 +248,9 @@ def test_settling_again_what_was_forgotten_changes_nothing() -> None:
     a_ledger = Ledger(0, [(3, 5)])
     a_ledger.deliver_run(list(range(10)))
     a_ledger.settle([6, 7])
-    a_ledger.after()
+    a_ledger.position_after()
     a_ledger.settle([6, 3, 4, 7])
-    assert (a_ledger.unsettled, a_ledger.after()) == (6, (0, [(3, 5), (6, 8)]))
+    assert (a_ledger.unsettled, a_ledger.position_after()) == (6, (0, [(3, 5), (6, 8)]))
     a_ledger.settle([0, 1, 2, 5, 8, 9])
     assert (a_ledger.position, a_ledger.unsettled) == (10, 0)
 
@@ -259,6 +259,6 @@ def test_a_gap_without_anything_done_in_it_is_nothing_to_tell() -> None:
     """Else each commit of a transactional topic would have a map."""
     a_ledger = Ledger(0)
     a_ledger.deliver_run([0, 2, 4, 6])
-    assert not a_ledger.beyond
+    assert not a_ledger.has_done_beyond
     a_ledger.settle([2])
-    assert a_ledger.beyond
+    assert a_ledger.has_done_beyond

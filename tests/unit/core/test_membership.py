@@ -13,45 +13,54 @@ POLICY = MembershipPolicy(red_s=15, renew_s=60, renew_most_s=200)
 def membership() -> Membership:
     """A member until now, which is second 50."""
     made = Membership(POLICY, 0.0)
-    made.hear(None, 50.0)
+    made.update(None, 50.0)
     return made
 
 
+def renewals(membership: Membership, seconds: range, answering_since: float = 0.0) -> list[int]:
+    """The seconds at which another client joins."""
+    found = []
+    for now in seconds:
+        if membership.renewal_due(now, answering_since):
+            membership.renewed(now)
+            found.append(now)
+    return found
+
+
 def test_a_rebalance_of_usual_length_is_no_reason(membership: Membership) -> None:
-    membership.hear(Absence.REBALANCE, 100.0)
-    assert membership.reason(114.0, 0.0) is None
-    reason = membership.reason(117.0, 0.0)
+    membership.update(Absence.REBALANCE, 100.0)
+    assert membership.problem(114.0, 0.0) is None
+    reason = membership.problem(117.0, 0.0)
     assert reason
     assert reason.startswith("not a member of the group for 17 s, though brokers answer: the group")
     assert reason.endswith("; joins anew in 43 s")
 
 
 def test_while_no_broker_answers_that_is_the_reason_and_no_other(membership: Membership) -> None:
-    membership.hear(Absence.COORDINATOR, 100.0)
-    assert membership.reason(200.0, inf) is None
-    assert not membership.renew(200.0, inf)
+    membership.update(Absence.COORDINATOR, 100.0)
+    assert membership.problem(200.0, inf) is None
+    assert not membership.renewal_due(200.0, inf)
 
 
 def test_it_joins_anew_ever_less_often_until_it_is_a_member(membership: Membership) -> None:
     """Each time the whole group rebalances."""
-    membership.hear(Absence.REBALANCE, 100.0)
-    renewed = [now for now in range(100, 800) if membership.renew(now, 0.0)]
-    assert renewed == [160, 280, 480, 680]
-    membership.hear(None, 800.0)
-    membership.hear(Absence.REBALANCE, 810.0)
-    assert [now for now in range(810, 900) if membership.renew(now, 0.0)] == [870]
+    membership.update(Absence.REBALANCE, 100.0)
+    assert renewals(membership, range(100, 800)) == [160, 280, 480, 680]
+    membership.update(None, 800.0)
+    membership.update(Absence.REBALANCE, 810.0)
+    assert renewals(membership, range(810, 900)) == [870]
 
 
 def test_brokers_must_have_answered_all_that_time(membership: Membership) -> None:
     """Back from an outage, the client joins by itself."""
-    membership.hear(Absence.JOINING, 100.0)
-    assert [now for now in range(100, 300) if membership.renew(now, 200.0)] == [260]
+    membership.update(Absence.JOINING, 100.0)
+    assert renewals(membership, range(100, 300), answering_since=200.0) == [260]
 
 
 def test_a_coordinator_that_is_away_is_no_reason_to_join_anew(membership: Membership) -> None:
     """What the member holds may still be its own."""
-    membership.hear(Absence.COORDINATOR, 100.0)
-    assert not any(membership.renew(now, 0.0) for now in range(100, 1000))
-    reason = membership.reason(130.0, 0.0)
+    membership.update(Absence.COORDINATOR, 100.0)
+    assert renewals(membership, range(100, 1000)) == []
+    reason = membership.problem(130.0, 0.0)
     assert reason
     assert reason.endswith("it is looked for")

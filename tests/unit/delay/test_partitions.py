@@ -56,7 +56,7 @@ def test_the_position_is_behind_what_went_and_before_what_stays() -> None:
     """Gaps between records, such as markers of transactions, wait for nothing."""
     waiting = head(0, 3, 8)
     assert [waiting.position(gone) for gone in (0, 1, 2, 3)] == [0, 3, 8, 9]
-    waiting.ledger.reach(12)
+    waiting.ledger.advance_end(12)
     assert waiting.position(3) == 12
 
 

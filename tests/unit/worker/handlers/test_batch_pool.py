@@ -27,7 +27,7 @@ from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard, Slot, Text
 from kworker.message import Message
 from kworker.worker.handlers.batch_pool import BatchPool, BatchRunners, LoopRunners, ThreadRunners
-from kworker.worker.handlers.batch_run import HandlerBatch, async_batch_work, batch_work
+from kworker.worker.handlers.batch_run import HandlerBatch, make_async_run_batch, make_run_batch
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching, batching
@@ -112,7 +112,7 @@ class Bench:
 
         def enough() -> bool:
             self.turn()
-            found.extend(self.pool.ended.take(0.01))
+            found.extend(self.pool.completed.take(0.01))
             return len(found) >= count
 
         eventually(enough, timeout_s=WAIT_S, every_s=0.001, what=f"{count} outcomes")
@@ -152,13 +152,13 @@ class Bench:
     def _start(self, default: Handler, routes: dict[str, Handler]) -> None:
         handlers = Handlers(default, routes)
         facts = TopicLimits(["results"])
-        facts.learn({"results": 1000}, {"results": 1})
+        facts.update({"results": 1000}, {"results": 1})
         made = (handlers, ResultEncoder("results", [], facts), TIMEOUT_S, ATTEMPTS)
         crew: BatchRunners
         if self._async:
-            crew = LoopRunners(async_batch_work(*made), self._at_once)
+            crew = LoopRunners(make_async_run_batch(*made), self._at_once)
         else:
-            crew = ThreadRunners(batch_work(*made), self._at_once)
+            crew = ThreadRunners(make_run_batch(*made), self._at_once)
         hands = [self.slot.hand(i) for i in range(self._count)]
         self.pool = BatchPool(handlers, crew, hands, lambda: self.now)
         self.pool.start()
@@ -235,12 +235,12 @@ def test_in_a_hurry_what_is_gathered_begins_and_what_comes_after_waits(benches: 
     bench, calls = benches(), Calls()
     bench.batches(calls, size=3)
     bench.feed(records(1, 2))
-    bench.pool.hurry()
+    bench.pool.flush()
     bench.ended(2)
     bench.feed(records(3))
     bench.turn()
     assert calls.made == [(1, 2)]
-    bench.pool.hurry()
+    bench.pool.flush()
     bench.ended(1)
     assert calls.made == [(1, 2), (3,)]
 
@@ -355,7 +355,7 @@ def test_no_batch_has_two_records_of_a_key_and_keys_keep_their_order(
                 batch_.end(record, NO_RESULTS)
             crew.done.append(batch_)
         crew.begun.clear()
-        lanes.finish(pool.ended.take(0.0))
+        lanes.finish(pool.completed.take(0.0))
     for partition in partitions:
         for key in (b"a", b"b", b"c"):
             its_offsets = [r.offset for r in seen if r.partition is partition and r.lane == key]

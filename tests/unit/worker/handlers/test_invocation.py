@@ -13,7 +13,7 @@ from kworker.core.headers import SOURCE, Envelope
 from kworker.core.outcome import DeadLettered, OnDeadCall, Output
 from kworker.core.record import PLACE_BITS, Record
 from kworker.message import Message
-from kworker.worker.handlers.invocation import async_work, work
+from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import place_of
@@ -45,8 +45,10 @@ def run(request: pytest.FixtureRequest) -> Run:
         )
         now = time.monotonic_ns()
         if is_async:
-            return asyncio.run(_awaited(async_work(handlers, encoder, 60.0, attempts)(record, now)))
-        return work(handlers, encoder, 60.0, attempts)(record, now)
+            return asyncio.run(
+                _awaited(make_async_invoke(handlers, encoder, 60.0, attempts)(record, now))
+            )
+        return make_invoke(handlers, encoder, 60.0, attempts)(record, now)
 
     return run
 
@@ -150,6 +152,6 @@ def test_a_plain_dead_of_an_async_handler_is_told_too() -> None:
         pytest.fail("run")
 
     handlers = Handlers(Handler("h", call, True, dead=lambda m, _: told.append(m.offset)), {})
-    run_one = async_work(handlers, ResultEncoder("results", [], TopicLimits([])), 60.0)
+    run_one = make_async_invoke(handlers, ResultEncoder("results", [], TopicLimits([])), 60.0)
     assert asyncio.run(_awaited(run_one(telling(ValueError("no")), 0))) is LETTER
     assert told == [7]

@@ -208,19 +208,19 @@ def test_a_class_may_want_to_be_told_of_dead_letters(load: Load) -> None:
         "def settle(message): ...\n"
     )
     handlers = load(source, "Handler", handlers={"payments": "settle"})
-    assert handlers.tells_dead
+    assert handlers.has_on_dead
     error = ValueError("no")
-    dead = handlers.dead_of("orders")
+    dead = handlers.on_dead_of("orders")
     assert dead is not None
     assert dead(message(), error) == (5, error)
-    assert handlers.dead_of("payments") is None
+    assert handlers.on_dead_of("payments") is None
 
 
 def test_what_only_has_the_name_is_not_called(load: Load) -> None:
     source = "class Handler:\n    dead = 0\n    def __call__(self, message): ...\n"
     handlers = load(source, "Handler")
-    assert handlers.dead_of("orders") is None
-    assert not handlers.tells_dead
+    assert handlers.on_dead_of("orders") is None
+    assert not handlers.has_on_dead
 
 
 def test_nobody_would_await_the_dead_of_a_plain_handler(load: Load) -> None:

@@ -112,7 +112,7 @@ def ended(pool: Any, count: int) -> list[Record]:
     found: list[Record] = []
 
     def enough() -> bool:
-        found.extend(pool.ended.take(0.05))
+        found.extend(pool.completed.take(0.05))
         return len(found) >= count
 
     eventually(enough, timeout_s=WAIT_S)
@@ -176,7 +176,7 @@ def test_an_exception_that_somebody_keeps_keeps_no_record_that_came_after_it(
     pool = threads(work)
     pool.hand(a_run(0, 1, 2))
     first, *_ = ended(pool, 3)
-    eventually(lambda: not pool.owing, timeout_s=WAIT_S)
+    eventually(lambda: not pool.has_work, timeout_s=WAIT_S)
     assert isinstance(first.outcome, Failed)
     traceback = first.outcome.error.__traceback__
     assert traceback
@@ -272,7 +272,7 @@ def test_one_slow_handler_does_not_keep_the_other_threads_from_work(threads: Poo
         now += 1.0
         left.extendleft(reversed(pool.reclaim(now)))
         pool.feed(from_left(left))
-        done += len(pool.ended.take(0.0))
+        done += len(pool.completed.take(0.0))
         return done == 1999
 
     eventually(all_but_one, timeout_s=WAIT_S, every_s=0.001)
@@ -332,7 +332,7 @@ def either_ran_or_came_back(pool: Any, ran: list[int]) -> None:
     while left:
         pool.feed(from_left(left))
         back += [record.offset for record in pool.withdraw(())]
-        done += [record.offset for record in pool.ended.take(0.0)]
+        done += [record.offset for record in pool.completed.take(0.0)]
     done += [record.offset for record in ended(pool, 5_000 - len(back) - len(done))]
     assert sorted(done) == sorted(ran)
     assert sorted(done + back) == list(range(5_000))
@@ -392,13 +392,13 @@ def test_who_waits_for_an_outcome_is_woken_when_it_is_told() -> None:
     ended = CompletionQueue()
     (record,) = a_run(1)
     ended.add(record)
-    ended.tell()
+    ended.wake()
     ended.take(0.0)
     found: list[Record] = []
     waiting = threading.Thread(target=lambda: found.extend(ended.take(WAIT_S)))
     waiting.start()
     ended.add(record)
-    ended.tell()
+    ended.wake()
     waiting.join(WAIT_S)
     assert found == [record]
 
@@ -410,7 +410,7 @@ def test_a_signal_at_the_end_of_the_wait_does_not_make_it_endless() -> None:
         time.sleep(0.06)
 
     before = signal.signal(signal.SIGALRM, outlast)
-    rescue = threading.Timer(WAIT_S, lambda: ended.tell())
+    rescue = threading.Timer(WAIT_S, lambda: ended.wake())
     ended = CompletionQueue()
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)

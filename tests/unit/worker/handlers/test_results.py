@@ -27,7 +27,7 @@ class Order(BaseModel):
 
 def an_encoder(limit: int = 100_000) -> ResultEncoder:
     facts = TopicLimits([RESULTS, FURTHER])
-    facts.learn({RESULTS: limit, FURTHER: limit}, {})
+    facts.update({RESULTS: limit, FURTHER: limit}, {})
     return ResultEncoder(RESULTS, [FURTHER], facts)
 
 
@@ -228,7 +228,7 @@ def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
 
 def test_each_topic_has_its_own_limit() -> None:
     facts = TopicLimits([RESULTS, FURTHER])
-    facts.learn({RESULTS: 500, FURTHER: 5000}, {})
+    facts.update({RESULTS: 500, FURTHER: 5000}, {})
     encoder = ResultEncoder(RESULTS, [FURTHER], facts)
     assert encoder.encode(source(), Result(bytes(1000), topic=FURTHER)).outputs
     with pytest.raises(Unpublishable):
@@ -237,13 +237,13 @@ def test_each_topic_has_its_own_limit() -> None:
 
 def test_a_fact_that_the_brokers_did_not_tell_stays() -> None:
     facts = TopicLimits([RESULTS, FURTHER])
-    assert not facts.known
-    facts.learn({RESULTS: 500}, {RESULTS: 4, FURTHER: 2})
+    assert not facts.complete
+    facts.update({RESULTS: 500}, {RESULTS: 4, FURTHER: 2})
     assert facts.missing == FURTHER
-    facts.learn({FURTHER: 700}, {})
-    assert facts.known
-    assert (facts.limit(RESULTS), facts.smallest, facts.largest) == (500, 500, 700)
-    assert [facts.partition(FURTHER, source) for source in range(4)] == [0, 1, 0, 1]
+    facts.update({FURTHER: 700}, {})
+    assert facts.complete
+    assert (facts.max_bytes(RESULTS), facts.smallest, facts.largest) == (500, 500, 700)
+    assert [facts.partition_for(FURTHER, source) for source in range(4)] == [0, 1, 0, 1]
 
 
 def test_the_size_covers_header_names_of_any_script() -> None:
@@ -268,7 +268,7 @@ def test_a_replays_results_say_so_unless_the_event_was_never_done(
 ) -> None:
     """Tables skip them; but what was claimed ends here first. Without an id nobody knows."""
     facts = TopicLimits([RESULTS])
-    facts.learn({RESULTS: 100_000}, {})
+    facts.update({RESULTS: 100_000}, {})
     record = source()
     record.claim = claim
     [output] = ResultEncoder(RESULTS, [], facts, "0a1b2c").encode(record, returned).outputs

@@ -148,7 +148,7 @@ def test_a_record_without_an_id_goes_as_configured(
     calls = bench.redis.calls
     answers = worker.ask(record)
     assert list(worker.claimant.take(9)) == ([record] if runs else [])
-    assert answers.refused == ([] if runs else [(record, "the id is empty")])
+    assert answers.rejected == ([] if runs else [(record, "the id is empty")])
     worker.claimant.settled([record])
     worker.step()
     assert bench.redis.calls - calls <= 1  # a beat
@@ -241,9 +241,9 @@ def test_the_outcome_of_a_handler_that_outlived_its_partition_is_handed_on(
     old, new = event(orders, 1, "e"), event(orders, 1, "e")
     a.runs(old)
     assert busy(b.ask(new)) == [new]
-    a.claimant.outlived([with_outcome(old, [Output("results", b"k", b"v", [])])])
+    a.claimant.ended_after_revoke([with_outcome(old, [Output("results", b"k", b"v", [])])])
     a.step()
-    assert b.ask(new).ended == [new]
+    assert b.ask(new).with_kept_outcome == [new]
     assert isinstance(new.outcome, Results)
     assert [(o.topic, o.key, o.value) for o in new.outcome.outputs] == [("results", b"k", b"v")]
     assert b.claimant.ready == 0
@@ -259,10 +259,10 @@ def test_a_duplicate_of_what_was_handed_on_waits_until_it_is_published(
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new, duplicate = event(orders, 1, "e"), event(orders, 1, "e"), event(others, 5, "e")
     a.runs(old)
-    a.claimant.outlived([with_outcome(old, None)])
+    a.claimant.ended_after_revoke([with_outcome(old, None)])
     a.step()
     assert busy(b.ask(duplicate)) == [duplicate]
-    assert b.ask(new).ended == [new]
+    assert b.ask(new).with_kept_outcome == [new]
     assert new.outcome is NO_RESULTS
     b.claimant.settled([new])
     assert b.ask(duplicate).duplicates == [duplicate]
@@ -276,11 +276,11 @@ def test_a_partition_that_returns_does_not_run_what_is_still_in_hand(
     old, new = event(orders, 1, "e"), event(orders, 1, "e")
     worker.runs(old)
     assert busy(worker.ask(new)) == [new]
-    worker.claimant.given_up([new])  # and a second revoke does not touch the first one's claim
+    worker.claimant.cancelled([new])  # and a second revoke does not touch the first one's claim
     worker.step()
     assert bench.state("e") == Claimed("host/1", "orders/0/1")
-    worker.claimant.outlived([with_outcome(old, None)])
-    assert worker.ask(new).ended == [new]
+    worker.claimant.ended_after_revoke([with_outcome(old, None)])
+    assert worker.ask(new).with_kept_outcome == [new]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_cannot_be_handed_on_runs_again(bench: Bench, orders: Partition, ou
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new = event(orders, 1, "e"), event(orders, 1, "e")
     a.runs(old)
-    a.claimant.outlived([with_outcome(old, outcome)])
+    a.claimant.ended_after_revoke([with_outcome(old, outcome)])
     a.step()
     assert b.runs(new) == [new]
 
@@ -302,13 +302,13 @@ def test_an_outcome_taken_up_and_given_up_is_still_there(bench: Bench, orders: P
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new, newer = (event(orders, 1, "e") for _ in range(3))
     a.runs(old)
-    a.claimant.outlived([with_outcome(old, None)])
+    a.claimant.ended_after_revoke([with_outcome(old, None)])
     a.step()
-    assert b.ask(new).ended == [new]
-    b.claimant.given_up([new])
+    assert b.ask(new).with_kept_outcome == [new]
+    b.claimant.cancelled([new])
     b.step()
     assert isinstance(bench.state("e"), KeptOutcome)
-    assert a.ask(newer).ended == [newer]
+    assert a.ask(newer).with_kept_outcome == [newer]
 
 
 # -- giving up partitions ---------------------------------------------------------------
@@ -326,10 +326,10 @@ def test_what_did_not_begin_is_free_for_the_new_owner(
         event(others, 4, "kept"),
     )
     a.ask(ready, kept)
-    a.claimant.ask([out])
+    a.claimant.claim([out])
     bench.now += 2 * GATHER_S
     a.claimant.turn(bench.now)
-    a.claimant.ask([waiting])
+    a.claimant.claim([waiting])
     assert a.claimant.withdraw(orders) == [ready, out, waiting]
     assert a.claimant.withdraw(orders) == []
     for _ in range(3):
@@ -344,13 +344,13 @@ def test_what_was_withdrawn_may_be_asked_for_again(bench: Bench, orders: Partiti
     worker = bench.worker()
     ready, out, waiting = (event(orders, i, f"e{i}") for i in range(3))
     worker.ask(ready)
-    worker.claimant.ask([out])
+    worker.claimant.claim([out])
     bench.now += 2 * GATHER_S
     worker.claimant.turn(bench.now)
-    worker.claimant.ask([waiting])
+    worker.claimant.claim([waiting])
     back = worker.claimant.withdraw(orders)
     assert back == [ready, out, waiting]
-    worker.claimant.ask(back)
+    worker.claimant.claim(back)
     for _ in range(3):
         worker.step()
     assert sorted(r.offset for r in worker.claimant.take(9)) == [0, 1, 2]
@@ -370,7 +370,7 @@ def test_what_is_withdrawn_while_redis_is_asked_may_be_asked_for_again(
 
     def meanwhile() -> None:
         monkeypatch.undo()
-        worker.claimant.ask(worker.claimant.withdraw(orders))
+        worker.claimant.claim(worker.claimant.withdraw(orders))
         bench.now += 2 * GATHER_S
         worker.claimant.turn(bench.now)
 
@@ -387,14 +387,14 @@ def test_an_outcome_withdrawn_on_its_way_comes_again(bench: Bench, orders: Parti
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new, newer = (event(orders, 1, "e") for _ in range(3))
     a.runs(old)
-    a.claimant.outlived([with_outcome(old, None)])
+    a.claimant.ended_after_revoke([with_outcome(old, None)])
     a.step()
-    b.claimant.ask([new])
+    b.claimant.claim([new])
     bench.now += 2 * GATHER_S
     b.claimant.turn(bench.now)
     assert b.claimant.withdraw(orders) == [new]
-    assert b.step().ended == []
-    assert b.ask(newer).ended == [newer]
+    assert b.step().with_kept_outcome == []
+    assert b.ask(newer).with_kept_outcome == [newer]
 
 
 # -- without Redis ----------------------------------------------------------------------
@@ -413,11 +413,11 @@ def test_without_redis_nothing_begins_and_the_reason_is_told(
     assert a.runs(second) == []
     a.wait(120.0)
     assert a.claimant.ready == 0
-    assert a.claimant.reason is not None
+    assert a.claimant.problem is not None
     assert not a.claimant.pending
     setattr(bench.redis, trouble, False)
     a.wait(3.0)
-    assert a.claimant.reason is None
+    assert a.claimant.problem is None
     assert list(a.claimant.take(9)) == [second]
     assert bench.state("e") == ClaimDone()
 
@@ -434,8 +434,8 @@ def test_without_redis_records_run_unguarded_where_that_is_asked_for(
     a.claimant.settled([first])
     a.step()
     assert a.ask(duplicate).duplicates == [duplicate]
-    assert (a.claimant.unguarded, a.claimant.duplicates) == (1, 1)
-    assert a.claimant.reason is None
+    assert (a.claimant.unprotected, a.claimant.duplicates) == (1, 1)
+    assert a.claimant.problem is None
     bench.redis.away = False
     a.wait(3.0)
     assert bench.state("e") == ClaimDone()
@@ -539,7 +539,7 @@ def test_two_may_tell_the_same_marks(bench: Bench, orders: Partition, others: Pa
     a.runs(retried, outlived, done)
     bench.redis.away = True
     a.claimant.released([retried])
-    a.claimant.outlived([with_outcome(outlived, None)])
+    a.claimant.ended_after_revoke([with_outcome(outlived, None)])
     a.claimant.settled([done])
     a.step()
     a.end()
@@ -572,7 +572,7 @@ def test_a_drain_leaves_nothing_behind_that_did_not_begin(bench: Bench, orders: 
     assert worker.runs(begun) == [begun]
     worker.ask(granted)
     worker.claimant.settled([begun])
-    worker.claimant.ask([asked])
+    worker.claimant.claim([asked])
     worker.claimant.start()
     assert worker.claimant.drain(time.monotonic() + 20)
     assert bench.state("b") == ClaimDone()
@@ -586,7 +586,7 @@ def test_what_was_granted_and_not_heard_is_released_at_the_end(
 ) -> None:
     """The poll thread had stopped listening."""
     worker = bench.worker("host/1")
-    worker.claimant.ask([event(orders, 1, "e")])
+    worker.claimant.claim([event(orders, 1, "e")])
     bench.now += 2 * GATHER_S
     worker.claimant.turn(bench.now)
     worker.claiming.turn(0.0)
@@ -618,7 +618,7 @@ def test_a_drain_waits_for_redis_no_longer_than_told(bench: Bench, orders: Parti
     release = threading.Event()
     bench.redis.begin = lambda: release.wait(30)  # type: ignore[method-assign,assignment,return-value]
     worker.claimant.start()
-    worker.claimant.ask([event(orders, 1, "e")])
+    worker.claimant.claim([event(orders, 1, "e")])
     assert not worker.claimant.drain(time.monotonic() + 0.05)
     release.set()
 
@@ -632,7 +632,7 @@ def test_what_ends_the_claims_thread_ends_the_worker(bench: Bench, orders: Parti
     worker = bench.worker()
     worker.claiming._claims.exchange = broken  # type: ignore[method-assign]
     worker.claimant.start()
-    worker.claimant.ask([event(orders, 1, "e")])
+    worker.claimant.claim([event(orders, 1, "e")])
     worker.claimant.turn(bench.now)
     eventually(lambda: worker.claiming.failure, what="the thread has ended")
     with pytest.raises(ZeroDivisionError):
@@ -657,7 +657,7 @@ def test_a_record_whose_id_cannot_be_made_has_none(
     if missing == "process":
         assert first in ran
     else:
-        assert answers.refused == [(first, "its id cannot be made: ZeroDivisionError")]
+        assert answers.rejected == [(first, "its id cannot be made: ZeroDivisionError")]
 
 
 # -- what it costs ----------------------------------------------------------------------
@@ -671,7 +671,7 @@ def test_what_is_not_urgent_is_gathered(bench: Bench, orders: Partition) -> None
     before, ran, seconds = bench.redis.calls, 0, 0.0
     while ran < len(records):
         room = min(worker.claimant.room(), len(waiting))
-        worker.claimant.ask([waiting.pop() for _ in range(room)])
+        worker.claimant.claim([waiting.pop() for _ in range(room)])
         worker.step(0.001)
         run = worker.claimant.take(6)
         worker.claimant.settled(run)

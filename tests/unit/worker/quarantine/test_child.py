@@ -22,7 +22,7 @@ class Pool:
     """Takes one record at a time, and ends it when told."""
 
     def __init__(self) -> None:
-        self.ended = CompletionQueue()
+        self.completed = CompletionQueue()
         self.has: deque[Record] = deque()
         self.stuck: list[Record] = []
 
@@ -31,7 +31,7 @@ class Pool:
         self.has += taken
         return len(taken)
 
-    owing = False
+    has_work = False
 
     def slack_s(self) -> float:
         return 0.0
@@ -46,7 +46,7 @@ class Pool:
     def end(self, outcome: Outcome | list[Output] | None = None) -> None:
         record = self.has.popleft()
         record.outcome = outcome_of(outcome)
-        self.ended.add(record)
+        self.completed.add(record)
 
 
 class Worker:

@@ -31,7 +31,7 @@ def test_what_nobody_is_known_to_get_past_stops_the_route_at_once() -> None:
     route = CircuitBreaker()
     [first, second] = records(2)
     assert route.raised(first, "billing", 0.0)
-    assert not route.passes(second)
+    assert not route.may_run(second)
 
 
 def test_records_of_few_that_come_together_do_not_stop_the_others() -> None:
@@ -39,7 +39,7 @@ def test_records_of_few_that_come_together_do_not_stop_the_others() -> None:
     route = known_to_be_few()
     for record in records(20):
         assert not route.raised(record, NAME, 10.0)
-    assert route.standing == []
+    assert route.unavailable == []
 
 
 def test_a_while_without_success_stops_the_route_whoever_it_was_before() -> None:
@@ -47,7 +47,7 @@ def test_a_while_without_success_stops_the_route_whoever_it_was_before() -> None
     route = known_to_be_few()
     assert not route.raised(records(1)[0], NAME, 10.0)
     assert route.raised(records(1)[0], NAME, 11.5)
-    assert route.standing == [NAME]
+    assert route.unavailable == [NAME]
 
 
 def test_a_name_that_was_not_raised_for_long_is_new() -> None:
@@ -62,8 +62,9 @@ def test_those_that_raised_it_go_on_behind_the_others() -> None:
     [raiser, second, probe, other] = records(4)
     assert route.raised(raiser, NAME, 0.0)
     assert route.raised(second, NAME, 0.0)
-    assert not route.passes(probe)
-    assert not route.passes(other)
+    for record in (probe, other):
+        assert not route.may_run(record)
+        route.set_aside(record)
     assert route.probe(5.0, in_hand=0) is probe
     assert route.succeeded(1)
     assert route.let_go() == [other, raiser, second]
