@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kworker.config.model import Config, format_size
 from kworker.config.rules import WORKER_BYTES, memory_ceiling
-from kworker.core.idempotency import names_function
+from kworker.core.event_id import names_function
 from kworker.errors import ExitCode
 from kworker.preflight.findings import Finding
 

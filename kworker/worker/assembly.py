@@ -31,10 +31,10 @@ from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import ThreadPool
 from kworker.worker.idempotency import key
-from kworker.worker.idempotency.client import ClaimClient
-from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.claim_client import ClaimClient
+from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
-from kworker.worker.idempotency.thread import ClaimPolicy, ClaimThread
+from kworker.worker.idempotency.redis_outbox import RedisOutbox
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.poll_loop import PollLoop, WorkerConsumer
 from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee

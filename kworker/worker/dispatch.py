@@ -21,9 +21,9 @@ from kworker.core.outcome import (
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.stillness import StallTimer
+from kworker.worker.handlers.stall_timer import StallTimer
 from kworker.worker.handlers.thread_pool import Take
-from kworker.worker.idempotency.client import ClaimClient
+from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.orphans import OrphanedRuns
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.retries.decider import RetryDecider

@@ -30,7 +30,7 @@ from kworker.instance.proc import has_handler_for, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
 from kworker.worker.assembly import Role, make_encoder, make_intake, make_poller, make_pool
 from kworker.worker.handlers import loader
-from kworker.worker.handlers.forked import ForkGuard
+from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.intake import Fenced
 from kworker.worker.poll_loop import PollLoop

@@ -16,7 +16,7 @@ from kworker.core.record import Partition, Record
 from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.rejections import Rejections
 from kworker.worker.handlers.loader import Handler, Handlers
-from kworker.worker.idempotency.table import ClaimAnswers
+from kworker.worker.idempotency.claim_table import ClaimAnswers
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.retries.dead_letter_limit import DeadLetterLimitPolicy
 from kworker.worker.retries.policy import RetryPolicy

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from kworker.core.claim import Exchange
-from kworker.core.idempotency import id_of
+from kworker.core.event_id import id_of
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
 from kworker.instance.process_identity import LocalProcesses, own_identity
-from kworker.worker.idempotency.client import ClaimClient
-from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.claim_client import ClaimClient
+from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
-from kworker.worker.idempotency.thread import ClaimPolicy, ClaimThread
+from kworker.worker.idempotency.redis_outbox import RedisOutbox
 from tests.support.records import a_partition, a_record, with_outputs
 from tests.support.redis_and_twin import OwnServer, RealStore, Store
 from tests.support.waiting import eventually

@@ -16,7 +16,7 @@ from kworker.core.claim import (
     Takeover,
 )
 from kworker.errors import Unreachable
-from kworker.worker.idempotency.thread import Claims
+from kworker.worker.idempotency.claim_thread import Claims
 from tests.support.redis_and_twin import OwnServer, Store
 from tests.support.waiting import eventually
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims
 from kworker.core.claim import ClaimState
-from kworker.core.idempotency import IdOf, id_of
+from kworker.core.event_id import IdOf, id_of
 from kworker.core.outcome import Outcome, Output
 from kworker.core.record import Partition, Record
-from kworker.worker.idempotency.client import GATHER_S, ClaimClient
-from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.claim_client import GATHER_S, ClaimClient
+from kworker.worker.idempotency.claim_table import ClaimAnswers
+from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
-from kworker.worker.idempotency.table import ClaimAnswers
-from kworker.worker.idempotency.thread import ClaimPolicy, ClaimThread
+from kworker.worker.idempotency.redis_outbox import RedisOutbox
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.support.records import a_record, outcome_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.message import Message
-from kworker.worker.handlers.forked import ForkGuard
+from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.topic_limits import TopicLimits
 from tests.component.test_pools import HANDS, KINDS, SIZE, Work

@@ -26,7 +26,7 @@ from kworker.worker.assignment import Identify
 from kworker.worker.dispatch import Dispatch, Pool
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.thread_pool import Take
-from kworker.worker.idempotency.client import ClaimClient
+from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee

@@ -15,7 +15,7 @@ from redis import Redis
 from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims, MemoryRedisSuspects
 from kworker.clients.redis import RedisClaims, RedisSuspects
 from kworker.sandbox.redis import Redis as Server
-from kworker.worker.idempotency.thread import Claims
+from kworker.worker.idempotency.claim_thread import Claims
 from tests.support.waiting import eventually
 
 TTL_S = 60.0

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from kworker.core.event_id import IdOf, NoId, fit, id_of, names_function
 from kworker.core.failure import Failure
-from kworker.core.idempotency import IdOf, NoId, fit, id_of, names_function
 from kworker.core.record import Record
 from kworker.message import Message
 from kworker.worker.handlers import loader

@@ -30,7 +30,7 @@ from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
 from kworker.worker.assembly import make_encoder, make_pool
 from kworker.worker.dispatch import Pool
 from kworker.worker.handlers import loader
-from kworker.worker.handlers.forked import ForkGuard
+from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.quarantine.pipe import (
     Frames,
     HandlersReady,

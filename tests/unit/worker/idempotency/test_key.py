@@ -5,8 +5,8 @@ import types
 
 import pytest
 
+from kworker.core.event_id import IdOf, NoId
 from kworker.core.headers import Envelope, Source
-from kworker.core.idempotency import IdOf, NoId
 from kworker.errors import ConfigError
 from kworker.worker.idempotency import key
 from tests.support.records import a_partition, a_record

@@ -11,9 +11,9 @@ import structlog
 from kworker.core.claim import pack
 from kworker.core.outcome import Results
 from kworker.core.record import Partition, Record
+from kworker.worker.idempotency.claim_table import ClaimAnswers, ClaimBatch
+from kworker.worker.idempotency.claim_thread import ClaimThread
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
-from kworker.worker.idempotency.table import ClaimAnswers, ClaimBatch
-from kworker.worker.idempotency.thread import ClaimThread
 
 _LOG = structlog.get_logger()
 

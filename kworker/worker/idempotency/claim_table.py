@@ -20,11 +20,11 @@ from kworker.core.claim import (
     Takeover,
     unpack,
 )
+from kworker.core.event_id import IdOf, NoId
 from kworker.core.failure import Failure
-from kworker.core.idempotency import IdOf, NoId
 from kworker.core.record import Record
 from kworker.worker.idempotency.liveness import OwnerLiveness
-from kworker.worker.idempotency.outbox import RedisOutbox
+from kworker.worker.idempotency.redis_outbox import RedisOutbox
 
 _LOG = structlog.get_logger()
 

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
+from kworker.core.event_id import ID_MOST, NoId, id_of, names_function
 from kworker.core.headers import Envelope, Source
-from kworker.core.idempotency import ID_MOST, NoId, id_of, names_function
 from tests.support.records import a_partition, a_record
 
 

@@ -13,9 +13,9 @@ from kworker.core.outcome import NO_RESULTS, Failed, Output, Results
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
 from kworker.instance.crash_journal import CrashJournal, WatchedJournal, pack
-from kworker.worker.idempotency.client import GATHER_S
+from kworker.worker.idempotency.claim_client import GATHER_S
+from kworker.worker.idempotency.claim_table import BUSY_S, OWN_BUSY_S
 from kworker.worker.idempotency.prefetch import AHEAD_MOST, ClaimPrefetch
-from kworker.worker.idempotency.table import BUSY_S, OWN_BUSY_S
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.support.claims_rig import LEASE_S, PREFIX, Bench, Worker, busy, event, with_outcome
 from tests.support.records import a_partition

@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 import structlog
 
 from kworker.core.claim import Answer, Exchange
-from kworker.core.idempotency import IdOf
+from kworker.core.event_id import IdOf
 from kworker.errors import Unreachable
+from kworker.worker.idempotency.claim_table import ClaimAnswers, ClaimBatch, ClaimTable
 from kworker.worker.idempotency.liveness import OwnerLiveness
-from kworker.worker.idempotency.outbox import RedisOutbox
-from kworker.worker.idempotency.table import ClaimAnswers, ClaimBatch, ClaimTable
+from kworker.worker.idempotency.redis_outbox import RedisOutbox
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
