@@ -165,7 +165,7 @@ class DelayLoop:
     def _hold(self, refused: KafkaRequestError) -> None:
         """Raises FencedByTwin."""
         now = self._clock()
-        foreign = self._fences.mind(refused, None, now)
+        foreign = self._fences.judge(refused, None, now)
         backoff = self._again if foreign is None else self._fenced
         rest_s = backoff.failed(now - self._opened_at)
         self._try_at = now + rest_s

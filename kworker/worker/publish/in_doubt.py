@@ -23,7 +23,7 @@ class InDoubtTransaction:
     sent: Mapping[PartitionId, Committed]
 
     @property
-    def asked(self) -> set[PartitionId]:
+    def partitions(self) -> set[PartitionId]:
         """The partitions whose positions tell, or are needed to go on."""
         return {*self.sent, *map(_at, self.records)}
 
@@ -79,7 +79,7 @@ class FencingJudge:
         self._excused_until = float("-inf")
         self._foreign: deque[float] = deque()  # when, within `within_s`
 
-    def mind(
+    def judge(
         self, refused: KafkaRequestError, begun_at: float | None, now: float
     ) -> ForeignFence | None:
         """Hears of each doubt, and when its transaction began; None if no other process did it.

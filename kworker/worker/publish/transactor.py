@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from kworker.core.message import PartitionId
@@ -34,6 +35,24 @@ class TransactionMember(Protocol):
     def positions(
         self, partitions: Iterable[PartitionId], timeout_s: float
     ) -> dict[PartitionId, Committed | None]: ...
+
+
+class TransactionStep(Enum):
+    """Where a transactional producer is, and its present transaction."""
+
+    AWAY = auto()  # the producer is to be opened
+    TAKEN = auto()  # it is to be opened, and another process took its id
+    OPENING = auto()
+    RETAKING = auto()  # opening an id that another process took
+    IN_DOUBT = auto()  # open; the group has to say whether the last transaction was committed
+    READING = auto()  # what the group holds
+    READY = auto()  # for the next transaction
+    FILLING = auto()
+    CLOSING = auto()  # all is produced; the reports are awaited
+    SPOILED = auto()  # it is to be aborted
+    ENDING = auto()
+    ABORTING = auto()
+    ENDED = auto()  # no transaction begins any more
 
 
 @dataclass(frozen=True, slots=True)

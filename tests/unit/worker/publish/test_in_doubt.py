@@ -27,14 +27,14 @@ def survived(fences: FencingJudge, first: float, every_s: float, most: int = 100
     """How many fences it takes before it gives up."""
     for number in range(most):
         try:
-            fences.mind(FENCED, None, first + number * every_s)
+            fences.judge(FENCED, None, first + number * every_s)
         except FencedByTwin:
             return number
     return most
 
 
 def test_one_fence_by_a_stranger_is_answered_and_counted() -> None:
-    foreign = fences().mind(FENCED, OLD - 1, OLD)
+    foreign = fences().judge(FENCED, OLD - 1, OLD)
     assert foreign is not None
     assert (foreign.nth, foreign.most) == (1, 10)
 
@@ -60,7 +60,7 @@ def loser(
     """The one that ends; None if neither does."""
     for each in 50 * (first, second):
         try:
-            each.mind(FENCED, None, now)
+            each.judge(FENCED, None, now)
         except FencedByTwin:
             return each
         now += rest_s
@@ -75,26 +75,26 @@ def test_fences_now_and_then_never_end_a_service() -> None:
 def test_the_last_words_name_the_id_and_what_to_do() -> None:
     tired = fences(replace(POLICY, most=1))
     with pytest.raises(FencedByTwin) as old:
-        tired.mind(FENCED, None, OLD)
+        tired.judge(FENCED, None, OLD)
     assert str(old.value) == (
         "another process took the transactional id orders-here-0 1 times within 60 s: end that"
         " process, or give each copy of the service its own `instance`, then start again"
     )
     young = fences()
-    young.mind(FENCED, None, BEGAN)
+    young.judge(FENCED, None, BEGAN)
     with pytest.raises(FencedByTwin, match="orders-here-0 2 times in the first 1 s: end that"):
-        young.mind(FENCED, None, BEGAN + 1)
+        young.judge(FENCED, None, BEGAN + 1)
 
 
 def test_our_own_past_is_no_stranger() -> None:
     """A transaction that was open for too long; and what a doubt left under way, once."""
     own = fences()
-    assert own.mind(FENCED, OLD, OLD + POLICY.limit_s) is None
-    assert own.mind(DOUBT, OLD, OLD + 40) is None
-    assert own.mind(FENCED, OLD + 41, OLD + 42) is None
-    assert own.mind(FENCED, OLD + 43, OLD + 44) is not None
-    assert own.mind(DOUBT, None, OLD + 50) is None
-    assert own.mind(FENCED, None, OLD + 50 + POLICY.excuse_s) is not None
+    assert own.judge(FENCED, OLD, OLD + POLICY.limit_s) is None
+    assert own.judge(DOUBT, OLD, OLD + 40) is None
+    assert own.judge(FENCED, OLD + 41, OLD + 42) is None
+    assert own.judge(FENCED, OLD + 43, OLD + 44) is not None
+    assert own.judge(DOUBT, None, OLD + 50) is None
+    assert own.judge(FENCED, None, OLD + 50 + POLICY.excuse_s) is not None
 
 
 @given(st.lists(st.floats(0.0, 20.0), max_size=60))
@@ -106,8 +106,8 @@ def test_it_gives_up_at_so_many_within_the_time_and_never_before(gaps: list[floa
         within = [each for each in times if now - each <= POLICY.within_s]
         if len(within) >= POLICY.most:
             with pytest.raises(FencedByTwin):
-                counted.mind(FENCED, None, now)
+                counted.judge(FENCED, None, now)
             return
-        foreign = counted.mind(FENCED, None, now)
+        foreign = counted.judge(FENCED, None, now)
         assert foreign is not None
         assert foreign.nth == len(within)
