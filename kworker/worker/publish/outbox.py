@@ -11,7 +11,7 @@ from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of
 from kworker.clients.errors import KafkaRequestError, Oversized
 from kworker.core.outcome import Output, Publishable
 from kworker.core.record import Partition, Record, pack
-from kworker.worker.publish.refused import RefusalSearch
+from kworker.worker.publish.refusal_search import RefusalSearch
 from kworker.worker.topic_limits import TopicLimits
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
