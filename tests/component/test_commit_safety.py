@@ -251,11 +251,17 @@ class Calm(RuleBasedStateMachine):
                 bench.pool.end(record, [Output(RESULTS, name(at), b"r", [])] * copies)
 
     def check_lanes(self, bench: Bench) -> None:
-        """O6, O7: of one key of one partition at most one is in hand, whatever the epochs."""
+        """O6, O7: of one key of one partition at most one is in hand, whatever the epochs.
+
+        And each outcome waits in one place.
+        """
         keys = Counter((*r.source.place[:2], r.raw.key()) for r in bench.pool.held if r.raw.key())
         assert all(count == 1 for count in keys.values())
         places = Counter((r.partition.prefix, r.offset) for r in bench.pool.held)
         assert all(count == 1 for count in places.values())
+        backlog = bench.poller.backlog
+        waiting = [*backlog, *(each.record for each in backlog.undeliverable)]
+        assert len(set(waiting)) == len(waiting) <= backlog.pending
         flow = bench.poller.flow
         # What a topic refused for good is in flight again until it is judged, in the next turn.
         most = 6 + self.held + sum(map(is_refused, bench.poller.dispatch._doomed))

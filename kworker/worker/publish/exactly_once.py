@@ -207,7 +207,8 @@ class ExactlyOnce:
     def _begin(self, now: float) -> bool:
         """Begins a transaction; False if there is nothing to put into one, or Kafka refuses."""
         owned = self._partitions.values()
-        if not (self._outbox.ready(now) or (self._flush_due and self._committer.news(owned))):
+        self._outbox.update(now)
+        if not (self._outbox.is_ready() or (self._flush_due and self._committer.news(owned))):
             if self._flush_due and not self._outbox.pending:
                 self._problem = ""  # what it was about is gone, with its partition
             self._flush_due = False
@@ -289,7 +290,7 @@ class ExactlyOnce:
     def _aborted(self, now: float) -> None:
         back = self._still_ours(self._batch.take())
         if self._broken and back and not any(map(_is_refused, back)):
-            self._outbox.shun_but_one(back, self._broken, now)
+            self._outbox.isolate_topic(back, self._broken, now)
         self._outbox.returned(back, now)
         self._over(TransactionStep.READY)
 

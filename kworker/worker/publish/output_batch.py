@@ -7,7 +7,8 @@ from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.clients.transactions import Broken
 from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record
-from kworker.worker.publish.outbox import Outbox, outputs_of
+from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.refusals import outputs_of
 
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
 
@@ -26,29 +27,29 @@ class FillResult(Enum):
 class OutputBatch:
     """Records whose outputs are produced together. Owned by the poll thread."""
 
-    def __init__(self, backlog: Outbox) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         self.records: list[Record] = []
         self.produced = 0  # outputs of whole records, ever
-        self._backlog = backlog
+        self._outbox = outbox
         self.spoiled = False  # a record was refused after some of its outputs were produced
         self._torn: Record | None = None  # taken from the outbox, and produced in part
         self._sent = 0  # so many of its outputs are out
 
     def fill(self, produce: Produce, now: float) -> FillResult:
         """Produces what waits. Raises what `produce` does, but for refusals."""
-        backlog, torn = self._backlog, self._torn
+        outbox, torn = self._outbox, self._torn
         if torn is None:
-            backlog.look(now)
+            outbox.update(now)
         else:  # nothing may get ahead of it
             self._torn = None
-            backlog.waiting.appendleft(torn)
-        waiting, shunned, batch = backlog.waiting, backlog.shunned, self.records
+            outbox.waiting.appendleft(torn)
+        waiting, refusals, batch = outbox.waiting, outbox.refusals, self.records
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
             outputs = outputs_of(record)
             sent = self._sent if record is torn else 0
-            if shunned and not sent and backlog.shuns(record):
-                backlog.put_aside()
+            if refusals.backing_off and not sent and refusals.blocks(record):
+                outbox.block_first()
                 continue
             try:
                 for output in outputs[sent:] if sent else outputs:
@@ -58,7 +59,7 @@ class OutputBatch:
                 self._tear(sent)
                 return FillResult.QUEUE
             except KafkaRequestError as refused:
-                backlog.first_refused(outputs[sent].topic, refused, batch, now)
+                outbox.first_refused(outputs[sent].topic, refused, batch, now)
                 self.spoiled |= sent > 0
                 return FillResult.REFUSED
             except Broken:
@@ -71,7 +72,7 @@ class OutputBatch:
     def _tear(self, sent: int) -> None:
         """Takes over the first that waits, if some of its outputs are produced."""
         if sent:
-            self._torn, self._sent = self._backlog.waiting.popleft(), sent
+            self._torn, self._sent = self._outbox.waiting.popleft(), sent
 
     @property
     def torn(self) -> bool:
@@ -104,11 +105,11 @@ class OutputBatch:
         if self._torn is not None and (refused or self._torn.refusals):
             refused.append(self._torn)
             self._torn = None
-        self._backlog.settled(settled)
+        self._outbox.settled(settled)
         if refused:
-            self._backlog.returned(refused, now)
+            self._outbox.returned(refused, now)
         return settled
 
     def give_up(self) -> None:
         """Nothing of it is in Kafka for sure: it comes again, each from its first output."""
-        self._backlog.put_back(self.take())
+        self._outbox.put_back(self.take())

@@ -57,6 +57,9 @@ class Stage:
             else:
                 self.written.append((record.offset, output.topic))
         self.settled += [record.offset for record in self.batch.finish(self.now)]
+        condemned = [each.record for each in self.backlog.undeliverable]
+        everywhere = [*self.backlog, *condemned]
+        assert len(set(everywhere)) == len(everywhere) == self.backlog.pending - self.batch.torn
 
 
 def test_one_that_two_topics_sift_is_refused_by_the_client_and_goes_on() -> None:
@@ -108,6 +111,7 @@ def test_what_took_the_place_of_a_condemned_record_does_not_part_the_outputs_of_
     stage.add(1, "a", "a")
     stage.room = 1
     stage.turn()
+    stage.backlog.undeliverable.clear()
     stage.backlog.write(with_outputs(condemned.record, [Output("dead", None, b"0", [])]))
     stage.room = 0
     stage.turn()

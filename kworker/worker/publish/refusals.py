@@ -1,0 +1,243 @@
+"""What topics refused: which of them back off, and which records wait for that."""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from math import inf
+from typing import NamedTuple
+
+from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of
+from kworker.core.outcome import Output, Publishable
+from kworker.core.record import Record
+from kworker.worker.publish.refusal_search import RefusalSearch
+from kworker.worker.topic_limits import TopicLimits
+
+
+class Verdict(NamedTuple):
+    """A record with an output that its topic never takes."""
+
+    record: Record
+    topic: str
+    why: str
+
+
+class Refusals:
+    """Topics that refused outputs, and the records that wait for them.
+
+    Owned by the outbox. A topic that refused an output backs off for a while, and its records
+    wait here, in order. Of records that were refused as invalid or too large, a search finds
+    those at fault; the portion that it tries waits in the outbox. The topic is at fault if it
+    took such records before, and took none since one was found to be at fault.
+    """
+
+    def __init__(self, retry_s: float, limits: TopicLimits) -> None:
+        self.backing_off: dict[str, float] = {}  # topics, until when
+        self.problems: dict[str, str] = {}  # by topic
+        self._retry_s = retry_s
+        self._limits = limits
+        self._waiting: deque[Record] = deque()  # for topics that back off
+        self._searches: dict[str, RefusalSearch] = {}  # by topic; one has a portion on trial
+        self._portion: frozenset[Record] = frozenset()
+        self._took: set[tuple[str, bool]] = set()  # topics; True if the key was null
+        self._accused: set[str] = set()  # topics that took nothing since a verdict
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records that wait here."""
+        return chain(self._waiting, *self._searches.values())
+
+    def blocks(self, record: Record) -> bool:
+        """True if the record is for a topic that backs off, and is not being tried."""
+        if record in self._portion:
+            return False
+        return any(output.topic in self.backing_off for output in outputs_of(record))
+
+    def next(self, now: float) -> list[Record]:
+        """Returns the records that may be written now, before all others; they wait here no more.
+
+        That is the next portion of a search, and what waited for topics whose back-off is over.
+        """
+        first: list[Record] = []
+        if self._searches and not any(search.portion for search in self._searches.values()):
+            first = self._next_portion(now)
+        if due := {topic for topic, until in self.backing_off.items() if now >= until}:
+            for topic in due:
+                del self.backing_off[topic]
+            first = [*self._waiting, *first]
+            self._waiting.clear()
+        return first
+
+    def _next_portion(self, now: float) -> list[Record]:
+        for topic, search in list(self._searches.items()):
+            if search.over:
+                del self._searches[topic]
+                self.backing_off[topic] = now
+                continue
+            if search.wants_stranger:
+                self._send_stranger(topic, search)
+            if portion := search.begin(now):
+                self._portion = frozenset(portion)
+                return portion
+        return []
+
+    def _send_stranger(self, topic: str, search: RefusalSearch) -> None:
+        stranger = next((r for r in self._waiting if is_for(r, topic)), None)
+        if stranger is not None:
+            self._waiting.remove(stranger)
+            search.add([stranger])
+
+    # -- what is refused --------------------------------------------------------------
+
+    def wait(self, record: Record) -> None:
+        """Takes over a record that `blocks`."""
+        self._waiting.append(alone(record))
+
+    def sort_out(self, records: list[Record], now: float) -> tuple[list[Record], list[Verdict]]:
+        """Takes records that were under way, in this order, and are not in Kafka.
+
+        Returns those that are to be written again, unless they wait here by now, and those that
+        their topics never take.
+        """
+        again: list[Record] = []
+        later: list[Record] = []
+        guilty: dict[str, dict[Record, DeliveryRefusal]] = {}
+        for record in records:
+            if not record.refusals:
+                again.append(record)
+                continue
+            refusal = refusal_of(record.refusals)
+            record.refusals = ()
+            if refusal.fault is Fault.TOPIC:
+                # Which of several it was is not looked for; they come together again.
+                later += self._back_off(refusal.topic, refusal.text, now)
+                later.append(alone(record))
+                continue
+            if refusal.fault is Fault.RECORD:
+                guilty.setdefault(refusal.topic, {})[record] = refusal
+            again.append(record)
+        verdicts: list[Verdict] = []
+        for topic, refusals in guilty.items():
+            verdicts += self._search(topic, refusals, again, now)
+        # Once each: a record may have been in the search, too.
+        self._waiting.extendleft(reversed(dict.fromkeys(later)))
+        for record in chain.from_iterable(self._searches.values()):
+            alone(record)
+        return again, verdicts
+
+    def refused_at_once(
+        self, record: Record, topic: str, why: str, under_way: Collection[Record], now: float
+    ) -> list[Record]:
+        """Takes a record that the client refuses because of its topic.
+
+        Records that the client took before that are `under_way`, and stay so: their reports will
+        come. Returns all that wait here by that.
+        """
+        searched = without(self._back_off(topic, why, now), set(under_way))
+        # The record may be in the portion of another topic, which would wait for it.
+        self.remove({*searched, record})
+        self._waiting.extendleft(reversed(searched))
+        if record not in searched:
+            self._waiting.append(alone(record))
+        return [*searched, record]
+
+    def isolate_topic(self, records: list[Record], why: str, now: float) -> list[Record]:
+        """One of these records is for a topic that takes nothing, and it is not known which.
+
+        All topics but one back off, so it is that one if it happens again. Returns what waits
+        here by that, but for `records`.
+        """
+        topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
+        searched: list[Record] = []
+        if len(topics) == 1:
+            searched = self._back_off(topics[0], why, now)
+            self.remove(set(searched))
+            searched = without(searched, set(records))
+            self._waiting.extendleft(reversed(searched))
+        for topic in topics[1:]:
+            if topic not in self._searches:
+                self.backing_off[topic] = now + self._retry_s
+        return searched
+
+    def _back_off(self, topic: str, why: str, now: float) -> list[Record]:
+        """The topic is at fault. Returns the records of its search, which ends."""
+        search = self._searches.pop(topic, None)
+        self.problems[topic] = why
+        self.backing_off[topic] = now + self._retry_s
+        return [] if search is None else [*search.portion, *search]
+
+    def _search(
+        self, topic: str, refusals: dict[Record, DeliveryRefusal], again: list[Record], now: float
+    ) -> list[Verdict]:
+        if any(refusal.sized for refusal in refusals.values()):
+            self._limits.stale = True
+        if topic not in self._searches:
+            self._searches[topic] = RefusalSearch(r for r in again if is_for(r, topic))
+            self.backing_off[topic] = inf
+        search = self._searches[topic]
+        if strangers := [record for record in refusals if record not in search.portion]:
+            search.add(strangers)
+        if (single := search.refused(refusals)) is None:
+            return []
+        return self._judge(single, search, topic, refusals[single], now)
+
+    def _judge(
+        self,
+        record: Record,
+        search: RefusalSearch,
+        topic: str,
+        refusal: DeliveryRefusal,
+        now: float,
+    ) -> list[Verdict]:
+        """Decides whose fault it is that a record was refused alone."""
+        null = any(output.key is None for output in outputs_of(record) if output.topic == topic)
+        usual = (topic, null) in self._took and not refusal.sized
+        if usual and topic in self._accused and not search.took:
+            search.doubt(record, now + self._retry_s)
+            self.problems[topic] = f"{refusal.text}, though it took such records before"
+            return []
+        if usual:
+            self._accused.add(topic)
+        return [Verdict(record, topic, refusal.text)]
+
+    # -- what waits no more -----------------------------------------------------------
+
+    def remove(self, records: Collection[Record]) -> None:
+        self._waiting = deque(without(self._waiting, records))
+        self.forget(records)
+
+    def forget(self, records: Collection[Record]) -> None:
+        """Ends the search among these records."""
+        if self._searches:
+            going = set(records)
+            for search in self._searches.values():
+                search.forget(going)
+
+    def settled(self, records: list[Record]) -> None:
+        """Notes what topics took."""
+        # One of many will do: it says what the topic takes.
+        last = outputs_of(records[-1])[-1]
+        self._took.add((last.topic, last.key is None))
+        if self.problems or self._accused or self._searches:
+            for topic in {output.topic for record in records for output in outputs_of(record)}:
+                self.problems.pop(topic, None)
+                self._accused.discard(topic)
+                if search := self._searches.get(topic):
+                    search.took = True
+
+
+def outputs_of(record: Record) -> Sequence[Output]:
+    assert isinstance(record.outcome, Publishable)
+    return record.outcome.outputs
+
+
+def is_for(record: Record, topic: str) -> bool:
+    return any(output.topic == topic for output in outputs_of(record))
+
+
+def alone(record: Record) -> Record:
+    """The record, which may wait for long and must not keep the values of those beside it."""
+    record.unpack()
+    return record
+
+
+def without(records: Iterable[Record], going: Collection[Record]) -> list[Record]:
+    return [record for record in records if record not in going]
