@@ -1,4 +1,4 @@
-"""The distribution that this package comes from; on package indexes its name is another's."""
+"""The distribution that this package comes from; its name differs from the package's."""
 
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -7,7 +7,7 @@ NAME = "kworker-daemon"
 
 
 def package_version() -> str:
-    """kworker's own version; "unknown" in a checkout that was never installed."""
+    """Returns kworker's own version; "unknown" in a checkout that was never installed."""
     try:
         return version(NAME)
     except PackageNotFoundError:
@@ -15,10 +15,10 @@ def package_version() -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs what an extra stands for.
+    """Returns the command that installs the requirements of an extra.
 
-    It names the requirements themselves: an installed distribution may have come from a
-    checkout, or from a wheel that is there no more, and it is not on the index.
+    The command names the requirements themselves, because the distribution is on no index: it
+    was installed from a checkout or from a wheel that may have been deleted.
     """
     try:
         declared = [line.partition(";") for line in requires(NAME) or ()]

@@ -1,11 +1,11 @@
-"""What can go wrong, sorted by the reader's next step; exit codes are a protocol."""
+"""kworker's errors, sorted by the reader's next step, and their exit codes."""
 
 from collections.abc import Sequence
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What `kworker` tells the shell, systemd and scripts (DESIGN, section 5)."""
+    """The exit codes of `kworker`, for shells, systemd and scripts."""
 
     OK = 0
     FAILURE = 1
@@ -19,13 +19,13 @@ class ExitCode(IntEnum):
 
 
 class KworkerError(Exception):
-    """An error with a line for a person and an exit code for a program."""
+    """An error with a message for a person and an exit code for a program."""
 
     exit_code = ExitCode.FAILURE
 
 
 class ConfigError(KworkerError):
-    """Fix the file: restarting cannot help. Holds every problem found, one line each."""
+    """The configuration is wrong: fix the file, a restart cannot help. A line per problem."""
 
     exit_code = ExitCode.CONFIG
 
@@ -35,30 +35,30 @@ class ConfigError(KworkerError):
 
 
 class UsageError(KworkerError):
-    """Type it differently."""
+    """The command line is wrong: type it differently."""
 
     exit_code = ExitCode.USAGE
 
 
 class NotRunning(KworkerError):
-    """There is no supervisor to talk to: start it first."""
+    """The supervisor is not running: start it first."""
 
     exit_code = ExitCode.NOT_RUNNING
 
 
 class Unreachable(KworkerError):
-    """A dependency does not answer: wait, or look after it."""
+    """A dependency does not answer: wait, or repair it."""
 
     exit_code = ExitCode.UNREACHABLE
 
 
 class AlreadyRunning(KworkerError):
-    """Another supervisor holds this instance, or a twin has taken its identity."""
+    """Another supervisor has this instance, or another process uses its identity."""
 
     exit_code = ExitCode.ALREADY_RUNNING
 
 
 class DrainTimedOut(KworkerError):
-    """Not all that was in hand could finish; the rest is delivered again."""
+    """Not all records in hand could finish; the rest will be redelivered."""
 
     exit_code = ExitCode.DRAIN_TIMED_OUT

@@ -1,4 +1,4 @@
-"""The machine that this process runs on: how others tell it from theirs, and its memory."""
+"""The machine that this process runs on: its fingerprint and its memory."""
 
 import hashlib
 import os
@@ -11,13 +11,13 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _LENGTH = 8
 _CGROUPS = Path("/sys/fs/cgroup")
 _VMSTAT = "/proc/vmstat"
-_HEAP_LEAST, _HEAP_MOST = 1 << 30, 4 << 30
+_HEAP_BYTES_MIN, _HEAP_BYTES_MAX = 1 << 30, 4 << 30
 
 
 def fingerprint() -> str:
-    """Eight hexadecimal digits, the same for every process of one boot, network and host name.
+    """Returns eight hexadecimal digits, the same in one boot, network namespace and host name.
 
-    Addresses would not do: behind NAT many hosts have one, and a container's changes.
+    An address would not do: hosts behind a NAT share one, and a container's address changes.
     """
     network = os.stat("/proc/self/ns/net").st_ino
     words = f"{_BOOT.read_text().strip()}/{network}/{socket.gethostname()}"
@@ -25,9 +25,9 @@ def fingerprint() -> str:
 
 
 def memory_bytes() -> int:
-    """What this process may use at most: the machine's, or less where a container or a unit ends.
+    """Returns the memory that this process may use: the machine's, or a lower cgroup limit.
 
-    Of control groups of version 2, which limit what is in them, one in the other.
+    Reads cgroups of version 2. They are nested, and the lowest limit holds.
     """
     limits = [psutil.virtual_memory().total]
     own = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
@@ -43,12 +43,12 @@ def memory_bytes() -> int:
 
 
 def spark_heap_bytes() -> int:
-    """What Spark's JVM may fill where `[spark.conf]` does not say: a quarter of the memory."""
-    return max(_HEAP_LEAST, min(_HEAP_MOST, memory_bytes() // 4))
+    """Returns the default heap of Spark's JVM: a quarter of the memory, within limits."""
+    return max(_HEAP_BYTES_MIN, min(_HEAP_BYTES_MAX, memory_bytes() // 4))
 
 
 def oom_kills() -> int:
-    """How many processes the system has killed for want of memory, in any cgroup; 0 if unknown."""
+    """Returns the number of processes that the kernel has killed for memory; 0 if unknown."""
     try:
         with open(_VMSTAT) as lines:
             return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill")), 0)

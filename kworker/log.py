@@ -1,4 +1,4 @@
-"""Log lines as events with fields: for a person on a terminal, as JSON everywhere else."""
+"""Log lines are events with fields: readable on a terminal, JSON everywhere else."""
 
 import logging
 import os
@@ -17,12 +17,12 @@ from kworker.config.model import LogSettings
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event")
 _NUMBERS = re.compile(r"\d+")
-_KINDS_MOST = 500
+_KINDS_MAX = 500
 _identity: dict[str, Any] = {}
 
 
 def configure(log: LogSettings) -> None:
-    """Called once in each process, and again at a reload; children inherit it over the fork."""
+    """Configures logging. Called once in a process and again at a reload; forks inherit it."""
     level = _LEVELS[log.level]
     structlog.configure(
         processors=[
@@ -34,7 +34,7 @@ def configure(log: LogSettings) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_Stderr,
-        cache_logger_on_first_use=False,  # a reload changes the level of loggers in use
+        cache_logger_on_first_use=False,  # because a reload changes the level of loggers in use
     )
     forward = _Forward()
     forward.addFilter(Repeats("librdkafka"))
@@ -42,7 +42,7 @@ def configure(log: LogSettings) -> None:
 
 
 def identify(**fields: Any) -> None:
-    """What every line of this process bears from here on, whichever thread writes it."""
+    """Sets the fields that each line of this process has from here on, in all threads."""
     _identity.clear()
     _identity.update(fields)
 
@@ -57,16 +57,16 @@ class _Stderr:
         try:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
-        except OSError:  # a full disk or a reader that went away must not stop the service
+        except OSError:  # a full disk or a lost reader must not stop the service
             pass
 
     debug = info = warning = error = critical = exception = msg
 
 
 class Repeats(logging.Filter):
-    """Of one logger's lines that differ in numbers only, one in `every_s`; it tells how many more.
+    """Passes one in `every_s` of a logger's lines that differ in numbers only; counts the others.
 
-    While no broker answers, each client writes twenty lines a second.
+    While no broker answers, each Kafka client writes twenty lines a second.
     """
 
     def __init__(
@@ -76,9 +76,8 @@ class Repeats(logging.Filter):
         self._name = name
         self._every_s = every_s
         self._clock = clock
-        self._seen: dict[
-            str, tuple[float, int]
-        ] = {}  # when a kind may come again, and how many did
+        # By kind of line: the time when it may pass again, and the number withheld until then.
+        self._seen: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name != self._name:
@@ -88,7 +87,7 @@ class Repeats(logging.Filter):
         if now < again_at:
             self._seen[kind] = again_at, withheld + 1
             return False
-        if len(self._seen) >= _KINDS_MOST:
+        if len(self._seen) >= _KINDS_MAX:
             self._seen.clear()
         self._seen[kind] = now + self._every_s, 0
         record.withheld = withheld
@@ -96,18 +95,16 @@ class Repeats(logging.Filter):
 
 
 class _Forward(logging.Handler):
-    """Lines that libraries and handlers write through `logging` join ours."""
+    """Forwards lines that libraries and handlers write through `logging` to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        more: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
+        fields: dict[str, Any] = {"logger": record.name}
+        if record.exc_info:
+            fields["exc_info"] = record.exc_info
         if withheld := getattr(record, "withheld", 0):
-            more["withheld"] = withheld
-        structlog.get_logger().log(
-            max(record.levelno, logging.DEBUG),
-            record.getMessage(),
-            logger=record.name,
-            **more,
-        )
+            fields["withheld"] = withheld
+        level = max(record.levelno, logging.DEBUG)
+        structlog.get_logger().log(level, record.getMessage(), **fields)
 
 
 def _identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -118,7 +115,7 @@ def _renderers(log: LogSettings) -> list[structlog.typing.Processor]:
     if log.format == "console" or (log.format == "auto" and sys.stderr.isatty()):
         return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     return [
-        # Without the frames' locals: they hold records, and the configuration's secrets.
+        # Without the frames' local variables, which hold records and the configuration's secrets.
         structlog.processors.ExceptionRenderer(
             structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         ),

@@ -1,1 +1,1 @@
-"""What the processes of one instance share on a host; knows neither supervisor nor worker."""
+"""Files, locks and memory that the processes of one instance share on a host."""

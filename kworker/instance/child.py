@@ -1,4 +1,4 @@
-"""Making child processes: by fork for a Python body, by fork and exec for a program."""
+"""Child processes: forked for a Python function, forked and executed for a program."""
 
 import ctypes
 import faulthandler
@@ -15,20 +15,20 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def fork(main: Callable[[], int], keep: Sequence[int] = ()) -> int:
-    """The pid of a child that runs `main` and exits with what it returns. Never blocks.
+    """Forks a child that runs `main` and exits with its result; returns the pid. Never blocks.
 
-    The child has no descriptor above 2 but those in `keep`, default signal
-    handling (SIGINT and its like ignored), and dies of SIGTERM when the
-    supervisor's thread ends. OSError when the machine has no room for it.
+    The child has the descriptors 0 to 2 and those in `keep`, and default signal handling, but
+    ignores SIGINT and its like. It receives SIGTERM when the supervisor's thread ends. Raises
+    OSError when the machine has no room for it.
     """
     return _fork(lambda: _run_with_stack_dumps(main), keep)
 
 
 def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The pid of a child that executes `argv` in a session of its own."""
+    """Starts a child that executes `argv` in a session of its own; returns the pid."""
 
     def execute() -> int:
-        # A terminal's Ctrl-C goes to every process of the group; this one ends after the workers.
+        # A terminal's Ctrl-C goes to every process of the group; this child ends after the workers.
         os.setsid()
         for signum in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(signum, signal.SIG_DFL)
@@ -38,27 +38,27 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def exit_text(code: int) -> str:
-    """How a process ended, for a person: `SIGSEGV`, or `exit code 3`."""
+    """Describes the end of a process for a person: `SIGSEGV`, or `exit code 3`."""
     if code >= 0:
         return f"exit code {code}"
     return signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
 
 
 def reap() -> list[tuple[int, int]]:
-    """(pid, code) of every child that has ended, ours or inherited; code < 0 is a signal."""
-    gone: list[tuple[int, int]] = []
+    """Reaps every child that has ended, ours or inherited: (pid, code); code < 0 is a signal."""
+    reaped: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return gone
+            return reaped
         if pid == 0:
-            return gone
-        gone.append((pid, os.waitstatus_to_exitcode(status)))
+            return reaped
+        reaped.append((pid, os.waitstatus_to_exitcode(status)))
 
 
 def send_signal(pid: int, signum: int) -> None:
-    """Signals a child that has not been reaped, so the number cannot be another's."""
+    """Signals a child that has not been reaped, so that its pid cannot have been reused."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:
@@ -66,16 +66,16 @@ def send_signal(pid: int, signum: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kills a child that leads a session, with whatever it started."""
+    """Kills a child that leads a session, with all processes that it started."""
     send_signal(-pid, signal.SIGKILL)
-    send_signal(pid, signal.SIGKILL)  # before its setsid there is no group yet
+    send_signal(pid, signal.SIGKILL)  # in case it has not called setsid yet
 
 
 def _fork(main: Callable[[], int], keep: Sequence[int]) -> int:
     _flush()
     parent = os.getpid()
-    # A signal between the fork and the child's own handlers would be recorded in a
-    # copy of the supervisor's list that nobody reads.
+    # A signal between the fork and the child's own handlers would be recorded in the child's copy
+    # of the supervisor's list, and be lost.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -92,7 +92,7 @@ def _run_child(main: Callable[[], int], parent: int, keep: Sequence[int]) -> Non
         _reset_signals()
         _close_all_but(keep)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        # It may have died before the line above, and then nobody tells us.
+        # The parent may have died before the line above: then no signal would follow.
         if os.getppid() == parent:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             code = main()
@@ -113,7 +113,7 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # nobody reads it any more, or the disk is full
+        except OSError:  # the reader is gone, or the disk is full
             pass
 
 
@@ -121,10 +121,10 @@ def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)
-    # Not SIG_IGN, which the programs that a handler starts would inherit.
+    # Not SIG_IGN, which programs started by a handler would inherit.
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, _ignore)
-    # But these, handled, would make a write to a terminal from the background loop for ever.
+    # But these with SIG_IGN: with a handler, a background write to a terminal would never end.
     for signum in (signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(signum, signal.SIG_IGN)
 
@@ -134,7 +134,7 @@ def _ignore(_signum: int, _frame: FrameType | None) -> None:
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
-    """The lock, the control socket and the lifeline's other end are the supervisor's alone."""
+    """Closes the supervisor's own descriptors: lock, control socket, other end of the lifeline."""
     low = 3
     for fd in sorted(keep):
         os.closerange(low, fd)

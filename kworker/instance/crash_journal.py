@@ -1,4 +1,4 @@
-"""The crash journal: who is suspected, a small file each, where the next worker looks."""
+"""The crash journal: a small file for each suspect, read by the workers."""
 
 import hashlib
 import json
@@ -12,17 +12,17 @@ from typing import Literal
 from kworker.core.headers import SourcePosition
 from kworker.core.suspects import Suspect
 
-KEPT_S = 24 * 3600.0  # a suspect that did not come again has long been settled
+KEPT_S = 24 * 3600.0  # a suspect that was not redelivered until then has long been settled
 _BYTES_MAX = 4096
-_STILL_NS = 1_000_000_000  # a folder changed later than so may change again within the same tick
+_STABLE_NS = 1_000_000_000  # until then, one more change may leave the folder's time as it is
 
 
 class CrashJournal:
     """The suspects of one instance, in a folder.
 
-    The supervisor adds, the worker that has a suspect in hand counts and removes. Files are
-    replaced whole, so no reader sees half of one. Nothing is flushed to the disk: after a
-    loss of power a record must first kill another worker.
+    The supervisor adds suspects; the worker that runs one counts its deaths and removes it. Files
+    are replaced whole, so that no reader sees half of one. They are not flushed to the disk:
+    after a power failure a record must kill one worker again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,14 +30,14 @@ class CrashJournal:
 
     @property
     def changed_ns(self) -> int:
-        """When a file was last added, replaced or removed; 0 before the first."""
+        """The time of the last addition, replacement or removal; 0 before the first."""
         try:
             return self._folder.stat().st_mtime_ns
         except OSError:
             return 0
 
     def read(self) -> dict[SourcePosition, Suspect]:
-        """All suspects; a file that cannot be read is none."""
+        """Returns all suspects; ignores files that cannot be read."""
         found = (_read(path) for path in self._files())
         return {suspect.place: suspect for suspect in found if suspect}
 
@@ -49,9 +49,9 @@ class CrashJournal:
         now_s: float,
         count_max: int,
     ) -> None:
-        """These were in hand when a process ended like `cause`, at `now_s` since 1970.
+        """Adds records that were in hand when a process ended by `cause`, at `now_s` since 1970.
 
-        Of more than `count_max` in all, the oldest are forgotten. Raises OSError.
+        Removes the oldest of more than `count_max` suspects. Raises OSError.
         """
         for place in places:
             known = _read(self._path(place)) or Suspect(place, why, since=now_s)
@@ -72,14 +72,14 @@ class CrashJournal:
         unfinished.replace(path)
 
     def remove(self, place: SourcePosition) -> None:
-        """Forgets one, if it is there."""
+        """Removes one, if it is there."""
         try:
             self._path(place).unlink(missing_ok=True)
-        except OSError:  # a disk that fails; the record would only be looked at once more
+        except OSError:  # a failing disk: the record only runs as a suspect once more
             pass
 
     def _path(self, place: SourcePosition) -> Path:
-        # A topic's name may be as long as that of a file.
+        # A hash, because a topic's name alone may be as long as a file's name can be.
         topic, partition, offset = place
         name = hashlib.blake2s(f"{topic}/{partition}/{offset}".encode(), digest_size=16)
         return self._folder / f"{name.hexdigest()}.json"
@@ -107,23 +107,23 @@ class WatchedJournal:
         self.suspects: dict[SourcePosition, Suspect] = {}  # replaced as a whole
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Whether they were read: a `stat` tells, unless forced."""
+        """Reads the suspects if the folder has changed, or always with `force`; True if it did."""
         changed_ns = self._journal.changed_ns
         if changed_ns == self._changed_ns and not force:
             return False
         self.suspects = self._journal.read() if changed_ns else {}
-        still = time.time_ns() - changed_ns > _STILL_NS
-        self._changed_ns = changed_ns if still else None
+        stable = time.time_ns() - changed_ns > _STABLE_NS
+        self._changed_ns = changed_ns if stable else None
         return True
 
 
 def pack(suspect: Suspect) -> str:
-    """As text, for a file or for other hosts."""
+    """Encodes a suspect as JSON, for a file or for other hosts."""
     return json.dumps(asdict(suspect))
 
 
 def unpack(text: str | bytes) -> Suspect | None:
-    """The reverse; None for what is no suspect."""
+    """Decodes a suspect; None if the text is not one."""
     try:
         raw = json.loads(text)
         topic, partition, offset = raw["place"]

@@ -1,4 +1,4 @@
-"""Ending a process that does not end: what it is sent, and when."""
+"""Plans the signals that end a process, and their times."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -6,14 +6,14 @@ from signal import SIGABRT, SIGKILL, SIGTERM, SIGUSR1
 
 
 class ExitPlan:
-    """Signals that are due one after the other until the process is gone."""
+    """A sequence of signals with their times, to be sent until the process is gone."""
 
     def __init__(self, steps: Iterable[tuple[float, int]] = ()) -> None:
         """`steps`: monotonic seconds and the signal, in order of time."""
         self._steps = deque(steps)
 
     def due(self, now: float) -> list[int]:
-        """Those whose time has come, each once."""
+        """Removes and returns the signals that are due."""
         signals: list[int] = []
         while self._steps and now >= self._steps[0][0]:
             signals.append(self._steps.popleft()[1])
@@ -21,9 +21,10 @@ class ExitPlan:
 
 
 def for_stuck_process(now: float, dump_s: float, term_s: float, abort_s: float) -> ExitPlan:
-    """First it writes its stacks; a handler that holds the interpreter's lock hears no SIGTERM.
+    """Returns a plan of SIGUSR1 for its stacks, SIGTERM, SIGABRT and SIGKILL.
 
-    The seconds are those that pass after SIGUSR1, SIGTERM and SIGABRT.
+    The seconds pass after SIGUSR1, SIGTERM and SIGABRT. While a handler holds the interpreter's
+    lock, SIGTERM has no effect.
     """
     term_at = now + dump_s
     abort_at = term_at + term_s

@@ -18,7 +18,7 @@ def encode(parts: Sequence[Sequence[object]], room: int) -> bytes:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How much of the room each gets: those who want little all of it, the others as much each."""
+    """Divides the room: small wishes are met in full, the others get equal shares of the rest."""
     shares = [0] * len(wanted)
     left = len(wanted)
     for i in sorted(range(len(wanted)), key=wanted.__getitem__):
@@ -29,5 +29,5 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _fitting(sizes: Sequence[int], room: int) -> int:
-    """How many of these rows, from the first on, have room."""
+    """The number of rows, from the first on, that have room."""
     return bisect_right(list(accumulate(sizes)), room)

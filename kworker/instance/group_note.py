@@ -1,4 +1,4 @@
-"""What `state_dir` remembers of the group: that it ran, and where it had positions."""
+"""A note in `state_dir`: the group has run, and had positions in these partitions."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -10,10 +10,10 @@ from kworker.core.offset_map import TopicIdentity
 
 
 class GroupNote:
-    """Written at each start, when positions are there; read by the workers.
+    """Reads and writes the note: written at each start with positions, read by the workers.
 
-    By it a position that was lost is told from one that there never was. A topic that was
-    made again had none: its id is another.
+    It distinguishes a lost position from one that never existed. A topic that was recreated has
+    another id, and so had no position.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -21,11 +21,11 @@ class GroupNote:
 
     @property
     def exists(self) -> bool:
-        """The group ran before."""
+        """True if the group has run before."""
         return self.path.exists()
 
     def positions(self) -> dict[PartitionId, str]:
-        """The source partitions where the group had a position, with the id of their topic."""
+        """The source partitions in which the group had a position, with their topics' ids."""
         try:
             topics = json.loads(self.path.read_text()).get("sources", {})
         except (FileNotFoundError, ValueError):
@@ -43,7 +43,7 @@ class GroupNote:
         held: Iterable[PartitionId],
         ids: Mapping[str, TopicIdentity],
     ) -> None:
-        """Adds where it has positions now; what is noted of other topics stays."""
+        """Adds the partitions with positions `held` now; keeps the note about other topics."""
         kept = {at: id_ for at, id_ in self.positions().items() if _is_same(id_, ids.get(at[0]))}
         named = {name: id_ for (name, _), id_ in kept.items()}
         named |= {name: identity.topic_id for name, identity in ids.items()}
@@ -63,10 +63,10 @@ def lost_partitions(
     missing: Collection[PartitionId],
     ids: Mapping[str, TopicIdentity],
 ) -> list[PartitionId]:
-    """Of partitions without a position, those that had one, of the topic that is there now."""
+    """Returns the partitions `missing` a position that had one, if their topic is the same."""
     return sorted(at for at in missing if at in noted and _is_same(noted[at], ids.get(at[0])))
 
 
 def _is_same(topic_id: str, identity: TopicIdentity | None) -> bool:
-    """Where nobody knows, a person decides."""
+    """True also if an id is not known: then a person decides whether positions are lost."""
     return not topic_id or identity is None or identity.topic_id == topic_id

@@ -1,17 +1,17 @@
-"""What /proc tells of processes, and is told: their size, who computes, who goes first."""
+"""Processes in /proc: their sizes, busy threads, groups, and their order under the OOM killer."""
 
 import os
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE_MAX = 1000
-_BUSY_SHARE = 0.5  # of what its process had of the CPUs between two looks
-_TITLE_BYTES = 200
-_BUSY_SHARE_MIN = 0.1  # of that time: nobody computes
+_BUSY_SHARE = 0.5  # of its process's CPU time: a thread with more of it is busy
+_BUSY_SHARE_MIN = 0.1  # of the elapsed time: a thread with less CPU time is not
+_COMMAND_LINE_BYTES = 200
 
 
 def rss_bytes(pid: int | None) -> int:
-    """The resident size of a process; 0 of one that is gone."""
+    """The resident size of a process; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as statm:
             return int(statm.read().split()[1]) * _PAGE_BYTES
@@ -20,24 +20,24 @@ def rss_bytes(pid: int | None) -> int:
 
 
 def raise_oom_score(more: int) -> None:
-    """Where memory runs out, this process is ended before those with less of this, a lead in size.
+    """Adds to this process's OOM score, so that the kernel kills it before others of its size.
 
-    It counts thousandths of all memory, on top of what was inherited; nobody needs a privilege
-    for more of it.
+    `more` counts as thousandths of all memory, on top of the inherited score. Raising the score
+    needs no privilege.
     """
     try:
         with open("/proc/self/oom_score_adj", "r+") as score:
-            most = min(_OOM_SCORE_MAX, int(score.read()) + more)
+            raised = min(_OOM_SCORE_MAX, int(score.read()) + more)
             score.seek(0)
-            score.write(str(most))
-    except OSError:  # where /proc is read-only the system chooses by size alone
+            score.write(str(raised))
+    except OSError:  # where /proc is read-only, the kernel chooses by size alone
         pass
 
 
 class CpuSample:
-    """Looks at a process twice, and tells which threads had a CPU meanwhile.
+    """A first sample of a process's CPU times; a second one then shows which threads are busy.
 
-    By that the one shows that holds the interpreter's lock: the others wait for it.
+    That is the thread that holds the interpreter's lock, since the others wait for it.
     """
 
     def __init__(self, pid: int, now: float) -> None:
@@ -46,9 +46,9 @@ class CpuSample:
         self._before = _ticks(pid)
 
     def busy_threads(self, now: float) -> set[int]:
-        """The system's numbers of those that computed most of what was since the first look.
+        """The native ids of the threads with most of the CPU time since the first sample.
 
-        That may be little: a machine that is short of CPUs has others to run.
+        That time may be short, on a machine that is short of CPUs.
         """
         before = self._before
         used = {t: ticks - before[t] for t, ticks in _ticks(self.pid).items() if t in before}
@@ -58,7 +58,7 @@ class CpuSample:
 
 
 def _ticks(pid: int) -> dict[int, int]:
-    """The CPU time of each thread; none of a process that is gone."""
+    """The CPU time of each thread by its native id; {} if the process is gone."""
     folder = f"/proc/{pid}/task"
     try:
         return {int(name): _cpu_ticks(f"{folder}/{name}/stat") for name in os.listdir(folder)}
@@ -69,21 +69,21 @@ def _ticks(pid: int) -> dict[int, int]:
 def _cpu_ticks(stat: str) -> int:
     try:
         with open(stat, "rb") as file:
-            # The name before it may hold anything, a bracket and blanks too.
+            # The name, in brackets before the fields, may itself hold brackets and blanks.
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:  # it has ended since
+    except OSError:  # the thread has ended
         return 0
     user, system = fields[11:13]
     return int(user) + int(system)
 
 
 def group_pids(group: int) -> list[int]:
-    """The processes of a process group that live; none when it has gone."""
+    """The living processes of a process group."""
     try:
-        os.killpg(group, 0)  # cheap, and mostly there is nobody
+        os.killpg(group, 0)  # a cheap test first: mostly the group has gone
     except ProcessLookupError:
         return []
-    except PermissionError:  # they are others' by now
+    except PermissionError:  # the id has been reused by another user's group
         return []
     return [
         pid
@@ -93,28 +93,29 @@ def group_pids(group: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """How a process was called; "" of one that is gone."""
+    """The first bytes of a process's command line; "" if it is gone."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read(_TITLE_BYTES).replace(b"\0", b" ").decode(errors="replace").strip()
+            words = file.read(_COMMAND_LINE_BYTES).replace(b"\0", b" ")
     except OSError:
         return ""
+    return words.decode(errors="replace").strip()
 
 
 def has_handler_for(signum: int) -> bool:
-    """Whether this process has a handler for a signal, as the system sees it."""
+    """True if the kernel has a handler of this process for a signal."""
     try:
         with open("/proc/self/status") as status:
             line = next(line for line in status if line.startswith("SigCgt:"))
         return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
-    except (OSError, StopIteration):  # nothing is known
+    except (OSError, StopIteration):  # not known: assume that the handler is there
         return True
 
 
 def _belongs_to(pid: int, group: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            state, _parent, its = file.read().rpartition(b")")[2].split()[:3]
-    except OSError:  # it has ended since
+            state, _parent, its_group = file.read().rpartition(b")")[2].split()[:3]
+    except OSError:  # the process has ended
         return False
-    return int(its) == group and state not in (b"Z", b"X")
+    return int(its_group) == group and state not in (b"Z", b"X")

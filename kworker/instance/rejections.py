@@ -1,4 +1,4 @@
-"""Records that a person wants dead: one small file each under `state_dir`, until they end."""
+"""Records rejected by `kworker reject`: a small file for each under `state_dir`, until settled."""
 
 import json
 import os
@@ -14,16 +14,13 @@ from kworker.core.record import Record
 from kworker.errors import UsageError
 
 _LOG = structlog.get_logger()
-
-
-KEPT_S = 86_400.0
-"""A record that has not come for a day was settled somewhere else."""
+KEPT_S = 86_400.0  # a record that was not redelivered until then has been settled somewhere else
 _REFRESH_EVERY_S = 0.2
 _COUNT_MAX = 10_000
 
 
 class Rejection(NamedTuple):
-    """One record, with its time: an offset of a topic that was made again is another record."""
+    """One record with its timestamp: in a recreated topic the offset is another record."""
 
     source: Source
     by: str
@@ -31,7 +28,7 @@ class Rejection(NamedTuple):
 
 
 class Rejections:
-    """Written by `kworker reject`, read by every worker, removed by the one that settled it."""
+    """The folder: `kworker reject` adds files, workers read them and remove the settled ones."""
 
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -41,17 +38,17 @@ class Rejections:
         self._known: dict[SourcePosition, Rejection] = {}
 
     def add(self, source: Source, by: str) -> None:
-        """From now on the record dies, whatever it is about; UsageError when there are too many."""
+        """Has the record dead-lettered, in whatever state it is. Raises UsageError at the limit."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= _COUNT_MAX:
-            raise UsageError(f"{_COUNT_MAX} rejected records wait already to be delivered")
+            raise UsageError(f"{_COUNT_MAX} rejected records are already waiting to be delivered")
         path = self._path(source.place)
         draft = path.with_suffix(".part")
         draft.write_text(json.dumps({"source": str(source), "by": by}))
         draft.replace(path)
 
     def undo(self, place: SourcePosition) -> bool:
-        """The record runs as others do; False when it was not rejected, or is settled."""
+        """Removes a rejection; False when the record was not rejected, or is settled."""
         try:
             self._path(place).unlink()
         except FileNotFoundError:
@@ -59,12 +56,12 @@ class Rejections:
         return True
 
     def pending(self) -> list[Rejection]:
-        """All that wait to be carried out, in the order of their places; read anew."""
-        young = [each for each in self._read() if not self._is_old(each)]
-        return sorted(young, key=lambda each: each.source.place)
+        """Reads the folder and returns the rejections not yet carried out, by source position."""
+        found = [rejection for rejection in self._read() if not self._is_old(rejection)]
+        return sorted(found, key=lambda rejection: rejection.source.place)
 
     def refresh(self, now: float) -> bool:
-        """Whether new ones have come; looks at the folder only now and then."""
+        """Reads the folder when it is due and has changed; True when there are new rejections."""
         if now < self._refresh_at:
             return False
         self._refresh_at = now + _REFRESH_EVERY_S
@@ -86,16 +83,16 @@ class Rejections:
         return bool(self._known)
 
     def by(self, source: Source) -> str | None:
-        """The person who rejected it, or None."""
+        """The person who rejected the record, or None."""
         known = self._known.get(source.place)
         return known.by if known and known.source.timestamp == source.timestamp else None
 
     def settled(self, records: Iterable[Record]) -> None:
-        """They have ended, in whichever way: nothing of them is left to reject."""
+        """Removes the rejections of settled records."""
         offsets = {offset for _, _, offset in self._known}
         for record in records:
             if record.offset not in offsets and record.envelope is None:
-                continue  # a source costs more than all else here
+                continue  # before `source`, which costs more than all else here
             place = record.source.place
             if self._known.pop(place, None) is not None:
                 self.undo(place)
@@ -103,9 +100,9 @@ class Rejections:
     def _forget_old(self) -> None:
         for place in [place for place, each in self._known.items() if self._is_old(each)]:
             del self._known[place]
-            if self.undo(place):  # the first worker that sees it says so
+            if self.undo(place):  # False in the other workers, so that one of them logs it
                 _LOG.warning(
-                    "a rejected record has not come for a day; its rejection is forgotten",
+                    "a rejected record was not redelivered for a day; its rejection is removed",
                     record="{}:{}:{}".format(*place),
                 )
 
@@ -123,5 +120,5 @@ class Rejections:
                 source = Source.parse(document["source"].encode())
                 found.append(Rejection(source, str(document["by"]), path.stat().st_mtime))
             except (OSError, ValueError, KeyError):
-                continue  # removed meanwhile, or not ours
+                continue  # removed meanwhile, or another file
         return found

@@ -1,4 +1,4 @@
-"""What workers tell the supervisor: shared memory, written without a system call, never torn."""
+"""Shared memory in which workers report to the supervisor, without system calls, never torn."""
 
 import json
 import mmap
@@ -14,8 +14,8 @@ from kworker.instance import fitted_json
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
-_TEXT_ROOM = _TEXT_BYTES - 8 - 16  # but for its length, and what stands around its four parts
-_PROBLEM_MAX = 1_000  # characters of one: for people, who find the rest in the log
+_TEXT_ROOM = _TEXT_BYTES - 8 - 16  # without its length, and the brackets around its parts
+_PROBLEM_MAX = 1_000  # characters of one line; the log has the rest
 _HAND_WORDS = 8  # three are used; a cache line, so that threads do not share one
 _EMPTY = -1
 
@@ -28,22 +28,22 @@ class Field(IntEnum):
     STARTED_NS = auto()
     HEARTBEAT_NS = auto()  # the poll thread's last turn
     BASELINE_BYTES = auto()  # the resident size at the first poll
-    POLLED = auto()  # 1 after the first poll: from here a death is no failed start
+    POLLED = auto()  # 1 after the first poll: a later death is no failed start
     IN_HAND = auto()  # records taken and not settled
     IN_FLIGHT = auto()  # of those, without an outcome
     IN_FLIGHT_BYTES = auto()
-    HELD = auto()  # records of keys that wait in memory for another run
-    SUSPECTS = auto()  # records that wait for the cell, or run in it
+    HELD = auto()  # records of keys that wait in memory for another attempt
+    SUSPECTS = auto()  # records that wait for the isolated process, or run in it
     PARTITIONS = auto()
     LAG_RECORDS = auto()  # beyond what was taken
     UNFINISHED = auto()  # at or beyond the committed position
     AGE_MS = auto()  # of the oldest unfinished record, by its timestamp
-    RED = auto()  # 1 while a reason stands in the text
-    DRAIN = auto()  # the supervisor's, with SIGTERM, which a handler's code may have had ignored
-    LEAVE = auto()  # the supervisor's, set before SIGTERM: 1 when nobody takes this slot's place
-    STALLED_MS = auto()  # for so long the pool has ended nothing of what it had, or could have had
-    ACCEPT = auto()  # set by the supervisor, cleared by the worker: let die what the breaker holds
-    # Counters, folded into the totals when the worker is reaped.
+    RED = auto()  # 1 while the text names a problem
+    DRAIN = auto()  # set by the supervisor along with SIGTERM, which a handler's code may ignore
+    LEAVE = auto()  # set by the supervisor before SIGTERM: 1 if no process takes over this slot
+    STALLED_MS = auto()  # since the pool last finished a record, while it had any or could have
+    ACCEPT = auto()  # set by the supervisor, cleared by the worker: dead-letter what is held
+    # Counters, added to the totals when the worker is reaped.
     CONSUMED = auto()
     DONE = auto()
     FAILED = auto()  # runs of a handler that raised
@@ -52,12 +52,12 @@ class Field(IntEnum):
     DUPLICATES = auto()
     DROPPED = auto()
     UNGUARDED = auto()  # ran without Redis: possible duplicates
-    REMEMBERED = auto()  # came again, and did not run: done before, as an offset map told
+    REMEMBERED = auto()  # redelivered and not run again: an offset map says that they are done
     MAPS_IGNORED = auto()  # foreign or damaged
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()
-    TEXT_SEQ = auto()  # how often the text was written; its parity tells the buffer
+    TEXT_SEQ = auto()  # the number of writes of the text; its parity selects the buffer
 
 
 COUNTERS = tuple(Field)[Field.CONSUMED : Field.TEXT_SEQ]
@@ -66,37 +66,37 @@ _HEAD_WORDS = 48  # room for more; whole cache lines
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A record in a handler's hand, by its source position, and since when."""
+    """A record that a handler runs, by its source position, and the start of that run."""
 
     topic: str
     partition: int
     offset: int
     since_ns: int
-    thread: int = 0  # the system's number of the handler's thread; 0 where many share one
+    thread: int = 0  # the native id of the handler's thread; 0 where many share one
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The part of a slot that is words: what the worker owns, and what is wrong."""
+    """The part of a slot that is text: the worker's partitions, and its problems."""
 
     partitions: tuple[tuple[str, int], ...] = ()
     problems: tuple[str, ...] = ()
-    # Every partition that this process ever had: a hand names one by its index.
+    # Every partition that this process ever had: a Hand names one by its index.
     known: tuple[tuple[str, int], ...] = ()
-    # Of the delay process: each delay, how many records wait, and when the first is due (ms).
+    # From the delay process: each delay, its number of waiting records, the next due time (ms).
     delays: tuple[tuple[str, int, int | None], ...] = ()
-    # And of the whole group, by topic: how far it is behind in each partition (None: not
-    # known), and the numbers of those that other instances have.
+    # And for the whole group, by topic: the lag of each partition (None: not known), and the
+    # partitions that other instances have.
     behind: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     others: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class Hand:
-    """What one handler thread holds. Written by that thread alone, read by the supervisor.
+    """The record that one handler thread runs. Only that thread writes, the supervisor reads.
 
-    Two words: since when, and then which record. Whoever reads them the other way round
-    sees no record as older than it is. A thread with cheap records stores them itself,
-    because here a call costs more than what it does.
+    The thread writes two words, first the start, then the record. A reader that reads them in
+    the reverse order sees no record as older than it is. A thread with cheap records stores
+    both words itself, because a call here would cost more than the store.
     """
 
     def __init__(self, words: memoryview, base: int) -> None:
@@ -107,38 +107,38 @@ class Hand:
 
     @property
     def thread(self) -> int:
-        """Whose hand it is, by the system's number; 0 until it was told."""
+        """The native id of the thread; 0 until it is set."""
         return self.words[self._thread_at]
 
-    def belong(self, thread: int) -> None:
-        """This is the hand of that thread alone."""
+    def set_thread(self, thread: int) -> None:
+        """Notes the native id of the only thread that writes here."""
         self.words[self._thread_at] = thread
 
     @property
     def used(self) -> bool:
-        """Whether it ever held something in this life."""
+        """True if it has ever held a record in this life."""
         return self.words[self.since_at] != 0
 
-    def forget(self) -> None:
-        """Between two lives: nothing was ever held, by nobody."""
+    def reset(self) -> None:
+        """Clears everything, between two lives."""
         self.clear()
         self.words[self.since_at] = self.words[self._thread_at] = 0
 
     def detach(self, words: memoryview) -> None:
-        """From here on it is shown in these words, and in the board's no more."""
+        """Writes to these words from here on, and to the board never again."""
         self.words = words
 
     def take(self, place: int, now_ns: int) -> None:
-        """The thread begins with a record: its partition's `place` and its offset, added."""
+        """Notes the record that the thread begins: its partition's `place` plus its offset."""
         self.words[self.since_at] = now_ns
         self.words[self.place_at] = place
 
     def clear(self) -> None:
-        """The thread holds nothing."""
+        """Notes that the thread runs nothing."""
         self.words[self.place_at] = _EMPTY
 
     def read(self) -> tuple[int, int, int] | None:
-        """(known, offset, since_ns), or None when empty."""
+        """Returns (index in `known`, offset, since_ns), or None when empty."""
         place = self.words[self.place_at]
         if place == _EMPTY:
             return None
@@ -146,7 +146,7 @@ class Hand:
 
 
 class Slot:
-    """One worker's place. Its worker writes it while it lives, the supervisor between lives."""
+    """The part of the board for one worker, which writes it; between lives the supervisor does."""
 
     def __init__(self, number: int, words: memoryview, text: memoryview, hands: int) -> None:
         self.number = number
@@ -157,16 +157,16 @@ class Slot:
             hand.clear()
 
     def begin(self, pid: int, now_ns: int) -> None:
-        """Called by the supervisor between two lives: everything of the last one is gone."""
+        """Clears everything of the last life. Called by the supervisor between two lives."""
         for word in range(_HEAD_WORDS):
             self.words[word] = 0
         for hand in self._hands:
-            hand.forget()
+            hand.reset()
         self.words[Field.STARTED_NS] = self.words[Field.HEARTBEAT_NS] = now_ns
         self.words[Field.PID] = pid
 
     def detach(self) -> None:
-        """In a forked copy of the worker: what it writes is seen by nobody else."""
+        """Replaces the shared memory by a private copy, in a process that a handler forked."""
         self.words = memoryview(bytearray(self.words)).cast("q")
         self._text = memoryview(bytearray(self._text))
         for hand in self._hands:
@@ -178,14 +178,14 @@ class Slot:
 
     @property
     def hands(self) -> int:
-        """How many there are."""
+        """The number of hands."""
         return len(self._hands)
 
     def hand(self, index: int) -> Hand:
         return self._hands[index]
 
     def write_text(self, text: Text) -> None:
-        """Replaces the words; what has no room is cut, the longest part first."""
+        """Replaces the text; where it is too long, the longest parts are cut."""
         data = _encoded(text)
         seq = self.words[Field.TEXT_SEQ] + 1
         at = (seq & 1) * _TEXT_BYTES
@@ -194,7 +194,7 @@ class Slot:
         self.words[Field.TEXT_SEQ] = seq
 
     def read_text(self) -> Text:
-        """The words as last written whole."""
+        """Returns the text as it was last written whole."""
         while True:
             seq = self.words[Field.TEXT_SEQ]
             if seq == 0:
@@ -210,7 +210,7 @@ class Slot:
         return Text(_pairs(partitions), tuple(problems), _pairs(known), rows, lag, _numbers(others))
 
     def held(self) -> list[Held]:
-        """The records in the hands of this worker's handlers, dead or alive."""
+        """Returns the records that this worker's handlers run, or ran when it died."""
         known = self.read_text().known
         found = [(*held, hand.thread) for hand in self._hands if (held := hand.read())]
         return [
@@ -221,11 +221,11 @@ class Slot:
 
     @property
     def begun(self) -> bool:
-        """Whether a handler ever began with a record in this life."""
+        """True if a handler has ever begun a record in this life."""
         return any(hand.used for hand in self._hands)
 
     def oldest_since_ns(self) -> int | None:
-        """When the longest-running handler began; None when all are idle."""
+        """The start of the longest-running handler; None when all are idle."""
         return min((held[2] for hand in self._hands if (held := hand.read())), default=None)
 
     def counters(self) -> dict[str, int]:
@@ -233,9 +233,9 @@ class Slot:
 
 
 class Scoreboard:
-    """The whole board: a memfd made before the first fork, so every worker inherits it.
+    """The whole board: a memfd made before the first fork, so that every worker inherits it.
 
-    For a program that is executed, the caller makes the memfd and hands it on: `fd`.
+    For a program started by exec, the caller makes the memfd and passes it on as `fd`.
     """
 
     def __init__(self, slots: int, hands: int, fd: int | None = None) -> None:
@@ -258,12 +258,12 @@ class Scoreboard:
 
     @classmethod
     def for_workers(cls, processes: int, hands: int) -> "Scoreboard":
-        """Room for four times the configured processes, so that `scale` needs no new board."""
+        """Makes room for four times the configured processes: `scale` needs no new board."""
         return cls(max(SLOTS_MIN, 4 * processes), hands)
 
 
 def hands_of(workers: WorkersSettings) -> int:
-    """How many records the handlers of one process may have in hand at once, of either kind."""
+    """The number of records that the handlers of one process may run at once, of either kind."""
     return max(workers.threads, workers.concurrency)
 
 
@@ -273,20 +273,19 @@ def _encoded(text: Text) -> bytes:
         [_short(problem) for problem in text.problems],
         text.known,
         text.delays,
-        [] if text.behind is None else [text.behind],  # all of it, or it is not known
+        [] if text.behind is None else [text.behind],  # one row, which is kept or cut as a whole
         text.others,
     ]
     return fitted_json.encode(parts, _TEXT_ROOM)
 
 
 def _short(problem: str) -> str:
-    """Without what UTF-8 cannot say: it goes to terminals."""
+    """Returns a line that UTF-8 can encode, because it goes to terminals, at its maximal length."""
     text = problem.encode(errors="backslashreplace").decode()
     return text if len(text) <= _PROBLEM_MAX else f"{text[: _PROBLEM_MAX - 1]}…"
 
 
 def _numbers(rows: list[tuple[str, list[int]]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """By topic."""
     return tuple((topic, tuple(numbers)) for topic, numbers in rows)
 
 

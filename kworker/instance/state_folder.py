@@ -1,4 +1,4 @@
-"""The state folder of one instance: the locks in it, who holds them, and its paths."""
+"""The state folder of one instance: its paths, its locks, and the processes that hold them."""
 
 import fcntl
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from kworker.errors import AlreadyRunning, ConfigError
 
-_LOCK_TRIES_S = 0.5  # a `kworker stop` that looks whether it is held takes it for an instant
+_LOCK_TRIES_S = 0.5  # `check_free` in another process takes the lock for an instant
 _SUN_PATH_MAX = 107
 
 
 class StateFolder:
-    """`state_dir`: made private, locked by one supervisor, its workers' lock shared by them."""
+    """The private folder `state_dir`, with one lock of the supervisor, one that workers share."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class StateFolder:
         self._workers_lock = path / "workers.lock"
 
     def make(self) -> None:
-        """Creates the folder and closes it to others; ConfigError when that cannot be."""
+        """Creates the folder, readable by its owner alone. Raises ConfigError."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
@@ -38,7 +38,7 @@ class StateFolder:
             raise ConfigError(f"state_dir: cannot use {self.path}: {error.strerror}") from None
 
     def lock(self) -> int:
-        """Takes the instance until this process ends; AlreadyRunning names who has it."""
+        """Takes the instance until this process ends. AlreadyRunning names the holder's pid."""
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _LOCK_TRIES_S
         while not _try_flock(fd, fcntl.LOCK_EX):
@@ -54,22 +54,22 @@ class StateFolder:
         return fd
 
     def check_free(self) -> None:
-        """AlreadyRunning when another supervisor has the instance; takes nothing."""
+        """Raises AlreadyRunning when another supervisor has the instance; keeps no lock."""
         os.close(self.lock())
 
     def supervisor_pid(self) -> int | None:
-        """The process that holds the instance, or None; never a stale number from the file."""
+        """The pid of the process that holds the instance, or None; never a stale one."""
         pid = self._written_pid()
         return pid if pid is not None and _has_open(pid, self._lock) else None
 
     def join_workers(self) -> int:
-        """Called in each worker right after the fork: its share of the lock, until it ends."""
+        """Takes a share of the workers' lock until the worker ends. Called right after its fork."""
         fd = self._open_workers_lock()
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
     def workers_gone(self) -> bool:
-        """Whether no worker of an earlier supervisor lives; asked before the first fork."""
+        """True if no worker of an earlier supervisor lives. Called before the first fork."""
         fd = self._open_workers_lock()
         try:
             return _try_flock(fd, fcntl.LOCK_EX)
@@ -77,7 +77,7 @@ class StateFolder:
             os.close(fd)
 
     def leftover_workers(self) -> list[int]:
-        """The workers that `workers_gone` missed, by pid."""
+        """The pids of the workers that still hold the workers' lock."""
         return [pid for pid in _pids() if _has_open(pid, self._workers_lock)]
 
     def _open_workers_lock(self) -> int:
@@ -92,7 +92,7 @@ class StateFolder:
 
 @contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """An address for a Unix socket at `path`, which may be longer than such addresses can be."""
+    """Yields an address of a Unix socket at `path`, which may be too long for an address."""
     if len(os.fsencode(path)) <= _SUN_PATH_MAX:
         yield str(path)
         return
@@ -104,7 +104,7 @@ def short_address(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path, timeout_s: float) -> socket.socket:
-    """A connection to the control socket at `path`; OSError when nobody listens in that time."""
+    """Connects to the control socket at `path`. Raises OSError, TimeoutError after `timeout_s`."""
     peer = socket.socket(socket.AF_UNIX)
     # Not `settimeout`, with which a full queue is an error at once instead of a wait.
     wait = struct.pack("@ll", int(timeout_s), 0)
@@ -135,7 +135,7 @@ def _pids() -> list[int]:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    """Whether the process has this very file open; False for one that is gone or not ours."""
+    """True if the process has this file open; False if it is gone or another user's."""
     try:
         wanted = path.stat()
         return any(

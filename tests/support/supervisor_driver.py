@@ -200,7 +200,7 @@ class FakeWorker:
     def _hold_the_lock(self) -> None:
         """As a handler that computes in C: from here no other thread runs."""
         hand = self.slot.hand(1)
-        hand.belong(threading.get_native_id())
+        hand.set_thread(threading.get_native_id())
         hand.take(self.behaviour["holds_the_lock"], time.monotonic_ns())
         re.match(r"(a+)+$", "a" * 60 + "b")
 

@@ -169,7 +169,7 @@ class ThreadPool:
 
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
-        hand.belong(threading.get_native_id())
+        hand.set_thread(threading.get_native_id())
         while (run := self._runs.get()) is not None:
             self._now[index] = run
             if len(run) > 1 or self._finished[index] % _SAMPLED == 0:
