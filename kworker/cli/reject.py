@@ -149,5 +149,5 @@ def resume(
     if not accept_dead:
         raise UsageError("resume: expected --accept-dead")
     loaded = toml_file.load(config)
-    reply = ControlClient(loaded.name, StateFolder(loaded.state_dir)).ask("accept_dead")
+    reply = ControlClient(loaded.name, StateFolder(loaded.state_dir)).request("accept_dead")
     typer.echo(f"{reply['workers']} workers write the dead letters that their breakers hold back")

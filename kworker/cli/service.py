@@ -70,7 +70,7 @@ def stop(
     ] = False,
 ) -> None:
     """Drain the service, and wait until its processes have ended."""
-    from kworker.supervisor.control.client import ControlClient, Mute
+    from kworker.supervisor.control.client import ControlClient, NotResponding
 
     loaded = toml_file.load(config)
     client = ControlClient(loaded.name, _folder(loaded))
@@ -79,7 +79,7 @@ def stop(
     end: dict[str, Any] | None = None
     try:
         end = _shown(client.follow("stop", now=now), end_at)
-    except Mute as mute:
+    except NotResponding as mute:
         typer.echo(f"kworker: {mute}: sent a signal instead", err=True)
         supervisor.signal(signal.SIGQUIT if now else signal.SIGTERM)
     left_s = None if end_at is None else max(0.0, end_at - time.monotonic())
@@ -190,7 +190,7 @@ def _roll(loaded: Config, verb: str) -> None:
 def _ask(loaded: Config, verb: str, **arguments: object) -> dict[str, Any]:
     from kworker.supervisor.control.client import ControlClient
 
-    return ControlClient(loaded.name, _folder(loaded)).ask(verb, **arguments)
+    return ControlClient(loaded.name, _folder(loaded)).request(verb, **arguments)
 
 
 def _folder(loaded: Config) -> Any:

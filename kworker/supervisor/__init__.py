@@ -1,1 +1,1 @@
-"""The parent process: forks, watches, drains, tells."""
+"""The parent process: it forks the others, monitors them, drains them and reports on them."""

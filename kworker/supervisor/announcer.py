@@ -1,4 +1,4 @@
-"""Tells whoever waits outside: systemd by datagram, `start --daemon` by a pipe."""
+"""Announces readiness and progress: to systemd by datagram, to `start --daemon` by a pipe."""
 
 import os
 import time
@@ -12,7 +12,7 @@ _EXTEND_EVERY_S = 0.2
 
 
 class Announcer:
-    """What has been told and what is due. Owned by the supervisor."""
+    """Schedules the messages to systemd and the launcher. Owned by the supervisor."""
 
     def __init__(
         self, notifier: Notifier, ready_fd: int | None, limits: Limits, now: float
@@ -28,7 +28,7 @@ class Announcer:
         self._left = -1
 
     def turn(self, now: float, *, joined: bool, responsive: bool) -> None:
-        """Readiness once, and a sign of life for as long as the workers show theirs."""
+        """Announces readiness once, and feeds the watchdog while the workers are responsive."""
         if joined and self._ready_fd is not None:
             write_line(self._ready_fd, f"ready {os.getpid()}")
             self._ready_fd = None
@@ -41,7 +41,7 @@ class Announcer:
             self._notifier.watchdog()
 
     def status_due(self, now: float) -> bool:
-        """Whether it is time to make a new line for `status`."""
+        """Returns True when a new line for `status` is due."""
         return now >= self._status_at
 
     def status(self, line: str, now: float) -> None:
@@ -52,14 +52,14 @@ class Announcer:
         self._notifier.reloading(time.monotonic_ns() // 1000)
 
     def reloaded(self) -> None:
-        """Done or refused: either way the service goes on."""
+        """Announces that the reload is over, whether it was done or refused."""
         self._notifier.ready()
 
     def stopping(self) -> None:
         self._notifier.stopping()
 
     def draining(self, left: int, now: float) -> None:
-        """`left` is what is still to be done: systemd gives us more time while it shrinks."""
+        """Extends systemd's stop time-out while `left`, the work still to do, changes."""
         if left != self._left and now >= self._extend_at:
             self._left = left
             self._extend_at = now + _EXTEND_EVERY_S

@@ -17,19 +17,19 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class DaemonReady:
-    """All workers have joined."""
+    """The daemon is ready: all workers have joined."""
 
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonWaiting:
-    """The time was over before it was ready; it goes on."""
+    """The daemon goes on, but was not ready in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonExited:
-    """It ended before it was ready; `last_lines` are its last."""
+    """The daemon ended before it was ready; `last_lines` are the last of its log."""
 
     exit_code: int
     last_lines: str
@@ -38,20 +38,21 @@ class DaemonExited:
 def launch(
     serve: Callable[[int], int], log: Path, timeout_s: float
 ) -> DaemonReady | DaemonWaiting | DaemonExited:
-    """Runs `serve` in a process of its own, with the descriptor that hears of readiness.
+    """Runs `serve` in a daemon process, with a descriptor to which it reports readiness.
 
-    Called before anything else is started: what is open now, the daemon has too.
+    Blocks for up to `timeout_s`. Called before anything else is started, because the daemon
+    inherits every open descriptor.
     """
     log_begins = log.stat().st_size if log.exists() else 0
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(ours)
-        _detach(serve, log, theirs)
-    os.close(theirs)
+        os.close(read_end)
+        _detach(serve, log, write_end)
+    os.close(write_end)
     os.waitpid(child, 0)
-    words = _read_first_line(ours, timeout_s)
-    os.close(ours)
+    words = _read_first_line(read_end, timeout_s)
+    os.close(read_end)
     match words:
         case ["ready", pid]:
             return DaemonReady(int(pid))
@@ -59,12 +60,12 @@ def launch(
             return DaemonExited(int(code), _tail(log, log_begins))
         case []:
             return DaemonWaiting()
-    # Killed, or it would have left a word.
+    # The daemon was killed, or it would have written its exit code.
     return DaemonExited(ExitCode.FAILURE, _tail(log, log_begins))
 
 
 def write_line(fd: int, line: str) -> None:
-    """Tells the launcher, who may have gone away."""
+    """Writes a line to the launcher, which may have gone away."""
     try:
         os.write(fd, f"{line}\n".encode())
     except OSError:
@@ -72,7 +73,7 @@ def write_line(fd: int, line: str) -> None:
 
 
 def _detach(serve: Callable[[int], int], log: Path, ready_fd: int) -> None:
-    """In the first child: a session without a terminal, and a process that can never get one."""
+    """Runs in the first child: begins a session, and forks a process that can get no terminal."""
     try:
         os.setsid()
         if os.fork() == 0:
@@ -107,7 +108,7 @@ def _redirect(log: Path) -> None:
 
 
 def _read_first_line(fd: int, timeout_s: float) -> list[str]:
-    """The daemon's first line, in words; [] after the time, ["end"] when it is gone without one."""
+    """The words of the daemon's first line; [] after the time-out, ["end"] if it ended without."""
     deadline = time.monotonic() + timeout_s
     if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
         return []

@@ -1,4 +1,4 @@
-"""The group's lag as the status tells it: what the workers know of theirs, and all the rest."""
+"""The group's lag in the status: of the workers' own partitions, and of all others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ _COMPARE_EVERY_S = 1.0
 
 
 class GroupLag:
-    """Sums what the workers and the delay process tell, and watches for what nobody has.
+    """Sums the lag that workers and delay process report, and finds partitions without an owner.
 
     Owned by the supervisor.
     """
@@ -24,7 +24,7 @@ class GroupLag:
         self._compare_at = 0.0
 
     def turn(self, read_delay_text: Callable[[], Text], now: float) -> None:
-        """Now and then compares what the delay process tells with what the workers have."""
+        """Compares the delay process's report with the workers' partitions, once a second."""
         if now < self._compare_at:
             return
         self._compare_at = now + _COMPARE_EVERY_S
@@ -37,7 +37,7 @@ class GroupLag:
         return [problem] if problem else []
 
     def status(self, delay_text: Text) -> dict[str, Any]:
-        """`lag` of the status document; None is not known."""
+        """The `lag` of the status document; None where it is not known."""
         fleet = self._fleet
         oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.workers), default=0)
         records, unfinished = None, None

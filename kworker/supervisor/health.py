@@ -1,4 +1,4 @@
-"""Looking at the workers from outside: who is stuck, who has grown too large, how fast they go."""
+"""The health of workers, seen from outside: stuck ones, worn-out ones, and their rates."""
 
 from dataclasses import dataclass
 
@@ -14,19 +14,19 @@ from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import ExitRequest, WorkerProcess
 from kworker.supervisor.limits import Limits
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Why a worker must be replaced, and the records to whose handlers that is due."""
+    """The problem for which a worker must be replaced, and the records whose handlers caused it."""
 
     problem: str
     held: tuple[Held, ...] = ()
 
 
 class WorkerHealth:
-    """Judges by the scoreboard and by /proc. Owned by the supervisor."""
+    """Judges workers by the scoreboard and by /proc. Owned by the supervisor."""
 
     def __init__(self, fleet: Fleet, limits: Limits) -> None:
         self._fleet = fleet
@@ -36,15 +36,15 @@ class WorkerHealth:
         self._weighed_at = 0.0
 
     def reset_timers(self, now: float) -> None:
-        """We were stopped ourselves: silence before now proves nothing."""
+        """Ignores silence before now, after the supervisor itself had been stopped."""
         self._since = now
 
     def is_responsive(self, now: float) -> bool:
-        """Whether no worker is stuck, which is what systemd's watchdog is told."""
+        """Returns True when no worker is silent: the condition for feeding systemd's watchdog."""
         return not any(self._silent(worker, now) for worker in self._fleet.workers)
 
     def turn(self, config: Config, now: float) -> None:
-        """Samples the counters, and ends workers whose poll thread or a handler is stuck."""
+        """Samples the counters, and ends workers whose poll thread, pool or a handler is stuck."""
         if now - self._sampled_at >= self._limits.sample_every_s:
             self._sampled_at = now
             for worker in self._fleet.workers:
@@ -55,24 +55,24 @@ class WorkerHealth:
                 if stuck := self._stuck(worker, config, now):
                     self._abort(worker, stuck, now)
 
-    def worn_out(self, config: Config, now: float) -> list[int]:
-        """The numbers of those that should be replaced: over `memory`, or over `max_records`."""
+    def find_worn_out(self, config: Config, now: float) -> list[int]:
+        """Returns and logs the numbers of workers over `memory` or at `max_records`."""
         if now - self._weighed_at < self._limits.memory_every_s:
             return []
         self._weighed_at = now
         running = [worker for worker in self._fleet.workers if worker.running]
         return [
-            m.number
-            for m in running
-            if self._is_over_memory(m, config, now) or _has_reached_max_records(m, config)
+            worker.number
+            for worker in running
+            if self._check_memory(worker, config, now) or _check_max_records(worker, config)
         ]
 
     def _abort(self, worker: WorkerProcess, stuck: Stuck, now: float) -> None:
         limits = self._limits
         abort_s = limits.dump_s + limits.term_s
-        _log.error(
-            f"worker {worker.number} {stuck.problem}: stacks are dumped, it is replaced; SIGTERM in"
-            f" {limits.dump_s:g} s, SIGABRT in {abort_s:g} s, SIGKILL in"
+        _LOG.error(
+            f"worker {worker.number} {stuck.problem}: dumping its stacks and replacing it; SIGTERM"
+            f" in {limits.dump_s:g} s, SIGABRT in {abort_s:g} s, SIGKILL in"
             f" {abort_s + limits.abort_s:g} s",
             worker_pid=worker.pid,
             suspects=[f"{h.topic}/{h.partition}/{h.offset}" for h in stuck.held],
@@ -82,7 +82,7 @@ class WorkerHealth:
         worker.send_due_signals(now)
 
     def _stuck(self, worker: WorkerProcess, config: Config, now: float) -> Stuck | None:
-        # A drain has its own deadline, and what it leaves behind is nobody's fault.
+        # A drain has its own deadline, and no record is to blame for what it leaves behind.
         judged = worker.exit_request is ExitRequest.NONE and worker.phase.taking
         if problem := self._silent(worker, now):
             return Stuck(problem, self._busy_records(worker, now) if judged else ())
@@ -96,15 +96,18 @@ class WorkerHealth:
         return Stuck(f"has a handler over workers.handler_timeout = {timeout}", overdue)
 
     def _stalled(self, worker: WorkerProcess) -> str:
-        """Slow handlers are for their time-out to judge, and none of what waits is in the pool."""
+        """The problem of a pool that finishes nothing, or "".
+
+        A running handler is judged by its time-out instead; records that wait are not in the pool.
+        """
         words = worker.slot.words
         stalled_s = words[Field.STALLED_MS] / 1000
         if stalled_s <= self._limits.stalled_s or worker.slot.oldest_since_ns() is not None:
             return ""
         in_flight = words[Field.IN_FLIGHT]
         return (
-            f"has ended no record for {stalled_s:.0f} s, with {in_flight} in flight and no handler"
-            " at work"
+            f"has finished no record for {stalled_s:.0f} s, with {in_flight} in flight and no"
+            " handler running"
         )
 
     def _overdue(self, worker: WorkerProcess, limit_s: float, now: float) -> tuple[Held, ...]:
@@ -115,14 +118,14 @@ class WorkerHealth:
         return tuple(h for h in held if now - max(h.since_ns / 1e9, self._since) > limit_s)
 
     def _sample_cpu_time(self, worker: WorkerProcess, now: float) -> None:
-        """Who computes is seen by two looks; the first is at half of what is waited."""
+        """Takes the first of two samples of CPU time, at half of the heartbeat's limit."""
         if worker.silent_s(now, self._since) < self._limits.heartbeat_s / 2:
             worker.cpu_sample = None
         elif worker.pid and worker.cpu_sample is None:
             worker.cpu_sample = CpuSample(worker.pid, now)
 
     def _busy_records(self, worker: WorkerProcess, now: float) -> tuple[Held, ...]:
-        """Of a silent worker's records that whose thread computes; all, when none is found."""
+        """The record of a silent worker whose thread uses the CPU; all records if none does."""
         busy = worker.cpu_sample.busy_threads(now) if worker.cpu_sample else set()
         held = worker.slot.held()
         return tuple(h for h in held if h.thread in busy) or tuple(held)
@@ -130,40 +133,41 @@ class WorkerHealth:
     def _silent(self, worker: WorkerProcess, now: float) -> str:
         return why_silent(worker, self._limits, now, self._since)
 
-    def _is_over_memory(self, worker: WorkerProcess, config: Config, now: float) -> bool:
-        size, most = rss_bytes(worker.pid), config.workers.memory
+    def _check_memory(self, worker: WorkerProcess, config: Config, now: float) -> bool:
+        """Notes whether the worker is over `memory`; True when it shall be replaced for that."""
+        size, size_max = rss_bytes(worker.pid), config.workers.memory
         baseline = worker.slot.words[Field.BASELINE_BYTES]
-        judgement = worker.wear.weigh(size, baseline, most, now)
-        problem = reason(judgement, size, most)
+        judgement = worker.wear.weigh(size, baseline, size_max, now)
+        problem = reason(judgement, size, size_max)
         worn_out = isinstance(judgement, WornOut)
         if worn_out or (problem and not worker.size_problem):
-            _log.warning(f"worker {worker.number} {problem}")
+            _LOG.warning(f"worker {worker.number} {problem}")
         if worn_out:
             worker.wear.replaced(now)
         worker.size_problem = "" if worn_out else problem
         return worn_out
 
 
-def _has_reached_max_records(worker: WorkerProcess, config: Config) -> bool:
-    """It has taken as many records as one may."""
-    taken, most = worker.slot.words[Field.CONSUMED], config.workers.max_records
-    if not 0 < most <= taken:
+def _check_max_records(worker: WorkerProcess, config: Config) -> bool:
+    """Returns True, and logs it, when the worker has taken `max_records` records."""
+    taken, taken_max = worker.slot.words[Field.CONSUMED], config.workers.max_records
+    if not 0 < taken_max <= taken:
         return False
-    _log.warning(
-        f"worker {worker.number} has taken {taken} records, workers.max_records = {most}:"
-        " it is drained and replaced"
+    _LOG.warning(
+        f"worker {worker.number} has taken {taken} records, workers.max_records = {taken_max}:"
+        " draining and replacing it"
     )
     return True
 
 
 def why_silent(worker: WorkerProcess, limits: Limits, now: float, since: float) -> str:
-    """What a process that beats no more is doing; silence before `since` does not count."""
+    """The problem of a process without a heartbeat, or ""; ignores silence before `since`."""
     if not worker.alive:
         return ""
     silent_s = worker.silent_s(now, since)
     if worker.polled and silent_s > limits.heartbeat_s:
         return f"has not polled for {silent_s:.0f} s"
-    # One that waits for what its handler needs at boot beats, too.
+    # A worker whose handler waits for a dependency at its start has a heartbeat, too.
     if not worker.polled and silent_s > limits.boot_s:
-        return f"is starting for {silent_s:.0f} s"
+        return f"has been starting for {silent_s:.0f} s"
     return ""

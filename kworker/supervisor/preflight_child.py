@@ -1,4 +1,4 @@
-"""The preflight check, in a child that ends, so that the supervisor never holds a client."""
+"""The preflight check in a child of its own, so that the supervisor never has a Kafka client."""
 
 import json
 import os
@@ -17,19 +17,19 @@ _REPORT_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """What a preflight check found, sorted by what the supervisor does about it."""
+    """The findings of a preflight check, sorted by the supervisor's reaction."""
 
-    problems: list[str] = field(default_factory=list)  # the configuration: exit 78
-    taken: list[str] = field(default_factory=list)  # by another copy: exit 73
+    problems: list[str] = field(default_factory=list)  # in the configuration: exit 78
+    taken: list[str] = field(default_factory=list)  # another copy has the instance: exit 73
     unreachable: list[str] = field(default_factory=list)  # wait, and check again
-    warnings: list[str] = field(default_factory=list)  # go on, but say so
-    # Other hosts' members with our names: dead ones for so long, or taken.
+    warnings: list[str] = field(default_factory=list)  # log them and go on
+    # Members on other hosts with our identity: dead ones until their session ends, else `taken`.
     elsewhere: list[str] = field(default_factory=list)
     session_s: float = 0.0
-    cluster: str = ""  # on which the instance is to be locked
+    cluster: str = ""  # the id of the cluster on which the instance is locked
 
     @property
-    def fine(self) -> bool:
+    def passed(self) -> bool:
         return not (self.problems or self.taken or self.unreachable)
 
 
@@ -47,39 +47,39 @@ class Check:
         now: float,
         limit_s: float,
     ) -> None:
-        self.report: PreflightReport | None = None  # once it has ended
+        self.report: PreflightReport | None = None  # once the child has ended
         self.pid: int | None = None
         self._selector = selector
         self._received = bytearray()
         self._limit_s = limit_s
         self._end_at = now + limit_s
         self._late = False
-        self._pipe, theirs = os.pipe()
+        self._pipe, write_end = os.pipe()
         os.set_blocking(self._pipe, False)
         selector.register(self._pipe, selectors.EVENT_READ, self._read)
         try:
-            self.pid = fork(lambda: _write_report(preflight, config, theirs), keep=(theirs,))
+            self.pid = fork(lambda: _write_report(preflight, config, write_end), keep=(write_end,))
         except OSError as error:
             self._close()
             self.report = PreflightReport(unreachable=[f"the preflight check: {error.strerror}"])
-        os.close(theirs)
+        os.close(write_end)
 
     def turn(self, now: float) -> PreflightReport | None:
-        """The report once there is one; ends a child whose time is over."""
+        """Returns the report once there is one; kills a child whose time is over."""
         if now >= self._end_at and self.pid:
             self._late = True
             kill_group(self.pid)
         return self.report
 
     def on_exit(self, pid: int, code: int) -> None:
-        """A child was reaped, ours or another's; what ours wrote is all there is."""
+        """Makes the report of what the child wrote, if the reaped child is the check's."""
         if pid == self.pid:
             self._read()
             self._close()
             self.report = self._judge(code)
 
     def cancel(self) -> None:
-        """Nobody wants the report any more."""
+        """Kills the child: its report is not needed any more."""
         if self.pid:
             kill_group(self.pid)
             self._close()
@@ -95,7 +95,7 @@ class Check:
                 self._received += data[: _REPORT_BYTES_MAX - len(self._received)]
         except BlockingIOError:
             return
-        self._unregister()  # at its end a pipe is readable for ever
+        self._unregister()  # a pipe at its end stays readable
 
     def _unregister(self) -> None:
         if self._pipe in self._selector.get_map():
@@ -103,13 +103,13 @@ class Check:
 
     def _judge(self, code: int) -> PreflightReport:
         if self._late:
-            why = f"the preflight check took over {self._limit_s:g} s"
+            problem = f"the preflight check took over {self._limit_s:g} s"
             return PreflightReport(
-                unreachable=[f"{why}: does the handler's module block on import?"]
+                unreachable=[f"{problem}: does the handler's module block on import?"]
             )
         if code < 0 and code != -signal.SIGKILL:
-            why = f"the preflight check crashed ({exit_text(code)})"
-            return PreflightReport(problems=[f"{why}: the handler's module cannot be imported"])
+            problem = f"the preflight check crashed ({exit_text(code)})"
+            return PreflightReport(problems=[f"{problem}: the handler's module cannot be imported"])
         if code != 0:
             return PreflightReport(
                 unreachable=[f"the preflight check failed ({exit_text(code)}): see the log"]
@@ -118,8 +118,8 @@ class Check:
 
 
 def _write_report(preflight: Preflight, config: Config, fd: int) -> int:
-    """In the child."""
-    os.setsid()  # it starts processes of its own, which end with it
+    """Runs the check, in the child."""
+    os.setsid()  # the check starts processes, which are killed with this session
     setproctitle(f"kworker: preflight [{config.name}]")
     data = json.dumps(asdict(preflight(config))).encode()
     with open(fd, "wb") as pipe:

@@ -1,4 +1,4 @@
-"""Reload and rolling restart: judged whole before the first worker is touched."""
+"""Reload and restart requests: a preflight check passes before the first worker is replaced."""
 
 import selectors
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import Check, Preflight, PreflightReport
 from kworker.supervisor.rolling_restart import RollingRestart
 
-_log = structlog.get_logger()
-_FIXED: dict[str, Callable[[Config], object]] = {
+_LOG = structlog.get_logger()
+_FIXED_KEYS: dict[str, Callable[[Config], object]] = {
     "name": lambda config: config.name,
     "instance": lambda config: config.instance,
     "state_dir": lambda config: str(config.state_dir),
@@ -30,8 +30,8 @@ _FIXED: dict[str, Callable[[Config], object]] = {
 
 
 def fixed_key_problems(old: Config, new: Config) -> list[str]:
-    """A line for each key that differs and cannot change while the service runs."""
-    changed = [(key, of(old), of(new)) for key, of in _FIXED.items() if of(old) != of(new)]
+    """Returns a line for each changed key that cannot change while the service runs."""
+    changed = [(key, of(old), of(new)) for key, of in _FIXED_KEYS.items() if of(old) != of(new)]
     return [
         f'{key}: is "{was}" and cannot become "{wanted}" while running: stop, then start'
         for key, was, wanted in changed
@@ -47,10 +47,10 @@ class _Pending:
 
 
 class Reload:
-    """The renewal that waits for its check, the roll under way, and who looks on.
+    """The request that waits for its check, the rolling restart, and the peers that follow it.
 
-    Owned by the supervisor. `apply` is called with a configuration that has
-    passed, before the first worker is replaced.
+    Owned by the supervisor. Calls `apply` with a configuration that has passed the check, before
+    the first worker is replaced.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Reload:
         now: float,
         peer: Connection | None = None,
     ) -> None:
-        """Reads the configuration again; a mistake or a key that is fixed changes nothing."""
+        """Reads the configuration again; a mistake or a changed fixed key changes nothing."""
         self._announcer.reloading()
         try:
             new = read_config()
@@ -94,46 +94,46 @@ class Reload:
             self._check("reload", new, now, peer)
 
     def restart(self, config: Config, now: float, peer: Connection | None = None) -> None:
-        """The same configuration, but the code as it is on disk now."""
+        """Replaces the workers with the same configuration and the code that is now on disk."""
         self._check("restart", config, now, peer)
 
     def turn(self, now: float, progress: Callable[[], Reply]) -> None:
         report = self._pending.check.turn(now) if self._pending else None
         if report is not None and self._pending is not None:
             pending, self._pending = self._pending, None
-            self._judge(pending, report, now)
+            self._act_on(pending, report, now)
         self.rolling_restart.turn(now)
         self._subscribers.turn(now, lambda: {**progress(), "left": self.rolling_restart.left})
         if self.rolling_restart.left == 0:
             self._subscribers.finish({"done": True, "exit_code": 0})
 
     def on_exit(self, pid: int, code: int) -> None:
-        """A child was reaped, ours or another's."""
+        """Takes note of a reaped child, the check's or any other."""
         if self._pending:
             self._pending.check.on_exit(pid, code)
 
     def abandon(self, problem: str) -> None:
-        """Nothing more is replaced; whoever waits for it hears why."""
+        """Replaces nothing more, and sends the problem to the peers that wait."""
         self._drop_pending(problem)
         self.rolling_restart.clear()
         self._subscribers.finish({"error": problem, "exit_code": int(ExitCode.FAILURE)})
 
     def _check(self, command: str, config: Config, now: float, peer: Connection | None) -> None:
-        self._drop_pending("another one took its place")
+        self._drop_pending("a newer reload or restart took its place")
         check = Check(self._preflight, config, self._selector, now, self._limits.check_s)
         self._pending = _Pending(command, config, check, peer)
 
-    def _judge(self, pending: _Pending, report: PreflightReport, now: float) -> None:
+    def _act_on(self, pending: _Pending, report: PreflightReport, now: float) -> None:
         for warning in report.warnings:
-            _log.warning(f"{warning}; the {pending.command} goes on")
-        if not report.fine:
-            self._refuse(pending.command, *_why_not(report), pending.peer)
+            _LOG.warning(f"{warning}; the {pending.command} goes on")
+        if not report.passed:
+            self._refuse(pending.command, *_problems(report), pending.peer)
             return
         if not self._host_lock.take(report.cluster):
-            line = "another copy of this instance has just started on the cluster that it names"
+            line = "another copy of this instance has just started on the configured cluster"
             self._refuse(pending.command, [line], ExitCode.ALREADY_RUNNING, pending.peer)
             return
-        _log.info(f"{pending.command}: replacing {self._fleet.size} workers one at a time")
+        _LOG.info(f"{pending.command}: replacing {self._fleet.size} workers one at a time")
         self._apply(pending.config, now)
         self._announcer.reloaded()
         self.rolling_restart.add(range(self._fleet.size))
@@ -144,7 +144,7 @@ class Reload:
         self, command: str, lines: list[str], code: ExitCode, peer: Connection | None
     ) -> None:
         for line in lines:
-            _log.error(f"{command} refused, nothing is changed: {line}")
+            _LOG.error(f"{command} refused, nothing is changed: {line}")
         self._announcer.reloaded()
         if peer:
             peer.refuse("\n".join(lines), code)
@@ -157,7 +157,7 @@ class Reload:
         self._pending = None
 
 
-def _why_not(report: PreflightReport) -> tuple[list[str], ExitCode]:
+def _problems(report: PreflightReport) -> tuple[list[str], ExitCode]:
     lines = [*report.problems, *report.taken, *report.unreachable]
     if report.problems:
         return lines, ExitCode.CONFIG

@@ -27,7 +27,7 @@ from kworker.supervisor.stack_dumps import StackDumps
 from kworker.supervisor.startup import Startup
 from kworker.supervisor.wiring import Wiring
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 
 class Service:
@@ -113,7 +113,7 @@ class Service:
         """Lets every child finish what it has in hand and end; a second call changes nothing."""
         if self.mode not in (Mode.STARTING, Mode.SERVING):
             return
-        _log.info("draining", exit_code=int(exit_code), in_hand=self.fleet.in_hand())
+        _LOG.info("draining", exit_code=int(exit_code), in_hand=self.fleet.in_hand())
         self.mode = Mode.DRAINING
         self._exit_code = exit_code
         self._announcer.stopping()
@@ -134,7 +134,7 @@ class Service:
     def quit(self, now: float) -> None:
         """Ends every child at once."""
         self.drain(now)
-        _log.warning("ending at once: records in hand will be redelivered")
+        _LOG.warning("ending at once: records in hand will be redelivered")
         self.fleet.quit(now)
         self._delay.quit(now)
         self._spark.quit()
@@ -156,9 +156,9 @@ class Service:
     def scale(self, size: int, now: float) -> int:
         """Sets the number of workers, from 1 to the slots of the board; returns what it is now."""
         if not 1 <= size <= self.fleet.size_max:
-            _log.warning(f"cannot scale to {size} workers: it must be 1 to {self.fleet.size_max}")
+            _LOG.warning(f"cannot scale to {size} workers: it must be 1 to {self.fleet.size_max}")
         elif self.mode is Mode.SERVING:
-            _log.info("scaling", workers=size, before=self.fleet.size)
+            _LOG.info("scaling", workers=size, before=self.fleet.size)
             self.fleet.resize(size, now)
         return self.fleet.size
 
@@ -202,7 +202,7 @@ class Service:
         if report is None:
             return
         for warning in report.warnings:
-            _log.warning(f"{warning}; starting anyway")
+            _LOG.warning(f"{warning}; starting anyway")
         if report.problems:
             self._abort_startup(ConfigError(report.problems), now)
         elif report.taken:
@@ -224,7 +224,7 @@ class Service:
     def _turn_serving(self, now: float) -> None:
         self._health.turn(self.config, now)
         if not self._reload.rolling_restart.left:
-            self._reload.rolling_restart.add(self._health.worn_out(self.config, now))
+            self._reload.rolling_restart.add(self._health.find_worn_out(self.config, now))
         self._reload.turn(now, lambda: self._progress(now))
         self.fleet.turn(now)
         self._delay.turn(now)
@@ -232,7 +232,7 @@ class Service:
         self._spark.turn(now)
         if not self._joined and self.fleet.joined:
             self._joined = True
-            _log.info("every worker has joined: running", workers=self.fleet.size)
+            _LOG.info("every worker has joined: running", workers=self.fleet.size)
 
     def _turn_draining(self, now: float) -> None:
         self._health.turn(self.config, now)
@@ -274,7 +274,7 @@ class Service:
     def _ignore(self, command: str, peer: Connection | None) -> None:
         state = self._state(self._startup.problems)
         line = f"{command} ignored while {state}: nothing is changed"
-        _log.warning(line)
+        _LOG.warning(line)
         if peer:
             peer.refuse(line, ExitCode.FAILURE)
 

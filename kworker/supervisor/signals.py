@@ -1,4 +1,4 @@
-"""Signals as the loop wants them: a handler records, a descriptor wakes, the loop acts."""
+"""Signals for the supervisor's loop: a handler records, a descriptor wakes, the loop acts."""
 
 import signal
 import socket
@@ -19,7 +19,7 @@ HANDLED = (
 
 
 class Signals:
-    """What arrived since the last turn, in order. Owned by the supervisor's one thread."""
+    """The signals since the last turn, in order. Owned by the supervisor's one thread."""
 
     def __init__(self) -> None:
         self._seen: deque[int] = deque()
@@ -28,17 +28,17 @@ class Signals:
         self._woken.setblocking(False)
 
     def install(self) -> None:
-        """From here nothing but SIGKILL and SIGSTOP acts by itself."""
+        """Installs the handlers; Python runs them in this thread, which must be the main one."""
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for signum in HANDLED:
             signal.signal(signum, self._record)
 
     def fileno(self) -> int:
-        """Readable when there is something to take."""
+        """The descriptor that is readable when a signal has arrived."""
         return self._woken.fileno()
 
     def take(self) -> list[int]:
-        """What arrived, oldest first; empties the record."""
+        """Removes and returns the signals that have arrived, oldest first."""
         try:
             while self._woken.recv(4096):
                 pass

@@ -9,7 +9,7 @@ from kworker.supervisor.children.worker_process import WorkerProcess
 
 
 class StackDumps:
-    """The children that have not been asked for their stacks yet. Owned by the supervisor.
+    """The queue of children that are still to dump their stacks. Owned by the supervisor.
 
     `gap_s` seconds pass between two of them, because two processes that write at once would
     mix their lines.

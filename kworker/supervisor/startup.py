@@ -1,4 +1,4 @@
-"""What must be so before the first worker is forked: no leftovers, and a preflight that is fine."""
+"""The conditions for the first fork: no workers of an earlier supervisor, and a good preflight."""
 
 import selectors
 import signal
@@ -12,11 +12,14 @@ from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import Check, Preflight, PreflightReport
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 
 class Startup:
-    """Waits, and says what for. Owned by the supervisor until the workers start."""
+    """Waits until workers may start. Owned by the supervisor until they do.
+
+    `problems` holds a line for each thing that it waits for.
+    """
 
     def __init__(
         self,
@@ -37,10 +40,10 @@ class Startup:
         self._kill_at = now + config.workers.drain_timeout + limits.drain_margin_s
         self._check: Check | None = None
         self._check_at = now
-        self._sessions_end_at: float | None = None  # those elsewhere, if they are
+        self._sessions_end_at: float | None = None  # of members on other hosts, if there are any
 
     def turn(self, now: float) -> PreflightReport | None:
-        """The report to act on: one that waiting cannot better. None while there is none."""
+        """Returns a report that waiting cannot improve, or None while there is none."""
         if not self._leftovers_ended and not self._check_leftovers(now):
             return None
         if self._check is None:
@@ -58,7 +61,7 @@ class Startup:
         return replace(report, taken=report.elsewhere)
 
     def _maybe_alive(self, report: PreflightReport, now: float) -> list[str]:
-        """Members on other hosts, as long as their sessions may only not have ended yet."""
+        """A line for each member on another host, until a dead member's session would be over."""
         if not report.elsewhere:
             self._sessions_end_at = None
             return []
@@ -70,12 +73,12 @@ class Startup:
         return [f"{line}; {ends}" for line in report.elsewhere]
 
     def on_exit(self, pid: int, code: int) -> None:
-        """A child was reaped, ours or another's."""
+        """Takes note of a reaped child, the check's or any other."""
         if self._check:
             self._check.on_exit(pid, code)
 
     def restart_check(self, config: Config, now: float) -> None:
-        """With another configuration, at once."""
+        """Runs the check again at once, with this configuration."""
         self.cancel()
         self.config = config
         self._check = None
@@ -102,13 +105,15 @@ class Startup:
         return self._leftovers_ended
 
     def _kill_leftovers(self) -> None:
-        """They had their drain_timeout, and with the same identity as ours they would fence us."""
+        """Kills workers that outlived drain_timeout: with our identity, they would fence ours."""
         for pid in self._folder.leftover_workers():
-            _log.warning("a worker of an earlier supervisor did not end: killed", leftover=pid)
+            _LOG.warning(
+                "a worker of an earlier supervisor did not end in time: killed", leftover=pid
+            )
             send_signal(pid, signal.SIGKILL)
 
     def _report(self, problems: list[str]) -> None:
         if problems != self.problems:
             for problem in problems:
-                _log.warning(f"waiting: {problem}")
+                _LOG.warning(f"waiting: {problem}")
         self.problems = problems

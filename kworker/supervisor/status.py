@@ -1,4 +1,4 @@
-"""The status document of DESIGN 5, and the lines for systemd and `stop` made of the same."""
+"""The workers' part of `status --json`, and the lines for systemd, `stop` and `restart`."""
 
 from time import monotonic_ns
 from typing import Any
@@ -24,7 +24,7 @@ _COUNTERS = (
 
 
 def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
-    """The part of the document that the scoreboard tells."""
+    """The part of the status document that is read from the scoreboard."""
     counters = fleet.counters()
     return {
         "workers": [_worker_row(worker, now) for worker in fleet.workers],
@@ -35,7 +35,7 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
 
 
 def progress(fleet: Fleet, state: str) -> dict[str, Any]:
-    """A line of what goes on, for `stop` and `restart`."""
+    """A progress line for `stop` and `restart`."""
     since = [s for worker in fleet.workers if (s := worker.slot.oldest_since_ns())]
     return {
         "state": state,
@@ -58,7 +58,7 @@ def summary_line(fleet: Fleet, state: str, problems: list[str]) -> str:
 
 
 def fleet_problems(fleet: Fleet, now: float) -> list[str]:
-    """Why the service is red because of its workers; each reason once."""
+    """The workers' problems, which make the service red; each once."""
     problems: dict[str, None] = {}
     for worker in fleet.workers:
         if not worker.alive and worker.last_exit and worker.start_at and worker.start_at > now:
@@ -74,14 +74,14 @@ def fleet_problems(fleet: Fleet, now: float) -> list[str]:
 
 
 def _age_s(since_ns: int) -> float:
-    """By a clock read after `since_ns` was: handlers go on while the document is made."""
+    """The age by a clock read after `since_ns`: handlers go on while the document is made."""
     return (monotonic_ns() - since_ns) / 1e9
 
 
 def _worker_row(worker: WorkerProcess, now: float) -> dict[str, Any]:
     words, text = worker.slot.words, worker.slot.read_text()
     oldest = worker.slot.oldest_since_ns() if worker.alive else None
-    # A slot between two lives has no process, so nothing but its number and its history.
+    # Between two lives a slot has no process: only its number and its history are shown.
     phase: Phase = worker.phase
     return {
         "slot": worker.number,

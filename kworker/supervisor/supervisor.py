@@ -21,7 +21,7 @@ from kworker.supervisor.service import Service
 from kworker.supervisor.signals import Signals
 from kworker.supervisor.wiring import Wiring
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 _CLOSING_TURN_S = 0.05  # short, so that the supervisor ends soon after its last child
 
 
@@ -50,7 +50,7 @@ class Supervisor:
         self._control = ControlServer(folder.socket, self._selector, verbs(self._service), now)
         self._signal_actions = _signal_actions(self._service)
         setproctitle(f"kworker: supervisor [{config.name}]")
-        _log.info("supervisor started", service=config.name, instance=config.instance)
+        _LOG.info("supervisor started", service=config.name, instance=config.instance)
 
     def run(self) -> int:
         """Runs until every child has ended; returns the exit code.
@@ -62,7 +62,7 @@ class Supervisor:
         code = self._service.exit_code
         self._service.finish()
         self._control.close()
-        _log.info("supervisor ends", exit_code=int(code), left=self._service.fleet.records_left)
+        _LOG.info("supervisor ends", exit_code=int(code), left=self._service.fleet.records_left)
         if self._service.startup_error:
             raise self._service.startup_error
         return code

@@ -1,4 +1,4 @@
-"""What a supervisor is wired to: the main functions of its children, and its time limits."""
+"""The functions that a service is wired to, and its time limits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

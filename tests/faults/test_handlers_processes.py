@@ -80,7 +80,7 @@ def test_what_handlers_do_to_processes_and_signals_ends_with_the_worker(
         assert all(map(psutil.pid_exists, (left, stubborn, meant)))
         os.kill(worker, signal.SIGTERM)  # by hand: what the supervisor says comes another way, too
         eventually(lambda: one.worker_pids().get(0, worker) != worker, what="another worker")
-        one.until(lambda: "left 3 processes behind: told to end" in one.said(), "that is told")
+        one.until(lambda: "left 3 processes behind: SIGTERM now" in one.said(), "that is told")
         eventually(lambda: not psutil.pid_exists(left), what="what was left has ended")
         eventually(lambda: not psutil.pid_exists(stubborn), what="and what would not is killed")
         assert psutil.pid_exists(meant)

@@ -96,13 +96,13 @@ def test_stop_now_ends_at_once(service: Service):
 
 def test_scale_takes_a_number_or_a_difference(service: Service):
     service.serve()
-    assert service.client.ask("scale", to="3") == {"processes": 3}
+    assert service.client.request("scale", to="3") == {"processes": 3}
     eventually(lambda: sorted(service.running()) == [0, 1, 2])
-    assert service.client.ask("scale", to="-2") == {"processes": 1}
+    assert service.client.request("scale", to="-2") == {"processes": 1}
     eventually(lambda: sorted(service.running()) == [0])
     for wrong in ("0", "-1", "99", "some"):
         with pytest.raises(CommandRefused, match="scale"):
-            service.client.ask("scale", to=wrong)
+            service.client.request("scale", to=wrong)
 
 
 def test_restart_tells_when_all_are_replaced(service: Service):
@@ -118,19 +118,19 @@ def test_a_refused_reload_is_78_with_its_lines(service: Service):
     service.serve()
     service.write(settings={"name": "invoices"})
     with pytest.raises(CommandRefused, match='name: is "orders"') as refused:
-        service.client.ask("reload")
+        service.client.request("reload")
     assert refused.value.exit_code == 78
 
 
 def test_dump_names_the_processes_whose_stacks_it_asked_for(service: Service):
     service.serve()
-    dumped = service.client.ask("dump")["dumped"]
+    dumped = service.client.request("dump")["dumped"]
     assert set(dumped) == {service.delay()["pid"], *service.running().values()}
 
 
 def test_nobody_there_is_not_running(tmp_path: Path):
     with pytest.raises(NotRunning, match="is not running"):
-        ControlClient("orders", StateFolder(tmp_path)).ask("status")
+        ControlClient("orders", StateFolder(tmp_path)).request("status")
 
 
 @pytest.mark.parametrize(

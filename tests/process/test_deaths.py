@@ -97,7 +97,7 @@ def test_a_fenced_worker_ends_the_service_with_73(service: Service):
     service.write(behaviour={"0": {"die_at_boot": 73}})
     service.start()
     assert service.exit_code() == 73
-    assert "fenced by a twin" in service.said()
+    assert "fenced by another process with its identity" in service.said()
 
 
 def test_a_silent_poll_thread_is_dumped_killed_and_replaced(service: Service):
@@ -121,7 +121,7 @@ def test_a_pool_that_ends_nothing_is_dumped_and_its_worker_replaced(service: Ser
     service.write(limits={"stalled_s": 1.0}, behaviour={"0": {"still_ms": 1500}})
     service.serve()
     service.write(behaviour={})
-    service.says("worker 0 has ended no record for 2 s, with 0 in flight and no handler at work:")
+    service.says("worker 0 has finished no record for 2 s, with 0 in flight and no handler running")
     eventually(lambda: service.status()["workers"][0]["restarts"] == 1)
     eventually(lambda: len(service.running()) == 2)
     assert "in _told_to_drain" in service.said()  # the stacks say where
@@ -140,7 +140,7 @@ def test_a_pool_in_which_a_slow_handler_is_at_work_is_left_alone(service: Servic
 def test_a_worker_that_never_finishes_its_boot_is_replaced(service: Service):
     service.write(limits={"boot_s": 0.5, "abort_s": 0.3}, behaviour={"0": {"hang_at_boot": True}})
     service.start()
-    service.says("is starting for")
+    service.says("has been starting for")
     service.write(behaviour={})
     eventually(lambda: len(service.running()) == 2)
 

@@ -55,7 +55,7 @@ def test_fenced_by_one_that_was_there_first_it_ends_the_service_with_73(service:
     service.write(behaviour={"delay": {"die_at_boot": 73}})
     service.start()
     assert service.exit_code() == 73
-    service.says("the delay process was fenced by a twin of its identity: the service ends")
+    service.says("the delay process was fenced by another process with its identity: the service")
     assert len(service.births(of="delay-births")) == 1
 
 
@@ -145,7 +145,7 @@ def test_when_the_supervisor_is_killed_it_ends_by_itself(service: Service):
 def test_a_dump_has_its_stacks_too(service: Service):
     service.serve()
     service.delay_runs()
-    service.client.ask("dump")
+    service.client.request("dump")
     service.says("in fake_delay")
 
 

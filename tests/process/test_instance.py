@@ -77,7 +77,7 @@ def test_leftovers_that_do_not_drain_are_killed_after_their_time(service: Servic
     service.exit_code()
     service.write(behaviour={})
     service.serve()
-    assert "a worker of an earlier supervisor did not end: killed" in service.said()
+    assert "a worker of an earlier supervisor did not end in time: killed" in service.said()
     assert not set(service.alive()) & set(before)
 
 

@@ -61,7 +61,7 @@ class Service:
     def status(self) -> dict[str, Any]:
         """The document; {} while nobody answers."""
         try:
-            document = self.client.ask("status")
+            document = self.client.request("status")
         except Exception:  # noqa: BLE001 - not yet, or no more
             return {}
         self._pids.update(row["pid"] for row in document["workers"] if row["pid"])

@@ -184,7 +184,7 @@ class Service:
     def status(self) -> dict[str, Any]:
         """The document of `status --json`, over the same socket; {} while nobody answers."""
         try:
-            return self._client.ask("status")
+            return self._client.request("status")
         except KworkerError:
             return {}
 

@@ -1,1 +1,1 @@
-"""The processes that the supervisor starts, and how it starts each again."""
+"""The processes that the supervisor starts and restarts."""

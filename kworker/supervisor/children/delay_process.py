@@ -1,4 +1,4 @@
-"""The delay process as a child: forked after the workers, and again whatever it dies of."""
+"""The delay process as a child: forked after the workers, and again after each death."""
 
 import signal
 import time
@@ -22,16 +22,15 @@ from kworker.supervisor.children.worker_process import Death, ExitRequest, Worke
 from kworker.supervisor.health import why_silent
 from kworker.supervisor.limits import Limits
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 _FORK_AGAIN_S = 1.0
 
 
 class DelayChild:
     """Keeps the delay process running. Owned by the supervisor.
 
-    Its deaths cost a back-off and a red reason, and nothing else: what waits, waits in
-    Kafka, and is overdue meanwhile. But where another process has its identity, the service
-    came second, and ends.
+    A death costs a back-off and makes the service red, nothing else: delayed records wait in
+    Kafka. But if another process has the same identity, this service came second, and ends.
     """
 
     def __init__(
@@ -53,66 +52,66 @@ class DelayChild:
         self._process.start_at = None
         self._draining = False
         self._since = 0.0
-        self._last_text = Text()  # by the last life, until this one tells
+        self._last_text = Text()  # of the last life, until this one writes its own
 
     @property
     def alive(self) -> bool:
         return self._process.alive
 
     def begin(self, now: float) -> None:
-        """The service runs, so the delay process does."""
+        """Starts the delay process at the next turn."""
         self._process.start_at = now
 
     def apply(self, config: Config, now: float) -> None:
-        """After a reload or a restart: the next life has this configuration, and new code."""
+        """Replaces the process by one with this configuration, at a reload or a restart."""
         self._config = config
         self._process.start_afresh(now)
         self._process.drain(self._kill_at(now), leave=False)
 
     def turn(self, now: float) -> None:
-        """Starts it when it is due, ends it when it is stuck or did not end in its time."""
+        """Starts the process when it is due; ends it when it is stuck or did not end in time."""
         process = self._process
         if signal.SIGKILL in process.send_due_signals(now):
-            _log.warning("the delay process did not end in time: killed", pid=process.pid)
+            _LOG.warning("the delay process did not end in time: killed", pid=process.pid)
         elif process.start_at is not None and now >= process.start_at and not process.alive:
             self._start(now)
-        elif why := why_silent(process, self._limits, now, self._since):
-            self._abort(why, now)
+        elif problem := why_silent(process, self._limits, now, self._since):
+            self._abort(problem, now)
 
     def reset_timers(self, now: float) -> None:
-        """We were stopped ourselves: silence before now proves nothing."""
+        """Ignores silence before now, after the supervisor itself had been stopped."""
         self._since = now
 
     def drain(self, now: float, *, leave: bool) -> None:
-        """It ends for ever; `leave` when the group shall not wait for it."""
+        """Ends the process for good; `leave`: it leaves the group."""
         self._draining, self._process.start_at = True, None
         self._process.drain(self._kill_at(now), leave=leave)
 
     def quit(self, now: float) -> None:
-        """At once."""
+        """Ends the process at once."""
         self._draining, self._process.start_at = True, None
         self._process.quit(now + self._limits.quit_s)
 
     @property
     def living(self) -> list[WorkerProcess]:
-        """It, if it has a process."""
+        """A list of the process, empty if it is not alive."""
         return [self._process] if self._process.alive else []
 
     def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
-        """A child was reaped: None, or the code with which the whole service must end."""
+        """Handles a reaped child; returns an exit code if the whole service must end with it."""
         process = self._process
         if pid != process.pid:
             return None
         self._last_text = self._text()
         death = process.end_life(code, now)
         if self._draining:
-            _log.info(f"the delay process ended ({exit_text(code)})")
+            _LOG.info(f"the delay process ended ({exit_text(code)})")
         elif death.exit_request is ExitRequest.DRAIN:
             process.start_afresh(now)
         elif code == ExitCode.ALREADY_RUNNING:
-            _log.error(
-                "the delay process was fenced by a twin of its identity: the service ends;"
-                " give each its own `instance`"
+            _LOG.error(
+                "the delay process was fenced by another process with its identity: the service"
+                " ends; give each copy its own `instance`"
             )
             return ExitCode.ALREADY_RUNNING
         else:
@@ -120,29 +119,29 @@ class DelayChild:
         return None
 
     def problems(self, now: float) -> list[str]:
-        """Why the service is red because of it."""
+        """The problems of the delay process, which make the service red."""
         process = self._process
         if process.alive:
             red = process.slot.words[Field.RED]
-            return [f"delay: {reason}" for reason in self._text().problems] if red else []
+            return [f"delay: {problem}" for problem in self._text().problems] if red else []
         if not process.last_exit or process.start_at is None or process.start_at <= now:
             return []
         wait_s = process.start_at - now
         return [f"delay process exited ({process.last_exit}); next start in {wait_s:.0f} s"]
 
     def live_text(self) -> Text:
-        """What it tells while it lives."""
+        """The text of the living process; an empty one while there is none."""
         return self._text() if self._process.alive else Text()
 
     def delay_rows(self) -> list[dict[str, Any]]:
-        """`delays` of `status --json`; while it is away, as it told last."""
+        """The `delays` of `status --json`: the last ones while the process is not alive."""
         return [
             {"delay": delay, "waiting": waiting, "next_due_ms": due_ms}
             for delay, waiting, due_ms in self._text().delays
         ]
 
     def status(self, now: float) -> dict[str, Any]:
-        """The process itself."""
+        """The `delay` of `status --json`: the process itself."""
         process = self._process
         return {
             "pid": process.pid,
@@ -163,23 +162,26 @@ class DelayChild:
             pid = fork(lambda: self._run_child(config), keep=(self._lifeline, *self._host_lock.fds))
         except OSError as error:
             process.start_at = now + _FORK_AGAIN_S
-            _log.warning(f"the delay process cannot be forked ({error.strerror}); tried again")
+            _LOG.warning(
+                f"the delay process cannot be forked ({error.strerror});"
+                f" next try in {_FORK_AGAIN_S:g} s"
+            )
             return
         process.slot.words[Field.PID] = pid
         process.begin_life(pid, now)
-        _log.info("the delay process started", delay_pid=pid)
+        _LOG.info("the delay process started", delay_pid=pid)
 
     def _run_child(self, config: Config) -> int:
-        """In the child."""
+        """Runs in the child."""
         setproctitle(f"kworker: delay [{config.name}] starting")
         log.identify(process="delay")
         self._folder.join_workers()
         self._host_lock.share()
         return self._delay_main(config, self._process.slot, self._lifeline)
 
-    def _abort(self, why: str, now: float) -> None:
+    def _abort(self, problem: str, now: float) -> None:
         if self._process.exit_request in (ExitRequest.NONE, ExitRequest.DRAIN):
-            _log.error(f"the delay process {why}: stacks are dumped, it is replaced")
+            _LOG.error(f"the delay process {problem}: dumping its stacks and replacing it")
             limits = self._limits
             steps = for_stuck_process(now, limits.dump_s, limits.term_s, limits.abort_s)
             self._process.abort(steps, ())
@@ -190,9 +192,9 @@ class DelayChild:
         longest_s = self._limits.restart.longest_delay_s
         delay_s = answer.delay_s if isinstance(answer, StartAgain) else longest_s
         self._process.start_at = now + delay_s
-        _log.warning(
+        _LOG.warning(
             f"the delay process exited ({exit_text(death.code)}) after {death.life_s:.1f} s;"
-            f" next start {f'in {delay_s:g} s' if delay_s else 'at once'}, what is due waits"
+            f" next start {f'in {delay_s:g} s' if delay_s else 'at once'}, due records wait"
         )
 
     def _kill_at(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""The workers: starting them, what each death means, draining them, and how many there are."""
+"""The workers: their number, their starts, the consequences of their deaths, and their drain."""
 
 import os
 import signal
@@ -25,16 +25,16 @@ from kworker.supervisor.children.worker_process import Death, ExitRequest, Worke
 from kworker.supervisor.limits import Limits
 
 ChildMain = Callable[[Config, Slot, int], int]
-"""What a worker does: `worker.run`, or a test's stand-in."""
+"""The main function of a child: `worker.run`, `process.run` of the delay process, or a test's."""
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 _FORK_AGAIN_S = 1.0
-_OOM_MORE = 100  # of all memory, 10 %: when it runs out, it is never the supervisor that is ended
-_NAMED_MOST = 20  # suspects in a line of the log
+_OOM_SCORE_MORE = 100  # like 10 % of all memory: the kernel kills a worker, never the supervisor
+_LOGGED_MAX = 20  # suspects in a log line
 
 
 class Fleet:
-    """Who lives, who starts again and when. Owned by the supervisor, whose thread alone forks."""
+    """Starts, restarts and drains the workers. Owned by the supervisor; only its thread forks."""
 
     def __init__(
         self,
@@ -46,82 +46,77 @@ class Fleet:
     ) -> None:
         self.size = config.workers.processes
         self.workers: list[WorkerProcess] = []
-        self.totals: Counter[str] = Counter()  # of those that are gone
-        self.draining = False
-        self.unfinished = False  # something in hand had to be left to be delivered again
-        self.records_left = 0  # records, as far as those that left them knew
+        self.unfinished = False  # True if records in hand were left to be redelivered
+        self.records_left = 0  # their number, as far as the workers that left them knew it
+        self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
+        self._counters_of_dead: Counter[str] = Counter()
+        self._draining = False
         self._folder = folder
         self._journal = CrashJournal(folder.suspects)
         self._worker_main = worker_main
         self._limits = limits
-        self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
         self._host_lock = host_lock
-        # Its other end is ours alone: when we are gone, however, the workers read an end of file.
-        self._lifeline, self._our_end = os.pipe()
+        # The supervisor alone has the other end: when it is gone, a child reads end-of-file here.
+        self.lifeline, self._lifeline_end = os.pipe()
         self.apply(config)
 
     def apply(self, config: Config) -> None:
-        """Lives that begin from here on have this configuration, and a board that fits it."""
+        """Uses this configuration, and a board that fits it, for workers that start from now on."""
         self._config = config
         self._hands = hands_of(config.workers)
         processes = max(config.workers.processes, self.size)
         self._board = Scoreboard.for_workers(processes, self._hands)
 
     @property
-    def lifeline(self) -> int:
-        """Reads end-of-file in a child when the supervisor is gone."""
-        return self._lifeline
-
-    @property
     def size_max(self) -> int:
-        """The largest size that needs no restart."""
+        """The largest number of workers that the board has slots for."""
         return len(self._board.slots)
 
     @property
     def joined(self) -> bool:
-        """Whether every worker has had its assignment, be it an empty one."""
+        """True if every worker has had its assignment, be it an empty one."""
         return len(self.workers) == self.size and all(
             worker.alive and worker.phase >= Phase.RUNNING for worker in self.workers
         )
 
     def resize(self, size: int, now: float) -> None:
-        """More or fewer workers: the highest numbers go, for ever."""
+        """Sets the number of workers; the highest numbers are drained and leave the group."""
         self.size = size
-        have = {worker.number for worker in self.workers}
+        present = {worker.number for worker in self.workers}
         for number in range(size):
-            if number not in have:
+            if number not in present:
                 slot = self._board.slots[number]
                 limits = self._limits
                 self.workers.append(WorkerProcess(number, slot, limits.restart, limits.wear))
         for worker in self.workers:
             if worker.number >= size:
                 self._drain(worker, now, leave=True)
-        self.workers = [m for m in self.workers if m.alive or m.number < size]
+        self._remove_ended()
 
     def turn(self, now: float) -> None:
-        """Starts those whose time has come, kills those whose time is over."""
+        """Starts workers that are due, and kills workers that did not end in time."""
         self.leftovers.turn(now)
         for worker in self.workers:
             if signal.SIGKILL in worker.send_due_signals(now):
-                _log.warning(f"worker {worker.number} did not end in time: killed", pid=worker.pid)
-            elif worker.start_at is not None and now >= worker.start_at and not self.draining:
+                _LOG.warning(f"worker {worker.number} did not end in time: killed", pid=worker.pid)
+            elif worker.start_at is not None and now >= worker.start_at and not self._draining:
                 self._start(worker, now)
 
     def replace(self, worker: WorkerProcess, now: float) -> None:
-        """This worker drains; the next life in its place begins when it is gone."""
+        """Drains this worker; its slot starts again when it has ended."""
         worker.start_afresh(now)
         self._drain(worker, now, leave=False)
 
     def drain(self, now: float, *, leave: bool) -> None:
-        """All finish what is in hand and end; none starts again."""
-        self.draining = True
+        """Lets all workers finish what they have in hand and end; none starts again."""
+        self._draining = True
         for worker in self.workers:
             self._drain(worker, now, leave=leave)
         self._remove_ended()
 
     def quit(self, now: float) -> None:
-        """All end at once."""
-        self.draining = True
+        """Ends all workers at once."""
+        self._draining = True
         for worker in self.workers:
             self.unfinished = self.unfinished or bool(worker.slot.words[Field.IN_HAND])
             worker.quit(now + self._limits.quit_s)
@@ -129,38 +124,38 @@ class Fleet:
 
     @property
     def living(self) -> list[WorkerProcess]:
-        """Those that have a process."""
+        """The workers that have a process."""
         return [worker for worker in self.workers if worker.alive]
 
     def accept_dead(self) -> int:
-        """Every worker lets die what its breaker holds; how many workers there are."""
+        """Has every worker dead-letter what its breaker holds; returns the number of workers."""
         alive = self.living
         for worker in alive:
             worker.slot.words[Field.ACCEPT] = 1
         return len(alive)
 
     def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
-        """A child was reaped: None, or the code with which the whole service must end."""
+        """Handles a reaped child; returns an exit code if the whole service must end with it."""
         for worker in self.workers:
             if worker.pid == pid:
-                self.totals.update(worker.slot.counters())
+                self._counters_of_dead.update(worker.slot.counters())
                 death = worker.end_life(code, now)
                 self.leftovers.add(worker.number, pid, now)
-                # Before the next life, which looks there at its first records.
+                # Before the restart, because a new worker reads the journal at its first records.
                 self._record_suspects(worker, death)
                 return self._handle_death(worker, death, now)
         return None
 
     def in_hand(self) -> int:
-        """Records taken and not settled, in all workers."""
+        """The number of records taken and not settled, in all workers."""
         return self.sum(Field.IN_HAND)
 
     def sum(self, field: Field) -> int:
         return sum(worker.slot.words[field] for worker in self.workers)
 
     def counters(self) -> Counter[str]:
-        """Every counter since the service started, the dead included."""
-        total = self.totals.copy()
+        """Each counter since the service started, including those of ended workers."""
+        total = self._counters_of_dead.copy()
         for worker in self.workers:
             total.update(worker.slot.counters())
         return total
@@ -172,28 +167,28 @@ class Fleet:
         config = self._config
         try:
             pid = fork(
-                lambda: self._run_child(config, slot), keep=(self._lifeline, *self._host_lock.fds)
+                lambda: self._run_child(config, slot), keep=(self.lifeline, *self._host_lock.fds)
             )
         except OSError as error:
             worker.start_at = now + _FORK_AGAIN_S
-            _log.warning(
+            _LOG.warning(
                 f"worker {worker.number} cannot be forked ({error.strerror});"
                 f" next try in {_FORK_AGAIN_S:g} s"
             )
             return
         slot.words[Field.PID] = pid
         worker.begin_life(pid, now)
-        _log.info(f"worker {worker.number} started", worker=worker.number, worker_pid=pid)
+        _LOG.info(f"worker {worker.number} started", worker=worker.number, worker_pid=pid)
 
     def _run_child(self, config: Config, slot: Slot) -> int:
-        """In the child."""
-        os.setpgid(0, 0)  # with all that handlers start
+        """Runs in the child."""
+        os.setpgid(0, 0)  # a group of its own, with all processes that handlers start
         setproctitle(f"kworker: worker {slot.number} [{config.name}] starting")
-        raise_oom_score(_OOM_MORE)
+        raise_oom_score(_OOM_SCORE_MORE)
         log.identify(worker=slot.number)
         self._folder.join_workers()
         self._host_lock.share()
-        return self._worker_main(config, slot, self._lifeline)
+        return self._worker_main(config, slot, self.lifeline)
 
     def _drain(self, worker: WorkerProcess, now: float, *, leave: bool) -> None:
         limit = self._config.workers.drain_timeout + self._limits.drain_margin_s
@@ -203,73 +198,75 @@ class Fleet:
         if not death.suspects:
             return
         places = [(held.topic, held.partition, held.offset) for held in death.suspects]
-        how, most = exit_text(death.code), self._hands * self.size_max
+        cause, count_max = exit_text(death.code), self._hands * self.size_max
         try:
-            self._journal.add_suspects(places, death.why, how, time.time(), most)
+            self._journal.add_suspects(places, death.why, cause, time.time(), count_max)
         except OSError as error:
             problem = f"cannot be written to {self._folder.suspects} ({error.strerror})"
-            _log.error(f"suspects of worker {worker.number} {problem}: they run like any other")
+            _LOG.error(
+                f"suspects of worker {worker.number} {problem}: they will run like other records"
+            )
             return
-        _log.warning(
+        _LOG.warning(
             f"worker {worker.number} had {len(places)} records in hand: they are suspects and"
-            " run in a process of their own",
+            " will run in an isolated process",
             why=death.why,
-            records=["/".join(map(str, place)) for place in places[:_NAMED_MOST]],
+            records=["/".join(map(str, place)) for place in places[:_LOGGED_MAX]],
         )
 
     def _handle_death(self, worker: WorkerProcess, death: Death, now: float) -> ExitCode | None:
-        wanted = death.exit_request in (ExitRequest.DRAIN, ExitRequest.QUIT)
-        if self.draining or worker.number >= self.size:
+        if self._draining or worker.number >= self.size:
             self._count_left_records(worker, death)
             self._remove_ended()
             return None
-        if wanted:
+        if death.exit_request in (ExitRequest.DRAIN, ExitRequest.QUIT):
             worker.start_afresh(now)
-            tell = _log.warning if death.code else _log.info
-            how = f"worker {worker.number} ended ({exit_text(death.code)}); it starts again"
-            tell(how, in_hand=death.in_hand)
+            write = _LOG.warning if death.code else _LOG.info
+            event = f"worker {worker.number} ended ({exit_text(death.code)}); starting it again"
+            write(event, in_hand=death.in_hand)
             return None
         if death.code in (ExitCode.CONFIG, ExitCode.ALREADY_RUNNING):
-            _log.error(_FATAL_EXITS[ExitCode(death.code)].format(worker.number))
+            _LOG.error(_FATAL_EXITS[ExitCode(death.code)].format(worker.number))
             return ExitCode(death.code)
         return self._restart(worker, death, now)
 
     def _restart(self, worker: WorkerProcess, death: Death, now: float) -> ExitCode | None:
         answer = worker.plan_restart(death, now)
-        how = f"worker {worker.number} exited ({exit_text(death.code)}) after {death.life_s:.1f} s"
+        event = (
+            f"worker {worker.number} exited ({exit_text(death.code)}) after {death.life_s:.1f} s"
+        )
         if isinstance(answer, GiveUp):
-            _log.error(f"{how}; {answer.failed_starts} starts in a row failed: giving up")
+            _LOG.error(f"{event}; {answer.failed_starts} starts in a row failed: giving up")
             return ExitCode.GAVE_UP
         when = f"in {answer.delay_s:g} s" if answer.delay_s else "at once"
-        most = self._limits.restart.failed_starts_max
-        nth = f", {answer.failed_starts} of {most}" if answer.failed_starts else ""
-        _log.warning(f"{how}; next start {when}{nth}", worker=worker.number, in_hand=death.in_hand)
+        failed_max = self._limits.restart.failed_starts_max
+        nth = f", {answer.failed_starts} of {failed_max}" if answer.failed_starts else ""
+        event = f"{event}; next start {when}{nth}"
+        _LOG.warning(event, worker=worker.number, in_hand=death.in_hand)
         return None
 
     def _count_left_records(self, worker: WorkerProcess, death: Death) -> None:
-        # One that never polled had nothing to finish, however it ended.
+        # A worker that never polled had nothing to finish, however it ended.
         left = death.code == ExitCode.DRAIN_TIMED_OUT or (
             death.polled and death.code != 0 and death.exit_request is not ExitRequest.QUIT
         )
-        if left and self.draining:
+        if left and self._draining:
             self.unfinished = True
             self.records_left += death.in_hand
-        tell = _log.warning if left else _log.info
-        rest = ": what was in hand is delivered again" if left else ""
-        tell(
+        write = _LOG.warning if left else _LOG.info
+        rest = ": its records in hand will be redelivered" if left else ""
+        write(
             f"worker {worker.number} ended ({exit_text(death.code)}){rest}",
             in_hand=death.in_hand,
         )
 
     def _remove_ended(self) -> None:
-        if self.draining:
-            self.workers = [worker for worker in self.workers if worker.alive]
-        else:
-            self.workers = [m for m in self.workers if m.alive or m.number < self.size]
+        size = 0 if self._draining else self.size
+        self.workers = [each for each in self.workers if each.alive or each.number < size]
 
 
 _FATAL_EXITS = {
     ExitCode.CONFIG: "worker {} cannot run with this configuration: the service ends, fix it first",
-    ExitCode.ALREADY_RUNNING: "worker {} was fenced by a twin of its identity: the service ends;"
-    " give each its own `instance`",
+    ExitCode.ALREADY_RUNNING: "worker {} was fenced by another process with its identity: the"
+    " service ends; give each copy its own `instance`",
 }

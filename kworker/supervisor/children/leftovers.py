@@ -1,4 +1,4 @@
-"""Processes that workers started and left behind: they end after their worker does."""
+"""Processes that workers started and left behind: they are ended after their worker."""
 
 import os
 import signal
@@ -8,13 +8,13 @@ import structlog
 
 from kworker.instance.proc import command_line, group_pids
 
-_log = structlog.get_logger()
-_NAMED_MOST = 10
+_LOG = structlog.get_logger()
+_LOGGED_MAX = 10
 
 
 @dataclass(slots=True)
 class _Left:
-    """One worker's, and when it is their turn again: to be told first, then to be killed."""
+    """The processes of one worker, and the time of their next signal: SIGTERM, then SIGKILL."""
 
     number: int
     due: float
@@ -22,11 +22,11 @@ class _Left:
 
 
 class Leftovers:
-    """What is left in the process groups of workers that have ended. Owned by the fleet.
+    """The processes left in the process groups of ended workers. Owned by the fleet.
 
-    A worker leads a group, to which all belongs that it or its handlers started, whoever their
-    parent is by now. What took a session or a group of its own is meant to outlive it. What
-    ends by itself within `grace_s`, as a cell does, is not spoken of.
+    A worker leads a process group. Every process that it or its handlers start belongs to that
+    group, unless it makes a session or group of its own, which means that it may outlive the
+    worker. A process that ends within `grace_s`, as an isolated process does, is not logged.
     """
 
     def __init__(self, grace_s: float, term_s: float) -> None:
@@ -36,22 +36,25 @@ class Leftovers:
 
     @property
     def any(self) -> bool:
-        """Some may still be there."""
+        """True if there may still be processes."""
         return bool(self._left)
 
     def add(self, number: int, pid: int, now: float) -> None:
-        """A worker with this pid has been reaped: what it left will be ended."""
+        """Notes the processes that a reaped worker with this pid left, if there are any."""
         if group_pids(pid):
             self._left[pid] = _Left(number, now + self._grace_s)
 
     def turn(self, now: float) -> None:
-        """Tells those to end that are still there, and kills them when they do not."""
+        """Sends SIGTERM to processes that are still there after the grace, later SIGKILL."""
         for group, left in list(self._left.items()):
             if not (pids := group_pids(group)):
                 del self._left[group]
             elif now >= left.due and left.terminated:
                 del self._left[group]
-                _log.warning(f"what worker {left.number} left did not end: killed", left=pids)
+                _LOG.warning(
+                    f"processes that worker {left.number} left did not end in time: killed",
+                    left=pids,
+                )
                 _send(group, signal.SIGKILL)
             elif now >= left.due:
                 left.terminated, left.due = True, now + self._term_s
@@ -60,15 +63,15 @@ class Leftovers:
 
     def _warn(self, number: int, pids: list[int]) -> None:
         noun = "a process" if len(pids) == 1 else f"{len(pids)} processes"
-        _log.warning(
-            f"worker {number} left {noun} behind: told to end, and killed in {self._term_s:g} s;"
-            " what shall stay needs a session of its own",
-            left=[f"{pid} {command_line(pid)}".rstrip() for pid in pids[:_NAMED_MOST]],
+        _LOG.warning(
+            f"worker {number} left {noun} behind: SIGTERM now, SIGKILL in {self._term_s:g} s; a"
+            " process that shall stay needs a session of its own",
+            left=[f"{pid} {command_line(pid)}".rstrip() for pid in pids[:_LOGGED_MAX]],
         )
 
 
 def _send(group: int, signum: int) -> None:
     try:
         os.killpg(group, signum)
-    except (ProcessLookupError, PermissionError):  # it has ended, and its number may be another's
+    except (ProcessLookupError, PermissionError):  # the group has ended; its id may be reused
         pass

@@ -1,4 +1,4 @@
-"""The Spark job as a child: started by exec, again whatever it dies of, never waited for."""
+"""The Spark job as a child: started by exec, restarted after each death, never waited for."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from kworker.instance.child import exit_text, kill_group, send_signal, spawn
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.limits import Limits
 
-COMMAND = (sys.executable, "-P", "-m", "kworker.spark")  # like `kworker`, not from where it is
-_log = structlog.get_logger()
+COMMAND = (sys.executable, "-P", "-m", "kworker.spark")  # -P: the working folder is not on the path
+_LOG = structlog.get_logger()
 _PROGRESS_BYTES_MAX = 1 << 20
 
 
 class SparkJob:
     """Keeps `command` running, which is `python -m kworker.spark`. Owned by the supervisor.
 
-    Workers do not depend on it: what it lands waits in the results topic. So its
-    deaths cost a back-off and a red reason, and nothing else.
+    Workers do not depend on the job: results wait in their topic. So a death costs a back-off
+    and makes the service red, nothing else.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class SparkJob:
 
     @property
     def problems(self) -> list[str]:
-        """Why the service is red because of it."""
+        """The problems of the job and its tables, which make the service red."""
         if self._problem:
             return [f"spark: {self._problem}"]
         progress = self._progress()
-        told = [progress.get("reason"), *(_table_problem(t) for t in _tables(progress))]
-        return [f"spark: {reason}" for reason in told if reason]
+        found = [progress.get("reason"), *(_table_problem(t) for t in _tables(progress))]
+        return [f"spark: {problem}" for problem in found if problem]
 
     def begin(self, now: float) -> None:
-        """The service runs, so the job may."""
+        """Starts the job at the next turn, if it is to run here."""
         spark = self._config.spark
         if spark and spark.run == "here":
             self._start_at = now
@@ -66,7 +66,7 @@ class SparkJob:
             self._state = "elsewhere"
 
     def apply(self, config: Config, now: float) -> None:
-        """After a reload: the job starts again when what makes it has changed, or it failed."""
+        """Restarts the job at a reload, if its settings have changed or it had failed."""
         before, self._config = self._config, config
         if _settings_of(before) == _settings_of(config) and self._state != "failed":
             return
@@ -76,50 +76,50 @@ class SparkJob:
         self._terminate(now)
 
     def turn(self, now: float) -> None:
-        """Starts the job when it is due, kills it when it did not end in its time."""
+        """Starts the job when it is due; kills it when it did not end in time."""
         if self._start_at is not None and now >= self._start_at and not self.alive:
             self._start(now)
         if self._kill_at is not None and now >= self._kill_at and self._pid:
-            _log.warning("spark did not end in time: killed")
+            _LOG.warning("spark did not end in time: killed")
             self._kill_at = now + self._limits.spark_stop_s
             kill_group(self._pid)  # with its JVM and its Python workers
 
     def stop(self, now: float) -> None:
-        """For ever; it is not waited for to catch up."""
+        """Ends the job for good, without waiting until it has caught up."""
         self._start_at = None
         self._state = "stopped" if self.alive else self._state
         self._terminate(now)
 
     def quit(self) -> None:
-        """At once."""
+        """Kills the job at once."""
         self._start_at = None
         if self._pid:
             kill_group(self._pid)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """A child was reaped, ours or another's."""
+        """Handles a reaped child, if it is the job."""
         if pid != self._pid:
             return
-        why = self._progress().get("reason")
+        reported = self._progress().get("reason")
         self._pid = None
         stopping, self._kill_at = self._kill_at is not None, None
         if stopping or self._state == "stopped":
             return
         if code == ExitCode.CONFIG:
             self._state, self._start_at = "failed", None
-            self._problem = "the job refused its configuration, see the log: fix it, then reload"
-            _log.error(f"{self._problem}; the workers go on")
+            self._problem = "the job rejected its configuration, see the log: fix it, then reload"
+            _LOG.error(f"{self._problem}; the workers go on")
             return
-        if code == ExitCode.OK:  # `available-now`: done with what was there, for now
+        if code == ExitCode.OK:  # `available-now`: the job has read what was there, and runs again
             self._start_at = now + self._limits.restart.longest_delay_s
             return
         delay_s = self._backoff.failed(now - self._started)
         self._state, self._start_at = "restarting", now + delay_s
-        self._problem = f"the job exited ({exit_text(code)}){f': {why}' if why else ''}"
-        _log.warning(f"spark: {self._problem}; next start in {delay_s:g} s, the workers go on")
+        self._problem = f"the job exited ({exit_text(code)}){f': {reported}' if reported else ''}"
+        _LOG.warning(f"spark: {self._problem}; next start in {delay_s:g} s, the workers go on")
 
     def status(self) -> dict[str, Any]:
-        """For `status --json`: what the job last wrote, unless we know better."""
+        """The `spark` of `status --json`: the job's progress, or its state while it is gone."""
         progress = self._progress()
         state = progress.get("state") or self._state
         tables = [dict(table) for table in _tables(progress)]
@@ -131,13 +131,14 @@ class SparkJob:
         try:
             self._pid = spawn(argv, environment)
         except OSError as error:
-            self._start_at = now + self._backoff.failed(0)
-            _log.warning(f"spark cannot be forked ({error.strerror}); tried again")
+            delay_s = self._backoff.failed(0)
+            self._start_at = now + delay_s
+            _LOG.warning(f"spark cannot be forked ({error.strerror}); next try in {delay_s:g} s")
             return
         self._started = now
         self._start_at = None
         self._state, self._problem = "starting", ""
-        _log.info("spark started", spark_pid=self._pid)
+        _LOG.info("spark started", spark_pid=self._pid)
 
     def _terminate(self, now: float) -> None:
         if self._pid and self._kill_at is None:
@@ -145,7 +146,7 @@ class SparkJob:
             send_signal(self._pid, signal.SIGTERM)
 
     def _progress(self) -> dict[str, Any]:
-        """What the job wrote in this life of it; {} before it has."""
+        """The progress that this run of the job wrote; {} before it has."""
         if self._state in ("off", "failed", "restarting"):
             return {}
         try:

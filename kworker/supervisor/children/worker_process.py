@@ -1,4 +1,4 @@
-"""One numbered place in the fleet, and the lives that a worker has in it."""
+"""The worker of one slot: its process, the requests to end it, and the history of its lives."""
 
 import signal
 from collections import deque
@@ -14,31 +14,30 @@ from kworker.instance.exit_plan import ExitPlan
 from kworker.instance.proc import CpuSample
 from kworker.instance.scoreboard import Field, Held, Slot
 
-# Nobody's handler sends these to its own process; from outside they mean to end it.
-_WANTED = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+# Exits by signals that come from outside to end the process, never from a handler's crash.
+_INTENDED_EXITS = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 class ExitRequest(Enum):
-    """What the supervisor last told a worker."""
+    """The supervisor's last request to a worker."""
 
     NONE = auto()
     DRAIN = auto()
-    ABORT = auto()  # it was stuck: SIGUSR1, SIGTERM, SIGABRT, SIGKILL
+    ABORT = auto()  # because it is stuck: SIGUSR1, SIGTERM, SIGABRT, SIGKILL
     QUIT = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of one life, as the log and the policy want it."""
+    """The end of one life, for the log and the restart policy."""
 
-    code: int  # negative: by that signal
+    code: int  # a negative code is a signal
     life_s: float
     polled: bool
     in_hand: int
     exit_request: ExitRequest
-    overdue: bool  # killed because it did not end when asked
-    suspects: tuple[Held, ...]  # the records that this death may be the doing of
-    why: Literal["crash", "timeout"]  # they are suspects
+    suspects: tuple[Held, ...]  # the records that may have caused this death
+    why: Literal["crash", "timeout"]  # the kind of suspicion
 
 
 class WorkerProcess:
@@ -51,19 +50,18 @@ class WorkerProcess:
         self.slot = slot
         self.pid: int | None = None
         self.lives = 0
-        self.restarts = 0  # lives after a death that nobody had planned
-        self.start_at: float | None = 0.0  # when the next life is due; None while one goes on
+        self.restarts = 0  # lives after an unplanned death
+        self.start_at: float | None = 0.0  # of the next life; None while one goes on
         self.exit_request = ExitRequest.NONE
         self.last_exit = ""
         self.wear = Wear(wear or WearPolicy())
-        self.size_problem = ""  # why it is red by its size
-        self.cpu_sample: CpuSample | None = None  # while it is silent
+        self.size_problem = ""  # over `memory`, and not to be replaced again so soon
+        self.cpu_sample: CpuSample | None = None  # the first of two, while the worker is silent
         self._policy = policy
         self._history = RestartHistory(policy)
         self._ended_unplanned = False  # the last end
         self._started = 0.0
         self._exit_plan = ExitPlan()
-        self._overdue = False
         self._stuck_on: tuple[Held, ...] = ()
         self._samples: deque[tuple[float, int]] = deque()
 
@@ -73,7 +71,7 @@ class WorkerProcess:
 
     @property
     def replacements(self) -> int:
-        """Lives after an end that was planned: a rolling restart, a reload, memory, max_records."""
+        """The number of lives after a planned end: restart, reload, memory or max_records."""
         return max(self.lives - 1 - self.restarts, 0)
 
     @property
@@ -86,11 +84,11 @@ class WorkerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it has joined and takes records."""
+        """True if it has joined, takes records and is not to end."""
         return self.alive and self.phase is Phase.RUNNING and self.exit_request is ExitRequest.NONE
 
     def begin_life(self, pid: int, now: float) -> None:
-        """A new life has been forked."""
+        """Notes that a new process has been forked."""
         self.pid = pid
         self.restarts += self._ended_unplanned
         self._ended_unplanned = False
@@ -99,7 +97,6 @@ class WorkerProcess:
         self.exit_request = ExitRequest.NONE
         self._started = now
         self._exit_plan = ExitPlan()
-        self._overdue = False
         self._stuck_on = ()
         self.cpu_sample = None
         self.wear.begins(now)
@@ -107,7 +104,10 @@ class WorkerProcess:
         self._samples.clear()
 
     def drain(self, kill_at: float, *, leave: bool) -> None:
-        """Finish what is in hand and end; `leave` is for ever, so the group shall not wait."""
+        """Requests that it finishes what it has in hand and ends.
+
+        `leave`: it leaves the group, because no other process takes its slot.
+        """
         self.slot.words[Field.LEAVE] = leave
         if self.alive and self.exit_request is ExitRequest.NONE:
             self.slot.words[Field.DRAIN] = 1
@@ -115,12 +115,12 @@ class WorkerProcess:
             self.signal(signal.SIGTERM)
 
     def abort(self, exit_plan: ExitPlan, stuck_on: tuple[Held, ...]) -> None:
-        """For one that is stuck: those of `stuck_on` that it holds to the end are suspects."""
+        """Ends a stuck worker; records of `stuck_on` that it holds at its end are suspects."""
         self._stuck_on = stuck_on
         self._request_exit(ExitRequest.ABORT, exit_plan)
 
     def quit(self, kill_at: float) -> None:
-        """End at once."""
+        """Requests that it ends at once."""
         self._request_exit(ExitRequest.QUIT, ExitPlan([(kill_at, signal.SIGKILL)]))
         self.signal(signal.SIGQUIT)
 
@@ -129,15 +129,14 @@ class WorkerProcess:
             send_signal(self.pid, signum)
 
     def send_due_signals(self, now: float) -> list[int]:
-        """Sends what is due to one that was asked to end; the signals that it sent now."""
+        """Sends and returns the signals of the exit plan that are due."""
         due = self._exit_plan.due(now) if self.alive else []
         for signum in due:
             self.signal(signum)
-        self._overdue = self._overdue or signal.SIGKILL in due
         return due
 
     def end_life(self, code: int, now: float) -> Death:
-        """The life is over and reaped."""
+        """Returns the facts of a death, after the process was reaped, and clears the slot."""
         words = self.slot.words
         death = Death(
             code=code,
@@ -145,7 +144,6 @@ class WorkerProcess:
             polled=self.polled,
             in_hand=words[Field.IN_HAND],
             exit_request=self.exit_request,
-            overdue=self._overdue,
             suspects=self._suspects(code),
             why="timeout" if self.exit_request is ExitRequest.ABORT else "crash",
         )
@@ -154,7 +152,7 @@ class WorkerProcess:
         return death
 
     def plan_restart(self, death: Death, now: float) -> StartAgain | GiveUp:
-        """What the history of this slot says about its next start."""
+        """Sets the time of the next start by the history of this slot, or gives up."""
         self._ended_unplanned = True
         killed = death.code == -signal.SIGKILL
         answer = self._history.died(
@@ -166,37 +164,37 @@ class WorkerProcess:
         return answer
 
     def start_afresh(self, now: float) -> None:
-        """The next life is due now and the deaths before it are forgotten."""
+        """Makes the next start due now, and forgets earlier deaths."""
         self._history = RestartHistory(self._policy)
         if not self.alive:
             self.start_at = now
 
     def silent_s(self, now: float, since: float) -> float:
-        """How long since its last sign of life, counted from `since` at the earliest."""
+        """Seconds since its last heartbeat, counted from `since` at the earliest."""
         return max(0.0, now - max(self.slot.words[Field.HEARTBEAT_NS] / 1e9, since))
 
     def sample(self, now: float, over_s: float) -> None:
-        """Notes the counter that `rate` is made of."""
+        """Samples the counter that `rate` is computed from."""
         self._samples.append((now, self.slot.words[Field.DONE]))
         while now - self._samples[0][0] > over_s:
             self._samples.popleft()
 
     def rate(self) -> float:
-        """Records done a second, over the last samples."""
+        """Records done per second, over the last samples."""
         if len(self._samples) < 2:
             return 0.0
         (then, before), (now, after) = self._samples[0], self._samples[-1]
         return (after - before) / (now - then)
 
     def _suspects(self, code: int) -> tuple[Held, ...]:
-        """None where somebody wanted this end, or it came in order."""
+        """The records in hand at this death; empty if the end was requested or orderly."""
         if self.exit_request is ExitRequest.ABORT:
             return tuple(held for held in self.slot.held() if held in self._stuck_on)
-        unbidden = self.exit_request is ExitRequest.NONE and code not in _WANTED
-        if not unbidden or self.slot.phase is Phase.GONE:
+        crashed = self.exit_request is ExitRequest.NONE and code not in _INTENDED_EXITS
+        if not crashed or self.slot.phase is Phase.GONE:
             return ()
         return tuple(self.slot.held())
 
-    def _request_exit(self, what: ExitRequest, exit_plan: ExitPlan) -> None:
-        self.exit_request = what
+    def _request_exit(self, request: ExitRequest, exit_plan: ExitPlan) -> None:
+        self.exit_request = request
         self._exit_plan = exit_plan

@@ -1,1 +1,1 @@
-"""The control socket: how commands reach a running supervisor, and what it answers."""
+"""The control socket: the commands' requests to a running supervisor, and its replies."""

@@ -1,4 +1,4 @@
-"""The other end of the control socket: how a command talks to the supervisor."""
+"""The commands' end of the control socket."""
 
 import json
 import os
@@ -14,87 +14,94 @@ _ANSWER_TIMEOUT_S = 10.0
 
 
 class CommandRefused(KworkerError):
-    """The supervisor's answer to a request it did not meet, with the exit code it chose."""
+    """The supervisor refused a request, and chose the exit code of the command."""
 
     def __init__(self, line: str, exit_code: int) -> None:
         super().__init__(line)
         self.exit_code = ExitCode(exit_code)
 
 
-class Mute(KworkerError):
-    """A supervisor holds the instance and does not answer."""
+class NotResponding(KworkerError):
+    """A supervisor has the instance and does not answer."""
 
 
 class ControlClient:
-    """Requests to the supervisor of one state folder, a connection each."""
+    """Sends requests to the supervisor of one state folder, each over its own connection."""
 
     def __init__(self, name: str, folder: StateFolder) -> None:
         self._name = name
         self._folder = folder
 
-    def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
-        """The one answer to a request; NotRunning, Mute or Refused."""
+    def request(self, verb: str, **arguments: object) -> dict[str, Any]:
+        """Returns the only reply to a request. Raises as `follow` does."""
         for reply in self.follow(verb, **arguments):
             return reply
-        raise Mute(f"{self._name}: the supervisor closed the connection without an answer")
+        raise NotResponding(f"{self._name}: the supervisor closed the connection without a reply")
 
     def follow(self, verb: str, **arguments: object) -> Iterator[dict[str, Any]]:
-        """Every line of the answer, as it comes, until the supervisor ends it."""
+        """Yields each line of the reply, as it comes, until the supervisor ends it.
+
+        Raises NotRunning, NotResponding or CommandRefused.
+        """
         request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
         try:
             with connect(self._folder.socket, _ANSWER_TIMEOUT_S) as peer:
                 peer.sendall(request)
                 with peer.makefile("rb") as lines:
                     for line in lines:
-                        yield _judged(json.loads(line))
+                        yield _checked(json.loads(line))
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            raise self._nobody() from None
+            raise self._not_there() from None
         except PermissionError:
-            raise KworkerError(f"{self._folder.socket}: not yours to command") from None
-        except ConnectionError:  # it ended; what it had to say has been said
+            raise KworkerError(
+                f"{self._folder.socket}: permission denied: only the user of the service and root"
+                " may command it"
+            ) from None
+        except ConnectionError:  # the supervisor has ended, and all that it sent has been read
             return
         except TimeoutError:
             pid = self._folder.supervisor_pid()
-            raise Mute(f"{self._name}: the supervisor (pid {pid}) does not answer") from None
+            problem = f"{self._name}: the supervisor (pid {pid}) does not answer"
+            raise NotResponding(problem) from None
 
-    def supervisor(self) -> "Supervising":
-        """A hold on the running supervisor that no reuse of its pid can confuse; or NotRunning."""
+    def supervisor(self) -> "SupervisorHandle":
+        """Returns a handle of the running supervisor. Raises NotRunning or NotResponding."""
         pid = self._folder.supervisor_pid()
         if pid is None:
-            raise self._nobody()
+            raise self._not_there()
         try:
-            return Supervising(pid)
+            return SupervisorHandle(pid)
         except ProcessLookupError:
-            raise self._nobody() from None
+            raise self._not_there() from None
 
-    def _nobody(self) -> KworkerError:
+    def _not_there(self) -> KworkerError:
         pid = self._folder.supervisor_pid()
         if pid is not None:
-            return Mute(f"{self._name}: the supervisor (pid {pid}) has no control socket")
+            return NotResponding(f"{self._name}: the supervisor (pid {pid}) has no control socket")
         return NotRunning(f"{self._name} is not running: `kworker start` starts it")
 
 
-class Supervising:
-    """The supervisor's process, by a descriptor of it."""
+class SupervisorHandle:
+    """The supervisor's process by a pidfd, which stays right when the pid is reused."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._pidfd = os.pidfd_open(pid)
 
     def signal(self, signum: signal.Signals) -> None:
-        """For when the socket does not answer."""
+        """Sends a signal, for when the socket does not answer."""
         try:
             signal.pidfd_send_signal(self._pidfd, signum)
         except ProcessLookupError:
             pass
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether the process is gone within the time; for ever with None."""
+        """Returns True when the process ends within the time; waits without limit with None."""
         readable, _, _ = select.select([self._pidfd], [], [], timeout_s)
         return bool(readable)
 
 
-def _judged(reply: dict[str, Any]) -> dict[str, Any]:
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
     if "error" in reply:
         raise CommandRefused(reply["error"], reply["exit_code"])
     return reply

@@ -1,4 +1,4 @@
-"""What can be asked for over the control socket, and how each request is met."""
+"""The verbs of the control socket: the function that answers each request."""
 
 import re
 import time
@@ -12,15 +12,15 @@ _SIZE = re.compile(r"([+-]?)(\d{1,4})")
 
 
 def verbs(service: Service) -> Mapping[str, Callable[[Request, Connection], None]]:
-    """The table that the control server looks requests up in."""
+    """Returns the control server's table of functions by verb."""
 
     def status(_request: Request, peer: Connection) -> None:
         peer.finish(service.status(time.monotonic()))
 
     def stop(request: Request, peer: Connection) -> None:
-        act = service.quit if request.get("now") is True else service.drain
+        end = service.quit if request.get("now") is True else service.drain
         service.subscribe(peer)
-        act(time.monotonic())
+        end(time.monotonic())
 
     def reload(_request: Request, peer: Connection) -> None:
         service.reload(time.monotonic(), peer)
@@ -38,7 +38,7 @@ def verbs(service: Service) -> Mapping[str, Callable[[Request, Connection], None
         peer.finish({"workers": service.fleet.accept_dead()})
 
     table = (status, stop, reload, restart, scale, dump, accept_dead)
-    return {act.__name__: act for act in table}
+    return {verb.__name__: verb for verb in table}
 
 
 def _scale(service: Service, to: str, peer: Connection) -> None:
@@ -56,4 +56,4 @@ def _scale(service: Service, to: str, peer: Connection) -> None:
     if got == size:
         peer.finish({"processes": got})
     else:
-        peer.refuse("scale: not while the service is not running", ExitCode.FAILURE)
+        peer.refuse("scale: only a running service can be scaled", ExitCode.FAILURE)

@@ -1,4 +1,4 @@
-"""The control socket: one request line in, reply lines out, and supervision never waits for it."""
+"""The control socket: one request line in, reply lines out; the supervisor never waits for it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from kworker.instance.state_folder import short_address
 LINE_BYTES_MAX = 64 << 10
 CONNECTIONS_MAX = 64
 REQUEST_TIMEOUT_S = 2.0
-REPLY_TIMEOUT_S = 10.0  # for a peer that does not read what it asked for
+REPLY_TIMEOUT_S = 10.0  # for a peer that does not read its reply
 REPLY_BYTES_MAX = 8 << 20
 _ACCEPTS_A_TURN = 32
 
@@ -23,7 +23,7 @@ Reply = dict[str, Any]
 
 
 class Connection:
-    """One peer. A verb answers it with `send`, now or later, and ends it with `finish`."""
+    """A connected peer. A verb replies with `send`, now or later, and ends with `finish`."""
 
     def __init__(self, peer: socket.socket, now: float) -> None:
         self.peer = peer
@@ -35,21 +35,21 @@ class Connection:
         self._last = False
 
     def send(self, reply: Reply) -> None:
-        """Queues a line; a peer that lets too many pile up is dropped."""
+        """Queues a line; a peer with more than REPLY_BYTES_MAX unread bytes is dropped."""
         self._to_send += json.dumps(reply).encode() + b"\n"
         self.gone = self.gone or len(self._to_send) > REPLY_BYTES_MAX
 
     def finish(self, reply: Reply) -> None:
-        """Queues the last line."""
+        """Queues the last line, after which the connection is closed."""
         self.send(reply)
         self._last = True
 
-    def refuse(self, why: str, exit_code: int) -> None:
-        """The last line, for a request that cannot be met."""
-        self.finish({"error": why, "exit_code": exit_code})
+    def refuse(self, problem: str, exit_code: int) -> None:
+        """Queues the last line for a request that cannot be met."""
+        self.finish({"error": problem, "exit_code": exit_code})
 
     def receive(self) -> bytes | None:
-        """The request line once it is whole; reads no more than that."""
+        """Returns the request line once it is whole; reads no more than that."""
         try:
             data = self.peer.recv(LINE_BYTES_MAX)
         except BlockingIOError:
@@ -64,7 +64,7 @@ class Connection:
         return bytes(line[:LINE_BYTES_MAX]) if self.has_request else None
 
     def flush(self, now: float) -> None:
-        """Sends what the peer takes without waiting."""
+        """Sends as much as the peer takes without waiting."""
         try:
             while self._to_send:
                 del self._to_send[: self.peer.send(self._to_send)]
@@ -77,11 +77,11 @@ class Connection:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be sent."""
+        """True if something waits to be sent."""
         return bool(self._to_send)
 
     def is_late(self, now: float) -> bool:
-        """Whether the peer has had its time: for its request, or to take our reply."""
+        """Returns True when the peer's time is over: for its request, or to read the reply."""
         if not self.has_request:
             return now - self._moved_at > REQUEST_TIMEOUT_S
         return self.pending and now - self._moved_at > REPLY_TIMEOUT_S
@@ -90,8 +90,8 @@ class Connection:
 class ControlServer:
     """Listens in the state folder. Owned by the supervisor, whose selector wakes it.
 
-    `verbs` maps a request's verb to what is called with it. Every read, line,
-    queue and number of peers is bounded.
+    `verbs` maps the verb of a request to the function that answers it. Reads, lines, queues and
+    the number of peers are all bounded.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ControlServer:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def turn(self, now: float) -> None:
-        """Sends what can be sent and drops who is done, gone or late."""
+        """Sends queued replies and drops peers that are done, gone or late."""
         self._now = now
         for connection in list(self._connections.values()):
             connection.flush(now)
@@ -120,7 +120,7 @@ class ControlServer:
                 self._watch_writes(connection)
 
     def close(self) -> None:
-        """No new peers; those connected have got what their buffers took."""
+        """Accepts no new peers, and drops the others after a last attempt to send."""
         self._selector.unregister(self._listener)
         self._listener.close()
         self._path.unlink(missing_ok=True)
@@ -134,15 +134,15 @@ class ControlServer:
                 peer, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # out of descriptors: an idle peer's will do
+            except OSError:  # out of descriptors: close an idle peer to free one
                 self._make_room()
                 return
             if _uid(peer) in (0, os.geteuid()):
-                self._welcome(peer)
+                self._add(peer)
             else:
                 peer.close()
 
-    def _welcome(self, peer: socket.socket) -> None:
+    def _add(self, peer: socket.socket) -> None:
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
         peer.setblocking(False)
@@ -158,12 +158,12 @@ class ControlServer:
             request = _parse(line)
             act = self._verbs[request["verb"]]
         except (ValueError, KeyError, TypeError, RecursionError):
-            connection.refuse(f"not a request; verbs are {', '.join(self._verbs)}", 2)
+            connection.refuse(f"not a valid request; verbs are {', '.join(self._verbs)}", 2)
         else:
             act(request, connection)
 
     def _watch_writes(self, connection: Connection) -> None:
-        """After its request nothing is read of a peer; it wakes us only to take more."""
+        """Waits for the peer to read more: after its request nothing else is received from it."""
         registered = connection.peer in self._selector.get_map()
         if connection.pending and registered:
             self._selector.modify(connection.peer, selectors.EVENT_WRITE, _nothing)
@@ -173,7 +173,7 @@ class ControlServer:
             self._selector.unregister(connection.peer)
 
     def _make_room(self) -> None:
-        """Makes room: the oldest peer that has not asked yet, else the oldest."""
+        """Drops the oldest peer without a request, else the oldest."""
         waiting = [c for c in self._connections.values() if not c.has_request]
         for connection in (waiting or list(self._connections.values()))[:1]:
             self._drop(connection)
@@ -187,7 +187,7 @@ class ControlServer:
 
 
 def _listen(path: Path) -> socket.socket:
-    """A listening socket that only its owner can reach; with the lock, an old one is ours."""
+    """Returns a listening socket that only its owner can reach; removes one that was left there."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     with short_address(path) as address:
@@ -214,4 +214,4 @@ def _parse(line: bytes) -> Request:
 
 
 def _nothing() -> None:
-    """`turn` sends what waits."""
+    """Does nothing: `turn` sends the queued replies."""
