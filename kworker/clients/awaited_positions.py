@@ -36,7 +36,7 @@ class AwaitedPositions:
 
     def __init__(self, goes_on: Callable[[], bool]) -> None:
         """`goes_on` beats and tells `reason`; it is False when it is time to end."""
-        self.reason: str | None = None
+        self.problem: str | None = None
         self._goes_on = goes_on
 
     def positions(
@@ -69,13 +69,13 @@ class AwaitedPositions:
                 self._say(why(refused))
             if not self._rest():
                 break
-        self.reason = None
+        self.problem = None
         return answer
 
     def _say(self, reason: str) -> None:
-        if reason != self.reason:
+        if reason != self.problem:
             _LOG.warning(reason)
-        self.reason = reason
+        self.problem = reason
 
     def _rest(self) -> bool:
         until = time.monotonic() + _ASK_AGAIN_S

@@ -6,13 +6,13 @@ from kworker.core.message import PartitionId
 from kworker.core.outcome import Output
 from kworker.delay.routes import DelayedRecord
 
-RUN_RECORDS = 2_000  # in one transaction
-RUN_BYTES = 8 << 20
+BATCH_RECORDS = 2_000  # in one transaction
+BATCH_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
 class DueBatch:
-    """What goes into one transaction: how many of each partition's first records."""
+    """The content of one transaction: `counts` first records of each partition."""
 
     counts: dict[PartitionId, int] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)
@@ -21,7 +21,7 @@ class DueBatch:
 
     @property
     def full(self) -> bool:
-        return len(self.outputs) >= RUN_RECORDS or self.bytes >= RUN_BYTES
+        return len(self.outputs) >= BATCH_RECORDS or self.bytes >= BATCH_BYTES
 
     def add(self, at: PartitionId, waiting: DelayedRecord, output: Output) -> None:
         self.counts[at] = self.counts.get(at, 0) + 1

@@ -1,4 +1,4 @@
-"""The transactions of the delay process: records and the positions behind them, together."""
+"""The transactions of the delay process: records, with the positions after them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ _LOG = structlog.get_logger()
 
 
 class ForwarderTransactor(Protocol):
-    """What the forwarder needs of `KafkaTransactor` or its twin."""
+    """The part of `KafkaTransactor` and its twin that the forwarder uses."""
 
     def open(self) -> None: ...
     def begin(self) -> None: ...
@@ -28,16 +28,16 @@ class ForwarderTransactor(Protocol):
 
 
 class Forwarder:
-    """One transaction after the other; after any doubt, with another producer.
+    """Commits one transaction after the other; after one in doubt, with another producer.
 
     Owned by the delay process's thread, which must read the committed positions back
-    whenever `open` had something to do: they alone tell what was forwarded.
+    whenever `open` had something to do: they alone say which records were forwarded.
     """
 
     def __init__(
         self, make: Callable[[], ForwarderTransactor], beat: Callable[[], object] = lambda: None
     ) -> None:
-        """`beat` says that this thread lives, between two calls that may each take their time."""
+        """`beat` is this thread's heartbeat, between calls that may each block for a while."""
         self._make = make
         self._beat = beat
         self._transactor: ForwarderTransactor | None = None
@@ -45,11 +45,14 @@ class Forwarder:
 
     @property
     def opened(self) -> bool:
-        """Whether there is a producer, and no doubt about what it has done."""
+        """True if there is a producer with no transaction in doubt."""
         return self._opened
 
     def open(self) -> None:
-        """Another producer, if need be; what the last one left open is aborted. Raises Refused."""
+        """Opens another producer, if need be, and aborts a transaction that the last one left open.
+
+        Raises KafkaRequestError.
+        """
         if self._opened:
             return
         if self._transactor is None:
@@ -68,7 +71,10 @@ class Forwarder:
         positions: Mapping[PartitionId, int],
         group_metadata: object,
     ) -> None:
-        """All of it, or nothing, or nobody knows: then raises Refused, and is not open."""
+        """Commits records and positions in one transaction.
+
+        Raises KafkaRequestError when it is aborted or in doubt; the producer is closed then.
+        """
         assert self._transactor is not None
         try:
             self._transactor.begin()
@@ -80,17 +86,20 @@ class Forwarder:
             self._beat()
             self._transactor.commit()
         except KafkaRequestError as refused:
-            _LOG.warning("forwarding in doubt; the positions are read back", error=str(refused))
+            _LOG.warning(
+                "a transaction is in doubt; reading the committed positions back",
+                error=str(refused),
+            )
             self._discard()
             raise
 
     def serve(self) -> None:
-        """Hears what the producer has to tell, which piles up in it otherwise."""
+        """Serves the producer's callbacks, which would pile up in it."""
         if self._transactor is not None:
             self._transactor.poll()
 
     def close(self) -> None:
-        """Nothing is forwarded any more."""
+        """Closes the producer; nothing is forwarded any more."""
         self._discard()
 
     def _discard(self) -> None:

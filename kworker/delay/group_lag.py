@@ -1,4 +1,4 @@
-"""The lag of the whole group, asked by the one process of an instance that is not one of many."""
+"""The lag of the whole group, requested by the delay process: each instance has one."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -18,22 +18,25 @@ from kworker.instance.scoreboard import Text
 
 _LOG = structlog.get_logger()
 _ASK_EVERY_S = 2.0
-_OLD_S = 10.0  # after which what was told is no longer known
+_OLD_S = 10.0  # after which an answer is out of date
 
 Rows = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class GroupLagReader:
-    """How far the workers' group is behind in each partition, and which have no owner.
+    """Reads the lag of the workers' group in each partition, and which have no owner.
 
-    Owned by the delay process's thread, which never waits here: the questions run aside. A
-    worker knows its own partitions better; this counts those that nobody has, too, and
-    those of other hosts.
+    Owned by the delay process's thread, which never waits here: requests run on a thread of
+    their own. A worker knows its own partitions better; this counts those without an owner,
+    too, and those of other hosts.
     """
 
-    def __init__(self, look: Callable[[], GroupView], ours: Callable[[str], bool]) -> None:
-        """`look` may block, and raises Unreachable and Refused. `ours` are this instance's."""
-        self._look = look
+    def __init__(self, read: Callable[[], GroupView], ours: Callable[[str], bool]) -> None:
+        """`read` may block, and raises Unreachable and AdminRequestError.
+
+        `ours` returns True for the name of a member of this instance.
+        """
+        self._read = read
         self._ours = ours
         self._asked: Future[GroupView] | None = None
         self._ask_at = 0.0
@@ -41,27 +44,27 @@ class GroupLagReader:
         self._view: GroupView | None = None
 
     def turn(self, now: float) -> None:
-        """Asks when it is time, and hears the answer."""
+        """Requests a view when it is time, and takes the answer."""
         if self._asked is None:
             if now >= self._ask_at:
                 self._ask_at = now + _ASK_EVERY_S
-                self._asked = aside(self._look)
+                self._asked = aside(self._read)
         elif self._asked.done():
             asked, self._asked = self._asked, None
             try:
                 self._view, self._known_at = asked.result(), now
             except (Unreachable, AdminRequestError) as error:
                 self._view = None
-                _LOG.debug("the group's lag is not known; asks again", error=str(error))
+                _LOG.debug("the group's lag is unknown; asking again", error=str(error))
         if self._view is not None and now - self._known_at > _OLD_S:
             self._view = None
 
-    def text(self, text: Text) -> Text:
-        """The same with what is known: nothing when the brokers did not tell."""
+    def add_to(self, text: Text) -> Text:
+        """Returns `text` with the lag; unchanged when the lag is unknown."""
         view = self._view
         if view is None:
             return text
-        # Whose owner is one of ours by name may be nobody's: it may have died.
+        # A partition whose owner has one of our names may have none: that member may have died.
         others = sorted(at for at, owner in view.owners.items() if not self._ours(owner))
         return replace(
             text,
@@ -71,18 +74,18 @@ class GroupLagReader:
 
 
 def make_group_lag(config: Config) -> GroupLagReader:
-    """Of a service's own group, in its source topics and requeue."""
+    """Makes the reader of a service's own group, over its source topics and requeue."""
     watcher = GroupWatcher(admin_properties(config), config.name)
 
-    def look() -> GroupView:
+    def read() -> GroupView:
         existing = watcher.topic_names() if config.source.pattern else []
         return watcher.look([*source_topics(config, existing), config.requeue_topic])
 
-    return GroupLagReader(look, lambda name: own_member(config, name))
+    return GroupLagReader(read, lambda name: own_member(config, name))
 
 
 def _by_topic(numbered: Iterable[tuple[PartitionId, int]]) -> Rows:
-    """Short, for there may be thousands of partitions."""
+    """Groups numbers by topic, in a short form: there may be thousands of partitions."""
     topics: dict[str, list[int]] = {}
     for (topic, _), number in numbered:
         topics.setdefault(topic, []).append(number)

@@ -14,7 +14,7 @@ class DelayPartition:
     """The first records of one delay partition, until each has been forwarded.
 
     Owned by the delay process's thread, for one assignment. A delay topic is in order
-    of time, so whoever is behind the first has to wait for it.
+    of time, so a record waits for all those before it.
     """
 
     __slots__ = ("bytes", "committed", "delay_ms", "held", "ledger")
@@ -26,8 +26,8 @@ class DelayPartition:
         self.held: deque[DelayedRecord] = deque()
         self.bytes = 0
 
-    def take(self, raw: RawMessage, now_ms: int) -> None:
-        """A record has come; one that came before is not taken again."""
+    def add(self, raw: RawMessage, now_ms: int) -> None:
+        """Holds a record that came; ignores one that came before."""
         if self.ledger.deliver(raw.offset()):
             waiting = DelayedRecord(raw, self.delay_ms, now_ms)
             self.held.append(waiting)
@@ -35,26 +35,26 @@ class DelayPartition:
 
     @property
     def leaves_ms(self) -> int | None:
-        """When the first may leave."""
+        """The time (ms) at which the first record may leave; None without records."""
         return self.held[0].leaves_ms if self.held else None
 
     def due(self, now_ms: int) -> Iterator[DelayedRecord]:
-        """From the first on, those that may leave now."""
+        """Yields the records that may leave now, from the first on."""
         return takewhile(lambda waiting: waiting.leaves_ms <= now_ms, self.held)
 
-    def set_back(self, now_ms: int) -> None:
-        """The clock was: nobody waits for longer than who comes now, or that one waits for all."""
+    def clock_set_back(self, now_ms: int) -> None:
+        """The wall clock was set back. Caps every due time at that of a record arriving now."""
         latest_ms = now_ms + SKEW_MS + self.delay_ms
         for waiting in self.held:
             waiting.leaves_ms = min(waiting.leaves_ms, latest_ms)
 
-    def position(self, gone: int) -> int | None:
-        """What may be committed when the first `gone` have been forwarded."""
-        beyond = next(islice(self.held, gone, None), None)
+    def position_after(self, count: int) -> int | None:
+        """The position to commit when the first `count` records have been forwarded."""
+        beyond = next(islice(self.held, count, None), None)
         return self.ledger.end if beyond is None else beyond.raw.offset()
 
-    def reached(self, position: int) -> None:
-        """The group has this position: what is below it was forwarded."""
+    def advance_to(self, position: int) -> None:
+        """Drops the records below a position that the group has committed."""
         self.committed = position
         while self.held and self.held[0].raw.offset() < position:
             waiting = self.held.popleft()
@@ -64,10 +64,10 @@ class DelayPartition:
 
 @dataclass(frozen=True, slots=True)
 class HoldPolicy:
-    """How much is held of all partitions together; the rest waits in Kafka.
+    """The limits on records held of all partitions together; the rest waits in Kafka.
 
-    Each has an equal share. Pausing throws away what was prefetched, so it is not done
-    to a partition all of whose records leave within `soon_ms`, up to twice the limits.
+    Each partition has an equal share. Pausing throws prefetched records away, so a partition
+    all of whose records leave within `soon_ms` is not paused, up to twice the limits.
     """
 
     records_max: int
@@ -76,23 +76,23 @@ class HoldPolicy:
 
     def to_pause(
         self,
-        heads: Mapping[PartitionId, DelayPartition],
+        partitions: Mapping[PartitionId, DelayPartition],
         paused: Collection[PartitionId],
         now_ms: int,
     ) -> frozenset[PartitionId]:
-        """Those that hold their share, or half of it if they are paused already."""
-        share = 1 / max(1, len(heads))
-        overfull = self._fill(heads.values()) >= 2.0
+        """Returns the partitions that hold their share, or half of it if paused already."""
+        share = 1 / max(1, len(partitions))
+        overfull = self._fill(partitions.values()) >= 2.0
         return frozenset(
             at
-            for at, head in heads.items()
-            if head.held
-            and self._fill([head]) >= share * (0.5 if at in paused else 1.0)
-            and (overfull or head.held[-1].leaves_ms > now_ms + self.soon_ms)
+            for at, partition in partitions.items()
+            if partition.held
+            and self._fill([partition]) >= share * (0.5 if at in paused else 1.0)
+            and (overfull or partition.held[-1].leaves_ms > now_ms + self.soon_ms)
         )
 
-    def _fill(self, heads: Collection[DelayPartition]) -> float:
-        """How full the limits are with these."""
-        records = sum(len(head.held) for head in heads)
-        size = sum(head.bytes for head in heads)
+    def _fill(self, partitions: Collection[DelayPartition]) -> float:
+        """The part of the limits that these partitions use up; 1.0 is full."""
+        records = sum(len(partition.held) for partition in partitions)
+        size = sum(partition.bytes for partition in partitions)
         return max(records / self.records_max, size / self.bytes_max)

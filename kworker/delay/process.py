@@ -1,4 +1,4 @@
-"""The delay process, put together: its signals, its loop, its way out."""
+"""The delay process, put together: signals, loop, status and exit."""
 
 import faulthandler
 import select
@@ -39,22 +39,22 @@ from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJu
 _LOG = structlog.get_logger()
 
 _HOLD = HoldPolicy(records_max=10_000, bytes_max=32 << 20)
-_TRANSACTION_S = 10.0  # for each step of one, and well within the supervisor's patience
-_TELL_EVERY_S = 0.1
-_REASONS_MAX = 8
+_TRANSACTION_S = 10.0  # for each step of one; well below the supervisor's limit for heartbeats
+_REPORT_EVERY_S = 0.1
+_PROBLEMS_MAX = 8
 
 
 def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
-    """The life of the delay process after the fork; returns its exit code.
+    """Runs the delay process after the fork; returns its exit code.
 
-    `lifeline_fd` reads end-of-file when the supervisor is gone: then this ends too. `began`
-    is when that did, monotonic.
+    `lifeline_fd` reads end-of-file when the supervisor is gone: then this process ends, too.
+    `began` is the monotonic time when the supervisor began.
     """
     return DelayProcess(config, slot, lifeline_fd, began).run()
 
 
 class DelayProcess:
-    """One thread: it has nothing in hand that matters, so between two turns it may end."""
+    """One thread; between two turns it may end at once, since it holds no state to save."""
 
     def __init__(self, config: Config, slot: Slot, lifeline_fd: int, began: float) -> None:
         self._config = config
@@ -62,8 +62,8 @@ class DelayProcess:
         self._lifeline_fd = lifeline_fd
         self._began = began
         self._loop: DelayLoop | None = None
-        self._told_to_end = False
-        self._tell_at = 0.0
+        self._stopping = False
+        self._report_at = 0.0
         self._lag = make_group_lag(config)
 
     def run(self) -> int:
@@ -74,11 +74,11 @@ class DelayProcess:
             _LOG.error("fenced: another process has this identity", error=str(fenced))
             return ExitCode.ALREADY_RUNNING
         except Fenced as fenced:
-            # Perhaps by a late request of its own lost session, so the service goes on.
+            # Perhaps fenced by a late request of its own lost session, so the service goes on.
             _LOG.error("fenced in its group; the delay process starts again", error=str(fenced))
             return ExitCode.FAILURE
         except Exception:  # noqa: BLE001 - the top of a process
-            _LOG.exception("the delay process ends; what waits, waits for its next start")
+            _LOG.exception("the delay process ends; records wait for its next start")
             return ExitCode.FAILURE
         return ExitCode.OK
 
@@ -91,24 +91,24 @@ class DelayProcess:
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
 
     def _record_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._told_to_end = True
+        self._stopping = True
 
     def _goes_on(self) -> bool:
-        """Until told to end, or the supervisor is gone; asked often, so it is the heartbeat."""
+        """Beats; returns False after SIGTERM, or when the supervisor is gone."""
         self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
         readable, _, _ = select.select([self._lifeline_fd], [], [], 0)
-        return not (self._told_to_end or readable)
+        return not (self._stopping or readable)
 
     def _still_waits(self) -> bool:
-        """Between two tries of what a turn cannot do without."""
+        """Reports status and beats, between two tries of a request that a turn waits for."""
         self._lag.turn(time.monotonic())
-        if self._loop is not None and self._loop.reasons:
-            self._tell(self._loop)
+        if self._loop is not None and self._loop.problems:
+            self._report(self._loop)
         return self._goes_on()
 
     def _serve(self) -> None:
         config = self._config
-        consumer, loop, forwarder = _made(config, self._still_waits, self._began)
+        consumer, loop, forwarder = _make(config, self._still_waits, self._began)
         self._loop = loop
         self._slot.words[Field.PHASE] = Phase.JOINING
         if self._goes_on():
@@ -116,7 +116,7 @@ class DelayProcess:
         while self._goes_on():
             loop.turn()
             self._lag.turn(time.monotonic())
-            self._tell(loop)
+            self._report(loop)
         self._slot.words[Field.PHASE] = Phase.LEAVING
         static = config.workers.membership == "static"
         leave(
@@ -127,29 +127,31 @@ class DelayProcess:
         )
         forwarder.close()
 
-    def _tell(self, loop: DelayLoop) -> None:
-        if (now := time.monotonic()) < self._tell_at:
+    def _report(self, loop: DelayLoop) -> None:
+        if (now := time.monotonic()) < self._report_at:
             return
-        self._tell_at = now + _TELL_EVERY_S
+        self._report_at = now + _REPORT_EVERY_S
         words = self._slot.words
-        words[Field.PARTITIONS] = len(loop.heads.heads)
-        words[Field.IN_FLIGHT] = sum(len(head.held) for head in loop.heads.heads.values())
+        words[Field.PARTITIONS] = len(loop.assignment.partitions)
+        words[Field.IN_FLIGHT] = sum(
+            len(partition.held) for partition in loop.assignment.partitions.values()
+        )
         words[Field.PUBLISHED] = loop.forwarded
         words[Field.DEAD] = loop.dead
         words[Field.COMMITS] = loop.transactions
-        delays = _rows(self._config, loop)
-        reasons = tuple(loop.reasons)[:_REASONS_MAX]
-        words[Field.RED] = bool(reasons)
-        text = Text(tuple(loop.heads.heads), reasons, delays=delays)
-        self._slot.write_text(self._lag.text(text))
+        delays = _delay_rows(self._config, loop)
+        problems = tuple(loop.problems)[:_PROBLEMS_MAX]
+        words[Field.RED] = bool(problems)
+        text = Text(tuple(loop.assignment.partitions), problems, delays=delays)
+        self._slot.write_text(self._lag.add_to(text))
         words[Field.POLLED] = 1
-        if loop.heads.joined or loop.membership.is_member:
+        if loop.assignment.joined or loop.membership.is_member:
             words[Field.PHASE] = Phase.RUNNING
         waiting = sum(count for _, count, _ in delays)
         setproctitle.setproctitle(f"kworker: delay [{self._config.name}] {waiting} waiting")
 
 
-def _made(
+def _make(
     config: Config, goes_on: Callable[[], bool], began: float
 ) -> tuple[KafkaConsumer, DelayLoop, Forwarder]:
     producer = delay_producer_properties(config)
@@ -157,20 +159,20 @@ def _made(
     forwarder = Forwarder(lambda: KafkaTransactor(producer, name, _TRANSACTION_S), goes_on)
     made: list[KafkaConsumer] = []
 
-    def consumer(heads: DelayAssignment) -> KafkaConsumer:
-        made.append(KafkaConsumer(delay_consumer_properties(config), heads))
+    def consumer(assignment: DelayAssignment) -> KafkaConsumer:
+        made.append(KafkaConsumer(delay_consumer_properties(config), assignment))
         return made[0]
 
-    heads = DelayAssignment(
+    assignment = DelayAssignment(
         consumer, lambda topic: delay_ms(config, topic), _HOLD, forwarder.open, goes_on
     )
     delays = {config.retry_topic(delay): round(delay * 1000) for delay in config.retry.delays}
     routes = Routes(config.requeue_topic, config.dead_letter.topic, delays)
     watch = KafkaWatch(admin_properties(config))
     fences = FencingJudge(name, FencePolicy(int(producer["transaction.timeout.ms"]) / 1000), began)
-    return made[0], DelayLoop(heads, forwarder, watch, routes, fences), forwarder
+    return made[0], DelayLoop(assignment, forwarder, watch, routes, fences), forwarder
 
 
-def _rows(config: Config, loop: DelayLoop) -> tuple[tuple[str, int, int | None], ...]:
+def _delay_rows(config: Config, loop: DelayLoop) -> tuple[tuple[str, int, int | None], ...]:
     rows = [(delay_ms(config, topic), *row) for topic, row in loop.waiting().items()]
     return tuple((format_duration(ms / 1000), count, due_ms) for ms, count, due_ms in sorted(rows))

@@ -1,4 +1,4 @@
-"""Partitions whose records were refused: which rest, and which are forwarded alone."""
+"""Partitions whose records Kafka refused: they rest, and are forwarded one at a time."""
 
 from collections.abc import Collection
 
@@ -6,10 +6,10 @@ from kworker.core.message import PartitionId
 
 
 class RefusedPartitions:
-    """Which partitions rest, and which are forwarded alone, after a transaction was refused.
+    """Partitions that rest, or are forwarded alone, after a transaction was refused.
 
-    One of those in it may be to blame, so each is tried by itself: what cannot be written
-    keeps nobody else's records waiting. Owned by the delay process's thread; times are
+    One partition in it may be to blame, so each is tried by itself: a record that cannot be
+    written does not hold up other partitions. Owned by the delay process's thread; times are
     monotonic seconds.
     """
 
@@ -19,7 +19,7 @@ class RefusedPartitions:
         self._rests: dict[PartitionId, tuple[float, str]] = {}  # until when, and why
 
     def refused(self, partitions: Collection[PartitionId], why: str, now: float) -> None:
-        """A transaction with these was refused."""
+        """Records that a transaction with these partitions was refused."""
         if len(partitions) > 1:
             self._alone.update(partitions)
             return
@@ -28,28 +28,28 @@ class RefusedPartitions:
             self.rest(at, why, now)
 
     def rest(self, at: PartitionId, why: str, now: float) -> None:
-        """This one's first record cannot go now."""
+        """Lets a partition rest, whose first record cannot be forwarded now."""
         self._rests[at] = (now + self._rest_s, why)
 
     def accepted(self, partitions: Collection[PartitionId]) -> None:
-        """Records of these were forwarded, or the partitions are another's now."""
+        """Forgets partitions whose records were forwarded, or which another member owns now."""
         self._alone.difference_update(partitions)
         for at in partitions:
             self._rests.pop(at, None)
 
-    def chosen(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
-        """Whose records go into the next transaction."""
+    def choose(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
+        """Returns the partitions whose records go into the next transaction."""
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]
         return alone[:1] or awake
 
-    def alone(self, at: PartitionId) -> bool:
+    def is_alone(self, at: PartitionId) -> bool:
         return at in self._alone
 
     def rests_until(self, at: PartitionId) -> float:
         return self._rests[at][0] if at in self._rests else 0.0
 
     @property
-    def reasons(self) -> list[str]:
-        """Why anything rests, each reason once."""
+    def problems(self) -> list[str]:
+        """The reasons why partitions rest, each once."""
         return list(dict.fromkeys(why for _, why in self._rests.values()))

@@ -1,4 +1,4 @@
-"""The way of a record that waits: from delay topic to delay topic, and when due, to requeue."""
+"""Routes of a waiting record: from delay topic to delay topic, and when due, to requeue."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,17 +27,17 @@ from kworker.core.message import NO_HEADERS, HeaderList, RawMessage, headers_of
 from kworker.core.outcome import Output
 
 NEAR_MS = 100
-"""So little is waited for at the head of a partition, rather than by another hop."""
+"""A wait this short is spent in the present delay topic, not in another one."""
 SKEW_MS = 5_000
-"""By which clocks may differ, those of two hosts or one before and after it was set."""
+"""The difference allowed between two hosts' clocks, or one clock before and after it is set."""
 _FORGED = f"{Forged.__module__}.{Forged.__qualname__}"
 
 
 class DelayedRecord:
-    """A record in a delay topic, and when its hop there ends (ms since 1970).
+    """A record in a delay topic, and the time when it may leave it (ms since 1970).
 
-    `envelope` is None for one that cannot wait, because kworker did not write its headers or
-    nobody can read them; `failure` says why.
+    `envelope` is None for a record that cannot wait, because kworker did not write its headers
+    or they are unreadable; `failure` says why.
     """
 
     __slots__ = ("envelope", "failure", "headers", "leaves_ms", "raw", "size")
@@ -49,7 +49,7 @@ class DelayedRecord:
         self.leaves_ms = 0  # at once
         [headers], unreadable = headers_of([raw])
         self.headers = headers or []
-        self.size = len(raw) + len(raw.key() or b"") + _size(self.headers)
+        self.size = len(raw) + len(raw.key() or b"") + _header_bytes(self.headers)
         if unreadable:
             self.failure = Failure.unreadable(unreadable[0], NO_HEADERS)
             return
@@ -63,20 +63,20 @@ class DelayedRecord:
 
 
 def leaves_ms(written_ms: int, delay_ms: int, due_ms: int, taken_ms: int) -> int:
-    """When a hop ends that began at `written_ms`: not before its delay is over.
+    """The time when a record written at `written_ms` may leave: once its delay is over.
 
-    A clock that went back, or a stamp from the future, does not keep what is behind it
-    waiting: at the end of the hop, `due_ms` decides.
+    A clock that went back, or a stamp from the future, does not hold up the records behind
+    it: when the record leaves, `due_ms` decides where to.
     """
     end_ms = min(written_ms, taken_ms + SKEW_MS) + delay_ms
     return due_ms if 0 < due_ms - end_ms <= NEAR_MS else end_ms
 
 
 def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
-    """The largest delay that fits into what remains, else the smallest.
+    """Returns the largest delay that fits into the time that remains, else the smallest.
 
-    So the last hop ends late by less than the smallest delay. What the hops before it
-    took too long, a little, does not make a delay unfit.
+    So the last delay ends late by less than the smallest one. Small latenesses of the delays
+    before it do not make a delay unfit.
     """
     smallest_ms = min(delays_ms)
     slack_ms = min(NEAR_MS, smallest_ms // 10)
@@ -86,10 +86,10 @@ def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where records go from a delay topic, as far as the topics are known.
+    """The topics to which records go from a delay topic.
 
-    `delays` are those that records may be sent to, in ms by topic; `partitions` are
-    those of the topics that exist; `dead_bytes_max` is what a dead letter may have, if known.
+    `delays` are the delays of the topics that records may be sent to, in ms; `partitions` are
+    those of the topics that exist; `dead_bytes_max` is the limit of a dead letter, if known.
     """
 
     requeue: str
@@ -98,52 +98,60 @@ class Routes:
     partitions: Mapping[str, int] = field(default_factory=dict)
     dead_bytes_max: int | None = None
 
-    def of(self, partitions: Mapping[str, int]) -> "Routes":
-        """The same over the topics as they are now."""
+    def with_partitions(self, partitions: Mapping[str, int]) -> "Routes":
+        """Returns these routes over the topics as they are now."""
         return replace(self, partitions=partitions)
 
     def target(self, waiting: DelayedRecord, now_ms: int) -> str:
-        """The topic for a record whose hop has ended."""
+        """Returns the topic for a record that may leave its delay topic."""
         if waiting.envelope is None:
             return self.dead
         remaining_ms = waiting.envelope.due_ms - now_ms
-        return self.requeue if remaining_ms <= 0 else self._hop(remaining_ms, waiting.raw.topic())
+        return (
+            self.requeue
+            if remaining_ms <= 0
+            else self._next_topic(remaining_ms, waiting.raw.topic())
+        )
 
     def output(self, waiting: DelayedRecord, target: str, now_ms: int) -> Output:
-        """The record as it is written there: key and value as they are. KeyError if not there."""
+        """Returns the record as it is written to `target`. Raises KeyError without that topic."""
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:
-            return self._letter(waiting, now_ms)
-        headers = _forwarded(envelope, waiting.headers, again=target != self.requeue)
+            return self._dead_letter(waiting, now_ms)
+        headers = _forwarded_headers(envelope, waiting.headers, again=target != self.requeue)
         partition = envelope.source.partition % self.partitions[target]
         return Output(target, raw.key(), raw.value(), headers, partition=partition)
 
-    def _letter(self, waiting: DelayedRecord, now_ms: int) -> Output:
-        """A dead letter, with as much of the record as has room: else it would wait for ever."""
+    def _dead_letter(self, waiting: DelayedRecord, now_ms: int) -> Output:
+        """Returns a dead letter with as much of the record as fits: else it would wait for ever."""
         raw, own = waiting.raw, carried(waiting.headers)
         at = Source(raw.topic(), raw.partition(), raw.offset(), raw.timestamp()[1])
         partition = raw.partition() % self.partitions[self.dead]
 
-        def letter(key: bytes | None, value: bytes | None, own: HeaderList, more: str) -> Output:
-            headers = [*own, *_told(waiting.failure, at, more, now_ms)]
+        def dead_letter(
+            key: bytes | None, value: bytes | None, own: HeaderList, more: str
+        ) -> Output:
+            headers = [*own, *_dead_letter_headers(waiting.failure, at, more, now_ms)]
             return Output(self.dead, key, value, headers, partition=partition)
 
-        whole = letter(raw.key(), raw.value(), own, "")
+        whole = dead_letter(raw.key(), raw.value(), own, "")
         if self.dead_bytes_max is None or whole.size <= self.dead_bytes_max:
             return whole
-        bare = letter(raw.key(), raw.value(), [], NO_ROOM_FOR_HEADERS)
+        bare = dead_letter(raw.key(), raw.value(), [], NO_ROOM_FOR_HEADERS)
         return (
-            bare if bare.size <= self.dead_bytes_max else letter(None, None, [], no_room(*at.place))
+            bare
+            if bare.size <= self.dead_bytes_max
+            else dead_letter(None, None, [], no_room(*at.place))
         )
 
-    def _hop(self, remaining_ms: int, here: str) -> str:
-        """The way round leads through the same topic, if no other is left."""
+    def _next_topic(self, remaining_ms: int, here: str) -> str:
+        """Returns the next delay topic: the present one, if no other is left."""
         there = {ms: topic for topic, ms in self.delays.items() if topic in self.partitions}
         return there[next_delay(remaining_ms, there)] if there else here
 
 
-def _forwarded(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderList:
-    """What goes on with the record: each of kworker's own headers once."""
+def _forwarded_headers(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderList:
+    """Returns the headers that go on with the record: each of kworker's own once."""
     headers = list(envelope.carried)
     headers.append((SOURCE, str(envelope.source).encode()))
     headers.append((ATTEMPT, b"%d" % envelope.attempt))
@@ -155,8 +163,8 @@ def _forwarded(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderLi
     return headers + errors[-1:]
 
 
-def _told(failure: Failure, at: Source, more: str, now_ms: int) -> HeaderList:
-    """kworker's headers of a dead letter, for a record that cannot wait."""
+def _dead_letter_headers(failure: Failure, at: Source, more: str, now_ms: int) -> HeaderList:
+    """Returns kworker's headers of a dead letter, for a record that cannot wait."""
     return [
         (SOURCE, str(at).encode()),
         (ATTEMPT, b"1"),
@@ -169,10 +177,10 @@ def _told(failure: Failure, at: Source, more: str, now_ms: int) -> HeaderList:
     ]
 
 
-_OBJECT_BYTES = 800  # what a record costs beside its payload
+_OBJECT_BYTES = 800  # of memory that a record takes beside its payload
 _HEADER_BYTES = 100  # and a header
 
 
-def _size(headers: Iterable[tuple[str, bytes | None]]) -> int:
+def _header_bytes(headers: Iterable[tuple[str, bytes | None]]) -> int:
     sizes = (_HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
     return _OBJECT_BYTES + 2 * sum(sizes)  # as they came, and opened

@@ -228,7 +228,7 @@ class Assignment:
     @property
     def waits_for(self) -> str | None:
         """What an assignment inside the present turn cannot do without."""
-        return self._awaited.reason
+        return self._awaited.problem
 
     def _goes_on(self) -> bool:
         return self.beat() == inf

@@ -108,7 +108,7 @@ def test_thousands_wait_in_kafka_and_all_of_them_go(kafka: MemoryKafka, clocks: 
     bench.turns()
     wait(kafka, clocks, TEN, *range(5_000))
     bench.run(5_000)
-    held = len(bench.heads.heads[TEN, 0].held)
+    held = len(bench.assignment.partitions[TEN, 0].held)
     assert held < 1_000
     assert bench.consumer.paused == {(TEN, 0)}
     assert bench.loop.waiting()[TEN][0] == 5_000
@@ -142,8 +142,8 @@ def test_due_times_survive_a_rebalance(
     for _ in range(100):
         bench.turns(1)
         other.turns(1)
-    assert len(other.heads.heads) == 2
-    assert len(bench.heads.heads) == 2
+    assert len(other.assignment.partitions) == 2
+    assert len(bench.assignment.partitions) == 2
     assert texts(kafka) == []
     other.die()
     bench.run(5_000)
@@ -161,7 +161,7 @@ def test_a_transaction_in_doubt_is_looked_up_and_nobody_goes_twice(
     bench.run(5_000)
     assert bench.doubt is None, "an invalid run"
     assert texts(kafka) == numbers(range(100))
-    assert bench.loop.reasons == []
+    assert bench.loop.problems == []
 
 
 @pytest.mark.parametrize("though_committed", [True, False])
@@ -195,7 +195,7 @@ def test_a_rebalance_after_a_transaction_in_doubt_finds_the_positions(
         bench.consumer.positions([(SECOND, 0)], 1.0)
     kafka.create(MINUTE, 2)
     bench.run(3_000)
-    assert (MINUTE, 0) in bench.heads.heads
+    assert (MINUTE, 0) in bench.assignment.partitions
     assert texts(kafka) == numbers(range(50))
 
 
@@ -207,7 +207,7 @@ def test_while_an_assignment_waits_for_positions_it_says_so(
     told: list[str] = []
 
     def meanwhile() -> bool:
-        if reasons := bench.loop.reasons:
+        if reasons := bench.loop.problems:
             told.extend(reasons)
             kafka.group("orders.delay").pending.clear()
         return True
@@ -216,8 +216,8 @@ def test_while_an_assignment_waits_for_positions_it_says_so(
     bench.turns()
     [reason] = set(told)
     assert reason.startswith(f"the committed position of {SECOND}/0 is hidden by a transaction")
-    assert bench.heads.heads.keys() >= {(SECOND, 0), (SECOND, 1)}
-    assert bench.loop.reasons == []
+    assert bench.assignment.partitions.keys() >= {(SECOND, 0), (SECOND, 1)}
+    assert bench.loop.problems == []
 
 
 def test_told_to_end_while_positions_are_hidden_it_begins_nothing(
@@ -226,7 +226,7 @@ def test_told_to_end_while_positions_are_hidden_it_begins_nothing(
     kafka.group("orders.delay").pending["another-delay"] = {(SECOND, 0): Committed(1)}
     bench = DelayBench(kafka, clocks, waits=lambda: False)
     bench.turns()
-    assert bench.heads.heads == {}
+    assert bench.assignment.partitions == {}
 
 
 def test_a_commit_in_doubt_that_went_leaves_no_reason_behind(
@@ -238,7 +238,7 @@ def test_a_commit_in_doubt_that_went_leaves_no_reason_behind(
     bench.run(4_000)
     assert bench.doubt is None
     assert texts(kafka) == ["1"]
-    assert bench.loop.reasons == []
+    assert bench.loop.problems == []
 
 
 def test_without_a_place_in_its_group_it_says_so_and_joins_anew(
@@ -247,7 +247,7 @@ def test_without_a_place_in_its_group_it_says_so_and_joins_anew(
     """Due records wait, and nothing else tells why."""
     kafka.coordinated = False
     bench.run(20_000, 250)
-    assert any(why.startswith("not a member of the group") for why in bench.loop.reasons)
+    assert any(why.startswith("not a member of the group") for why in bench.loop.problems)
     kafka.coordinated = True
     bench.run(500)
     absent = DelayBench(kafka, clocks, name="another-host")
@@ -259,7 +259,7 @@ def test_without_a_place_in_its_group_it_says_so_and_joins_anew(
     assert bench.consumer._member is not before
     absent.die()
     bench.run(3_000)
-    assert bench.loop.reasons == []
+    assert bench.loop.problems == []
     assert texts(kafka) == ["1"]
 
 
@@ -281,11 +281,11 @@ def test_without_kafka_it_waits_says_so_and_goes_on(
     wait(kafka, clocks, SECOND, *range(20))
     kafka.up = False
     bench.run(5_000)
-    assert bench.loop.reasons
+    assert bench.loop.problems
     kafka.up = True
     bench.run(4_000)
     assert texts(kafka) == numbers(range(20))
-    assert bench.loop.reasons == []
+    assert bench.loop.problems == []
 
 
 def test_without_requeue_what_is_due_waits_and_the_rest_goes_on(clocks: Clocks) -> None:
@@ -299,11 +299,11 @@ def test_without_requeue_what_is_due_waits_and_the_rest_goes_on(clocks: Clocks) 
     kafka.append(SECOND, 1, value=b"2")
     bench.run(3_000)
     assert values(kafka, DEAD) == [b"2"]
-    assert bench.loop.reasons == [f"{REQUEUE} is not there; what is due waits"]
+    assert bench.loop.problems == [f"{REQUEUE} does not exist; due records wait"]
     kafka.create(REQUEUE, 2)
     bench.run(5_000)
     assert texts(kafka) == ["1"]
-    assert bench.loop.reasons == []
+    assert bench.loop.problems == []
 
 
 def test_a_record_that_is_refused_keeps_only_its_own_partition_waiting(
@@ -320,12 +320,12 @@ def test_a_record_that_is_refused_keeps_only_its_own_partition_waiting(
     wait(kafka, clocks, SECOND, *range(2, 20), partition=1)
     bench.run(5_000)
     assert texts(kafka) == numbers(range(2, 20))
-    [reason] = [reason for reason in bench.loop.reasons if "large" in reason]
+    [reason] = [reason for reason in bench.loop.problems if "large" in reason]
     assert reason.startswith("refused: ")
     assert kafka.committed("orders.delay")[SECOND, 1] == 18
     bench.consumer.unsubscribe()
     bench.turns()
-    assert bench.loop.reasons == []  # it is another's now
+    assert bench.loop.problems == []  # it is another's now
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_a_strangers_dead_letter_has_what_there_is_room_for(
     [dead] = kafka.records(DEAD)
     assert dead.value() == value
     assert says in (dict(dead.headers() or ())["kworker-message"] or b"").decode()
-    assert bench.loop.reasons == []
+    assert bench.loop.problems == []
 
 
 def test_a_retired_delay_is_emptied_and_not_filled_again(clocks: Clocks) -> None:
@@ -392,8 +392,8 @@ def test_without_any_delay_nothing_is_wrong(clocks: Clocks) -> None:
         kafka.create(topic, 2)
     bench = DelayBench(kafka, clocks)
     bench.run(5_000)
-    assert bench.loop.heads.joined
-    assert bench.loop.reasons == []
+    assert bench.loop.assignment.joined
+    assert bench.loop.problems == []
     kafka.create(SECOND, 2)
     wait(kafka, clocks, SECOND, 1)
     bench.run(1_200)
@@ -489,19 +489,19 @@ def test_what_was_deleted_before_it_was_read_stops_its_partition_and_names_the_g
     wait(kafka, clocks, SECOND, 9, partition=1)
     successor.run(3_000)
     assert texts(kafka) == ["0", "9"]
-    [reason] = successor.loop.reasons
+    [reason] = successor.loop.problems
     assert f"{SECOND}/0 stopped: its next record would be 1" in reason
     assert "4 to 6" in reason
-    successor.heads.revoked([(SECOND, 1)])  # as in a cooperative rebalance: the other stays
-    successor.heads.assigned([(SECOND, 1)])
-    assert successor.loop.reasons == [reason]
+    successor.assignment.revoked([(SECOND, 1)])  # as in a cooperative rebalance: the other stays
+    successor.assignment.assigned([(SECOND, 1)])
+    assert successor.loop.problems == [reason]
 
 
 def test_a_twin_of_its_identity_ends_it(bench: DelayBench, kafka: MemoryKafka) -> None:
     """Two of one name would fence each other for ever."""
     bench.turns()
     properties: dict[str, Any] = {"group.id": "orders.delay", "group.instance.id": "delay"}
-    Member(kafka, properties, bench.heads).subscribe([PATTERN])
+    Member(kafka, properties, bench.assignment).subscribe([PATTERN])
     with pytest.raises(Fenced):
         bench.turns()
 
@@ -522,10 +522,10 @@ def test_an_id_that_a_stranger_takes_is_taken_back(
         wait(kafka, clocks, SECOND, number)
         by_a_stranger(kafka)
         bench.run(1_200)
-        assert any("took the transactional id delay" in reason for reason in bench.loop.reasons)
+        assert any("took the transactional id delay" in reason for reason in bench.loop.problems)
         bench.run(31_000)
         assert texts(kafka) == [str(each) for each in range(number + 1)]
-        assert bench.loop.reasons == []
+        assert bench.loop.problems == []
 
 
 def test_a_newcomer_with_the_id_of_another_ends(kafka: MemoryKafka, clocks: Clocks) -> None:
@@ -551,10 +551,10 @@ def test_an_id_is_not_taken_back_by_one_that_is_no_member(
     stranger = by_a_stranger(kafka)
     bench.run(1_100)
     bench.consumer.expire()
-    held, bench.heads.take = bench.heads.take, lambda *_: 0  # type: ignore[method-assign]
+    held, bench.assignment.poll = bench.assignment.poll, lambda *_: 0  # type: ignore[method-assign]
     bench.run(40_000)
     assert kafka.installed("delay") is stranger
-    bench.heads.take = held  # type: ignore[method-assign]
+    bench.assignment.poll = held  # type: ignore[method-assign]
     bench.run(2_000)
     assert texts(kafka) == ["1"]
 

@@ -113,15 +113,15 @@ class DelayBench:
         self.committed_before_doubt = False
         self.forwarder = Forwarder(lambda: Doubtful(self, name))
         properties = {"group.id": "orders.delay", "enable.partition.eof": True}
-        self.heads = DelayAssignment(
-            lambda heads: Member(kafka, {**properties, "group.instance.id": name}, heads),
+        self.assignment = DelayAssignment(
+            lambda assignment: Member(kafka, {**properties, "group.instance.id": name}, assignment),
             lambda topic: {**DELAYS_MS, **RETIRED_MS}[topic],
             hold or HoldPolicy(1000, 1 << 20),
             self.forwarder.open,
             waits,
         )
         self.loop = DelayLoop(
-            self.heads,
+            self.assignment,
             self.forwarder,
             Watching(kafka),
             Routes(REQUEUE, DEAD, delays),
@@ -129,7 +129,7 @@ class DelayBench:
             lambda: clocks.now_s,
             lambda: clocks.wall_ms,
         )
-        self.consumer: Any = self.heads.consumer
+        self.consumer: Any = self.assignment.consumer
         self.consumer.subscribe([PATTERN])
 
     def turns(self, count: int = 6, ms: int = 25) -> None:

@@ -34,7 +34,7 @@ def told(lag: GroupLagReader, brokers: Brokers, now: float) -> Text:
     eventually(lambda: brokers.asked > before)
     eventually(lambda: lag._asked is None or lag._asked.done())
     lag.turn(now)
-    return lag.text(Text(problems=("one",)))
+    return lag.add_to(Text(problems=("one",)))
 
 
 def test_each_partition_is_counted_and_others_owners_are_told_apart() -> None:
@@ -55,7 +55,7 @@ def test_each_partition_is_counted_and_others_owners_are_told_apart() -> None:
 def test_what_the_brokers_do_not_tell_is_unknown_and_not_0(error: Exception) -> None:
     brokers = Brokers()
     lag = GroupLagReader(brokers.look, lambda _: True)
-    assert lag.text(Text()).behind is None
+    assert lag.add_to(Text()).behind is None
     assert told(lag, brokers, 10.0).behind
     brokers.error = error
     assert told(lag, brokers, 20.0) == Text(problems=("one",))

@@ -25,7 +25,7 @@ def head(
 ) -> DelayPartition:
     made = DelayPartition(1_000, position)
     for offset in offsets:
-        made.take(record(offset, written_ms, size), NOW)
+        made.add(record(offset, written_ms, size), NOW)
     return made
 
 
@@ -36,7 +36,7 @@ def due(of: DelayPartition, now_ms: int) -> list[int]:
 def test_the_first_records_are_due_when_their_delay_is_over() -> None:
     waiting = DelayPartition(1_000, 0)
     for offset, written_ms in enumerate((NOW, NOW + 5, NOW + 5, NOW + 300)):
-        waiting.take(record(offset, written_ms), NOW + 300)
+        waiting.add(record(offset, written_ms), NOW + 300)
     assert waiting.leaves_ms == NOW + 1_000
     assert due(waiting, NOW + 999) == []
     assert due(waiting, NOW + 1_005) == [0, 1, 2]
@@ -46,8 +46,8 @@ def test_the_first_records_are_due_when_their_delay_is_over() -> None:
 def test_nobody_overtakes_the_head() -> None:
     """What is behind it has the same delay, so it cannot be due for long."""
     waiting = DelayPartition(1_000, 0)
-    waiting.take(record(0, NOW + 200), NOW + 200)
-    waiting.take(record(1, NOW), NOW + 200)
+    waiting.add(record(0, NOW + 200), NOW + 200)
+    waiting.add(record(1, NOW), NOW + 200)
     assert due(waiting, NOW + 1_100) == []
     assert due(waiting, NOW + 1_200) == [0, 1]
 
@@ -55,26 +55,26 @@ def test_nobody_overtakes_the_head() -> None:
 def test_the_position_is_behind_what_went_and_before_what_stays() -> None:
     """Gaps between records, such as markers of transactions, wait for nothing."""
     waiting = head(0, 3, 8)
-    assert [waiting.position(gone) for gone in (0, 1, 2, 3)] == [0, 3, 8, 9]
+    assert [waiting.position_after(gone) for gone in (0, 1, 2, 3)] == [0, 3, 8, 9]
     waiting.ledger.advance_end(12)
-    assert waiting.position(3) == 12
+    assert waiting.position_after(3) == 12
 
 
 def test_what_the_group_has_is_not_held_any_more() -> None:
     """Positions read back after a doubt are the truth, also in the midst of a run."""
     waiting = head(0, 3, 8)
-    waiting.reached(4)
+    waiting.advance_to(4)
     assert due(waiting, NOW + 9_999) == [8]
-    assert waiting.position(0) == 8
-    waiting.reached(9)
-    assert (list(waiting.held), waiting.bytes, waiting.position(0)) == ([], 0, 9)
+    assert waiting.position_after(0) == 8
+    waiting.advance_to(9)
+    assert (list(waiting.held), waiting.bytes, waiting.position_after(0)) == ([], 0, 9)
 
 
 def test_a_record_that_comes_again_is_not_taken_twice() -> None:
     waiting = head(0, 1)
-    waiting.take(record(1), NOW)
-    waiting.reached(2)
-    waiting.take(record(1), NOW)
+    waiting.add(record(1), NOW)
+    waiting.advance_to(2)
+    waiting.add(record(1), NOW)
     assert due(waiting, NOW + 9_999) == []
 
 
@@ -85,43 +85,43 @@ def test_a_record_that_comes_again_is_not_taken_twice() -> None:
 def test_all_go_in_order_and_none_early(written: list[int], steps: list[int]) -> None:
     waiting = DelayPartition(1_000, 0)
     for offset, written_ms in enumerate(sorted(written)):
-        waiting.take(record(offset, written_ms), NOW + 5_000)
+        waiting.add(record(offset, written_ms), NOW + 5_000)
     went: list[int] = []
     now_ms = NOW
     for step_ms in [*steps, 10_000]:
         now_ms += step_ms
         run = list(waiting.due(now_ms))
         assert all(one.raw.timestamp()[1] + 1_000 <= now_ms for one in run)
-        position = waiting.position(len(run))
+        position = waiting.position_after(len(run))
         assert position is not None
-        waiting.reached(position)
+        waiting.advance_to(position)
         went += [one.raw.offset() for one in run]
     assert went == list(range(len(written)))
 
 
 def paused(
     policy: HoldPolicy,
-    heads: dict[PartitionId, DelayPartition],
+    partitions: dict[PartitionId, DelayPartition],
     before: tuple[PartitionId, ...] = (),
 ) -> set[PartitionId]:
-    return set(policy.to_pause(heads, before, NOW))
+    return set(policy.to_pause(partitions, before, NOW))
 
 
 def test_a_partition_pauses_at_its_share_and_goes_on_at_half_of_it() -> None:
     """Thousands wait in Kafka, not in memory; and pausing costs, so steps are large."""
     policy, later = HoldPolicy(records_max=10, bytes_max=1 << 20), NOW + 10_000
-    heads = {A: head(*range(5), written_ms=later), B: head(*range(4), written_ms=later)}
-    assert paused(policy, heads) == {A}
-    heads[A].reached(2)
-    assert paused(policy, heads, before=(A,)) == {A}
-    heads[A].reached(3)
-    assert paused(policy, heads, before=(A,)) == set()
+    partitions = {A: head(*range(5), written_ms=later), B: head(*range(4), written_ms=later)}
+    assert paused(policy, partitions) == {A}
+    partitions[A].advance_to(2)
+    assert paused(policy, partitions, before=(A,)) == {A}
+    partitions[A].advance_to(3)
+    assert paused(policy, partitions, before=(A,)) == set()
 
 
 def test_bytes_count_as_records_do() -> None:
     policy = HoldPolicy(records_max=1_000, bytes_max=100_000)
-    heads = {A: head(0, 1, written_ms=NOW + 10_000, size=30_000), B: head(), C: head()}
-    assert paused(policy, heads) == {A}
+    partitions = {A: head(0, 1, written_ms=NOW + 10_000, size=30_000), B: head(), C: head()}
+    assert paused(policy, partitions) == {A}
 
 
 def test_what_leaves_soon_is_not_paused_unless_there_is_far_too_much() -> None:
@@ -133,28 +133,28 @@ def test_what_leaves_soon_is_not_paused_unless_there_is_far_too_much() -> None:
 
 def test_one_record_larger_than_the_share_is_held_alone() -> None:
     policy = HoldPolicy(records_max=10, bytes_max=1_000)
-    heads = {A: head(0, written_ms=NOW + 10_000, size=5_000), B: head()}
-    assert paused(policy, heads) == {A}
-    heads[A].reached(1)
-    assert paused(policy, heads, before=(A,)) == set()
+    partitions = {A: head(0, written_ms=NOW + 10_000, size=5_000), B: head()}
+    assert paused(policy, partitions) == {A}
+    partitions[A].advance_to(1)
+    assert paused(policy, partitions, before=(A,)) == set()
 
 
 def test_after_a_refusal_each_partition_is_tried_alone_and_the_guilty_one_rests() -> None:
     """What cannot be written keeps nobody else's records waiting."""
     refusals = RefusedPartitions(rest_s=1.0)
-    assert refusals.chosen([A, B, C], 0.0) == [A, B, C]
+    assert refusals.choose([A, B, C], 0.0) == [A, B, C]
     refusals.refused([A, B, C], "too large", 0.0)
-    assert refusals.chosen([A, B, C], 0.0) == [A]
+    assert refusals.choose([A, B, C], 0.0) == [A]
     refusals.accepted([A])
-    assert refusals.chosen([A, B, C], 0.0) == [B]
+    assert refusals.choose([A, B, C], 0.0) == [B]
     refusals.refused([B], "too large", 0.0)
-    assert refusals.chosen([A, B, C], 0.0) == [C]
+    assert refusals.choose([A, B, C], 0.0) == [C]
     refusals.accepted([C])
-    assert refusals.chosen([A, B, C], 0.5) == [A, C]
-    assert refusals.reasons == ["too large"]
-    assert refusals.chosen([A, B, C], 1.0) == [B]
+    assert refusals.choose([A, B, C], 0.5) == [A, C]
+    assert refusals.problems == ["too large"]
+    assert refusals.choose([A, B, C], 1.0) == [B]
     refusals.accepted([B])
-    assert (refusals.chosen([A, B, C], 1.0), refusals.reasons) == ([A, B, C], [])
+    assert (refusals.choose([A, B, C], 1.0), refusals.problems) == ([A, B, C], [])
 
 
 def config(name: str = "orders.eu") -> Config:

@@ -12,7 +12,7 @@ NOW = 1_700_000_000_000
 SECOND, TEN, MINUTE = "o.retry.1s", "o.retry.10s", "o.retry.1m"
 DELAYS = {SECOND: 1_000, TEN: 10_000, MINUTE: 60_000}
 PARTITIONS = {"o.requeue": 4, "o.dead": 3, **dict.fromkeys(DELAYS, 4)}
-ROUTES = Routes("o.requeue", "o.dead", DELAYS).of(PARTITIONS)
+ROUTES = Routes("o.requeue", "o.dead", DELAYS).with_partitions(PARTITIONS)
 
 
 def raw(
@@ -112,13 +112,13 @@ def test_what_is_not_due_goes_on_waiting() -> None:
 
 
 def test_a_topic_that_does_not_exist_is_no_way_round() -> None:
-    routes = ROUTES.of({"o.requeue": 4, TEN: 4})
+    routes = ROUTES.with_partitions({"o.requeue": 4, TEN: 4})
     assert routes.target(waiting(*retried(due_ms=NOW + 75_000)), NOW) == TEN
 
 
 def test_without_any_configured_delay_the_way_round_is_where_it_is() -> None:
     """The last delay was retired while it waited."""
-    routes = Routes("o.requeue", "o.dead", {}).of(PARTITIONS)
+    routes = Routes("o.requeue", "o.dead", {}).with_partitions(PARTITIONS)
     assert routes.target(waiting(*retried(due_ms=NOW + 75_000)), NOW) == SECOND
 
 
