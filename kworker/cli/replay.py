@@ -119,7 +119,7 @@ def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurve
 
 def _print_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> None:
     """Prints what a replay would run. A range of time is read whole: no offset marks its end."""
-    counts = _counts(config, course) if course.bounded or not course.spans else None
+    counts = _counts(config, course) if course.has_time_bounds or not course.spans else None
     rows = [
         {
             "topic": topic,
@@ -151,21 +151,21 @@ def _counts(config: Config, course: "OffsetRanges") -> dict[tuple[str, int], int
 
     reader = TopicReader(admin_properties(config), config.name, timeout_s=TIMEOUT_S)
     with closing(reader):
-        return course.counted(reader.records)
+        return course.count_records(reader.records)
 
 
 def _run(
     config: Config, admin: "Admin", course: "OffsetRanges", *, force: bool, as_json: bool
 ) -> None:
     """Replays and reports. Raises Exit when it was interrupted."""
-    from kworker.replay.replay import Replay, known_facts, replayed
+    from kworker.replay.replay import Replay, load_topic_limits, replay_config
 
     identity = secrets.token_hex(3)
     group = f"{config.name}.replay.{identity}"
     log.configure(config.log)
     log.identify(replay=identity)
-    facts = known_facts(config, admin)
-    running = Replay(replayed(config, group, force=force), identity, course, facts)
+    facts = load_topic_limits(config, admin)
+    running = Replay(replay_config(config, group, force=force), identity, course, facts)
     _say(f"replay {identity}: at most {course.total:,} records; group {group}")
     interrupts = Interrupts()
     try:

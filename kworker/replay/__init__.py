@@ -1,1 +1,1 @@
-"""A replay: what the group has settled goes through the handler once more."""
+"""A replay: records that the group has settled go through the handler once more."""

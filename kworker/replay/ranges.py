@@ -1,4 +1,4 @@
-"""What a replay reads: of each partition a stretch of offsets, and of that a window of time."""
+"""The input of a replay: a range of offsets in each partition, and in it a range of time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ ReadRanges = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """From a timestamp up to another, in ms since 1970, without the latter; None is no bound."""
+    """Timestamps from one up to another, in ms since 1970, without the latter; None is no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None
@@ -27,19 +27,19 @@ class TimeRange:
     def empty(self) -> bool:
         return self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms
 
-    def holds(self, timestamp_ms: int) -> bool:
-        """A record without a timestamp has -1, which only an unbounded window holds."""
+    def contains(self, timestamp_ms: int) -> bool:
+        """Returns True for a timestamp in the range: -1, of a record without, only if unbounded."""
         if self.from_ms is not None and timestamp_ms < self.from_ms:
             return False
         return self.to_ms is None or timestamp_ms < self.to_ms
 
 
-def stretches(
+def settled_ranges(
     first: Mapping[PartitionId, int], settled: Mapping[PartitionId, Settled]
 ) -> dict[PartitionId, range]:
-    """From each partition's first offset that may be of interest to the last that is settled.
+    """Returns the offsets from each partition's first candidate to the last one settled.
 
-    Where nothing is of interest, the offset is -1. No stretch is empty.
+    `first` is -1 where a partition has no candidate. No range is empty.
     """
     both = first.keys() & settled.keys()
     found = {at: range(first[at], settled[at].end) for at in sorted(both) if first[at] >= 0}
@@ -47,38 +47,38 @@ def stretches(
 
 
 class OffsetRanges:
-    """The stretches, and how far they are read. Owned by the poll thread.
+    """The offsets that a replay reads, and how far it is. Owned by the poll thread.
 
-    Timestamps may go back and forth, so a stretch is read to its end, record by record. What
-    of it is not settled is the service's to run.
+    Timestamps may go back and forth, so a range is read to its end, record by record. Its
+    unsettled records are left to the service.
     """
 
     def __init__(
         self,
         spans: Mapping[PartitionId, range],
-        window: TimeRange,
+        time_range: TimeRange,
         settled: Mapping[PartitionId, Settled] | None = None,
     ) -> None:
-        """No span is empty; where `settled` says nothing, all of it is."""
+        """No span is empty; a partition that `settled` lacks is settled throughout."""
         self._spans = dict(spans)
-        self._window = window
+        self._time_range = time_range
         self._settled = settled or {}
         self._read = dict.fromkeys(spans, 0)
-        self._going = set(spans)
+        self._unread = set(spans)
 
     @property
     def spans(self) -> Mapping[PartitionId, range]:
         return self._spans
 
     @property
-    def bounded(self) -> bool:
-        """By time: then not all of the stretches is to be replayed."""
-        return self._window != TimeRange()
+    def has_time_bounds(self) -> bool:
+        """True if only a range of time is to be replayed."""
+        return self._time_range != TimeRange()
 
-    def counted(self, read: ReadRanges) -> dict[PartitionId, int]:
-        """How many records of each stretch would be replayed, when all of them are read."""
+    def count_records(self, read: ReadRanges) -> dict[PartitionId, int]:
+        """Reads all ranges; returns the number of records to be replayed in each."""
         return {
-            (topic, number): len(self.pick(read(topic, {number: span})))
+            (topic, number): len(self.select(read(topic, {number: span})))
             for (topic, number), span in self._spans.items()
         }
 
@@ -88,106 +88,106 @@ class OffsetRanges:
 
     @property
     def ends(self) -> dict[PartitionId, int]:
-        """Where each stretch ends that is not read yet; 0 where nothing more is to come."""
-        return {at: span.stop if at in self._going else 0 for at, span in self._spans.items()}
+        """The end of each range that is not read yet; 0 of one that is."""
+        return {at: span.stop if at in self._unread else 0 for at, span in self._spans.items()}
 
     @property
     def total(self) -> int:
-        """All offsets; some may have no record."""
+        """The number of offsets; some may have no record."""
         return sum(map(len, self._spans.values()))
 
     @property
     def read(self) -> int:
-        """Of those, how many are behind."""
+        """The number of offsets that are read."""
         return sum(self._read.values())
 
     @property
-    def over(self) -> bool:
-        """Nothing more is to be read."""
-        return not self._going
+    def finished(self) -> bool:
+        """True when all ranges are read."""
+        return not self._unread
 
-    def goes_on(self, at: PartitionId) -> bool:
-        return at in self._going
+    def is_unread(self, at: PartitionId) -> bool:
+        return at in self._unread
 
-    def pick(self, batch: Iterable[RawMessage]) -> list[RawMessage]:
-        """Of what the client returned, the records to be replayed, and the troubles."""
-        return [raw for raw in batch if self._wants(raw)]
+    def select(self, batch: Iterable[RawMessage]) -> list[RawMessage]:
+        """Returns the records of a batch that are to be replayed, and its errors."""
+        return [raw for raw in batch if self._is_wanted(raw)]
 
-    def _wants(self, raw: RawMessage) -> bool:
+    def _is_wanted(self, raw: RawMessage) -> bool:
         at = (raw.topic(), raw.partition())
         if raw.error() is not None:
             if event_of(raw) is not ConsumerEvent.PARTITION_EOF:
                 return True
-            # What was settled and is not there was erased since.
+            # Settled records that are not there were erased since.
             self._finish(at)
             return False
         offset, span = raw.offset(), self._spans[at]
         if offset >= span[-1]:
             self._finish(at)
-        elif at in self._going:
+        elif at in self._unread:
             self._read[at] = offset - span.start
-        if offset not in span or not self._window.holds(raw.timestamp()[1]):
+        if offset not in span or not self._time_range.contains(raw.timestamp()[1]):
             return False
         return at not in self._settled or self._settled[at].has(offset)
 
     def rewind(self, at: PartitionId, offset: int) -> None:
-        """It is read again from this offset on."""
-        self._going.add(at)
+        """Reads a partition again from this offset on."""
+        self._unread.add(at)
         self._read[at] = max(0, offset - self._spans[at].start)
 
     def _finish(self, at: PartitionId) -> None:
-        self._going.discard(at)
+        self._unread.discard(at)
         self._read[at] = len(self._spans[at])
 
 
 class RangeClient(Taking, Committing, Protocol):
-    """What is needed of `KafkaConsumer` or its twin, without ever subscribing it."""
+    """The part of `KafkaConsumer` and its twin that a replay uses; it never subscribes."""
 
     def group_metadata(self) -> object: ...
 
 
 class RangeConsumer:
-    """A consumer of a course, for a poller.
+    """A consumer of offset ranges, for a poll loop.
 
-    It joins no group, so nothing is ever revoked or lost: it gives itself all partitions by
-    its first `poll`. Positions that it commits are there for whoever looks at the group.
+    It joins no group, so nothing is ever revoked or lost: its first `poll` assigns all
+    partitions. The positions that it commits show people how far it is.
     """
 
-    def __init__(self, client: RangeClient, listener: Listener, course: OffsetRanges) -> None:
+    def __init__(self, client: RangeClient, listener: Listener, ranges: OffsetRanges) -> None:
         self._client = client
         self._listener = listener
-        self._course = course
+        self._ranges = ranges
         self._begun = False
-        self._open = set(course.starts)  # not paused for good
+        self._open = set(ranges.starts)  # not paused for good
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
-        """What is to be replayed of up to `most` records and events; serves every callback."""
+        """Returns records to be replayed, of up to `most`, and events; serves every callback."""
         if not self._begun:
             self._begun = True
-            self._listener.assigned(list(self._course.starts))
+            self._listener.assigned(list(self._ranges.starts))
             return []
-        picked = self._course.pick(self._client.poll(most, timeout_s))
-        if over := {at for at in self._open if not self._course.goes_on(at)}:
-            self._client.pause(over)
-            self._open -= over
-        return picked
+        selected = self._ranges.select(self._client.poll(most, timeout_s))
+        if read := {at for at in self._open if not self._ranges.is_unread(at)}:
+            self._client.pause(read)
+            self._open -= read
+        return selected
 
     def positions(
         self,
         partitions: Iterable[PartitionId],
-        timeout_s: float,  # noqa: ARG002 - asks nobody
+        timeout_s: float,  # noqa: ARG002 - sends no request
     ) -> dict[PartitionId, Committed | None]:
-        """Where the stretches begin."""
-        starts = self._course.starts
+        """Returns the starts of the ranges."""
+        starts = self._ranges.starts
         return {at: Committed(starts[at]) for at in partitions}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:  # noqa: ARG002 - whatever they are
-        """None: nobody is asked where they begin."""
+        """Returns nothing: no request is sent for positions."""
         return []
 
     @property
     def absence(self) -> Absence | None:
-        """None: it needs no place in a group."""
+        """None: a replay needs no membership."""
         return None
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
@@ -200,17 +200,17 @@ class RangeConsumer:
         self._client.pause(partitions)
 
     def resume(self, partitions: Iterable[PartitionId]) -> None:
-        """But for those that are read to their ends."""
-        self._client.resume([at for at in partitions if self._course.goes_on(at)])
+        """Resumes those partitions that are not read to their ends."""
+        self._client.resume([at for at in partitions if self._ranges.is_unread(at)])
 
     def seek(self, at: PartitionId, offset: int) -> None:
         """The next record of a paused partition, when it is resumed, is the one at this offset."""
-        self._course.rewind(at, offset)
+        self._ranges.rewind(at, offset)
         self._open.add(at)
         self._client.seek(at, offset)
 
     def recreate(self) -> None:
-        """Raises RuntimeError: who is no member is never fenced."""
+        """Raises RuntimeError: a consumer that is no member is never fenced."""
         raise RuntimeError("a replay has no place in a group to take again")
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:

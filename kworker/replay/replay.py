@@ -1,4 +1,4 @@
-"""A replay, put together: what the group has settled goes through the handler once more."""
+"""A replay, put together: settled records go through the handler once more."""
 
 import math
 import time
@@ -20,7 +20,7 @@ from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, Settled, TopicIdentity, ids_untold
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
-from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange, stretches
+from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange, settled_ranges
 from kworker.worker.assembly import Role, make_encoder, make_poller, make_pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.loader import Handlers
@@ -29,13 +29,13 @@ from kworker.worker.topic_limits import TopicLimits
 
 _LOG = structlog.get_logger()
 
-_LOOK_EVERY_S = 2.0  # at the brokers
-_TELL_EVERY_S = 5.0  # what is wrong
-_MARKS_S = 2.0  # for what Redis is still to be told
+_ASK_EVERY_S = 2.0  # the brokers
+_LOG_EVERY_S = 5.0  # problems
+_MARKS_S = 2.0  # for marks not yet in Redis
 
 
 class ReplayAdmin(Protocol):
-    """What is needed of `Admin`."""
+    """The part of `Admin` that a replay uses."""
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
@@ -49,14 +49,14 @@ class ReplayAdmin(Protocol):
 
 
 class ReplaySurvey(NamedTuple):
-    """What the service's group has settled by now, from a window's first record on."""
+    """The offsets that the service's group has settled by now, from a time range's first on."""
 
     spans: dict[PartitionId, range]
     settled: dict[PartitionId, Settled]
 
 
-def survey(config: Config, admin: ReplayAdmin, window: TimeRange) -> ReplaySurvey:
-    """By position and map.
+def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplaySurvey:
+    """Finds the settled offsets, by position and offset map.
 
     Raises ConfigError without a source topic; Unreachable; KworkerError, as when the brokers do
     not tell the ids of topics.
@@ -70,35 +70,40 @@ def survey(config: Config, admin: ReplayAdmin, window: TimeRange) -> ReplaySurve
     if untold := sorted(topics.keys() - ids.keys()):
         raise KworkerError(ids_untold(untold))
     settled = {at: Settled.of(each, ids.get(at[0]), at) for at, each in held.items()}
-    begin: Literal["earliest"] | int = "earliest" if window.from_ms is None else window.from_ms
-    return ReplaySurvey(stretches(admin.list_offsets(settled, begin), settled), settled)
+    begin: Literal["earliest"] | int = (
+        "earliest" if time_range.from_ms is None else time_range.from_ms
+    )
+    return ReplaySurvey(settled_ranges(admin.list_offsets(settled, begin), settled), settled)
 
 
-def known_facts(config: Config, admin: ReplayAdmin) -> TopicLimits:
-    """Of the topics that a replay writes. Raises ConfigError for what is missing; Unreachable."""
+def load_topic_limits(config: Config, admin: ReplayAdmin) -> TopicLimits:
+    """Loads the limits of the topics that a replay writes.
+
+    Raises ConfigError for missing topics; Unreachable.
+    """
     delivery = config.delivery
-    facts = TopicLimits(
+    limits = TopicLimits(
         list(dict.fromkeys([delivery.results, *delivery.topics, config.dead_letter.topic]))
     )
-    found = admin.topics(facts.topics, [BYTES_MAX])
-    facts.update(
+    found = admin.topics(limits.topics, [BYTES_MAX])
+    limits.update(
         {name: int(info.config[BYTES_MAX]) for name, info in found.items()},
         {name: info.partitions for name, info in found.items()},
     )
-    if not facts.complete:
+    if not limits.complete:
         raise ConfigError(
-            f"missing on the brokers: {facts.missing}; create with: kworker topics create"
+            f"missing on the brokers: {limits.missing}; create with: kworker topics create"
             f" --config {config.file}"
         )
-    return facts
+    return limits
 
 
-def replayed(config: Config, group: str, *, force: bool) -> Config:
-    """The service's configuration, as a replay runs it in a group of its own.
+def replay_config(config: Config, group: str, *, force: bool) -> Config:
+    """Returns the service's configuration, as a replay runs it in a group of its own.
 
-    Retries wait in memory, for what a delay topic returns would go to the service. No record
-    is too old, and with `force` none was seen before. It settles at least once: it is no member
-    of a group, so no transaction takes its positions, and one that is broken off begins anew.
+    Retries wait in memory, since the records of a delay topic would go to the service. No
+    record is too old, and with `force` none was seen before. It settles at least once: a replay
+    is no member of a group, so no transaction takes its positions; one cut off begins anew.
     """
     retry = config.retry.model_copy(update={"mode": "hold"})
     workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})
@@ -121,8 +126,8 @@ def replayed(config: Config, group: str, *, force: bool) -> Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What a replay has done: records, but for `failed`, which are runs."""
+class ReplayCounts:
+    """The work of a replay so far: numbers of records; `failed` counts runs."""
 
     replayed: int
     skipped: int  # done before
@@ -131,86 +136,90 @@ class Counts:
 
 
 class Replay:
-    """One process over a course, without a supervisor; its calling thread is the poll thread.
+    """One process over offset ranges, without a supervisor; its caller is the poll thread.
 
-    Nothing watches the handlers: one that does not return holds the end up, and one that
-    kills the process ends the replay, and nothing else.
+    Nothing monitors the handlers: one that does not return keeps the replay from ending, and
+    one that kills the process ends the replay, and nothing else.
     """
 
     def __init__(
-        self, config: Config, identity: str, course: OffsetRanges, facts: TopicLimits
+        self, config: Config, identity: str, ranges: OffsetRanges, limits: TopicLimits
     ) -> None:
-        """`config` is `replayed`. Raises ConfigError, and KworkerError for the handler's own."""
+        """`config` is of `replay_config`.
+
+        Raises ConfigError, and KworkerError when the handler cannot be made.
+        """
         self._config = config
-        self._course = course
+        self._ranges = ranges
         self._watch = KafkaWatch(admin_properties(config))
         self._handlers = _load(config)
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
-        results = make_encoder(config, facts, identity)
+        results = make_encoder(config, limits, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
         identify = self._watch.identities
         role = Role(0, self._reader, identify, IntakePolicy(), identity, apart=False)
         try:
-            self._poller = make_poller(config, role, self._pool, self._handlers, facts)
+            self._poller = make_poller(config, role, self._pool, self._handlers, limits)
         except KafkaRequestError as refused:
             raise ConfigError(f"kafka: {refused}") from None
-        self._look_at = self._tell_at = time.monotonic()
+        self._ask_at = self._log_at = time.monotonic()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ReplayCounts:
         counters = self._poller.counters
         failed = self._poller.dispatch.failed
-        return Counts(counters.done, counters.duplicates, counters.dead, failed)
+        return ReplayCounts(counters.done, counters.duplicates, counters.dead, failed)
 
     @property
     def in_hand(self) -> int:
-        """Records that have begun or wait to, or what they led to is not in Kafka yet."""
+        """The number of records that are not settled yet: waiting, running or being published."""
         poller = self._poller
         return poller.flow.records + poller.flow.held + poller.backlog.pending
 
-    def run(self, interrupts: Callable[[], int], tell: Callable[["Replay"], None]) -> None:
-        """Until all is done; after an interrupt what is in hand ends; after two, nothing.
+    def run(self, interrupts: Callable[[], int], report: Callable[["Replay"], None]) -> None:
+        """Runs until all records are settled; after one interrupt, until those in hand are.
 
-        Told of itself every turn. Raises KworkerError when Kafka ends the client.
+        A second interrupt ends it at once. Calls `report` every turn. Raises KworkerError when
+        Kafka ends the client.
         """
         self._poller.assignment.beat = lambda: 0.0 if interrupts() else math.inf
         self._pool.start()
         self._poller.dispatch.start()
         try:
-            while not (self._course.over and self._poller.idle) and not interrupts():
+            while not (self._ranges.finished and self._poller.idle) and not interrupts():
                 self._turn()
-                tell(self)
+                report(self)
             if interrupts():
-                self._drain(interrupts, tell)
+                self._drain(interrupts, report)
         except Fenced as fenced:
             raise KworkerError(f"Kafka ended the client: {fenced}") from None
         finally:
             self._end()
 
     def _reader(self, listener: Listener) -> RangeConsumer:
-        self._client = KafkaConsumer(_reading(self._config), listener)
-        return RangeConsumer(self._client, listener, self._course)
+        self._client = KafkaConsumer(_consumer_properties(self._config), listener)
+        return RangeConsumer(self._client, listener, self._ranges)
 
     def _turn(self) -> None:
         self._poller.turn()
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_EVERY_S
-            self._watch.ask_ends(self._course.starts)
+        if now >= self._ask_at:
+            self._ask_at = now + _ASK_EVERY_S
+            self._watch.ask_ends(self._ranges.starts)
         if (ends := self._watch.ends()) is not None:
-            # That they answer is what counts; how far it goes is known.
-            self._poller.hear_of_ends(self._course.ends if ends else {})
-        if now >= self._tell_at:
-            self._tell_at = now + _TELL_EVERY_S
+            # Only the fact that brokers answer counts; the ends are known.
+            self._poller.hear_of_ends(self._ranges.ends if ends else {})
+        if now >= self._log_at:
+            self._log_at = now + _LOG_EVERY_S
             for reason in self._poller.reasons:
                 _LOG.warning(reason)
 
-    def _drain(self, interrupts: Callable[[], int], tell: Callable[["Replay"], None]) -> None:
+    def _drain(self, interrupts: Callable[[], int], report: Callable[["Replay"], None]) -> None:
         deadline = time.monotonic() + self._config.workers.drain_timeout
         self._poller.stop_taking()
         while not self._poller.idle and interrupts() < 2 and time.monotonic() < deadline:
             self._turn()
-            tell(self)
+            report(self)
 
     def _end(self) -> None:
         self._pool.stop()
@@ -236,7 +245,7 @@ def _close(handlers: Handlers) -> None:
         _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
 
 
-def _reading(config: Config) -> Properties:
+def _consumer_properties(config: Config) -> Properties:
     properties = consumer_properties(config, slot=0)
-    # What retention erases meanwhile is passed: there is nothing left to decide.
+    # Records that retention erases meanwhile are passed over: a person could decide nothing.
     return {**properties, "auto.offset.reset": "earliest"}

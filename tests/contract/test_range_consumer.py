@@ -51,7 +51,7 @@ class Reader:
     def read(self) -> None:
         def over() -> bool:
             self.turn()
-            return self.course.over
+            return self.course.finished
 
         eventually(over, what="the course is over")
 

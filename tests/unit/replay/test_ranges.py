@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kworker.clients.memory.consumer import Event
 from kworker.core.message import Fields, PartitionId
 from kworker.core.offset_map import Settled
-from kworker.replay.ranges import OffsetRanges, TimeRange, stretches
+from kworker.replay.ranges import OffsetRanges, TimeRange, settled_ranges
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -24,7 +24,7 @@ def event(at: PartitionId, offset: int, code: int = KafkaError._PARTITION_EOF) -
 
 
 def picked(course: OffsetRanges, *batch: Fields) -> list[int]:
-    return [raw.offset() for raw in course.pick(batch)]
+    return [raw.offset() for raw in course.select(batch)]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_first_bound_is_within_and_the_second_is_not(
     window: TimeRange, timestamp: int, held: bool
 ) -> None:
     """So that two replays with a bound in common share no record; -1 is no timestamp."""
-    assert window.holds(timestamp) is held
+    assert window.contains(timestamp) is held
 
 
 @pytest.mark.parametrize(("bounds", "empty"), [((1, 2), False), ((2, 2), True), ((3, 2), True)])
@@ -56,8 +56,8 @@ def test_a_stretch_ends_where_the_group_has_settled() -> None:
     first = {A: 5, B: 9, ("orders", 2): 0, ("orders", 4): -1}
     positions = {A: 8, B: 9, ("orders", 3): 7, ("orders", 4): 7}
     settled = {at: Settled(position) for at, position in positions.items()}
-    assert stretches(first, settled) == {A: range(5, 8)}
-    assert stretches(first, {B: Settled(9, [(12, 20)])}) == {B: range(9, 20)}
+    assert settled_ranges(first, settled) == {A: range(5, 8)}
+    assert settled_ranges(first, {B: Settled(9, [(12, 20)])}) == {B: range(9, 20)}
 
 
 def test_of_what_lies_beyond_the_position_only_what_is_done_is_taken() -> None:
@@ -65,17 +65,17 @@ def test_of_what_lies_beyond_the_position_only_what_is_done_is_taken() -> None:
     settled = Settled(2, [(3, 5), (8, 9)])
     course = OffsetRanges({A: range(1, 9)}, TimeRange(), {A: settled})
     assert picked(course, *(record(A, offset) for offset in range(1, 12))) == [1, 3, 4, 8]
-    assert (course.over, course.read, settled.count_beyond) == (True, 8, 3)
+    assert (course.finished, course.read, settled.count_beyond) == (True, 8, 3)
 
 
 def test_a_course_is_over_with_the_last_record_of_each_stretch() -> None:
     """The last one need not be waited beyond."""
     course = OffsetRanges({A: range(5, 8), B: range(2)}, TimeRange())
     assert picked(course, record(A, 5), record(A, 6), record(A, 7)) == [5, 6, 7]
-    assert (course.over, course.goes_on(A), course.goes_on(B)) == (False, False, True)
+    assert (course.finished, course.is_unread(A), course.is_unread(B)) == (False, False, True)
     assert course.ends == {A: 0, B: 2}
     assert picked(course, record(B, 0), record(B, 1)) == [0, 1]
-    assert course.over
+    assert course.finished
     assert (course.read, course.total) == (5, 5)
 
 
@@ -84,7 +84,7 @@ def test_what_is_settled_and_gone_is_not_waited_for() -> None:
     course = OffsetRanges({A: range(9), B: range(9)}, TimeRange())
     assert picked(course, record(A, 3), record(A, 12)) == [3]
     assert picked(course, record(B, 3), event(B, 4)) == [3]
-    assert course.over
+    assert course.finished
 
 
 def test_what_comes_after_the_end_is_left_to_the_service() -> None:
@@ -99,8 +99,8 @@ def test_troubles_are_the_pollers_to_tell() -> None:
     """They say nothing about how far it is."""
     course = OffsetRanges({A: range(2)}, TimeRange())
     trouble = event(A, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    assert course.pick([trouble]) == [trouble]
-    assert not course.over
+    assert course.select([trouble]) == [trouble]
+    assert not course.finished
 
 
 def test_timestamps_that_go_back_are_found() -> None:
@@ -134,5 +134,5 @@ def test_whatever_the_log_exactly_the_records_of_stretch_and_window_are_picked(
         batch = batch[cut:]
     wanted = [o for o in offsets if o in stretch and bounds[0] <= log[o] < bounds[1]]
     assert found == wanted
-    assert course.over
+    assert course.finished
     assert course.read == course.total
