@@ -5,10 +5,11 @@ from pathlib import Path
 
 from kworker.core.headers import Source
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import DeadLetterIdentity, DeadLetterPosition, spans
+from kworker.dead_letters.dead_letter import DeadLetterIdentity, DeadLetterPosition
 from kworker.dead_letters.lines import BadLine, Edit, from_line
 from kworker.dead_letters.reader import DeadLetters
 from kworker.dead_letters.repair import RepairStep, Requeue
+from kworker.dead_letters.selection import spans
 from kworker.errors import KworkerError, UsageError
 
 _SHOWN_MAX = 20  # problems: who has one mistake in every line sees it by then

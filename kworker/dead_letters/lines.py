@@ -8,7 +8,7 @@ from typing import Any
 
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import HeaderList
-from kworker.dead_letters.letters import DeadLetter, DeadLetterIdentity
+from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterIdentity
 
 Data = dict[str, Any]
 

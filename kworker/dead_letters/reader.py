@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from kworker.core.message import RawMessage
-from kworker.dead_letters.letters import DeadLetter, DeadLetterPosition, Met, Selection, spans
+from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 from kworker.dead_letters.resolutions import Resolutions
+from kworker.dead_letters.selection import Met, Selection, spans
 from kworker.errors import UsageError
 
 

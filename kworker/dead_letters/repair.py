@@ -9,8 +9,9 @@ from kworker.core import headers as names
 from kworker.core.headers import Envelope
 from kworker.core.message import HeaderList
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import DeadLetter, DeadLetterIdentity, Selection
+from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterIdentity
 from kworker.dead_letters.resolutions import How, Resolutions
+from kworker.dead_letters.selection import Selection
 
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 8 << 20

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import DeadLetterIdentity
+from kworker.dead_letters.dead_letter import DeadLetterIdentity
 
 How = Literal["redriven", "discarded", "imported"]
 

@@ -17,7 +17,7 @@ from kworker.clients.transactions import KafkaTransactor
 from kworker.core import headers as names
 from kworker.core.headers import Envelope
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import DeadLetterIdentity
+from kworker.dead_letters.dead_letter import DeadLetterIdentity
 from kworker.dead_letters.resolutions import Resolution, resolved
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.e2e.test_topics import written

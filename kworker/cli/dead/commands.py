@@ -23,10 +23,12 @@ from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.core import headers as names
-from kworker.dead_letters.letters import DeadLetter, DeadLetterGroup, Selection, grouped
+from kworker.dead_letters.dead_letter import DeadLetter
+from kworker.dead_letters.grouping import DeadLetterGroup, grouped
 from kworker.dead_letters.lines import as_data, as_line
 from kworker.dead_letters.repair import RateLimit, RepairPlan, RepairStep, Tally, fresh, unresolved
 from kworker.dead_letters.resolutions import Resolution, Resolutions
+from kworker.dead_letters.selection import Selection
 from kworker.errors import KworkerError, UsageError
 
 app = typer.Typer(

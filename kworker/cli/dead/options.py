@@ -8,7 +8,8 @@ import typer
 
 from kworker.core.headers import SourcePosition
 from kworker.core.times import parse_time
-from kworker.dead_letters.letters import DeadLetterPosition, Selection
+from kworker.dead_letters.dead_letter import DeadLetterPosition
+from kworker.dead_letters.selection import Selection
 from kworker.errors import UsageError
 
 _NEXT = re.compile(r",(?=\w+=)")  # between two conditions; a key may contain commas

@@ -12,7 +12,7 @@ import typer
 from kworker.cli.dead import view
 from kworker.cli.dead.access import Access, resolver
 from kworker.clock import now_ms
-from kworker.dead_letters.letters import DeadLetterGroup, grouped
+from kworker.dead_letters.grouping import DeadLetterGroup, grouped
 from kworker.dead_letters.repair import Elsewhere, RateLimit, RepairPlan, RepairStep, Requeue, Tally
 from kworker.dead_letters.resolutions import How, Resolutions
 from kworker.dead_letters.resolver import Stop, alone, run

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kworker.core import headers as names
 from kworker.core.times import ago, iso
-from kworker.dead_letters.letters import DeadLetter, DeadLetterGroup
+from kworker.dead_letters.dead_letter import DeadLetter
+from kworker.dead_letters.grouping import DeadLetterGroup
 from kworker.dead_letters.resolutions import Resolution
 
 if TYPE_CHECKING:

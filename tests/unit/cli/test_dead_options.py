@@ -4,7 +4,8 @@ import pytest
 
 from kworker.cli.dead.options import rate, selection
 from kworker.cli.dead.view import content, printable
-from kworker.dead_letters.letters import DeadLetterPosition, Selection
+from kworker.dead_letters.dead_letter import DeadLetterPosition
+from kworker.dead_letters.selection import Selection
 from kworker.errors import UsageError
 
 NOW = 1_760_000_000_000

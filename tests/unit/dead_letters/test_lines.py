@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.message import Fields
-from kworker.dead_letters.letters import DeadLetter
+from kworker.dead_letters.dead_letter import DeadLetter
 from kworker.dead_letters.lines import BadLine, as_data, as_line, from_line
 from tests.support.dead import NOW, dead_headers
 

@@ -10,7 +10,7 @@ from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.headers import Envelope
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
-from kworker.dead_letters.letters import DeadLetter, DeadLetterIdentity, Selection
+from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterIdentity
 from kworker.dead_letters.repair import (
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
@@ -25,6 +25,7 @@ from kworker.dead_letters.repair import (
 )
 from kworker.dead_letters.resolutions import Resolution, Resolutions, resolved
 from kworker.dead_letters.resolver import Resolver, Signature, Stop, run
+from kworker.dead_letters.selection import Selection
 from kworker.errors import AlreadyRunning, Unreachable
 from tests.support.dead import dead_headers
 

@@ -5,14 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.message import Fields, HeaderList
-from kworker.dead_letters.letters import (
-    FOREIGN,
-    DeadLetter,
-    DeadLetterPosition,
-    Selection,
-    grouped,
-    spans,
-)
+from kworker.dead_letters.dead_letter import FOREIGN, DeadLetter, DeadLetterPosition
+from kworker.dead_letters.grouping import grouped
+from kworker.dead_letters.selection import Selection, spans
 from tests.support.dead import NOW, dead_headers
 from tests.support.records import Unreadable
 

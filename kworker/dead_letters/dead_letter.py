@@ -1,0 +1,125 @@
+"""A dead letter: one record of the dead-letter topic, read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kworker.core import headers as names
+from kworker.core.failure import Failure
+from kworker.core.headers import Envelope, Forged, Source, without_foreign
+from kworker.core.message import HeaderList, RawMessage, headers_of
+
+
+class DeadLetterPosition(NamedTuple):
+    """A position in the dead-letter topic."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        """As it is typed."""
+        return f"{self.partition}:{self.offset}"
+
+
+_FIELDS = frozenset(
+    {
+        names.SOURCE,
+        names.ATTEMPT,
+        names.FAILED_AT,
+        names.REASON,
+        names.EXCEPTION,
+        names.MESSAGE,
+        names.STACKTRACE,
+        names.REDRIVEN,
+        names.ERROR,
+        names.REPLAY,
+    }
+)
+FOREIGN = "foreign"
+"""The reason that stands for a record which kworker did not write."""
+_UNREAD = "its headers cannot be read"
+_DIGITS_MAX = 18  # of a time, or it is none
+
+
+class DeadLetterIdentity(NamedTuple):
+    """What tells a dead letter from any other, in a topic that was made again, too."""
+
+    partition: int
+    offset: int
+    timestamp: int  # ms, of its writing
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One record of the dead-letter topic.
+
+    `headers` are the record's own, as its producer wrote them. One that kworker did not write
+    has no `envelope`, and all its headers are its own.
+    """
+
+    identity: DeadLetterIdentity
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList
+    envelope: Envelope | None
+    fields: Mapping[str, str]  # what kworker's headers say, by their names
+    failed_at: int  # ms
+
+    @classmethod
+    def of(cls, raw: RawMessage) -> "DeadLetter":
+        """Reads a record; never raises for what its headers hold."""
+        [headers], unreadable = headers_of([raw])
+        found = headers or []
+        written = raw.timestamp()[1]
+        identity = DeadLetterIdentity(raw.partition(), raw.offset(), written)
+        try:
+            envelope = Envelope.open(found)
+        except Forged as error:
+            why = Failure.unreadable(unreadable[0], _UNREAD).message if unreadable else str(error)
+            fields = {names.REASON: FOREIGN, names.MESSAGE: why}
+            return cls(identity, raw.key(), raw.value(), found, None, fields, written)
+        fields = {name: _text(value) for name, value in found if name in _FIELDS}
+        failed_at = _whole(fields.get(names.FAILED_AT, ""), written)
+        own = names.restored(without_foreign(envelope.carried))
+        return cls(identity, raw.key(), raw.value(), own, envelope, fields, failed_at)
+
+    @property
+    def place(self) -> DeadLetterPosition:
+        return DeadLetterPosition(self.identity.partition, self.identity.offset)
+
+    @property
+    def source(self) -> Source | None:
+        """Where the record comes from first."""
+        return self.envelope.source if self.envelope else None
+
+    @property
+    def reason(self) -> str:
+        return self.fields.get(names.REASON, "")
+
+    @property
+    def exception(self) -> str:
+        """The dotted name of the exception's type."""
+        return self.fields.get(names.EXCEPTION, "")
+
+    @property
+    def message(self) -> str:
+        return self.fields.get(names.MESSAGE, "")
+
+    @property
+    def attempt(self) -> int:
+        """Of its last run."""
+        return self.envelope.attempt if self.envelope else 0
+
+    @property
+    def redriven(self) -> int:
+        """How often it was, before it became this dead letter."""
+        return self.envelope.redriven if self.envelope else 0
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")
+
+
+def _whole(text: str, default: int) -> int:
+    fit = len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
+    return int(text) if fit else default

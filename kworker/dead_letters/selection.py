@@ -1,0 +1,100 @@
+"""Dead letters that a command selects: by position, reason, exception, time or key."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kworker.core.headers import SourcePosition
+from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters are meant: those that meet all that is given.
+
+    `places` and `sources` are one condition: a dead letter is named by its own position or by
+    that of its record.
+    """
+
+    reason: str | None = None
+    exception: str | None = None  # dotted or bare
+    since_ms: int | None = None  # failed then or later
+    key: str | None = None  # as text, or in hex where the key is none
+    places: frozenset[DeadLetterPosition] = frozenset()
+    sources: frozenset[SourcePosition] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Whether anything is given."""
+        return self != Selection()
+
+    def __contains__(self, letter: DeadLetter) -> bool:
+        return (
+            self._names(letter)
+            and self.reason in (None, letter.reason)
+            and (self.exception is None or _is_called(self.exception, letter.exception))
+            and (self.since_ms is None or letter.failed_at >= self.since_ms)
+            and (self.key is None or _is_key(self.key, letter.key))
+        )
+
+    def _names(self, letter: DeadLetter) -> bool:
+        if not self.places and not self.sources:
+            return True
+        return letter.place in self.places or (
+            letter.source is not None and letter.source.place in self.sources
+        )
+
+
+_SHOWN_MAX = 10  # names, where a person has mistyped one
+
+
+class Met:
+    """The reasons and exceptions of the dead letters that were read."""
+
+    def __init__(self) -> None:
+        self.reasons: set[str] = set()
+        self.exceptions: set[str] = set()
+
+    def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Lets them pass."""
+        for letter in letters:
+            self.reasons.add(letter.reason)
+            self.exceptions.add(letter.exception)
+            yield letter
+
+    def misses(self, selection: Selection) -> list[str]:
+        """A line for each name in the selection that none of them has, once all are read."""
+        found = []
+        if selection.reason is not None and selection.reason not in self.reasons:
+            found.append(_missed("reason", selection.reason, self.reasons))
+        wanted = selection.exception
+        if wanted is not None and not any(_is_called(wanted, each) for each in self.exceptions):
+            found.append(_missed("exception", wanted, self.exceptions))
+        return found
+
+
+def _missed(what: str, wanted: str, met: Iterable[str]) -> str:
+    names = sorted(filter(None, met))
+    more = ", …" if len(names) > _SHOWN_MAX else ""
+    there = f"there are: {', '.join(names[:_SHOWN_MAX])}{more}" if names else "there is none"
+    return f'--select: no dead letter has the {what} "{wanted}"; {there}'
+
+
+def spans(places: Iterable[DeadLetterPosition]) -> dict[int, range]:
+    """The offsets from the first to the last of `places` in each partition."""
+    found: dict[int, range] = {}
+    for partition, offset in places:
+        known = found.get(partition, range(offset, offset + 1))
+        found[partition] = range(min(known.start, offset), max(known.stop, offset + 1))
+    return found
+
+
+def _is_called(wanted: str, exception: str) -> bool:
+    return wanted in (exception, exception.rpartition(".")[2])
+
+
+def _is_key(wanted: str, key: bytes | None) -> bool:
+    if key is None:
+        return False
+    try:
+        return key.decode() == wanted
+    except UnicodeDecodeError:
+        return key.hex() == wanted.lower()
