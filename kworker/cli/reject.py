@@ -91,12 +91,12 @@ def _found(config: Config, place: "SourcePosition") -> "Source":
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader
     from kworker.config.client_properties import admin_properties
-    from kworker.dead_letters.rejecting import Search
+    from kworker.dead_letters.rejecting import RecordSearch
 
     properties = admin_properties(config)
     admin = Admin(properties, timeout_s=TIMEOUT_S)
     with closing(TopicReader(properties, config.name, timeout_s=TIMEOUT_S)) as reader:
-        return Search(config, admin, reader).find(place)
+        return RecordSearch(config, admin, reader).find(place)
 
 
 def _list(rejections: "Rejections", *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ class DeadLetterPosition(NamedTuple):
     offset: int
 
     def __str__(self) -> str:
-        """As it is typed."""
+        """Returns the form in which a person types it."""
         return f"{self.partition}:{self.offset}"
 
 
@@ -36,13 +36,13 @@ _FIELDS = frozenset(
     }
 )
 FOREIGN = "foreign"
-"""The reason that stands for a record which kworker did not write."""
+"""The reason of a record that kworker did not write."""
 _UNREAD = "its headers cannot be read"
-_DIGITS_MAX = 18  # of a time, or it is none
+_DIGITS_MAX = 18  # of a timestamp
 
 
 class DeadLetterIdentity(NamedTuple):
-    """What tells a dead letter from any other, in a topic that was made again, too."""
+    """A dead letter's identity, unique also in a topic that was deleted and made again."""
 
     partition: int
     offset: int
@@ -62,7 +62,7 @@ class DeadLetter:
     value: bytes | None
     headers: HeaderList
     envelope: Envelope | None
-    fields: Mapping[str, str]  # what kworker's headers say, by their names
+    fields: Mapping[str, str]  # the text of kworker's headers, by name
     failed_at: int  # ms
 
     @classmethod
@@ -89,7 +89,7 @@ class DeadLetter:
 
     @property
     def source(self) -> Source | None:
-        """Where the record comes from first."""
+        """The position of the original record in its source topic."""
         return self.envelope.source if self.envelope else None
 
     @property
@@ -107,12 +107,12 @@ class DeadLetter:
 
     @property
     def attempt(self) -> int:
-        """Of its last run."""
+        """The attempt of the last run."""
         return self.envelope.attempt if self.envelope else 0
 
     @property
     def redriven(self) -> int:
-        """How often it was, before it became this dead letter."""
+        """The number of times that the record was redriven before."""
         return self.envelope.redriven if self.envelope else 0
 
 

@@ -8,7 +8,7 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 
 @dataclass(slots=True)
 class DeadLetterGroup:
-    """The dead letters of one reason and exception, told one by one."""
+    """The dead letters of one reason and exception, added one by one."""
 
     reason: str
     exception: str
@@ -29,8 +29,11 @@ class DeadLetterGroup:
         self.resolved += resolved
 
 
-def grouped(letters: Iterable[tuple[DeadLetter, bool]]) -> list[DeadLetterGroup]:
-    """Dead letters, each with whether it is resolved, by reason and exception: most first."""
+def group_by_reason(letters: Iterable[tuple[DeadLetter, bool]]) -> list[DeadLetterGroup]:
+    """Groups dead letters by reason and exception, the largest group first.
+
+    Each comes with True if it is resolved.
+    """
     groups: dict[tuple[str, str], DeadLetterGroup] = {}
     for letter, resolved in letters:
         name = letter.reason, letter.exception

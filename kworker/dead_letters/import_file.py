@@ -1,4 +1,4 @@
-"""A file of dead letters that a person has edited: all of it is checked before any is written."""
+"""A file of edited dead letters: all lines are checked before any is written."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,20 +6,20 @@ from pathlib import Path
 from kworker.core.headers import Source
 from kworker.core.outcome import Output
 from kworker.dead_letters.dead_letter import DeadLetterIdentity, DeadLetterPosition
-from kworker.dead_letters.lines import BadLine, Edit, from_line
+from kworker.dead_letters.lines import BadLine, Edit, parse_line
 from kworker.dead_letters.reader import DeadLetters
 from kworker.dead_letters.repair import RepairStep, Requeue
 from kworker.dead_letters.selection import spans
 from kworker.errors import KworkerError, UsageError
 
-_SHOWN_MAX = 20  # problems: who has one mistake in every line sees it by then
+_SHOWN_MAX = 20  # problems: enough to see a mistake that is in every line
 
 
 class EditedFile:
-    """Read twice, since it may be larger than memory: by `check`, and then by `steps`."""
+    """A file that is read twice, by `check` and then `steps`: it may be larger than memory."""
 
     def __init__(self, path: Path, requeue: Requeue, bytes_max: int) -> None:
-        """`bytes_max` is the size of a record that the requeue topic takes."""
+        """`bytes_max` is the largest record that the requeue topic takes."""
         self._path = path
         self._requeue = requeue
         self._bytes_max = bytes_max
@@ -27,24 +27,24 @@ class EditedFile:
         self._lines: dict[DeadLetterIdentity, int] = {}
 
     def check(self, dead: DeadLetters) -> int:
-        """How many lines there are. Raises KworkerError naming what is wrong, by line."""
+        """Checks all lines; returns their number. Raises KworkerError naming bad lines."""
         origins: dict[DeadLetterIdentity, tuple[Source, int]] = {}
         for number, line in self._read():
             try:
-                edit = from_line(line, dead.topic)
-                self._check_one(edit, number)
+                edit = parse_line(line, dead.topic)
+                self._check_edit(edit, number)
             except BadLine as problem:
                 self._problems[number] = str(problem)
             else:
                 origins[edit.identity] = edit.envelope.source, edit.envelope.redriven
         self._check_origins(dead, origins)
         if self._problems:
-            raise KworkerError(self._told())
+            raise KworkerError(self._error_text())
         return len(self._lines)
 
-    def _check_one(self, edit: Edit, number: int) -> None:
+    def _check_edit(self, edit: Edit, number: int) -> None:
         if known := self._lines.get(edit.identity):
-            raise BadLine(f"the dead letter of line {known} again")
+            raise BadLine(f"the same dead letter as in line {known}")
         self._lines[edit.identity] = number
         if self._output(edit).size > self._bytes_max:
             limit = f"{self._requeue.topic} takes {self._bytes_max:,} bytes"
@@ -53,7 +53,7 @@ class EditedFile:
     def _check_origins(
         self, dead: DeadLetters, origins: dict[DeadLetterIdentity, tuple[Source, int]]
     ) -> None:
-        """What the lines say of their dead letters is so; who edits it would lose a record."""
+        """Checks positions and sources, which must stay as exported, or a record would be lost."""
         places = [DeadLetterPosition(each.partition, each.offset) for each in origins]
         for letter in dead.letters(spans(filter(dead.holds, places))):
             if origins.get(letter.identity) == (letter.source, letter.redriven):
@@ -64,7 +64,7 @@ class EditedFile:
                 f" {dead.topic} holds now: leave them as exported"
             )
 
-    def _told(self) -> str:
+    def _error_text(self) -> str:
         problems = sorted(self._problems.items())
         lines = [f"{self._path}:{number}: {problem}" for number, problem in problems]
         if (more := len(lines) - _SHOWN_MAX) > 0:
@@ -72,16 +72,16 @@ class EditedFile:
         return "\n".join([*lines, "nothing was written: correct the file and import it again"])
 
     def steps(self, topic: str) -> Iterator[RepairStep]:
-        """What it asks for, once checked. Raises KworkerError when it has changed since."""
+        """Yields the steps of a checked file. Raises KworkerError when it has changed since."""
         for number, line in self._read():
             try:
-                edit = from_line(line, topic)
+                edit = parse_line(line, topic)
             except BadLine:
                 edit = None
             if edit is None or self._lines.get(edit.identity) != number:
                 raise KworkerError(
-                    f"{self._path}:{number}: changed while it was imported: leave it, and import"
-                    " it again; nothing is done twice"
+                    f"{self._path}:{number}: changed while it was imported: import it"
+                    " again without editing it meanwhile; nothing is done twice"
                 )
             yield RepairStep(edit.identity, self._output(edit))
 
@@ -89,7 +89,7 @@ class EditedFile:
         return self._requeue.record(edit.envelope, edit.key, edit.value, edit.headers)
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not empty, with their numbers."""
+        """Yields the lines that are not empty, with their numbers."""
         try:
             with self._path.open("rb") as file:
                 for number, line in enumerate(file, 1):

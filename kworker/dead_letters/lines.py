@@ -1,4 +1,4 @@
-"""Dead letters as JSON lines: what `export` writes, a person edits and `import` reads."""
+"""Dead letters as JSON lines: `export` writes them, a person edits them, `import` reads them."""
 
 import base64
 import binascii
@@ -29,7 +29,7 @@ class Edit:
 
 
 def as_data(letter: DeadLetter, topic: str) -> Data:
-    """One object: where it is, what happened, and the record; bytes as `as_text` has them."""
+    """Returns a dead letter as a JSON object: position, failure and record, bytes by `as_text`."""
     identity, source = letter.identity, letter.source
     return {
         "position": {"topic": topic, **identity._asdict()},
@@ -56,7 +56,7 @@ def _source(source: Source) -> Data:
 
 
 def as_text(content: bytes | None) -> str | dict[str, str] | None:
-    """Text where it is UTF-8, else `{"base64": …}`."""
+    """Returns text where the content is UTF-8, else `{"base64": …}`."""
     if content is None:
         return None
     try:
@@ -65,15 +65,15 @@ def as_text(content: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def as_line(letter: DeadLetter, topic: str) -> str:
-    """Without the line's end."""
+def format_line(letter: DeadLetter, topic: str) -> str:
+    """Returns a dead letter as a line, without its end."""
     return json.dumps(as_data(letter, topic), ensure_ascii=False)
 
 
-def from_line(line: bytes, topic: str) -> Edit:
-    """What a line says of a dead letter in `topic`. Raises BadLine."""
+def parse_line(line: bytes, topic: str) -> Edit:
+    """Returns the edit in a line, of a dead letter in `topic`. Raises BadLine."""
     data = _object(line)
-    position, source = _part(data, "position"), _part(data, "source")
+    position, source = _object_in(data, "position"), _object_in(data, "source")
     if position.get("topic") != topic:
         raise BadLine(f"position.topic: expected {topic}, got {position.get('topic')!r}")
     identity = DeadLetterIdentity(
@@ -104,7 +104,7 @@ def _read_source(data: Data) -> Source:
         raise BadLine(f"source.topic: expected a topic, got {_shown(topic)}")
     partition, offset = (_whole(data, name, "source.") for name in ("partition", "offset"))
     timestamp = _present(data, "timestamp", "source.")
-    if type(timestamp) is not int:  # which may be -1: a record without
+    if type(timestamp) is not int:  # -1 is a record without one
         raise BadLine(f"source.timestamp: expected milliseconds, got {_shown(timestamp)}")
     return Source(topic, partition, offset, timestamp)
 
@@ -115,7 +115,7 @@ def _present(data: Data, name: str, at: str = "") -> Any:
     return data[name]
 
 
-def _part(data: Data, name: str) -> Data:
+def _object_in(data: Data, name: str) -> Data:
     part = _present(data, name)
     if not isinstance(part, dict):
         raise BadLine(f"{name}: expected an object as exported, got {_shown(part)}")
@@ -144,7 +144,7 @@ def _header(pair: object, at: str) -> tuple[str, bytes | None]:
 
 
 def _bytes(value: object, at: str) -> bytes | None:
-    """The reverse of `as_text`."""
+    """Reverses `as_text`."""
     match value:
         case None:
             return None

@@ -1,4 +1,4 @@
-"""`kworker reject` before anything is armed: finds the record, if it is there and has not ended."""
+"""The search of `kworker reject`: finds the record, if it exists and is not settled."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from kworker.errors import KworkerError, UsageError
 
 
 class RejectAdmin(Protocol):
-    """What is needed of `Admin`."""
+    """The part of `Admin` that the search uses."""
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
@@ -31,16 +31,16 @@ class RejectAdmin(Protocol):
 
 
 class RejectReader(Protocol):
-    """What is needed of `TopicReader`."""
+    """The part of `TopicReader` that the search uses."""
 
     def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]: ...
 
 
-class Search:
-    """One record of a source topic, asked for by its place. Every call may block.
+class RecordSearch:
+    """Finds a record of a source topic by its position. Every call may block.
 
-    A record whose retry waits is settled in its source, and lies in a delay topic or in
-    requeue, where the service has not read it yet: it can still die.
+    A record whose retry waits is settled in its source topic, and stands in a delay topic or
+    in requeue, where the service has not read it yet: it can still be rejected.
     """
 
     def __init__(self, config: Config, admin: RejectAdmin, reader: RejectReader) -> None:
@@ -50,10 +50,10 @@ class Search:
         self._names = admin.topic_names()
 
     def find(self, place: SourcePosition) -> Source:
-        """The record, with its time.
+        """Returns the record's source position, with its timestamp.
 
-        Raises UsageError for a place that the service does not have, KworkerError for a record
-        that is not there or has ended; Unreachable and Refused.
+        Raises UsageError for a position that the service does not read, KworkerError for a
+        record that does not exist or is settled; Unreachable and AdminRequestError.
         """
         topic, number, offset = place
         at = (topic, number)
@@ -65,29 +65,29 @@ class Search:
             raise KworkerError(f"reject: {shown} does not exist: {topic}:{number} ends at {high:,}")
         settled = self._settled(self._config.name, topic, [at]).get(at)
         if offset >= low and not (settled and settled.has(offset)):
-            if source := self._at(place):
+            if source := self._read(place):
                 return source
             raise KworkerError(
-                f"reject: {shown} does not exist: compaction removed it, or it is no record but"
-                " the mark of a transaction"
+                f"reject: {shown} does not exist: compaction removed it, or the offset is a"
+                " transaction marker"
             )
-        if source := self._coming_again(place):
+        if source := self._find_retry(place):
             return source
         if offset < low:
             raise KworkerError(
                 f"reject: {shown} does not exist: {topic}:{number} begins at {low:,}"
             )
         raise KworkerError(
-            f"reject: {shown} is settled already, and no retry of it waits; a dead letter is"
-            " looked for with: kworker dead list"
+            f"reject: {shown} is settled already, and no retry of it waits; find a dead letter"
+            " with: kworker dead list"
         )
 
     def _check_partition(self, topic: str, number: int) -> None:
         sources = source_topics(self._config, self._names)
         if topic not in sources:
             raise UsageError(
-                f"reject: {topic} is no source topic of {self._config.name}; those are:"
-                f" {', '.join(sources)}"
+                f"reject: {topic} is no source topic of {self._config.name}; its source topics"
+                f" are: {', '.join(sources)}"
             )
         if (found := self._admin.topics([topic]).get(topic)) is None:
             raise UsageError(f"reject: {topic} does not exist on the brokers")
@@ -99,29 +99,29 @@ class Search:
     def _settled(
         self, group: str, topic: str, partitions: Sequence[PartitionId]
     ) -> dict[PartitionId, Settled]:
-        """What a group has settled of a topic's partitions, but for those without a position."""
+        """The settled offsets of a topic's partitions, without partitions that have no position."""
         held = self._admin.group_offsets(group, partitions)
         identity = self._admin.identities([topic]).get(topic)
         return {at: Settled.of(each, identity, at) for at, each in held.items()}
 
-    def _at(self, place: SourcePosition) -> Source | None:
+    def _read(self, place: SourcePosition) -> Source | None:
         topic, number, offset = place
         for raw in self._reader.records(topic, {number: range(offset, offset + 1)}):
             return Source(topic, number, offset, raw.timestamp()[1])
         return None
 
-    def _coming_again(self, place: SourcePosition) -> Source | None:
-        """Its retry, or it, redriven: unread in one of the topics by which records come again."""
+    def _find_retry(self, place: SourcePosition) -> Source | None:
+        """Finds an unread retry or redriven copy in the delay topics and requeue."""
         delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
-        # In the order in which a record goes through them, as it may do meanwhile.
+        # In the order in which a record passes through them, as it may do meanwhile.
         for topic in [*delays, self._config.requeue_topic]:
             group = self._config.name if topic not in delays else f"{self._config.name}.delay"
-            for source in self._unread(topic, group):
+            for source in self._unsettled(topic, group):
                 if source.place == place:
                     return source
         return None
 
-    def _unread(self, topic: str, group: str) -> Iterator[Source]:
+    def _unsettled(self, topic: str, group: str) -> Iterator[Source]:
         if (found := self._admin.topics([topic]).get(topic)) is None:
             return
         partitions = [(topic, number) for number in range(found.partitions)]
@@ -136,7 +136,7 @@ class Search:
 
 
 def _sources(raw: RawMessage) -> Iterator[Source]:
-    """Its source, unless it is a stranger's."""
+    """Yields the source position in kworker's headers, if there is one."""
     try:
         headers = raw.headers() or ()
     except SystemError:  # a header name that is not UTF-8: none that kworker wrote

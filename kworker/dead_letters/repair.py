@@ -1,4 +1,4 @@
-"""What is to be written for dead letters that somebody repairs, and at what pace."""
+"""The records to write for dead letters that a person repairs, and the pace of writing."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,34 +26,34 @@ class RepairStep(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the dead letters that were meant."""
+    """Counts of the selected dead letters, by what became of them; printed as JSON."""
 
     done: int = 0
     before: int = 0  # resolved already
-    unreadable: int = 0  # not kworker's, so that nobody knows where they come from
-    oversized: int = 0  # larger than the topic takes
+    unreadable: int = 0  # not written by kworker, so their sources are unknown
+    oversized: int = 0  # larger than the topic's limit
 
     @property
     def left(self) -> int:
-        """Those with which it could not be done."""
+        """The number of dead letters that could not be repaired."""
         return self.unreadable + self.oversized
 
 
 class Requeue(NamedTuple):
-    """The topic from which the workers take what comes again."""
+    """The topic from which the workers read records again."""
 
     topic: str
     partitions: int
 
     def output(self, letter: DeadLetter) -> Output:
-        """For one with an envelope."""
+        """Returns the record for a dead letter with an envelope."""
         assert letter.envelope
         return self.record(letter.envelope, letter.key, letter.value, letter.headers)
 
     def record(
         self, envelope: Envelope, key: bytes | None, value: bytes | None, headers: HeaderList
     ) -> Output:
-        """A first attempt of the envelope's source, with what its producer may write."""
+        """Returns a first attempt of the envelope's source, with the given content."""
         source = envelope.source
         own: HeaderList = [
             *names.carried(headers),
@@ -64,8 +64,8 @@ class Requeue(NamedTuple):
         return Output(self.topic, key, value, own, partition=source.partition % self.partitions)
 
 
-class Elsewhere(NamedTuple):
-    """Any other topic, which gets the record as its producer wrote it."""
+class OtherTopic(NamedTuple):
+    """Another topic, which gets the record as its producer wrote it."""
 
     topic: str
 
@@ -75,7 +75,7 @@ class Elsewhere(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """So many records a second; None is as many as Kafka takes."""
+    """Records a second; None is without a limit."""
 
     rate: float | None = None
 
@@ -87,25 +87,25 @@ class RateLimit:
         return max(1, min(int(self.rate), BATCH_RECORDS_MAX))
 
     def rest_s(self, done: int) -> float:
-        """Between the end of a batch of so many records and the next: never faster than asked."""
+        """Returns the seconds of rest after a batch of `done` records."""
         return 0.0 if self.rate is None else done / self.rate
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What is to be done with which dead letters."""
+    """A decision on selected dead letters, and how to carry it out."""
 
     how: How
     selection: Selection
-    to: Requeue | Elsewhere | None = None  # None: they are only noted as resolved
-    bytes_max: int | None = None  # of a record there; None: each fits
+    to: Requeue | OtherTopic | None = None  # None: only the resolution is written
+    bytes_max: int | None = None  # of a record in that topic; None: no limit
     limit: int | None = None
     pace: RateLimit = RateLimit()
 
-    def chosen(
+    def choose(
         self, letters: Iterable[DeadLetter], resolutions: Resolutions, tally: Tally
     ) -> Iterator[DeadLetter]:
-        """Those with which it is to be done, and can; the others that are meant are counted."""
+        """Yields selected dead letters that can be repaired; counts those that cannot."""
         meant = unresolved(letters, self.selection, resolutions, tally)
         return islice(filter(lambda letter: self._is_fit(letter, tally), meant), self.limit)
 
@@ -121,14 +121,14 @@ class RepairPlan:
         return True
 
     def step(self, letter: DeadLetter) -> RepairStep:
-        """For one of the chosen."""
+        """Returns the step for a chosen dead letter."""
         return RepairStep(letter.identity, self.to.output(letter) if self.to else None)
 
 
 def unresolved(
     letters: Iterable[DeadLetter], selection: Selection, resolutions: Resolutions, tally: Tally
 ) -> Iterator[DeadLetter]:
-    """Those that are meant and not resolved; what is meant and resolved is counted."""
+    """Yields selected dead letters that are not resolved; counts the resolved ones."""
     for letter in letters:
         if letter not in selection:
             continue
@@ -138,10 +138,10 @@ def unresolved(
             yield letter
 
 
-def fresh(
+def skip_resolved(
     steps: Iterable[RepairStep], resolutions: Resolutions, tally: Tally
 ) -> Iterator[RepairStep]:
-    """Those whose dead letters are not resolved; the others are counted."""
+    """Yields steps whose dead letters are not resolved; counts the others."""
     for step in steps:
         if step.identity in resolutions:
             tally.before += 1
@@ -150,7 +150,7 @@ def fresh(
 
 
 def batches(steps: Iterable[RepairStep], records_max: int) -> Iterator[list[RepairStep]]:
-    """The steps in transactions of so many records at most, and of a bounded size."""
+    """Yields the steps in batches of up to `records_max` records, and of a bounded size."""
     batch: list[RepairStep] = []
     size = 0
     for step in steps:

@@ -1,4 +1,4 @@
-"""Which dead letters are resolved: what the state topic holds, as it is written and read."""
+"""Resolutions of dead letters, as the state topic holds them."""
 
 import json
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ How = Literal["redriven", "discarded", "imported"]
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a person has done about a dead letter."""
+    """A person's decision on a dead letter."""
 
     how: How
     by: str  # user@host
     at: int  # ms since 1970
 
 
-def resolved(
+def resolution_record(
     topic: str, dead_topic: str, identity: DeadLetterIdentity, resolution: Resolution
 ) -> Output:
-    """The record of the state topic `topic` that says so."""
+    """Returns the record of a resolution for the state topic `topic`."""
     value = {
         "how": resolution.how,
         "by": resolution.by,
@@ -38,37 +38,37 @@ def _key(dead_topic: str, identity: DeadLetterIdentity) -> bytes:
 
 
 class Resolutions:
-    """The resolutions of one dead-letter topic, as the state topic tells them.
+    """The resolutions of one dead-letter topic, read from the state topic.
 
-    Kept as they were written, because there may be millions, of which few are looked at.
+    Kept as bytes, because there may be millions, of which few are read.
     """
 
     def __init__(self, dead_topic: str) -> None:
         self._dead_topic = dead_topic
         self._prefix = f"{dead_topic}/".encode()
-        self._told: dict[bytes, bytes] = {}
+        self._values: dict[bytes, bytes] = {}
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Takes a record of the state topic: the last one of a key is what holds."""
+        """Adds a record of the state topic: the last one of a key counts."""
         if key is None or not key.startswith(self._prefix):
             return
         if value is None:
-            self._told.pop(key, None)
+            self._values.pop(key, None)
         else:
-            self._told[key] = value
+            self._values[key] = value
 
     def of(self, identity: DeadLetterIdentity) -> Resolution | None:
-        """None also for what cannot be read: nobody's word that something was done."""
-        told = self._told.get(_key(self._dead_topic, identity))
-        return None if told is None else _read(told, identity.timestamp)
+        """Returns a dead letter's resolution; None without one that is readable."""
+        value = self._values.get(_key(self._dead_topic, identity))
+        return None if value is None else _read(value, identity.timestamp)
 
     def __contains__(self, identity: DeadLetterIdentity) -> bool:
         return self.of(identity) is not None
 
 
-def _read(told: bytes, timestamp: int) -> Resolution | None:
+def _read(value: bytes, timestamp: int) -> Resolution | None:
     try:
-        data = json.loads(told)
+        data = json.loads(value)
         how, by, at = data["how"], data["by"], data["at"]
         same = data["timestamp"] == timestamp
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Doing something about dead letters: in transactions, one command at a time, resumable."""
+"""Resolves dead letters in transactions, one command at a time; can be resumed."""
 
 import fcntl
 import os
@@ -15,16 +15,16 @@ from kworker.clients.errors import KafkaRequestError
 from kworker.clock import now_ms
 from kworker.core.outcome import Output
 from kworker.dead_letters.repair import RateLimit, RepairStep, batches
-from kworker.dead_letters.resolutions import How, Resolution, resolved
+from kworker.dead_letters.resolutions import How, Resolution, resolution_record
 from kworker.errors import AlreadyRunning, Unreachable
 
 T = TypeVar("T")
 
-_LOOK_S = 0.05  # between two looks at whether a wait is to end
+_CHECK_S = 0.05  # between two checks in a wait
 
 
 class ResolverTransactor(Protocol):
-    """What is needed of `KafkaTransactor` or its twin."""
+    """The part of `KafkaTransactor` and its twin that the resolver uses."""
 
     def open(self) -> None: ...
     def begin(self) -> None: ...
@@ -35,7 +35,7 @@ class ResolverTransactor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What is noted of each dead letter that is resolved, and where."""
+    """The note on each dead letter that a command resolves, and the topic for it."""
 
     state_topic: str
     dead_topic: str
@@ -48,8 +48,8 @@ class Resolver:
     """Writes records and the resolutions of their dead letters together, all or nothing.
 
     Used by one thread. All such commands of a service have one transactional id, so `open`
-    fences the one before: what the state topic says then holds until this one is fenced
-    itself, and can write no more.
+    fences the one before: the state topic then stays as it is until this one writes, or is
+    fenced itself.
     """
 
     def __init__(self, transactor: ResolverTransactor, signature: Signature) -> None:
@@ -57,65 +57,67 @@ class Resolver:
         self._signature = signature
 
     def open(self) -> None:
-        """Waits for the end of what an earlier one has begun. Raises as `resolve` does."""
-        with self._told():
+        """Ends an earlier command's open transaction. Raises as `resolve` does."""
+        with self._errors_converted():
             self._transactor.open()
 
     def resolve(self, batch: Iterable[RepairStep]) -> None:
-        """One transaction. Raises AlreadyRunning when fenced, Unreachable otherwise.
+        """Commits one transaction. Raises AlreadyRunning when fenced, Unreachable otherwise.
 
-        After either it is of no more use. Whether the batch was written, the state topic tells
-        whoever opens the next one.
+        After either the resolver is of no more use; the state topic says if the batch was
+        written.
         """
         now = now_ms()
-        with self._told():
+        with self._errors_converted():
             self._transactor.begin()
             for step in batch:
                 if step.output is not None:
                     self._transactor.produce(step.output)
-                self._transactor.produce(self._resolved(step, now))
+                self._transactor.produce(self._resolution(step, now))
             self._transactor.commit()
 
-    def _resolved(self, step: RepairStep, now: int) -> Output:
+    def _resolution(self, step: RepairStep, now: int) -> Output:
         signature = self._signature
         resolution = Resolution(signature.how, signature.by, now)
-        return resolved(signature.state_topic, signature.dead_topic, step.identity, resolution)
+        return resolution_record(
+            signature.state_topic, signature.dead_topic, step.identity, resolution
+        )
 
     def close(self) -> None:
-        """What is open is given up."""
+        """Gives up an open transaction."""
         self._transactor.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_converted(self) -> Iterator[None]:
         try:
             yield
         except KafkaRequestError as error:
             raise self._failure(error) from None
 
     def _failure(self, error: KafkaRequestError) -> AlreadyRunning | Unreachable:
-        again = "the same command again goes on, and does nothing twice"
+        again = "run the same command again to go on; nothing is done twice"
         if error.retriable:
-            return Unreachable(f"Kafka did not take it ({error}): {again}")
+            return Unreachable(f"Kafka refused the transaction ({error}); {again}")
         signature = self._signature
         return AlreadyRunning(
-            f"another command has taken over the dead letters of {signature.dead_topic}, or a"
-            f" stranger the transactional id {signature.transactional_id}: when that has ended,"
-            f" {again}"
+            f"another command has taken over the dead letters of {signature.dead_topic}, or"
+            f" another program the transactional id {signature.transactional_id}; when it has"
+            f" ended, {again}"
         )
 
 
-class Stop:
-    """Whether somebody wants the end, after the transaction under way.
+class StopRequest:
+    """A request to stop, after the transaction under way.
 
-    A first signal is noted; a second one does what it always does.
+    The first signal sets `requested`; the second one has its default effect.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM, while the block runs."""
+        """Takes SIGINT and SIGTERM as requests while the block runs."""
         before = {number: signal.signal(number, self._note) for number in _ENDING}
         try:
             yield
@@ -124,20 +126,20 @@ class Stop:
                 signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+        self.requested = True
         signal.signal(number, _ENDING[signal.Signals(number)])
 
     def until(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, until it is asked for."""
+        """Yields the items until a stop is requested."""
         for item in items:
-            if self.asked:
+            if self.requested:
                 return
             yield item
 
     def wait(self, until_s: float) -> None:
-        """Until that time (monotonic), or until it is asked for."""
-        while not self.asked and (left_s := until_s - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_S, left_s))
+        """Waits until that monotonic time, or until a stop is requested."""
+        while not self.requested and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(_CHECK_S, left_s))
 
 
 _ENDING: dict[signal.Signals, Any] = {
@@ -146,42 +148,42 @@ _ENDING: dict[signal.Signals, Any] = {
 }
 
 
-def run(
+def resolve_all(
     steps: Iterable[RepairStep],
     resolver: Resolver,
     pace: RateLimit,
-    stop: Stop,
-    tell: Callable[[int], None],
+    stop: StopRequest,
+    report: Callable[[int], None],
 ) -> int:
-    """Takes the steps, at the pace, until they end or it is asked to stop; how many it took.
+    """Takes the steps, at the pace, until they end or a stop is requested; returns their number.
 
-    `tell` hears of that number after each transaction. Raises as `Resolver.resolve` does.
+    `report` gets the number so far after each transaction. Raises as `Resolver.resolve` does.
     """
     done, due_s = 0, time.monotonic()
     for batch in batches(steps, pace.batch_max):
         stop.wait(due_s)
-        if stop.asked:
+        if stop.requested:
             break
         resolver.resolve(batch)
         due_s = time.monotonic() + pace.rest_s(len(batch))
         done += len(batch)
-        tell(done)
+        report(done)
     return done
 
 
 @contextmanager
-def alone(file: Path, name: str) -> Iterator[None]:
-    """Refuses a second command at once where it can be seen; elsewhere the fence ends the first.
+def exclusive(file: Path, name: str) -> Iterator[None]:
+    """Refuses a second command on this host; of two hosts, the fence ends the first command.
 
-    The lock is on the configuration, which is there whoever runs the service or this command:
-    nothing is made that could be in the service's way. Raises AlreadyRunning.
+    The lock is on the configuration file, which exists under every user: no file is made
+    that could be in the service's way. Raises AlreadyRunning.
     """
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not _locked(fd):
             raise AlreadyRunning(
                 f"another command for the dead letters of {name} is running here: wait for it,"
-                " or end it with Ctrl-C; then the same command again goes on"
+                " or end it with Ctrl-C, and run this command again"
             )
         yield
     finally:

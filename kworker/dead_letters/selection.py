@@ -9,21 +9,21 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters are meant: those that meet all that is given.
+    """Conditions on dead letters, all of which a selected one meets.
 
     `places` and `sources` are one condition: a dead letter is named by its own position or by
-    that of its record.
+    that of its source record.
     """
 
     reason: str | None = None
     exception: str | None = None  # dotted or bare
     since_ms: int | None = None  # failed then or later
-    key: str | None = None  # as text, or in hex where the key is none
+    key: str | None = None  # as text, or in hex where the key is no UTF-8
     places: frozenset[DeadLetterPosition] = frozenset()
     sources: frozenset[SourcePosition] = frozenset()
 
     def __bool__(self) -> bool:
-        """Whether anything is given."""
+        """Returns True if any condition is given."""
         return self != Selection()
 
     def __contains__(self, letter: DeadLetter) -> bool:
@@ -43,43 +43,43 @@ class Selection:
         )
 
 
-_SHOWN_MAX = 10  # names, where a person has mistyped one
+_SHOWN_MAX = 10  # names, in the hint for a mistyped one
 
 
-class Met:
-    """The reasons and exceptions of the dead letters that were read."""
+class SeenNames:
+    """The reasons and exceptions of the dead letters read so far."""
 
     def __init__(self) -> None:
         self.reasons: set[str] = set()
         self.exceptions: set[str] = set()
 
-    def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-        """Lets them pass."""
+    def record(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Records the names of dead letters, and yields them."""
         for letter in letters:
             self.reasons.add(letter.reason)
             self.exceptions.add(letter.exception)
             yield letter
 
-    def misses(self, selection: Selection) -> list[str]:
-        """A line for each name in the selection that none of them has, once all are read."""
+    def unmatched(self, selection: Selection) -> list[str]:
+        """Returns a line for each name in the selection that no dead letter read has."""
         found = []
         if selection.reason is not None and selection.reason not in self.reasons:
-            found.append(_missed("reason", selection.reason, self.reasons))
+            found.append(_not_found("reason", selection.reason, self.reasons))
         wanted = selection.exception
         if wanted is not None and not any(_is_called(wanted, each) for each in self.exceptions):
-            found.append(_missed("exception", wanted, self.exceptions))
+            found.append(_not_found("exception", wanted, self.exceptions))
         return found
 
 
-def _missed(what: str, wanted: str, met: Iterable[str]) -> str:
-    names = sorted(filter(None, met))
+def _not_found(what: str, wanted: str, seen: Iterable[str]) -> str:
+    names = sorted(filter(None, seen))
     more = ", …" if len(names) > _SHOWN_MAX else ""
     there = f"there are: {', '.join(names[:_SHOWN_MAX])}{more}" if names else "there is none"
     return f'--select: no dead letter has the {what} "{wanted}"; {there}'
 
 
 def spans(places: Iterable[DeadLetterPosition]) -> dict[int, range]:
-    """The offsets from the first to the last of `places` in each partition."""
+    """Returns the offsets from the first to the last of `places` in each partition."""
     found: dict[int, range] = {}
     for partition, offset in places:
         known = found.get(partition, range(offset, offset + 1))

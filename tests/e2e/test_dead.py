@@ -18,7 +18,7 @@ from kworker.core import headers as names
 from kworker.core.headers import Envelope
 from kworker.core.outcome import Output
 from kworker.dead_letters.dead_letter import DeadLetterIdentity
-from kworker.dead_letters.resolutions import Resolution, resolved
+from kworker.dead_letters.resolutions import Resolution, resolution_record
 from tests.e2e.conftest import Kworker, Meanwhile
 from tests.e2e.test_topics import written
 from tests.support.dead import NOW, DeadWriter
@@ -464,7 +464,9 @@ def test_killed_inside_a_transaction_nothing_of_it_is_seen_and_the_next_does_not
     dead_one.produce(Output(desk.requeue, None, b"never", []))
 
     note = Resolution("redriven", "somebody@gone", NOW)
-    dead_one.produce(resolved(f"{name}.dead.state", desk.dead, DeadLetterIdentity(*identity), note))
+    dead_one.produce(
+        resolution_record(f"{name}.dead.state", desk.dead, DeadLetterIdentity(*identity), note)
+    )
     dead_one._producer.flush(30)
     assert desk.does("redrive")["done"] == 2
     assert sorted(desk.numbers()) == [0, 1]
@@ -601,7 +603,7 @@ def test_a_file_with_a_mistake_is_told_by_line_and_nothing_of_it_is_written(
     assert [line.split(": ")[1].rsplit(":", 1)[1] for line in told[:4]] == ["2", "3", "4", "5"]
     assert "value: expected text" in told[0]
     assert "leave them as exported" in told[1]
-    assert "the dead letter of line 1 again" in told[2]
+    assert "the same dead letter as in line 1" in told[2]
     assert "too large" in told[3]
     assert told[4].startswith("kworker: nothing was written")
     assert desk.unresolved() == 5

@@ -96,7 +96,7 @@ def test_what_is_not_there_or_has_ended_is_refused(
 def test_a_topic_that_the_service_does_not_read_is_refused(desk: Desk) -> None:
     code, said = desk.types(f"{desk.service.results}:0:0")
     assert code == ExitCode.USAGE
-    assert f"no source topic of {desk.service.name}; those are: orders" in said
+    assert f"no source topic of {desk.service.name}; its source topics are: orders" in said
 
 
 @pytest.mark.parametrize("place", ["0:4", "0:9", "0:2"])

@@ -17,7 +17,7 @@ from kworker.config.client_properties import admin_properties, producer_properti
 from kworker.config.model import Config
 from kworker.config.topics import BYTES_MAX, TopicInfo, own_topics
 from kworker.dead_letters.reader import DeadLetters
-from kworker.dead_letters.repair import Elsewhere, Requeue
+from kworker.dead_letters.repair import OtherTopic, Requeue
 from kworker.dead_letters.resolutions import How
 from kworker.dead_letters.resolver import Resolver, Signature
 from kworker.errors import ConfigError, UsageError
@@ -76,7 +76,7 @@ def _bounds(admin: Admin, topics: Mapping[str, TopicInfo], name: str) -> dict[in
     return {at[1]: range(low[at], high[at]) for at in partitions}
 
 
-def target(found: Access, to: str | None) -> tuple[Requeue | Elsewhere, int | None]:
+def target(found: Access, to: str | None) -> tuple[Requeue | OtherTopic, int | None]:
     """The destination of records, and the largest record it takes in bytes; None: all fit."""
     config = found.config
     if to is None:
@@ -88,10 +88,10 @@ def target(found: Access, to: str | None) -> tuple[Requeue | Elsewhere, int | No
         raise UsageError(
             f"--to {to}: kworker writes this topic itself; leave out --to to requeue records"
         )
-    return Elsewhere(to), found.bytes_max(to)
+    return OtherTopic(to), found.bytes_max(to)
 
 
-def resolver(found: Access, how: How, to: Requeue | Elsewhere | None) -> Resolver:
+def resolver(found: Access, how: How, to: Requeue | OtherTopic | None) -> Resolver:
     """A resolver that writes to `to` and to the state topic. Raises ConfigError."""
     config = found.config
     # A record larger than its topic's limit fails the whole batch that it is in.

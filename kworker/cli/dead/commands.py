@@ -24,9 +24,16 @@ from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.core import headers as names
 from kworker.dead_letters.dead_letter import DeadLetter
-from kworker.dead_letters.grouping import DeadLetterGroup, grouped
-from kworker.dead_letters.lines import as_data, as_line
-from kworker.dead_letters.repair import RateLimit, RepairPlan, RepairStep, Tally, fresh, unresolved
+from kworker.dead_letters.grouping import DeadLetterGroup, group_by_reason
+from kworker.dead_letters.lines import as_data, format_line
+from kworker.dead_letters.repair import (
+    RateLimit,
+    RepairPlan,
+    RepairStep,
+    Tally,
+    skip_resolved,
+    unresolved,
+)
 from kworker.dead_letters.resolutions import Resolution, Resolutions
 from kworker.dead_letters.selection import Selection
 from kworker.errors import KworkerError, UsageError
@@ -70,8 +77,8 @@ def list_(
         spans = found.dead.spans(selection)
         with view.reading(sum(map(len, spans.values()))) as shown:
             letters = shown.of(found.dead.letters(spans))
-            groups = grouped(_rows(letters, selection, resolutions, tally, all_))
-    view.say(found.dead.met.misses(selection))
+            groups = group_by_reason(_rows(letters, selection, resolutions, tally, all_))
+    view.say(found.dead.seen.unmatched(selection))
     _print_list(groups, loaded.dead_letter.topic, tally, all_=all_, as_json=as_json)
 
 
@@ -238,9 +245,9 @@ def export(
         with view.reading(sum(map(len, spans.values()))) as shown:
             letters = shown.of(found.dead.letters(spans))
             for letter, _ in _rows(letters, selection, resolutions, Tally(), all_):
-                file.write(as_line(letter, found.dead.topic).encode() + b"\n")
+                file.write(format_line(letter, found.dead.topic).encode() + b"\n")
                 count += 1
-    view.say(found.dead.met.misses(selection))
+    view.say(found.dead.seen.unmatched(selection))
     if output:
         typer.echo(f"{count:,} dead letters in {output}")
 
@@ -294,7 +301,7 @@ def import_(
 
         def steps(resolutions: Resolutions, watch: RepairProgress) -> Iterator[RepairStep]:
             lines = watch(edited.steps(found.dead.topic))
-            return fresh(lines, resolutions, report.tally)
+            return skip_resolved(lines, resolutions, report.tally)
 
         if dry_run:
             report.tally.done = sum(1 for _ in steps(found.dead.resolutions(), RepairProgress()))

@@ -12,10 +12,17 @@ import typer
 from kworker.cli.dead import view
 from kworker.cli.dead.access import Access, resolver
 from kworker.clock import now_ms
-from kworker.dead_letters.grouping import DeadLetterGroup, grouped
-from kworker.dead_letters.repair import Elsewhere, RateLimit, RepairPlan, RepairStep, Requeue, Tally
+from kworker.dead_letters.grouping import DeadLetterGroup, group_by_reason
+from kworker.dead_letters.repair import (
+    OtherTopic,
+    RateLimit,
+    RepairPlan,
+    RepairStep,
+    Requeue,
+    Tally,
+)
 from kworker.dead_letters.resolutions import How, Resolutions
-from kworker.dead_letters.resolver import Stop, alone, run
+from kworker.dead_letters.resolver import StopRequest, exclusive, resolve_all
 from kworker.errors import ExitCode
 
 T = TypeVar("T")
@@ -26,8 +33,10 @@ _INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 class RepairProgress:
     """Passes on items that are read; shows progress on a terminal, and ends early at Ctrl-C."""
 
-    def __init__(self, stop: Stop | None = None, shown: view.ReadingProgress | None = None) -> None:
-        self._stop = stop or Stop()
+    def __init__(
+        self, stop: StopRequest | None = None, shown: view.ReadingProgress | None = None
+    ) -> None:
+        self._stop = stop or StopRequest()
         self._shown = shown or view.ReadingProgress()
 
     def __call__(self, items: Iterable[T]) -> Iterator[T]:
@@ -42,7 +51,7 @@ class RepairReport:
     """The outcome of a command, printed as text or JSON."""
 
     how: How
-    to: Requeue | Elsewhere | None
+    to: Requeue | OtherTopic | None
     tally: Tally
     as_json: bool
     misses: Callable[[], list[str]] = list  # conditions that matched nothing
@@ -95,17 +104,17 @@ class RepairReport:
 
 def perform(found: Access, work: RepairPlan, *, as_json: bool, dry_run: bool) -> None:
     """Carries out a plan on the chosen dead letters, and reports. Raises as `resolve`, and Exit."""
-    misses = partial(found.dead.met.misses, work.selection)
+    misses = partial(found.dead.seen.unmatched, work.selection)
     report = RepairReport(work.how, work.to, Tally(), as_json, misses)
     spans = found.dead.spans(work.selection)
 
     def steps(resolutions: Resolutions, watch: RepairProgress) -> Iterator[RepairStep]:
         letters = watch(found.dead.letters(spans))
-        return map(work.step, work.chosen(letters, resolutions, report.tally))
+        return map(work.step, work.choose(letters, resolutions, report.tally))
 
     if dry_run:
-        letters = work.chosen(found.dead.letters(spans), found.dead.resolutions(), report.tally)
-        groups = grouped((letter, False) for letter in letters)
+        letters = work.choose(found.dead.letters(spans), found.dead.resolutions(), report.tally)
+        groups = group_by_reason((letter, False) for letter in letters)
         report.tally.done = sum(group.count for group in groups)
         report.would_be(groups)
     else:
@@ -119,12 +128,12 @@ def resolve(
 
     Raises AlreadyRunning, Unreachable, and Exit.
     """
-    config, stop = found.config, Stop()
+    config, stop = found.config, StopRequest()
     writer = resolver(found, report.how, report.to)
-    with alone(config.file, config.name), closing(writer), stop.on_signals():
+    with exclusive(config.file, config.name), closing(writer), stop.on_signals():
         writer.open()
         resolutions = found.dead.resolutions()
         with view.reading(total, report.how) as shown:
             steps = steps_of(resolutions, RepairProgress(stop, shown))
-            report.tally.done = run(steps, writer, pace, stop, shown.done)
-    report.done(interrupted=stop.asked)
+            report.tally.done = resolve_all(steps, writer, pace, stop, shown.done)
+    report.done(interrupted=stop.requested)

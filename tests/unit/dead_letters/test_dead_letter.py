@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kworker.core.message import Fields, HeaderList
 from kworker.dead_letters.dead_letter import FOREIGN, DeadLetter, DeadLetterPosition
-from kworker.dead_letters.grouping import grouped
+from kworker.dead_letters.grouping import group_by_reason
 from kworker.dead_letters.selection import Selection, spans
 from tests.support.dead import NOW, dead_headers
 from tests.support.records import Unreadable
@@ -134,7 +134,7 @@ def test_groups_count_by_reason_and_exception_the_largest_first():
         (letter(0, 2, reason="a", exception="x"), False),
         (letter(0, 3, reason="a", exception="y"), False),
     ]
-    groups = grouped(letters)
+    groups = group_by_reason(letters)
     found = [(group.reason, group.exception, group.count, group.resolved) for group in groups]
     assert found == [
         ("b", "requests.exceptions.Timeout", 2, 1),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kworker.core.message import Fields
 from kworker.dead_letters.dead_letter import DeadLetter
-from kworker.dead_letters.lines import BadLine, as_data, as_line, from_line
+from kworker.dead_letters.lines import BadLine, as_data, format_line, parse_line
 from tests.support.dead import NOW, dead_headers
 
 TOPIC = "orders.dead"
@@ -24,9 +24,9 @@ def letter(key: bytes | None = b"k", value: bytes | None = b"v", own=(), **told)
 def test_what_is_exported_comes_back_byte_for_byte(key, value, own):
     """And on one line, whatever it holds."""
     exported = letter(key, value, own, redriven=2)
-    line = as_line(exported, TOPIC)
+    line = format_line(exported, TOPIC)
     assert "\n" not in line
-    edit = from_line(line.encode(), TOPIC)
+    edit = parse_line(line.encode(), TOPIC)
     assert (edit.key, edit.value, edit.headers) == (key, value, own)
     assert edit.identity == exported.identity
     assert (edit.envelope.source, edit.envelope.redriven) == (exported.source, 2)
@@ -73,7 +73,7 @@ def test_a_bad_line_is_told_by_what_is_wrong(change, problem):
     """The person who edits it looks for that word."""
     data = {**as_data(letter(), TOPIC), **change}
     with pytest.raises(BadLine, match=problem):
-        from_line(json.dumps(data).encode(), TOPIC)
+        parse_line(json.dumps(data).encode(), TOPIC)
 
 
 @pytest.mark.parametrize("name", ["position", "source", "redriven", "key", "value", "headers"])
@@ -82,7 +82,7 @@ def test_nothing_is_guessed_for_what_is_missing(name):
     data = as_data(letter(), TOPIC)
     del data[name]
     with pytest.raises(BadLine, match=f"{name} is missing"):
-        from_line(json.dumps(data).encode(), TOPIC)
+        parse_line(json.dumps(data).encode(), TOPIC)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_nothing_is_guessed_for_what_is_missing(name):
 )
 def test_what_is_no_object_is_told(line, problem):
     with pytest.raises(BadLine, match=problem):
-        from_line(line, TOPIC)
+        parse_line(line, TOPIC)

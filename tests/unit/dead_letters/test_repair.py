@@ -14,17 +14,17 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterIdentity
 from kworker.dead_letters.repair import (
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
-    Elsewhere,
+    OtherTopic,
     RateLimit,
     RepairPlan,
     RepairStep,
     Requeue,
     Tally,
     batches,
-    fresh,
+    skip_resolved,
 )
-from kworker.dead_letters.resolutions import Resolution, Resolutions, resolved
-from kworker.dead_letters.resolver import Resolver, Signature, Stop, run
+from kworker.dead_letters.resolutions import Resolution, Resolutions, resolution_record
+from kworker.dead_letters.resolver import Resolver, Signature, StopRequest, resolve_all
 from kworker.dead_letters.selection import Selection
 from kworker.errors import AlreadyRunning, Unreachable
 from tests.support.dead import dead_headers
@@ -42,7 +42,7 @@ def letter(offset: int = 0, value: bytes = b"v", **told) -> DeadLetter:
 def noted(*letters: DeadLetter) -> Resolutions:
     found = Resolutions(DEAD)
     for each in letters:
-        state = resolved(STATE, DEAD, each.identity, NOTE)
+        state = resolution_record(STATE, DEAD, each.identity, NOTE)
         found.add(state.key, state.value)
     return found
 
@@ -60,7 +60,7 @@ def test_a_requeued_record_is_a_first_attempt_beside_its_source():
 def test_elsewhere_a_record_is_as_its_producer_wrote_it():
     """No other reader knows what to make of kworker's headers."""
     own = [("a", b"1"), ("kworker-source", b"the producer's")]
-    output = Elsewhere("orders").output(letter(own=own, redriven=3))
+    output = OtherTopic("orders").output(letter(own=own, redriven=3))
     assert (output.headers, output.partition) == (own, -1)
 
 
@@ -69,17 +69,17 @@ def test_what_is_resolved_foreign_or_too_large_is_counted_and_left():
     foreign = DeadLetter.of(Fields((DEAD, 0, 3), 123, None, b"v", ()))
     letters = [letter(0), letter(1), letter(2, b"x" * 5_000), foreign, letter(4, reason="rejected")]
     work = RepairPlan(
-        "redriven", Selection(reason="exhausted"), Elsewhere("orders"), bytes_max=4_000
+        "redriven", Selection(reason="exhausted"), OtherTopic("orders"), bytes_max=4_000
     )
     tally = Tally()
-    assert list(work.chosen(letters, noted(letter(0)), tally)) == [letters[1]]
+    assert list(work.choose(letters, noted(letter(0)), tally)) == [letters[1]]
     assert tally == Tally(before=1, oversized=1)
     everything = RepairPlan("redriven", Selection(), REQUEUE)
-    chosen = everything.chosen(letters, Resolutions(DEAD), tally)
+    chosen = everything.choose(letters, Resolutions(DEAD), tally)
     assert [each.place.offset for each in chosen] == [0, 1, 2, 4]
     assert tally.unreadable == 1
     discard = RepairPlan("discarded", Selection())
-    assert list(discard.chosen(letters, Resolutions(DEAD), tally)) == letters
+    assert list(discard.choose(letters, Resolutions(DEAD), tally)) == letters
     assert discard.step(foreign) == RepairStep(foreign.identity, None)
 
 
@@ -87,7 +87,7 @@ def test_a_limit_counts_what_is_done_and_reads_no_further():
     """What was resolved before does not use it up."""
     letters = iter([letter(n) for n in range(10)])
     work = RepairPlan("redriven", Selection(), REQUEUE, limit=3)
-    chosen = work.chosen(letters, noted(letter(0), letter(1)), Tally())
+    chosen = work.choose(letters, noted(letter(0), letter(1)), Tally())
     assert [each.place.offset for each in chosen] == [2, 3, 4]
     assert next(letters).place.offset == 5
 
@@ -135,7 +135,7 @@ def test_a_resolution_is_of_that_dead_letter_only():
     assert DeadLetterIdentity(0, 3, 124) not in found
     assert DeadLetterIdentity(1, 3, 123) not in found
     other = Resolutions("orders.dead2")
-    state = resolved(STATE, DEAD, letter(3).identity, NOTE)
+    state = resolution_record(STATE, DEAD, letter(3).identity, NOTE)
     other.add(state.key, state.value)
     assert letter(3).identity not in other
 
@@ -203,12 +203,20 @@ def test_a_record_and_its_resolution_are_written_together_and_once():
     """Whoever does it again finds it done."""
     desk = Desk()
     told: list[int] = []
-    assert run(steps(0, 1, 2), desk.resolver(), RateLimit(), Stop(), told.append) == 3
+    assert (
+        resolve_all(steps(0, 1, 2), desk.resolver(), RateLimit(), StopRequest(), told.append) == 3
+    )
     assert told == [3]
     again = desk.resolver()
     tally = Tally()
     assert (
-        run(fresh(steps(0, 1, 2, 3), desk.resolutions(), tally), again, RateLimit(), Stop(), print)
+        resolve_all(
+            skip_resolved(steps(0, 1, 2, 3), desk.resolutions(), tally),
+            again,
+            RateLimit(),
+            StopRequest(),
+            print,
+        )
         == 1
     )
     assert tally.before == 3
@@ -231,19 +239,21 @@ def test_a_broker_that_goes_away_ends_it_with_how_to_go_on():
     desk = Desk()
     resolver = desk.resolver()
     desk.kafka.up = False
-    with pytest.raises(Unreachable, match="the same command again goes on, and does nothing twice"):
+    with pytest.raises(
+        Unreachable, match="run the same command again to go on; nothing is done twice"
+    ):
         resolver.resolve(steps(0))
 
 
 def test_it_stops_between_transactions_when_it_is_asked():
     """What it has said it did, it did."""
     desk = Desk()
-    stop = Stop()
+    stop = StopRequest()
 
     def tell(done: int) -> None:
-        stop.asked = done >= 4
+        stop.requested = done >= 4
 
-    assert run(steps(*range(10)), desk.resolver(), RateLimit(4.0), stop, tell) == 4
+    assert resolve_all(steps(*range(10)), desk.resolver(), RateLimit(4.0), stop, tell) == 4
     assert desk.requeued() == [0, 1, 2, 3]
     assert list(stop.until([1, 2])) == []
 
@@ -256,6 +266,6 @@ def test_a_refusal_that_waiting_cannot_help_is_a_takeover():
             raise KafkaRequestError("fenced", retriable=False)
 
     with pytest.raises(
-        AlreadyRunning, match=r"or a stranger the transactional id orders\.redrive:"
+        AlreadyRunning, match=r"or another program the transactional id orders\.redrive;"
     ):
         Resolver(Fenced(), SIGNED).open()
