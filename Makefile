@@ -11,38 +11,38 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PYTEST := $(BIN)/python -m pytest
-# Most tests wait more than they compute, so three files at a time; what is judged by the clock, alone.
+# Most tests wait more than they compute, so three files run at a time; tests that the clock judges run alone.
 BESIDE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations 12
 PROOFS := tests/proofs
 ALONE := tests/alone
 
-help: ## explain the targets (this list)
+help: ## list the targets
 	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "  make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(INSTALLED) ## install kworker and all it needs into .venv (again only when the pins change)
+install: $(INSTALLED) ## install kworker and its dependencies into .venv (again only when the pinned versions change)
 
-demo: java install ## 20,000 orders, some of them bad, through Kafka, workers and Spark: killed, mended, redriven
+demo: java install ## run 20,000 orders, some of them bad, through Kafka, workers and Spark; then repair and redrive them
 	@$(BIN)/python examples/orders/demo.py $(ARGS)
 
-test: java install ## the tests, on real Kafka, Redis and Spark
+test: java install ## run the tests, on a real Kafka, Redis and Spark (ARGS="…" goes to pytest)
 	@$(if $(ARGS),$(PYTEST) $(ARGS),status=0; \
 	  $(BESIDE) --ignore $(ALONE) --ignore $(PROOFS) || status=$$?; \
 	  $(PYTEST) $(ALONE) || status=$$?; exit $$status)
 
-prove: java install ## the long proofs that nothing is lost or seen twice, under faults (PROOF_… makes them longer)
+prove: java install ## run the long tests under faults: nothing is lost or seen twice (PROOF_… variables make them longer)
 	@$(BESIDE) $(PROOFS)
 
-lint: install ## style and formatting (ruff)
+lint: install ## check style and formatting (ruff)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: install ## strict types (mypy)
+types: install ## check types (strict mypy)
 	@$(BIN)/mypy
 
-bench: java install ## kworker beside raw loops, a hand-written pool and pyspark alone (ARGS="--quick" for a short one)
+bench: java install ## compare the speed of kworker with hand-written consumers and pyspark alone (ARGS="--quick" is short)
 	@$(BIN)/python -m bench.run $(ARGS)
 
-clean: ## remove what the other targets made, .venv too
+clean: ## remove everything that the other targets made, .venv included
 	rm -rf $(VENV) .demo .bench .bench-memory .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -52,8 +52,8 @@ $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt
 	  "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	    2>/dev/null && python="$$candidate" && break; \
 	done; \
-	test -n "$$python" || { echo "make: kworker needs Python 3.11, 3.12 or 3.13, and none of" \
-	  "'$(PYTHON)' is: install one, or type: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }; \
+	test -n "$$python" || { echo "make: kworker needs Python 3.11, 3.12 or 3.13, found none of them" \
+	  "in '$(PYTHON)': install one, or type: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }; \
 	test -x $(BIN)/python || "$$python" -m venv $(VENV) || { echo "make: $$python cannot make a" \
 	  "virtual environment: install its venv module (Debian: python3-venv)" >&2; exit 1; }
 	@echo "installing into $(VENV); the first time this downloads about 550 MB (Spark is most of it)"
@@ -64,5 +64,5 @@ $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt
 java:
 	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
 	  | sed -nE 's/.*version "(1\.)?([0-9]+).*/\2/p' || true); \
-	test "$${version:-0}" -ge 17 || { echo "make: Java 17 or 21 is needed (Kafka and Spark run on it)," \
+	test "$${version:-0}" -ge 17 || { echo "make: kworker needs Java 17 or 21 (for Kafka and Spark)," \
 	  "found $${version:-none}: install one, or point JAVA_HOME at it" >&2; exit 1; }
