@@ -1,9 +1,9 @@
-"""A small billing service for the example: real HTTP, some milliseconds a call, calls counted.
+"""A small billing service for the example: real HTTP, some milliseconds a call, with counts.
 
-`python billing.py --port 8400`, then `POST /invoices` with an order as JSON answers its invoice,
-`POST /customers` with a list of names makes them known, and `GET /calls` tells how it was asked and
-what it answered. Every invoice is a new one, as in real services: who asks twice for one order
-gets two. It works well unless told otherwise: see `--help` for what can go wrong.
+Run `python billing.py --port 8400`. `POST /invoices` with an order as JSON answers its invoice,
+`POST /customers` with a list of names adds customers, and `GET /calls` returns the counts of calls
+and answers. Every call creates a new invoice, as in real services: two calls for one order create
+two. The service works well by default; `--help` lists the faults that it can show.
 """
 
 import argparse
@@ -18,21 +18,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-BUSY_S = 2  # what 429 asks its caller to wait
+BUSY_S = 2  # the Retry-After of 429
 
 Answer = tuple[HTTPStatus, dict]
 
 
 @dataclass(frozen=True)
 class Troubles:
-    """What goes wrong, by number and not by chance: the same in every play."""
+    """The faults of the service, by number and not by chance: the same in every run."""
 
-    put_off_every: int = 0  # of so many orders, one is too many at first and one breaks something
+    put_off_every: int = 0  # of so many orders, one gets 429 at first and one gets 500
     outage_after: int = 0  # calls
     outage_s: float = 0.0
 
     def put_off(self, order_id: int, before: int) -> HTTPStatus | None:
-        """How an order is put off that was `before` times; None when it is its turn."""
+        """The error for an order that was put off `before` times; None if it gets its invoice."""
         if not self.put_off_every:
             return None
         match order_id % self.put_off_every:
@@ -44,7 +44,7 @@ class Troubles:
 
 
 class Billing:
-    """Who is a customer, and what was answered so far. Owned by the event loop."""
+    """The customers, and the counts of answers so far. Owned by the event loop."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Billing:
         troubles: Troubles = Troubles(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`customers` are known from the start: customer-000, customer-001 and so on."""
+        """Knows `customers` from the start: customer-000, customer-001 and so on."""
         self._customers = {f"customer-{number:03}" for number in range(customers)}
         self._troubles = troubles
         self._clock = clock
         self._numbers = itertools.count(1)
         self._answers: Counter[HTTPStatus] = Counter()
-        self._invoices: Counter[int] = Counter()  # of each order
+        self._invoices: Counter[int] = Counter()  # by order
         self._put_off: Counter[int] = Counter()
         self._down_until: float | None = None  # None: the outage is still to come
 
     def invoice(self, order: dict) -> Answer:
-        """One call, counted."""
+        """Answers one call, and counts it."""
         answer = self._answer(order)
         self._answers[answer[0]] += 1
         return answer
@@ -91,12 +91,12 @@ class Billing:
         return self._down_until is not None and self._clock() < self._down_until
 
     def welcome(self, customers: list[str]) -> Answer:
-        """These are customers now, too."""
+        """Adds customers."""
         self._customers.update(customers)
         return HTTPStatus.OK, {"customers": len(self._customers)}
 
     def calls(self) -> Answer:
-        """What it was asked and answered: in all, and by order."""
+        """The counts of calls and answers: in all, and by order."""
         return HTTPStatus.OK, {
             "calls": self._answers.total(),
             "answers": {str(int(status)): times for status, times in self._answers.items()},
@@ -106,7 +106,7 @@ class Billing:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection: a request at a time, each answered after a while."""
+    """One keep-alive connection: one request at a time, each answered after some milliseconds."""
 
     def __init__(self, billing: Billing, latency_s: tuple[float, float]) -> None:
         self._billing = billing
@@ -166,7 +166,7 @@ def _content_length(head: bytes) -> int:
 
 
 async def serve(port: int, billing: Billing, latency_s: tuple[float, float]) -> None:
-    """Answers until SIGTERM or SIGINT. The first line on stdout is the address."""
+    """Serves until SIGTERM or SIGINT. The first line on stdout is the address."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

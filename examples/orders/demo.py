@@ -1,4 +1,4 @@
-"""`make demo`: plays the scene within a deadline, and sees to it that nothing of it runs on.
+"""`make demo`: plays the scene within a deadline, and ends every process that it leaves behind.
 
 This outer process starts one program, `scene.py`. As a subreaper it becomes the parent of every
 orphan, so what still runs at the end is found among its children, daemons included, instead of
@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 DEADLINE_S = 480.0
-CLEAN_UP_S = 60.0  # what the scene may still take to stop what it started
+CLEAN_UP_S = 60.0  # time for the scene to stop its programs
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -24,7 +24,7 @@ def main() -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-    # Ctrl-C reaches the scene as well, which cleans up; this process must outlive it.
+    # Ctrl-C reaches the scene, too, which cleans up; this process must outlive it.
     signal.signal(signal.SIGINT, lambda *_: None)
     scene = subprocess.Popen([sys.executable, str(Path(__file__).with_name("scene.py"))])
     code = _wait(scene.pid)
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _wait(scene: int) -> int:
-    """The scene's exit code. Reaps every orphan meanwhile, as init would."""
+    """Waits for the scene and returns its exit code. Reaps every orphan meanwhile, as init does."""
     started = time.monotonic()
     measures = [(DEADLINE_S, signal.SIGTERM), (DEADLINE_S + CLEAN_UP_S, signal.SIGKILL)]
     while True:
@@ -61,7 +61,7 @@ def _stop_what_is_left() -> list[str]:
                 running.append(process)
                 described.append(what)
         except psutil.NoSuchProcess:
-            continue  # it has ended meanwhile
+            continue  # it ended meanwhile
     _, stubborn = psutil.wait_procs(running, timeout=10)
     for process in stubborn:
         process.kill()

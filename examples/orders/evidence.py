@@ -1,4 +1,4 @@
-"""Gathers what the report judges: from Kafka, from files and from the billing service."""
+"""Gathers the facts of the report: from Kafka, from files and from the billing service."""
 
 import json
 import time
@@ -16,7 +16,7 @@ LOOK_EVERY_S = 0.5
 
 
 class Following:
-    """Which orders have ended, as results and dead letters are written."""
+    """Follows results and dead letters, to know which orders have ended."""
 
     def __init__(self, servers: str) -> None:
         self._results, self._dead = Seen(), Dead()
@@ -26,7 +26,7 @@ class Following:
         ]
 
     def read(self) -> None:
-        """Takes what arrives within a moment."""
+        """Reads the records that arrive within a moment."""
         for reader in self._readers:
             reader.read(0.1)
 
@@ -46,7 +46,7 @@ class Following:
 
 
 class Evidence:
-    """Everything is counted anew at each call, and nothing is asked of kworker."""
+    """Counts everything anew at each call, without asking kworker."""
 
     def __init__(self, servers: str, billing_url: str, stage: Path, programs: Programs) -> None:
         self._servers = servers
@@ -55,11 +55,11 @@ class Evidence:
         self._programs = programs
 
     def lag(self) -> int:
-        """What the workers have not committed."""
+        """The number of records that the workers have not committed."""
         return sum(lag(self._servers, "orders", topic) for topic in ("orders", "orders.requeue"))
 
     def wait_for_tables(self) -> None:
-        """Until each table has all results, by what its query has committed. Raises Failed."""
+        """Waits until each table has all results, by its committed positions. Raises Failed."""
         deadline = time.monotonic() + TABLES_TIMEOUT_S
         groups = [f"orders.spark.{table}" for table in TABLES]
         while behind := sum(lag(self._servers, group, "orders.results") for group in groups):
@@ -68,7 +68,7 @@ class Evidence:
             time.sleep(LOOK_EVERY_S)
 
     def look(self, orders: Orders) -> Look:
-        """All there is, at rest."""
+        """Counts everything. Call it when nothing is written."""
         results, dead, written = Seen(), Dead(), Seen()
         read_all(self._servers, "orders.results", results.add)
         read_all(self._servers, "orders.dead", dead.add)

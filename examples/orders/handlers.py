@@ -1,4 +1,4 @@
-"""What happens to an order: the billing service is asked for an invoice, which is the result."""
+"""The handler of an order: calls the billing service, and returns the invoice."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ _own = threading.local()
 
 
 def notify(message: Message) -> dict:
-    """Asks for the invoice of one order. What it raises says what becomes of the order."""
+    """Returns the invoice of one order. The exception it raises decides what happens next."""
     order = message.json()
     pages = attachments.pages(order.get("attachment"))
     invoice = _invoice({**order, "attachment": pages})
@@ -37,23 +37,25 @@ def _invoice(order: dict) -> dict:
         case HTTPStatus.CREATED:
             return json.loads(text)
         case HTTPStatus.BAD_REQUEST:
-            raise Reject(json.loads(text)["error"])  # a dead letter at once: asking again is vain
+            raise Reject(
+                json.loads(text)["error"]
+            )  # a dead letter, at once: a retry would not help
         case HTTPStatus.TOO_MANY_REQUESTS:
             raise Retry("billing is busy", after=f"{response.headers['Retry-After']}s")
         case HTTPStatus.SERVICE_UNAVAILABLE:
-            raise Unavailable("billing")  # not this order's fault: all wait, one asks now and then
+            raise Unavailable("billing")  # not the order's fault: all wait, one probes every 5 s
     raise RuntimeError(f"billing answered {response.status}: {text[:200]!r}")  # retry.delays
 
 
 def _post(path: str, body: dict) -> tuple[http.client.HTTPResponse, bytes]:
-    # A connection a thread, kept open: connecting anew would cost more than the call.
+    # One open connection in each thread: a new one would cost more than the call.
     connection = _connection()
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response, response.read()
     except (OSError, http.client.HTTPException):
-        connection.close()  # whatever is half sent or half read must not meet the next order
+        connection.close()  # a half-sent request or half-read answer must not reach the next order
         raise
 
 

@@ -1,4 +1,4 @@
-"""What really happened, read from Kafka and from files, without asking kworker."""
+"""The facts, read from Kafka and from files, without asking kworker."""
 
 import json
 from collections import Counter
@@ -25,12 +25,12 @@ class Order(NamedTuple):
 
 
 PHANTOM = Order(0, Decimal(0), None)
-"""Stands for what was never ordered."""
+"""Stands for an order that was never written."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The producer's ledger: the orders that Kafka acknowledged, by where they stand."""
+    """The producer's ledger: the orders that Kafka acknowledged, by position."""
 
     acked: dict[Position, Order]
     failed: int = 0
@@ -51,21 +51,21 @@ class Orders:
         return self.acked.get(position, PHANTOM)
 
     def undone(self, done: Set[Position]) -> Counter[int]:
-        """How many orders of each partition are not among these."""
+        """The number of orders of each partition that are not among these."""
         return Counter(partition for partition, _ in self.acked.keys() - done)
 
     def total(self, times: Counter[Position]) -> Decimal:
-        """The sum over these orders, each counted so many times."""
+        """The sum over these orders, each multiplied by its count."""
         return sum((self.at(position).total * n for position, n in times.items()), Decimal(0))
 
 
 @dataclass
 class Seen:
-    """What has been read of the results so far: how often each order, and their totals."""
+    """The results read so far: the count of each order, and their totals."""
 
     times: Counter[Position] = field(default_factory=Counter)
     total: Decimal = Decimal(0)
-    attempts: dict[Position, int] = field(default_factory=dict)  # the most, where above 1
+    attempts: dict[Position, int] = field(default_factory=dict)  # the highest, if above 1
     first_ms: int = 0
     last_ms: int = 0
 
@@ -88,7 +88,7 @@ class Seen:
 
 @dataclass
 class Dead:
-    """What has been read of the dead letters so far: how often each order, and why the last."""
+    """The dead letters read so far: the count of each order, and the latest reason."""
 
     times: Counter[Position] = field(default_factory=Counter)
     reasons: dict[Position, tuple[str, str]] = field(default_factory=dict)  # and the message
@@ -111,7 +111,7 @@ def _source(headers: dict[str, bytes]) -> Position:
 
 
 class Reader:
-    """Reads a topic as any other consumer would: no group, from the start."""
+    """Reads a topic from its beginning, without a group."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Reader:
         self._consumer.assign([TopicPartition(topic, p, 0) for p in self._partitions])
 
     def read(self, seconds: float) -> None:
-        """Takes what there is; what arrives within this time, when there is nothing."""
+        """Reads the records that exist; if there are none, those that arrive within this time."""
         first = self._consumer.poll(seconds)
         messages = [first] if first else []
         while messages:
@@ -135,7 +135,7 @@ class Reader:
             messages = self._consumer.consume(5000, 0)
 
     def read_to_end(self) -> None:
-        """Takes everything there is, when nothing is written any more."""
+        """Reads to the end. Call it when nothing is written."""
         ended: set[int] = set()
         while len(ended) < len(self._partitions):
             message = self._consumer.poll(TIMEOUT_S)
@@ -147,7 +147,7 @@ class Reader:
                 ended.discard(message.partition())
 
     def _record(self, message: Message) -> bool:
-        """False for the end of a partition."""
+        """Takes one message; returns False for the end of a partition."""
         error = message.error()
         if error and error.code() == KafkaError._PARTITION_EOF:
             return False
@@ -163,7 +163,7 @@ class Reader:
 def read_all(
     servers: str, topic: str, take: Callable[[Message], None], isolation: str = COMMITTED
 ) -> None:
-    """Takes everything that the topic holds. Call it when nothing is written any more."""
+    """Reads everything that the topic holds. Call it when nothing is written."""
     reader = Reader(servers, topic, take, isolation)
     try:
         reader.read_to_end()
@@ -172,7 +172,7 @@ def read_all(
 
 
 def lag(servers: str, group: str, topic: str) -> int:
-    """Records of the topic beyond what the group has committed."""
+    """The number of records of the topic that the group has not committed."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     try:
         wanted = [TopicPartition(topic, p) for p in _partitions(consumer, topic)]
@@ -186,7 +186,7 @@ def lag(servers: str, group: str, topic: str) -> int:
 
 
 class HighWatermarks:
-    """How far a topic may be read, all partitions together: by anybody, and of what is committed.
+    """The ends of a topic, summed over its partitions: for all readers, and for `read_committed`.
 
     Its clients are made beforehand, since the two differ for moments only.
     """
@@ -197,7 +197,7 @@ class HighWatermarks:
         self._places = [TopicPartition(topic, partition) for partition in partitions]
 
     def ask(self) -> tuple[int, int]:
-        """Offsets, as they are now."""
+        """Returns both ends, as they are now."""
         by_anybody, of_committed = (
             sum(client.get_watermark_offsets(at, timeout=TIMEOUT_S)[1] for at in self._places)
             for client in self._clients
@@ -213,7 +213,7 @@ def _consumer(servers: str, isolation: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": servers,
-            "group.id": "orders-demo-oracle",  # the client insists; nothing is committed
+            "group.id": "orders-demo-oracle",  # the client requires one; nothing is committed
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,

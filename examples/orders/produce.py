@@ -21,16 +21,16 @@ from confluent_kafka import KafkaError, Message, Producer
 
 CUSTOMERS = 500
 NEW_CUSTOMERS = [f"customer-{number}" for number in range(490, CUSTOMERS)]
-MINUTES = 10  # the orders' times lie within the last ten minutes
+MINUTES = 10  # the orders' times are within the last ten minutes
 ATTACHED_EVERY = 50  # orders
 CUT_OFF_AT = (10, 35, 60, 85)  # per cent of all orders
 DAMAGED_AT = 55
-# Where the table of objects lies, a document says in its last lines. No process has this address.
+# A document's last lines give the address of its table of objects. No process has this address.
 FAR_OUTSIDE = 1 << 47
 
 
 class Flaw(StrEnum):
-    """What is wrong with an order, which its ledger line tells."""
+    """The flaw of an order, noted in its ledger line."""
 
     NEW_CUSTOMER = "new customer"
     CUT_OFF = "cut off"
@@ -38,7 +38,7 @@ class Flaw(StrEnum):
 
 
 def orders(count: int, until: datetime, seed: int = 7) -> Iterator[dict]:
-    """`count` orders of some hundred customers, the last one at `until`."""
+    """Yields `count` orders of some hundred customers, the last one at `until`."""
     chance = random.Random(seed)
     step = timedelta(minutes=MINUTES) / count
     for order_id in range(1, count + 1):
@@ -54,13 +54,13 @@ def orders(count: int, until: datetime, seed: int = 7) -> Iterator[dict]:
 
 
 def document(pages: int, table: int = 9) -> str:
-    """The least of a PDF, in base64: where its table of objects lies, and what stands there."""
+    """A minimal PDF in base64: the address of its table of objects, and the table."""
     text = f"%PDF-1.7\nxref\n0 {pages + 1}\ntrailer\nstartxref\n{table}\n%%EOF\n"
     return base64.b64encode(text.encode()).decode()
 
 
 def flaw(order: dict, count: int) -> Flaw | None:
-    """What shall be wrong with one of `count` orders: with few of them, and always the same."""
+    """The flaw of one of `count` orders: few have one, and always the same ones."""
     if order["order_id"] == count * DAMAGED_AT // 100:
         return Flaw.DAMAGED
     if order["order_id"] in [count * at // 100 for at in CUT_OFF_AT]:
@@ -80,7 +80,7 @@ def written(order: dict, wrong: Flaw | None) -> bytes:
 
 
 class Ledger:
-    """What became of each order. Written from delivery reports, which `poll` and `flush` serve."""
+    """The ledger: a line for each order, written by delivery reports in `poll` and `flush`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -109,7 +109,7 @@ def produce(servers: str, topic: str, count: int, flawed: bool, ledger: Ledger) 
             "compression.type": "lz4",
             "linger.ms": 20,
             "partitioner": "murmur2_random",
-            "log_level": 3,  # a broker that has just started makes it wait, and it would say so
+            "log_level": 3,  # hides warnings about a broker that has just started
         }
     )
     for order in orders(count, datetime.now(UTC)):

@@ -1,4 +1,4 @@
-"""Runs the programs of the scene: says what they say, indented, and fails when they fail."""
+"""Runs the programs of the scene: shows their output, indented, and fails when they fail."""
 
 import os
 import subprocess
@@ -11,18 +11,18 @@ KWORKER = PYTHON.with_name("kworker")
 
 
 class Failed(Exception):
-    """A program ended badly; the message says which, and its output stands above."""
+    """A program failed; the message names it, and its output is above."""
 
 
 class Programs:
-    """Programs of one folder and one environment."""
+    """Runs programs in one folder and one environment."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._environment = {**os.environ, **environment}
 
     def run(self, *command: str | Path, accept: Sequence[int] = (0,)) -> None:
-        """Runs to the end; every line it writes is shown. Raises for another exit code."""
+        """Runs a program and shows every line it writes. Raises Failed for another exit code."""
         with subprocess.Popen(
             [str(part) for part in command],
             cwd=self.folder,
@@ -38,7 +38,7 @@ class Programs:
             raise Failed(f"`{_spoken(command)}` ended with exit code {program.returncode}")
 
     def output(self, *command: str | Path, well: Collection[int] = (0,)) -> str:
-        """Runs to the end and returns what it wrote on stdout; the rest shows if it fails.
+        """Runs a program and returns its stdout; its stderr is shown if it fails.
 
         `well` are the exit codes that are no failure.
         """
@@ -57,7 +57,7 @@ class Programs:
         return done.stdout
 
     def start(self, *command: str | Path) -> tuple[subprocess.Popen[str], str]:
-        """Starts a server, and returns it with its first line, which says that it serves."""
+        """Starts a server; returns it with its first line, which it writes when it serves."""
         program = subprocess.Popen(
             [str(part) for part in command],
             cwd=self.folder,
@@ -74,5 +74,5 @@ class Programs:
 
 
 def _spoken(command: Sequence[str | Path]) -> str:
-    """The command as a person would type it."""
+    """The command as a user would type it."""
     return " ".join(Path(part).name if "/" in str(part) else str(part) for part in command)

@@ -1,4 +1,4 @@
-"""The demo's two pages: what must hold before the redrive and after it, and what it cost."""
+"""The demo's two reports: claims checked before the redrive and after it, and the costs."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ Verdict = tuple[bool, str]
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables, read as files."""
+    """The contents of the tables, read as files."""
 
     times: Counter[Position]  # rows of `invoices` for each source position
     total: Decimal
@@ -52,7 +52,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Calls:
-    """What the billing service counted itself."""
+    """The billing service's own counts."""
 
     answers: dict[str, int]  # by HTTP status
     invoices: dict[int, int]  # by order
@@ -69,7 +69,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Course:
-    """What was done to the workers, and what `kworker status` said of them then."""
+    """The kills of workers, and the counts of `kworker status` after them."""
 
     kills: int
     undone_at_kill: int  # orders of the killed worker's partitions
@@ -80,11 +80,11 @@ class Course:
 
 @dataclass(frozen=True)
 class Look:
-    """Everything that was counted at one time, each from its own source."""
+    """Everything counted at one time, each from its own source."""
 
     orders: Orders
     results: Seen
-    written: Seen  # the results' log as it is, with what was taken back
+    written: Seen  # the results' log, aborted transactions included
     dead: Dead
     tables: Tables
     billing: Calls
@@ -93,14 +93,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Listing:
-    """What `kworker dead list` said in the end."""
+    """The counts of the last `kworker dead list`."""
 
     count: int
     hidden: int
 
 
 def before(look: Look, course: Course) -> list[Verdict]:
-    """What must hold when all is done that can be, and nothing was repaired."""
+    """Claims that must hold when every order has ended, before the repair."""
     acked, results, dead = look.orders.acked, look.results.times, look.dead.times
     return [
         (
@@ -110,7 +110,7 @@ def before(look: Look, course: Course) -> list[Verdict]:
         (
             results.keys() | dead.keys() == acked.keys() and not results.keys() & dead.keys(),
             f"{len(results):,} of them have a result and {len(dead):,} are dead letters;"
-            " each is one or the other",
+            " every order is one or the other",
         ),
         (
             look.tables.times == results and not look.tables.rescued,
@@ -125,53 +125,53 @@ def before(look: Look, course: Course) -> list[Verdict]:
 
 
 def _died(look: Look) -> Iterable[Verdict]:
-    """Only what had to, each for its own reason."""
+    """Claims about the dead letters: only flawed orders are among them."""
     flawed = {p: order.flaw for p, order in look.orders.acked.items() if order.flaw}
     reasons = {position: reason for position, (reason, _) in look.dead.reasons.items()}
     counts = Counter(reasons.values()).most_common()
     yield (
         reasons == {position: REASONS[Flaw(flaw)] for position, flaw in flawed.items()},
         f"{', '.join(f'{count:,} {reason}' for reason, count in counts)}:"
-        " the orders that have a flaw, each for its own reason",
+        " exactly the flawed orders are dead letters, each with its own reason",
     )
     crashed = {p: told for p, (reason, told) in look.dead.reasons.items() if reason == "crashed"}
     ids = [look.orders.at(position).order_id for position in crashed]
     yield (
         set(crashed) == {position for position, flaw in flawed.items() if flaw == Flaw.DAMAGED}
         and all("SIGSEGV" in told for told in crashed.values()),
-        f"order {', '.join(map(str, ids)) or 'none'} alone was convicted of killing processes:"
+        f"only order {', '.join(map(str, ids)) or 'none'} was found to kill its process:"
         f" {', '.join(crashed.values()) or 'nothing'}",
     )
 
 
 def _survived(look: Look, course: Course) -> Iterable[Verdict]:
-    """What happened on the way, and was no order's fault but one's."""
+    """Claims about the faults that the service survived."""
     deaths = course.restarts - course.kills
     yield (
         1 <= deaths <= CRASH_LIMIT + 1,
-        f"{deaths} restart of a worker was that order's doing, of {CRASH_LIMIT + 1} allowed",
+        f"{deaths} restart of a worker was caused by that order, of {CRASH_LIMIT + 1} allowed",
     )
     yield (
         course.kills == 1 and course.replaced and course.undone_at_kill > 0,
         f"{course.kills} worker was killed with SIGKILL and replaced,"
-        f" when {course.undone_at_kill:,} orders were its to do",
+        f" while {course.undone_at_kill:,} orders of its partitions were unfinished",
     )
     put_off, attempts = look.billing.put_off, look.results.attempts
     yield (
         bool(attempts)
         and all(n - 1 <= put_off.get(look.orders.at(p).order_id, 0) for p, n in attempts.items()),
-        f"{len(attempts):,} orders were tried again that billing had put off (429, 500);"
+        f"{len(attempts):,} orders that billing put off (429, 500) were retried;"
         " no other attempt was counted",
     )
     away = look.billing.answers.get("503", 0)
     yield (
         away > 0,
-        f"{away:,} calls met billing's outage (503); the other orders waited, and none died of it",
+        f"{away:,} calls met billing's outage (503); the other orders waited, and none failed",
     )
 
 
 def after(look: Look, earlier: Look, listing: Listing) -> list[Verdict]:
-    """What must hold when everything is repaired, redriven and drained."""
+    """Claims that must hold after repair, redrive and drain."""
     acked, results, tables = look.orders.acked, look.results, look.tables
     rows, invoices = tables.times.total(), look.billing.invoices
     return [
@@ -186,7 +186,8 @@ def after(look: Look, earlier: Look, listing: Listing) -> list[Verdict]:
         ),
         (
             look.dead.times == earlier.dead.times,
-            f"{look.dead.times.total() - earlier.dead.times.total()} of them died again",
+            f"{look.dead.times.total() - earlier.dead.times.total()} of them became dead letters"
+            " again",
         ),
         _nothing_left(look),
         (
@@ -203,12 +204,12 @@ def after(look: Look, earlier: Look, listing: Listing) -> list[Verdict]:
         ),
         (
             tables.total == results.total == look.orders.total(Counter(acked.keys())),
-            f"{tables.total:,} is the sum of those rows, of the results, and of all orders",
+            f"{tables.total:,} is the sum of the rows, of the results, and of all orders",
         ),
         (
             (tables.revenue_orders, tables.revenue_total) == (rows, tables.total),
-            f"{tables.revenue_total:,} is the sum of `revenue` too, over"
-            f" {tables.revenue_rows:,} customers' minutes",
+            f"{tables.revenue_total:,} is the sum of the table `revenue`, too, over"
+            f" {tables.revenue_rows:,} rows, one for each customer and minute",
         ),
     ]
 
@@ -219,31 +220,31 @@ def _no_duplicates(look: Look) -> Verdict:
 
 
 def _taken_back(look: Look) -> Verdict:
-    """Of the log, an aborted transaction's part is there, and no reader of what is committed."""
+    """The claim that `read_committed` hides the results of aborted transactions."""
     aborted = look.written.times - look.results.times
     return (
         look.results.times <= look.written.times,
-        f"{look.written.times.total():,} results stand in the log, {aborted.total():,} of them in"
-        " transactions that died with a worker: who reads committed never sees those",
+        f"{look.written.times.total():,} results are in the log, {aborted.total():,} of them in"
+        " transactions that died with a worker: `read_committed` never shows those",
     )
 
 
 def _nothing_left(look: Look) -> Verdict:
-    return (look.lag == 0, f"{look.lag:,} records lie beyond what the workers have committed")
+    return (look.lag == 0, f"{look.lag:,} records are not committed by the workers")
 
 
 def costs(
     look: Look, earlier: Look, course: Course, peak_memory_bytes: int, took_s: dict[str, float]
 ) -> list[tuple[str, str]]:
-    """What it took, without judgement."""
+    """The costs, which are shown and not judged."""
     results = earlier.results
     seconds = (results.last_ms - results.first_ms) / 1000 or 1.0
     again = sum(look.billing.invoices.values()) - len(look.billing.invoices)
     return [
         (
             "duplicates",
-            f"{look.results.repeated:,} results, {look.tables.repeated:,} rows; {again:,} invoices:"
-            " calls that workers had made when they died",
+            f"{look.results.repeated:,} results, {look.tables.repeated:,} rows; {again:,} invoices"
+            " (calls of workers that died before the commit)",
         ),
         ("retried", f"{course.retried:,} times an order went through a delay topic"),
         (
@@ -257,7 +258,7 @@ def costs(
 
 
 def show(verdicts: Iterable[Verdict]) -> bool:
-    """Prints each; True when all hold."""
+    """Prints each verdict; returns True if all hold."""
     judged = list(verdicts)
     for holds, text in judged:
         print(f"  {'ok  ' if holds else 'FAIL'}  {text}")
@@ -265,7 +266,7 @@ def show(verdicts: Iterable[Verdict]) -> bool:
 
 
 def close(adds_up: bool, spent: Iterable[tuple[str, str]]) -> None:
-    """Prints the end of the last page."""
+    """Prints the costs and the conclusion."""
     print()
     for name, text in spent:
         print(f"  {name:<12}{text}")

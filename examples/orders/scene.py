@@ -1,4 +1,4 @@
-"""The orders scene, played once: worked, broken, counted, repaired, drained and counted again.
+"""The orders scene, played once: process, break, count, repair, drain and count again.
 
 Started by `demo.py`, which watches over the time and over what might be left running. Everything
 lies in `.demo`; the example itself is copied there, so that its own folder stays as it was.
@@ -32,7 +32,7 @@ NOT_RUNNING, CUT_SHORT = 3, 75  # of `kworker stop`
 
 
 class Scene:
-    """The play: each step is a method, called in their order by `play`."""
+    """The play: each step is a method; `play` calls them in order."""
 
     def __init__(self, stage: Path, undo: ExitStack) -> None:
         self._stage = stage
@@ -44,7 +44,7 @@ class Scene:
         self._drained = False
 
     def play(self) -> bool:
-        """True when the report adds up, before the redrive and after it."""
+        """Plays all steps; returns True if the report adds up before the redrive and after it."""
         self._sandbox()
         self._billing()
         self._produce()
@@ -68,20 +68,20 @@ class Scene:
 
     def _billing(self) -> None:
         self._clock.begin("billing", "a small HTTP service that takes 5 to 10 ms for an invoice")
-        troubles = {
+        faults = {
             "--customers": CUSTOMERS - len(NEW_CUSTOMERS),
             "--put-off-every": PUT_OFF_EVERY,
             "--outage-after": OUTAGE_AT,
             "--outage-s": OUTAGE_S,
         }
-        options = [str(word) for option in troubles.items() for word in option]
+        options = [str(word) for option in faults.items() for word in option]
         service, self._billing_url = self._programs.start(
             PYTHON, self._example / "billing.py", "--port", "0", *options
         )
         self._undo.callback(_end, service)
         print(f"      serving on {self._billing_url}; it does not know {len(NEW_CUSTOMERS)} of the")
-        print(f"      customers, puts some orders off, and will be away for {OUTAGE_S} s")
-        # What differs from the example's own kworker.toml: addresses.
+        print(f"      customers, puts some orders off, and will be down for {OUTAGE_S} s")
+        # Overrides of the example's kworker.toml: addresses.
         self._programs = Programs(
             self._stage,
             {
@@ -111,13 +111,15 @@ class Scene:
             self._programs.run(KWORKER, "stop", "--now", accept=(0, NOT_RUNNING, CUT_SHORT))
 
     def _work(self) -> None:
-        self._clock.begin("work", "every order calls billing, one kills its process, we another")
+        self._clock.begin(
+            "work", "every order calls billing; one kills its process, and the demo kills a worker"
+        )
         self._evidence = Evidence(self._servers, self._billing_url, self._stage, self._programs)
         self._following = Following(self._servers)
         self._undo.callback(self._following.close)
         self._watermarks = HighWatermarks(self._servers, "orders.results")
         self._undo.callback(self._watermarks.close)
-        self._watermarks.ask()  # from now on its clients are connected
+        self._watermarks.ask()  # connects its clients
         self._watch = Watch(self._programs, ORDERS)
         self._watch.ask()
         before = done = 0
@@ -125,22 +127,22 @@ class Scene:
             self._following.read()
             before, done = done, len(self._following.ended)
             self._watch.look(done)
-            # While work goes on, not in the outage: that it was in hand is what a kill is about.
+            # While orders are in hand, not in the outage: a kill must interrupt work.
             if KILL_AT <= before < done and not self._watch.kills:
                 self._watch.kill_one(self._orders.undone(self._following.ended))
                 self._show_watermarks()
 
     def _show_watermarks(self) -> None:
-        """What the dead worker's open transaction holds is in the log, and not to be seen."""
+        """Shows that the log holds the dead worker's transaction, and readers do not see it."""
         by_anybody, of_committed = self._watermarks.ask()
         print(
-            f"      the results' high watermarks: {by_anybody:,} for anybody, {of_committed:,}",
-            end="",
+            f"      high watermarks of the results: {by_anybody:,} with read_uncommitted,"
+            f" {of_committed:,} with\n      read_committed, until the dead worker's transaction is"
+            " aborted"
         )
-        print(" for who\n      reads committed, until the dead worker's transaction is aborted")
 
     def _settle(self) -> Course:
-        """Waits until nothing is left to do, and says what has happened until then."""
+        """Waits until no order is unfinished; returns the course of events until then."""
         while not _at_rest(status := self._watch.ask()) or self._evidence.lag():
             self._following.read()
             self._watch.look(ORDERS)
@@ -153,13 +155,15 @@ class Scene:
         )
 
     def _count(self) -> Look:
-        self._clock.begin("count", "what there is before anything is repaired")
+        self._clock.begin("count", "results, rows and dead letters before the repair")
         self._evidence.wait_for_tables()
         self._programs.run(KWORKER, "dead", "list")
         return self._evidence.look(self._orders)
 
     def _fix(self) -> None:
-        self._clock.begin("fix", "billing learns of its new customers; a release that bears PDFs")
+        self._clock.begin(
+            "fix", "billing adds the new customers; a release that can read damaged PDFs"
+        )
         body = json.dumps(NEW_CUSTOMERS).encode()
         with urllib.request.urlopen(f"{self._billing_url}/customers", body, timeout=10) as answer:
             print(f"      billing knows {json.load(answer)['customers']} customers")
@@ -167,7 +171,9 @@ class Scene:
         self._programs.run(KWORKER, "restart")
 
     def _redrive(self) -> None:
-        self._clock.begin("redrive", "what was cut off is mended by hand, then all runs again")
+        self._clock.begin(
+            "redrive", "the truncated orders are corrected by hand, then all dead letters run again"
+        )
         cut_off, mended = (self._stage / name for name in ("cut-off.jsonl", "mended.jsonl"))
         undecodable = ("--select", "reason=undecodable")
         self._programs.run(KWORKER, "dead", "export", *undecodable, "--output", cut_off)
@@ -188,7 +194,7 @@ class Scene:
 
     def _finish_tables(self) -> None:
         self._clock.begin(
-            "tables", "kworker spark run --once: what the Spark job had not yet taken"
+            "tables", "kworker spark run --once: results that the Spark job had not read yet"
         )
         self._programs.run(KWORKER, "spark", "run", "--once")
 
@@ -205,14 +211,14 @@ class Scene:
 
 
 def mend(cut_off: Path, mended: Path) -> None:
-    """What a person does with an editor: the orders get back the brace that they have lost."""
+    """Corrects the truncated orders as an editor would: adds the missing brace."""
     letters = [json.loads(line) for line in cut_off.read_text().splitlines()]
     lines = [json.dumps(letter | {"value": letter["value"] + "}"}) for letter in letters]
     mended.write_text("\n".join(lines) + "\n")
 
 
 def _at_rest(status: dict) -> bool:
-    """Nothing waits for its time, or to be cleared of a suspicion."""
+    """Returns True if no record waits for a retry, is held, or is suspected."""
     waiting = sum(delay["waiting"] for delay in status["delays"])
     return not waiting and not status["held"] and not status["suspects"]
 
@@ -223,12 +229,14 @@ def _end(service: subprocess.Popen[str]) -> None:
 
 
 def _stop(*_: object) -> NoReturn:
-    raise Failed("stopped from outside")
+    raise Failed("stopped by SIGTERM")
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, _stop)
-    print("kworker's demo: orders in, an HTTP call each, two tables out. All of it lies in .demo")
+    print(
+        "kworker's demo: orders in, an HTTP call each, two tables out. All its files are in .demo"
+    )
     try:
         with ExitStack() as undo:
             fresh(STAGE, undo)

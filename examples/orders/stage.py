@@ -1,4 +1,4 @@
-"""Where the scene is played: an empty folder with a copy of the example, ports, and the time."""
+"""The stage of the scene: an empty folder with a copy of the example, free ports, a clock."""
 
 import fcntl
 import os
@@ -13,14 +13,14 @@ from programs import KWORKER, Failed, Programs
 
 HERE = Path(__file__).resolve().parent
 STAGE = HERE.parent.parent / ".demo"
-# No JVM of the play lives long enough to gain by optimising what it runs; so each starts in half
-# the time. The environment is the way to all of them.
+# No JVM of the scene lives long enough for optimised code to pay, and without it each starts in
+# half the time. The environment reaches all of them.
 SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 ENVIRONMENT = {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {SHORT_LIVED}"}
 
 
 class Clock:
-    """What time it is in the play, which step is on, and how long each one took."""
+    """The time in the scene, its current step, and the duration of each step."""
 
     def __init__(self) -> None:
         self._started_s = self._began_s = time.monotonic()
@@ -38,7 +38,7 @@ class Clock:
 
 
 def fresh(stage: Path, undo: ExitStack) -> None:
-    """An empty stage with a copy of the example; an earlier play's remains are cleared away.
+    """Makes an empty stage with a copy of the example, and removes that of an earlier run.
 
     Raises Failed while another demo plays there.
     """
@@ -57,7 +57,7 @@ def fresh(stage: Path, undo: ExitStack) -> None:
 
 
 def free_port() -> int:
-    """Below the ports that the system gives to outgoing connections."""
+    """A free port below those that the system gives to outgoing connections."""
     while True:
         port = random.randrange(15_000, 30_000)
         with socket.socket() as probe:

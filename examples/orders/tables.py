@@ -1,4 +1,4 @@
-"""Reads the two tables as the files they are, and writes what they hold as JSON.
+"""Reads the files of the two tables, and writes their contents as JSON.
 
 `python tables.py INVOICES REVENUE OUTPUT`. Delta's log is replayed here, in a few lines, and the
 Parquet files that it names are read plainly: neither kworker nor Delta's library is believed.
@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 
 def live_files(table: Path) -> list[str]:
-    """The files that make up the newest version: every one added and not removed since."""
+    """The files of the newest version: all that were added and not removed."""
     live: set[str] = set()
     for commit in sorted((table / "_delta_log").glob("*.json")):
         for line in commit.read_text().splitlines():
@@ -31,7 +31,7 @@ def read(spark: SparkSession, table: Path) -> DataFrame:
 
 
 def invoices(table: DataFrame) -> dict:
-    """How often each source position has a row, and the sum of all rows."""
+    """The number of rows of each source position, and the sum of all rows."""
     positions = table.groupBy("source_partition", "source_offset").count().collect()
     return {
         "times": [list(row) for row in positions],

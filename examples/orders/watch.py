@@ -1,4 +1,4 @@
-"""Looks on while workers work: how far they are, how much memory they take, and who is to die."""
+"""Watches the workers: their progress and memory; kills one of them."""
 
 import json
 import os
@@ -10,17 +10,17 @@ from pathlib import Path
 from programs import KWORKER, Failed, Programs
 
 STALLED_S = 60.0
-LOOK_AGAIN_S = 3.0  # `status` starts a Python: not on every turn
+LOOK_AGAIN_S = 3.0  # `status` starts a Python, so not every turn
 BAR = 30
 
 
 class Watch:
-    """The workers as seen from outside: their pids by `status`, their memory by /proc."""
+    """The workers seen from outside: pids from `status`, memory from /proc."""
 
     def __init__(self, programs: Programs, orders: int) -> None:
         self._programs = programs
         self._orders = orders
-        self._pids: dict[int, int] = {}  # by slot, of those that live
+        self._pids: dict[int, int] = {}  # of living workers, by slot
         self._partitions: dict[int, list[int]] = {}
         self._victim: tuple[int, int] | None = None  # slot and pid
         self._done = 0
@@ -31,11 +31,11 @@ class Watch:
         self.peak_memory_bytes = 0
 
     def begin_again(self) -> None:
-        """What was done so far is no measure for what comes now."""
+        """Restarts the count of finished orders for the next phase."""
         self._done, self._moved_s = 0, time.monotonic()
 
     def look(self, done: int) -> None:
-        """Called several times a second with the number of orders done; raises when it stalls."""
+        """Shows progress. Called several times a second with the orders done; raises on a stall."""
         now = time.monotonic()
         for pid in self._pids.values():
             self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes(pid))
@@ -50,8 +50,8 @@ class Watch:
             self._tell(now)
 
     def ask(self) -> dict:
-        """What `kworker status` says, from which the workers' pids are kept."""
-        # 1 says that it is red or waits, as it is a moment after a kill.
+        """Returns the document of `kworker status`, and keeps the workers' pids."""
+        # Exit code 1 means red or waiting, as for a moment after a kill.
         said = self._programs.output(KWORKER, "status", "--json", well=(0, 1))
         status: dict = json.loads(said)
         workers = [worker for worker in status["workers"] if worker["pid"]]
@@ -67,7 +67,7 @@ class Watch:
         return status
 
     def kill_one(self, undone: Counter[int]) -> None:
-        """SIGKILL to the worker in whose partitions the most orders are still undone.
+        """Sends SIGKILL to the worker with the most unfinished orders in its partitions.
 
         At once, by what `status` said last: asking takes a while, and the work might be over.
         Nobody is killed when that worker has died meanwhile: to be called again.
@@ -88,7 +88,7 @@ class Watch:
 
     @property
     def replaced(self) -> bool:
-        """Whether the slot of the killed worker has another pid."""
+        """True if the slot of the killed worker has another pid."""
         if self._victim is None:
             return False
         slot, pid = self._victim
@@ -105,7 +105,7 @@ class Watch:
 
 
 def peak_memory_bytes(pid: int) -> int:
-    """The most that was ever resident of a process; 0 when it is gone."""
+    """The peak resident memory of a process, in bytes; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

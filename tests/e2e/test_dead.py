@@ -260,7 +260,10 @@ def test_one_is_found_by_its_source_too_and_the_last_of_several(desk: Desk) -> N
     assert shown["others"] == ["1:0"]
     desk.types("show", "orders:1:8")
     assert desk.code == 1
-    assert desk.errors == f"kworker: {desk.dead}: no dead letter at orders:1:8\n"
+    assert (
+        desk.errors
+        == f"kworker: {desk.dead}: no dead letter at orders:1:8; see kworker dead list\n"
+    )
 
 
 def test_a_record_that_kworker_did_not_write_is_told_left_and_may_be_discarded(desk: Desk) -> None:

@@ -1,17 +1,17 @@
-"""What customers attach to their orders: PDFs, read by a library written in C.
+"""The attachments of orders: PDFs, read by a library written in C.
 
-The release that the demo deploys after `../attachments.py` has killed its process: a document
-whose table of objects lies outside of it is damaged, and has no pages.
+The demo deploys this release after `../attachments.py` has killed its process. A document whose
+table of objects lies outside of it is damaged, and has no pages.
 """
 
 import base64
 import ctypes
 
-_HEADER_BYTES = 16  # "xref", then the first object's number and how many there are
+_HEADER_BYTES = 16  # "xref", then the number of the first object and the count of objects
 
 
 def pages(attachment: str | None) -> int:
-    """How many pages a PDF has, which comes as base64; 0 for none, or a damaged one."""
+    """Returns the number of pages of a PDF given as base64; 0 without one, or if damaged."""
     return _pages(base64.b64decode(attachment)) if attachment else 0
 
 
@@ -21,4 +21,4 @@ def _pages(pdf: bytes) -> int:
         return 0
     buffer = ctypes.create_string_buffer(pdf)
     header = ctypes.string_at(ctypes.addressof(buffer) + table, _HEADER_BYTES)
-    return int(header.split()[2]) - 1  # the first object is no page
+    return int(header.split()[2]) - 1  # the first object is not a page

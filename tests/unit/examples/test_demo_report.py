@@ -116,16 +116,16 @@ BEFORE: list[tuple[str, Callable[[Any], object], str]] = [
     ("a result without a row", lambda e: lose(e.tables.times), "rows + dead letters"),
     ("a result with two rows", lambda e: repeat(e.tables.times), "rows + dead letters"),
     ("another reason", lambda e: e.dead.reasons.update({CUT_OFF: ("rejected", "")}), "flaw"),
-    ("no signal", lambda e: e.dead.reasons.update({DAMAGED: ("crashed", "?")}), "convicted"),
-    ("an innocent", lambda e: e.dead.reasons.update({CUT_OFF: WHY[DAMAGED]}), "convicted"),
-    ("none convicted", lambda e: e.dead.reasons.pop(DAMAGED), "none alone was convicted"),
+    ("no signal", lambda e: e.dead.reasons.update({DAMAGED: ("crashed", "?")}), "found to kill"),
+    ("an innocent", lambda e: e.dead.reasons.update({CUT_OFF: WHY[DAMAGED]}), "found to kill"),
+    ("none convicted", lambda e: e.dead.reasons.pop(DAMAGED), "only order none was found"),
     ("an attempt too many", lambda e: e.results.attempts.update({PUT_OFF: 3}), "put off"),
     ("another's attempt", lambda e: e.results.attempts.update({AGAIN: 2}), "put off"),
     ("no attempt at all", lambda e: e.results.attempts.clear(), "put off"),
     (
         "a phantom's letter",
         lambda e: e.dead.reasons.update({(7, 7): WHY[DAMAGED]}),
-        "order 7, 0 alone",
+        "only order 7, 0 was",
     ),
     ("a phantom's attempt", lambda e: e.results.attempts.update({(7, 7): 2}), "put off"),
     ("no outage", lambda e: e.billing.answers.pop("503"), "outage"),
@@ -162,13 +162,17 @@ AFTER: list[tuple[str, Callable[[Any], object], str]] = [
     ("an order without a result", lambda e: lose(e.results.times), "orders in = rows"),
     ("an order without a row", lambda e: lose(e.tables.times), "orders in = rows"),
     ("a phantom", lambda e: e.results.times.update([(7, 7)]), "orders in = rows"),
-    ("a second death", lambda e: e.dead.times.update([CUT_OFF]), "1 of them died again"),
+    (
+        "a second death",
+        lambda e: e.dead.times.update([CUT_OFF]),
+        "1 of them became dead letters again",
+    ),
     ("no invoice", lambda e: e.billing.invoices.pop(1), "invoices"),
     ("a result without an invoice", lambda e: e.billing.invoices.update({3: 0}), "invoices"),
     ("a row too many", lambda e: repeat(e.tables.times), "exactly once"),
     ("a row twice", lambda e: repeat(e.tables.times), "1 duplicates"),
     ("a result twice", lambda e: repeat(e.results.times), "1 duplicates"),
-    ("a result from nowhere", lambda e: lose(e.written.times), "stand in the log"),
+    ("a result from nowhere", lambda e: lose(e.written.times), "are in the log"),
 ]
 
 
@@ -181,14 +185,14 @@ def test_what_is_wrong_after_the_redrive_is_told(
 
 
 FIELDS: list[tuple[str, str, dict[str, Any], str]] = [
-    ("look", "", {"lag": 1}, "1 records lie beyond"),
+    ("look", "", {"lag": 1}, "1 records are not committed"),
     ("listing", "", {"count": 1}, "1 dead letters are left"),
     ("listing", "", {"hidden": 2}, "2 are resolved"),
-    ("look", "results", {"total": Decimal(1)}, "sum of those rows"),
-    ("look", "tables", {"total": Decimal(1)}, "sum of those rows"),
+    ("look", "results", {"total": Decimal(1)}, "sum of the rows"),
+    ("look", "tables", {"total": Decimal(1)}, "sum of the rows"),
     ("look", "tables", {"rescued": 1}, "exactly once"),
-    ("look", "tables", {"revenue_orders": 1}, "sum of `revenue`"),
-    ("look", "tables", {"revenue_total": Decimal(1)}, "sum of `revenue`"),
+    ("look", "tables", {"revenue_orders": 1}, "sum of the table `revenue`"),
+    ("look", "tables", {"revenue_total": Decimal(1)}, "sum of the table `revenue`"),
 ]
 
 
