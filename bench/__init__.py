@@ -1,1 +1,1 @@
-"""kworker beside what people write instead: `python -m bench.run`, `python -m bench.memory`."""
+"""Benchmarks against hand-written consumers: `python -m bench.run`, `python -m bench.memory`."""

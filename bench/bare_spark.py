@@ -1,7 +1,7 @@
-"""The rival of the tables: what people write with pyspark alone, from the topic into a Delta table.
+"""The rival of the Spark job: a script of pyspark alone, from the topic into a Delta table.
 
-Run as a program: `python -m bench.bare_spark SERVERS TOPIC FOLDER BATCH_RECORDS`. It takes what
-there is, makes the same columns of it, but for `_rescued`, and ends.
+Run as a program: `python -m bench.bare_spark SERVERS TOPIC FOLDER BATCH_RECORDS`. It reads the
+results that exist, writes the same columns except `_rescued`, and ends.
 """
 
 import sys
@@ -17,7 +17,7 @@ _SOURCE = "split(CAST(filter(headers, h -> h.key = 'kworker-source')[0].value AS
 
 
 def main(servers: str, topic: str, folder: Path, batch_records: int) -> None:
-    """Raises what Spark raises."""
+    """Runs the script. Raises Spark's exceptions."""
     wanted = (jars.SPARK_KAFKA, jars.DELTA)
     archives = {str(path) for each in wanted for path in jars.fetch(each, progress=print)}
     session = (

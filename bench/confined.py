@@ -1,4 +1,4 @@
-"""Runs a program under a memory limit that the kernel enforces, and tells how it fared."""
+"""Runs a program under a memory limit that the kernel enforces, and reports its memory."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ STACK_BYTES = 1 << 20
 
 
 class Limit(Protocol):
-    """A way to hold a process and all that it starts to so many bytes."""
+    """A memory limit, in bytes, for a process and its children."""
 
     name: str
     environment: dict[str, str]
@@ -26,14 +26,14 @@ class Limit(Protocol):
         """Called in the child, before it becomes the program."""
 
     def peak_bytes(self) -> int | None:
-        """The most that was in use; None where the kernel does not tell."""
+        """The peak memory in bytes; None if the kernel does not report it."""
 
     def remove(self) -> None:
-        """Called when the program is gone."""
+        """Removes the limit. Called when the program has ended."""
 
 
 class Cgroup:
-    """A memory cgroup of its own, of either version."""
+    """A memory cgroup, of version 1 or 2."""
 
     environment: ClassVar[dict[str, str]] = {}
 
@@ -64,7 +64,7 @@ class Cgroup:
 
 
 class Ulimit:
-    """`ulimit -v`, for each process by itself: where cgroups may not be made."""
+    """`ulimit -v` of each single process, for machines without permission for cgroups."""
 
     name = "ulimit -v"
     # Each further arena reserves 64 MiB of address space, used or not.
@@ -86,13 +86,13 @@ class Ulimit:
 
 
 def limit(limit_bytes: int) -> Limit:
-    """The strictest that this machine allows: a cgroup, else ulimit."""
+    """The strictest limit that this machine allows: a cgroup, else ulimit."""
     for root in (CGROUP_V1, CGROUP_V2):
         if (root / "cgroup.procs").exists():
             try:
                 return Cgroup(root, limit_bytes)
             except OSError:
-                continue  # not ours to make, or without the memory controller
+                continue  # no permission, or no memory controller
     return Ulimit(limit_bytes)
 
 
@@ -108,7 +108,7 @@ class Confined:
         return self._held.name
 
     def peak_bytes(self) -> int | None:
-        """The most memory in use so far, of the program and all that it started."""
+        """The peak memory in bytes of the program and its children so far."""
         return self._held.peak_bytes()
 
 
@@ -116,7 +116,7 @@ class Confined:
 def confined(
     command: Sequence[str | Path], limit_bytes: int, environment: Mapping[str, str], log: Path
 ) -> Iterator[Confined]:
-    """Starts `command`; at the end it is stopped if it still runs. Its output is in `log`."""
+    """Starts `command`, and stops it at the end of the block. Its output goes to `log`."""
     held = limit(limit_bytes)
     with log.open("wb") as output:
         process = subprocess.Popen(

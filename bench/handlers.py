@@ -1,4 +1,4 @@
-"""What kworker runs in the benchmark. The first call notes its time, which all processes share."""
+"""The handlers of the benchmark. The first call in any process writes its time to a file."""
 
 import os
 import time
@@ -12,20 +12,20 @@ _begun = False
 
 
 def no_op(_: Message) -> None:
-    """Costs nothing."""
+    """Returns at once, without a result."""
     if not _begun:
         _begin()
 
 
 def result(message: Message) -> dict:
-    """A small result for each record."""
+    """Returns a small result for each record."""
     if not _begun:
         _begin()
     return {"seen": message.offset}
 
 
 def decoded(message: Message) -> dict:
-    """The record decoded from JSON, and a result made of it."""
+    """Decodes the record from JSON and returns a result made from it."""
     if not _begun:
         _begin()
     order = message.json()
@@ -33,14 +33,14 @@ def decoded(message: Message) -> dict:
 
 
 def wait(_: Message) -> None:
-    """Stands for a call to a service that takes that long."""
+    """Sleeps, in place of a call to a service."""
     if not _begun:
         _begin()
     time.sleep(WAIT_S)
 
 
 def called(message: Message) -> dict:
-    """A small result after such a call."""
+    """Sleeps, then returns a small result."""
     wait(message)
     return {"seen": message.offset}
 

@@ -1,4 +1,4 @@
-"""What `delivery.commit_interval` is about: throughput, and how soon a result may be read."""
+"""The effect of `delivery.commit_interval` on throughput, and on the delay of results."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from bench.rivals import NO_OP_THREADS, WAIT_THREADS
 from bench.topic import PARTITIONS, RECORD_BYTES, TIMEOUT_S, Group, fill, values
 
 CHOICES = ("50ms", "100ms", "200ms", "500ms", "1s", "2s")
-BESIDE = "200ms"  # for at least once, which publishes at once, whatever the interval
+BESIDE = "200ms"  # for at least once, which publishes at once, with any interval
 PACED = "paced"
 PER_SECOND = 1_000
 LOOK_S = 0.002
 
 
 class Row(NamedTuple):
-    """One line of the table: handlers that do nothing, and at a pace such as take 10 ms.
+    """One line of the table: the rate of a no-op handler, and the delays of one that takes 10 ms.
 
-    Latencies are from the source record's time to the reader's.
+    Delays are from the source record's time to the reader's.
     """
 
     guarantee: str
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def measure(place: Place, records: int, paced_s: float) -> list[dict]:
-    """Each choice twice: with a backlog, and with records that come at a pace. Prints each."""
+    """Measures each setting with a lag, and at a fixed pace of records. Prints each."""
     fill(place.kafka, PACED, 0)
     rows = []
     for exactly_once, interval in [(False, BESIDE), *((True, choice) for choice in CHOICES)]:
@@ -44,7 +44,7 @@ def measure(place: Place, records: int, paced_s: float) -> list[dict]:
         )
         run = f"interval-{interval}-{exactly_once}".lower()
         done, seconds = ours.measure(place, run, service, records)
-        # Without anything in hand it would not wait for the interval.
+        # Without records in hand it would not wait for the interval.
         calling = replace(service, handler="called", threads=WAIT_THREADS, topic=PACED)
         took_ms = _latencies_ms(place, f"{run}-paced", calling, int(paced_s * PER_SECOND))
         cuts = quantiles(took_ms, n=100)
@@ -72,7 +72,7 @@ def _line(row: Row) -> str:
 
 
 def _latencies_ms(place: Place, run: str, service: ours.Service, count: int) -> list[float]:
-    """Of each result, how long after its source record it could be read."""
+    """Measures the delay from each source record until its result can be read."""
     group = Group(place.kafka, run, PACED)
     group.begin(0)
     group.close()
@@ -83,7 +83,7 @@ def _latencies_ms(place: Place, run: str, service: ours.Service, count: int) -> 
 
 
 def _read(servers: str, results: str, count: int) -> Iterator[float]:
-    """One record, and when its result is there, the others at the pace; until all have come."""
+    """Writes one record, then, after its result, the others at the pace; waits for all results."""
     reader = Consumer(
         {
             "bootstrap.servers": servers,

@@ -1,4 +1,4 @@
-"""A backlog against slow handlers under a memory limit: who is killed, and who stays below it.
+"""A large lag and slow handlers under a memory limit: which consumer is killed, which is not.
 
 `python -m bench.memory` starts a Kafka, writes 100,000 records of 10 KB, and runs two consumers one
 after the other, each held by the kernel to the same memory: one that starts a task for each record,
@@ -28,7 +28,7 @@ WATCHED_S = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one consumer fared."""
+    """The outcome of one consumer."""
 
     name: str
     exit_code: int | None  # None when it still ran at the end
@@ -47,14 +47,14 @@ class Outcome:
 
 
 def naive(servers: str, folder: Path, limit_bytes: int = LIMIT_BYTES) -> Outcome:
-    """The consumer of `bench.naive`."""
+    """Runs the consumer of `bench.naive`."""
     program = [sys.executable, "-m", "bench.naive", "--servers", servers, "--topic", TOPIC]
     program += ["--group", "naive", "--seconds", str(HANDLER_S)]
     return _watched("a task a record", program, limit_bytes, {"PYTHONPATH": str(ROOT)}, folder)
 
 
 def ours(servers: str, folder: Path, limit_bytes: int = LIMIT_BYTES) -> Outcome:
-    """kworker in one process, its supervisor included."""
+    """Runs kworker with one worker, supervisor included."""
     environment = {
         "KWORKER_CONFIG": str(ROOT / "bench" / "kworker.toml"),
         "KWORKER_KAFKA__BOOTSTRAP_SERVERS": servers,

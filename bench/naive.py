@@ -1,7 +1,7 @@
-"""The consumer that starts a task for each record and lets them run: fast, short, and unbounded.
+"""A consumer that starts a task for each record, without a limit: fast, short, and unbounded.
 
-`python -m bench.naive --servers … --group … --topic … --seconds 1`. It reads as quickly as Kafka
-gives, whatever the handlers do, so a backlog moves into its memory.
+`python -m bench.naive --servers … --group … --topic … --seconds 1`. It reads as fast as
+Kafka delivers, however slow the handlers are, so a large lag moves into its memory.
 """
 
 import argparse
@@ -11,15 +11,17 @@ from confluent_kafka import Consumer, Message
 
 
 async def handle(message: Message, seconds: float, done: asyncio.Queue[int]) -> None:
-    """A slow call about one record."""
+    """Sleeps, in place of a slow call."""
     await asyncio.sleep(seconds)
     done.put_nowait(len(message.value()))
 
 
 async def run(consumer: Consumer, records: int, seconds: float) -> None:
-    """Ends when `records` are done."""
+    """Runs until `records` are done."""
     done: asyncio.Queue[int] = asyncio.Queue()
-    tasks: set[asyncio.Task[None]] = set()  # else they would be collected while they run
+    tasks: set[asyncio.Task[None]] = (
+        set()
+    )  # keeps references: tasks without one may be collected while they run
     while done.qsize() < records:
         for message in await asyncio.to_thread(consumer.consume, 500, 0.1):
             task = asyncio.create_task(handle(message, seconds, done))

@@ -19,15 +19,15 @@ STOP_S = 60.0
 
 
 class Broken(Exception):
-    """kworker did not do what it was measured for."""
+    """kworker failed, so that its figure is worthless."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """What is run, where it is not as `kworker.toml` says.
+    """The service to run; all else is as in `kworker.toml`.
 
-    With `claims`, each order is claimed in Redis and marked as done there. So many `retries`
-    wait meanwhile in the delay topic of ten minutes.
+    With `claims`, each order is claimed and marked as done in Redis. `retries` records wait
+    meanwhile in the delay topic of ten minutes.
     """
 
     handler: str
@@ -39,7 +39,7 @@ class Service:
     commit_interval: str = "200ms"
 
     def environment(self, place: Place, run: str) -> dict[str, str]:
-        """Of every command of this run."""
+        """The environment of every command of this run."""
         environment = {
             **os.environ,
             "KWORKER_CONFIG": str(HERE / "kworker.toml"),
@@ -63,7 +63,7 @@ class Service:
 
 
 def measure(place: Place, run: str, service: Service, records: int) -> tuple[int, float]:
-    """Records, and seconds from the first one taken to the last one done and committed."""
+    """Returns the records, and the seconds from the first one read to the last one committed."""
     group = Group(place.kafka, run)
     records = group.begin(records)
     environment = service.environment(place, run)
@@ -79,9 +79,9 @@ def measure(place: Place, run: str, service: Service, records: int) -> tuple[int
 
 
 def _wait(group: Group, begun: Path, records: int) -> float:
-    """Watches the committed position until nothing is left. A look late is kworker's loss.
+    """Polls the committed position until no record is left. A late poll counts against kworker.
 
-    Looking costs the broker and a CPU, which no rival pays for: it looks often only near the end.
+    Polls cost the broker CPU, which no rival pays for, so they are frequent only near the end.
     """
     started = time.monotonic()
     deadline = started + START_S + records / 1000
@@ -95,7 +95,7 @@ def _wait(group: Group, begun: Path, records: int) -> float:
 
 
 def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
-    """Its own count of what was done, and Kafka's: else a worker that skips would win."""
+    """Compares kworker's count of done records with Kafka's: a worker that skips must not win."""
     done = json.loads(command(environment, "status", "--json"))["counters"]["done"]
     results = visible(servers, f"{run}.results")
     if done != records or results != (records if handler in ("result", "decoded") else 0):
@@ -104,7 +104,7 @@ def _check(environment: dict, servers: str, run: str, handler: str, records: int
 
 @contextmanager
 def started(environment: dict, log: Path) -> Iterator[None]:
-    """`kworker start`, drained at the end. Raises Broken when it ended otherwise."""
+    """Runs `kworker start`, and drains at the end. Raises Broken if it ended otherwise."""
     with log.open("w") as output:
         service = subprocess.Popen(
             [KWORKER, "start"],
@@ -127,7 +127,7 @@ def started(environment: dict, log: Path) -> Iterator[None]:
 
 
 def command(environment: dict, *verb: str) -> str:
-    """Runs `kworker VERB` and returns what it said. Raises Broken when it fails."""
+    """Runs `kworker VERB` and returns its output. Raises Broken if it fails."""
     done = subprocess.run(
         [KWORKER, *verb],
         env=environment,
@@ -136,6 +136,8 @@ def command(environment: dict, *verb: str) -> str:
         text=True,
         check=False,
     )
-    if done.returncode and not (verb[0] == "status" and done.returncode == 1):  # that is red
+    if done.returncode and not (
+        verb[0] == "status" and done.returncode == 1
+    ):  # exit code 1 means red
         raise Broken(f"`kworker {' '.join(verb)}` ended with exit code {done.returncode}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""A folder and a Kafka for one run of a benchmark, both gone when it ends."""
+"""A folder and a Kafka for one run of a benchmark, both removed at its end."""
 
 import random
 import shutil
@@ -16,24 +16,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Stolen:
-    """What other virtual machines got of this one's CPU time, since it was made."""
+    """The CPU time that other virtual machines took from this one, since the object was made."""
 
     def __init__(self) -> None:
         self._before = _cpu_ticks()
 
     def share(self) -> float:
-        """Of all that it had."""
+        """The stolen share of all CPU time."""
         spent = [now - then for now, then in zip(_cpu_ticks(), self._before, strict=True)]
         return spent[_STEAL] / max(1, sum(spent))
 
 
 def _cpu_ticks() -> list[int]:
-    """User, nice, system, idle, iowait, irq, softirq, steal: all CPUs, since the machine began."""
+    """User, nice, system, idle, iowait, irq, softirq, steal: of all CPUs, since the boot."""
     return [int(word) for word in Path("/proc/stat").read_text().split()[1 : _STEAL + 2]]
 
 
 class Place(NamedTuple):
-    """Where a benchmark's servers are, and its files."""
+    """The addresses of a benchmark's servers, and its folder."""
 
     kafka: str
     redis: str
@@ -42,13 +42,13 @@ class Place(NamedTuple):
 
 @contextmanager
 def servers(name: str, *, redis: bool = False) -> Iterator[Place]:
-    """A fresh folder of this name in the checkout, and a Kafka and perhaps a Redis in it.
+    """Starts a Kafka, and with `redis` a Redis, in a fresh folder of the checkout.
 
-    At the end they are stopped and their data removed; logs stay in the folder.
+    Stops them at the end and removes their data; logs stay in the folder.
     """
     folder = ROOT / name
     sandbox = ("--dir", str(folder / "sandbox"))
-    _sandbox("down", *sandbox)  # of a run that was killed
+    _sandbox("down", *sandbox)  # left over by a killed run
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / ".gitignore").write_text("*\n")
@@ -66,7 +66,7 @@ def _sandbox(*verb: str) -> None:
 
 
 def _free_port() -> int:
-    """Below the ports that the system gives to outgoing connections."""
+    """A free port below those that the system gives to outgoing connections."""
     while True:
         port = random.randrange(15_000, 30_000)
         with socket.socket() as probe:

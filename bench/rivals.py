@@ -1,8 +1,8 @@
-"""What people write instead: raw loops and a pool of threads, each as good as its kind can be.
+"""Hand-written consumers: raw loops and a pool of threads, each as fast as its kind can be.
 
 Run as a program, one contender each time: `python -m bench.rivals pool …`. It prints
-the records it took and the seconds from the first of them to the last done, and where the contender
-commits, committed.
+the number of records, and the seconds from the first record to the last one done (or committed, if
+the contender commits).
 """
 
 import argparse
@@ -32,7 +32,7 @@ WAIT_S = 0.010
 
 
 def poll(consumer: Consumer, records: int) -> float:
-    """One record a call."""
+    """Reads one record a call."""
     first = _first(consumer)
     started = time.perf_counter()
     taken = len(first)
@@ -43,7 +43,7 @@ def poll(consumer: Consumer, records: int) -> float:
 
 
 def consume(consumer: Consumer, records: int) -> float:
-    """Some hundred records a call."""
+    """Reads some hundred records a call."""
     first = _first(consumer)
     started = time.perf_counter()
     taken = len(first)
@@ -53,7 +53,7 @@ def consume(consumer: Consumer, records: int) -> float:
 
 
 def pool(consumer: Consumer, records: int, threads: int, handle: Callable) -> float:
-    """A batch to a pool of threads, one submit a record; when all are done, commit the batch."""
+    """Submits each record of a batch to a pool of threads; commits when all are done."""
     with ThreadPoolExecutor(threads) as executor:
         batch = _first(consumer)
         started = time.perf_counter()
@@ -71,7 +71,7 @@ def pool(consumer: Consumer, records: int, threads: int, handle: Callable) -> fl
 
 
 def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
-    """A record at a time: the order's key set in Redis unless it is there, then the handler."""
+    """Handles one record at a time, after `SET NX` of the order's key in Redis."""
     message = _first(consumer)[0]
     started = time.perf_counter()
     done = 0
@@ -89,7 +89,7 @@ def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
 
 
 def bare_threads(records: int) -> float:
-    """No Kafka at all: as many threads, each sleeping its share. What waiting allows at most."""
+    """Sleeps in as many threads, without Kafka: the highest rate that waiting allows."""
     threads = [
         Thread(target=_sleep_times, args=(records // WAIT_THREADS,)) for _ in range(WAIT_THREADS)
     ]
@@ -107,7 +107,7 @@ def _sleep_times(times: int) -> None:
 
 
 def _first(consumer: Consumer) -> list[Message]:
-    """Waits for the first record: joining the group is not what is measured."""
+    """Waits for the first record, so that joining the group is not measured."""
     while True:
         message = consumer.poll(1.0)
         if message is not None:
@@ -115,11 +115,11 @@ def _first(consumer: Consumer) -> list[Message]:
 
 
 def no_op(_: Message) -> None:
-    """The handler that costs nothing."""
+    """A handler that does nothing."""
 
 
 def wait(_: Message) -> None:
-    """The handler that calls a service which takes 10 ms."""
+    """A handler that sleeps 10 ms, in place of a call."""
     time.sleep(WAIT_S)
 
 

@@ -1,11 +1,11 @@
-"""`make bench`: kworker beside what people write instead, on one topic, in one go.
+"""`make bench`: compares kworker with hand-written consumers, on one topic, in one run.
 
-Every contender is a process of its own with a fresh group, started one after the other, in rounds,
-so that what drifts drifts for all of them. The time runs from the first record taken to the last
-one done, and committed by those that commit. A ratio is the median of the rounds' own ratios.
+Each contender is a process with a fresh group. They run one after the other, in rounds, so that a
+drift of the machine affects all. The time is from the first record read to the last one done, or
+committed, if the contender commits. A ratio is the median of the ratios of the rounds.
 
-On a virtual machine others may get the CPU instead. The kernel tells: what was measured while more
-than STOLEN of it went to others is measured again, and counts with the least of it.
+Other virtual machines may take the CPU. A measurement during which they took more than STOLEN of it
+is repeated; the one with the smallest share counts.
 """
 
 import argparse
@@ -24,18 +24,18 @@ from bench.topic import TOPIC, Group, fill
 
 @dataclass(frozen=True)
 class Contender:
-    """One line of the table. `beside` are the contenders that its ratios are taken to."""
+    """One line of the table. `beside` names the contenders that its ratios refer to."""
 
     name: str
     what: str
     beside: tuple[str, ...] = ()
-    handler: str = ""  # of kworker; a rival has none
+    handler: str = ""  # kworker's handler; a rival has none
     threads: int = rivals.NO_OP_THREADS
     waits: bool = False
     claims: bool = False  # idempotent, with Redis
     exactly_once: bool = False
     retries: int = 0  # records that wait in a delay topic meanwhile
-    part: float = 1.0  # of the records: what is slow is measured with fewer
+    part: float = 1.0  # share of the records: slow contenders read fewer
 
 
 NO_OP = ("pool", "poll")
@@ -95,16 +95,16 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done."""
+    """The amount of work in a run."""
 
     rounds: int
     records: int
-    waiting: int  # records of those that take 10 ms each
-    paced_s: float  # for how long records come at their pace, where it is about latency
-    landed: int  # results that a table takes at once, and three times as many in batches
+    waiting: int  # records, for handlers that take 10 ms
+    paced_s: float  # duration of a fixed pace of records, to measure delays
+    landed: int  # results for `--once`; three times as many for batches
 
 
-INTERVALS, TABLES = "intervals", "tables"  # of the options, and of the report
+INTERVALS, TABLES = "intervals", "tables"  # names of options, and of parts of the report
 TABLES_ROUNDS = 3
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
@@ -114,7 +114,7 @@ QUICK = Size(rounds=1, records=200_000, waiting=12_800, paced_s=3.0, landed=300_
 
 
 class Benchmark:
-    """The rates measured so far, a list of rounds for each contender."""
+    """The rates measured so far: one for each contender and round."""
 
     def __init__(self, place: Place, size: Size, contenders: tuple[Contender, ...]) -> None:
         self._place = place
@@ -129,7 +129,7 @@ class Benchmark:
                 self.rates[contender.name].append(self._rate(contender, number))
 
     def _rate(self, contender: Contender, number: int) -> float:
-        """Of the try from which least was stolen."""
+        """The rate of the try with the smallest stolen share."""
         rates: dict[float, float] = {}
         for again in range(TRIES):
             stolen = Stolen()
@@ -174,7 +174,7 @@ class Benchmark:
         return statistics.median(rate / beside for rate, beside in pairs)
 
     def report(self) -> dict:
-        """Everything measured, as JSON holds it."""
+        """The whole report, as JSON."""
         return {
             "size": vars(self._size),
             "contenders": [

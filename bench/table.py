@@ -1,8 +1,8 @@
-"""The benchmark's figures for people: a table, and whether the targets are met."""
+"""Prints the benchmark's figures as a table, and a verdict for each target."""
 
 
 def show(report: dict) -> bool:
-    """Prints the table and the verdicts; True when every target is met."""
+    """Prints the table and the verdicts; returns True if every target is met."""
     size = report["size"]
     print(f"\nmedian of {size['rounds']} rounds, {size['records']:,} records of 200 bytes", end="")
     print(f" ({size['waiting']:,} where each takes 10 ms)\n")
@@ -15,6 +15,6 @@ def show(report: dict) -> bool:
         met = "PASS" if target["ratio"] >= target["least"] else "FAIL"
         print(
             f"{met}  {target['name']} is {target['ratio']:.3f} × {target['to']},"
-            f" and must be {target['least']:g} at least"
+            f" and must be at least {target['least']:g}"
         )
     return all(target["ratio"] >= target["least"] for target in report["targets"])

@@ -1,4 +1,4 @@
-"""From the results topic into a Delta table: the Spark job beside pyspark alone, in one go."""
+"""Compares the Spark job with pyspark alone: from the results topic into a Delta table."""
 
 import json
 import subprocess
@@ -16,8 +16,8 @@ from bench.topic import RECORD_BYTES, fill
 
 COLD, WARM = "tables-cold", "tables-warm"
 COLD_BATCH, WARM_BATCH = 500_000, 100_000
-UNMEASURED = 2  # runs of each: the second run of a host keeps Spark's classes for those after it
-SETTLING = 2  # batches, until what Spark has compiled stays the same
+UNMEASURED = 2  # first runs of each: the second run on a host saves Spark's classes
+SETTLING = 2  # first batches, while Spark still compiles
 CONFIG = """
 name = "{name}"
 handler = "none:none"
@@ -41,15 +41,15 @@ schema = "{schema}"
 
 
 class Figures(NamedTuple):
-    """Of one contender in one round."""
+    """The figures of one contender in one round."""
 
-    cold_s: float  # a process's whole life, with a backlog
-    empty_s: float  # the same, when there is nothing new
-    warm: float  # records a second, batch by batch
+    cold_s: float  # duration of a process that reads all results
+    empty_s: float  # the same with nothing new
+    warm: float  # records/s in batches of a running job
 
 
 class Target(NamedTuple):
-    """How the job's figures must be to those of pyspark alone: never worse than this."""
+    """A target: the worst allowed ratio of the job's figure to that of pyspark alone."""
 
     what: str
     ratio: float
@@ -58,7 +58,7 @@ class Target(NamedTuple):
 
 
 def measure(place: Place, rounds: int, cold: int, warm: int) -> dict:
-    """Each in turn, in rounds; so many records for the backlog, and for the batches."""
+    """Measures each in turn, in rounds, with these numbers of records."""
     print(f"filling topics with {cold:,} and {warm:,} results", flush=True)
     fill(place.kafka, COLD, cold, sources=True)
     fill(place.kafka, WARM, warm, sources=True)
@@ -88,7 +88,7 @@ def _target(what: str, ratios: Sequence[float]) -> Target:
 
 
 def show(report: dict | None) -> bool:
-    """Prints the verdicts, if it was measured; True when every target is met."""
+    """Prints the verdicts, if measured; returns True if every target is met."""
     if report is None:
         return True
     print(f"\ninto a Delta table, results of {RECORD_BYTES} bytes, beside pyspark alone\n")
@@ -138,7 +138,7 @@ def _seconds(command: Sequence[str]) -> float:
 
 
 def _rate(table: Path) -> float:
-    """Records a second, between the commits of batches, without the first ones."""
+    """Records a second between the commits of batches, without the first ones."""
     commits = [_commit(path) for path in sorted((table / "_delta_log").glob("*.json"))]
     batches = [commit for commit in commits if commit[1]][SETTLING:]
     seconds = sum(later[0] - one[0] for one, later in pairwise(batches)) / 1000
@@ -146,7 +146,7 @@ def _rate(table: Path) -> float:
 
 
 def _commit(path: Path) -> tuple[int, int]:
-    """When it was made, in ms, and how many records it added."""
+    """The time of a commit in ms, and the number of records it added."""
     at_ms = records = 0
     for told in map(json.loads, path.read_text().splitlines()):
         if "commitInfo" in told:

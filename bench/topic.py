@@ -1,4 +1,4 @@
-"""The topic that every contender reads, and where its group begins on it."""
+"""The topic that every contender reads, and the position where its group begins."""
 
 import random
 import time
@@ -15,7 +15,7 @@ TIMEOUT_S = 30.0
 
 
 def values(count: int, size: int) -> Iterator[tuple[str, str]]:
-    """`count` orders as JSON of about `size` bytes, each with the customer as its key."""
+    """Yields `count` orders as JSON of about `size` bytes, with the customer as the key."""
     chance = random.Random(11)
     for order_id in range(count):
         customer = f"customer-{int(chance.random() * KEYS):05}"
@@ -26,7 +26,7 @@ def values(count: int, size: int) -> Iterator[tuple[str, str]]:
 def fill(
     servers: str, topic: str, count: int, size: int = RECORD_BYTES, *, sources: bool = False
 ) -> None:
-    """Creates the topic and writes `count` records of `size` bytes. Raises when one is refused.
+    """Creates the topic and writes `count` records of `size` bytes. Raises if one is refused.
 
     With `sources` they are results, and say what they came of.
     """
@@ -46,7 +46,7 @@ def fill(
             "linger.ms": 50,
             "queue.buffering.max.messages": 500_000,
             "on_delivery": report,
-            "log_level": 3,  # a broker that has just started makes it wait, and it would say so
+            "log_level": 3,  # hides warnings about a broker that has just started
         }
     )
     for number, (key, value) in enumerate(values(count, size)):
@@ -69,7 +69,7 @@ def _send(
 
 
 def wait_for_retries(servers: str, topic: str, count: int) -> None:
-    """Writes records to a delay topic as a worker would, none of them due for ten minutes."""
+    """Writes records to a delay topic as a worker does; none is due for ten minutes."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 50})
     due_ms = int((time.time() + 600) * 1000)
     for number in range(count):
@@ -85,7 +85,7 @@ def wait_for_retries(servers: str, topic: str, count: int) -> None:
 
 
 class Group:
-    """A consumer group's position on a topic, read and set from outside, without joining it."""
+    """A consumer group's position on a topic, read and set without joining the group."""
 
     def __init__(self, servers: str, group: str, topic: str = TOPIC) -> None:
         self._consumer = Consumer(
@@ -95,7 +95,7 @@ class Group:
         self._ends = ends(self._consumer, topic)
 
     def begin(self, records: int) -> int:
-        """Places the group so that about `records` remain, as many of each partition; how many."""
+        """Moves the group so that about `records` remain, evenly; returns their number."""
         each = -(-records // len(self._ends))
         starts = {p: max(0, end - each) for p, end in self._ends.items()}
         places = [TopicPartition(self._topic, p, offset) for p, offset in starts.items()]
@@ -103,7 +103,7 @@ class Group:
         return sum(self._ends[p] - offset for p, offset in starts.items())
 
     def left(self) -> int:
-        """Records beyond what is committed."""
+        """The number of records after the committed positions."""
         asked = [TopicPartition(self._topic, p) for p in self._ends]
         committed = self._consumer.committed(asked, timeout=TIMEOUT_S)
         return sum(self._ends[place.partition] - max(0, place.offset) for place in committed)
@@ -113,7 +113,7 @@ class Group:
 
 
 def visible(servers: str, topic: str) -> int:
-    """How many records a topic has for readers of what is committed; ends count markers, too."""
+    """The number of records that `read_committed` sees; end offsets count markers, too."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,

@@ -1,6 +1,6 @@
 """Transactions on SQLite or PostgreSQL, by URL.
 
-`sqlite:///ledger.db` (from this folder; four slashes: from the root) needs nothing, and
+`sqlite:///ledger.db` is relative to this folder (with four slashes, absolute), and needs nothing.
 `postgresql://user@host/name` needs `pip install "psycopg[binary,pool]"`.
 """
 
@@ -15,48 +15,48 @@ from urllib.parse import urlsplit
 from kworker import Unavailable
 
 HERE = Path(__file__).resolve().parent
-WAIT_S = 10.0  # for SQLite's one writer, or for a connection to PostgreSQL
-CONNECTIONS_MAX = 16  # as many as `workers.threads`: each has one
+WAIT_S = 10.0  # to become SQLite's one writer, or to get a connection to PostgreSQL
+CONNECTIONS_MAX = 16  # `workers.threads`: each thread has one
 
 Execute = Callable[..., Any]
-"""Runs one statement, with `?` for each of the values; returns the driver's cursor."""
+"""Runs a statement, with `?` for each value; returns the driver's cursor."""
 
 
 class Database(Protocol):
-    """Owned by one process; any of its threads may ask for a transaction."""
+    """A database of one process; any of its threads may open a transaction."""
 
     def transaction(self) -> AbstractContextManager[Execute]:
-        """Committed at the end of the block, and undone whole when it raises.
+        """Commits at the end of the block; rolls back when the block raises.
 
-        Raises Unavailable when it is the database that fails. That may be at the commit, with its
-        answer lost: the record comes again then, and finds out.
+        Raises Unavailable when the database fails. If it fails during the commit, the outcome is
+        unknown: the record comes again, and its position tells whether it was booked.
         """
 
     def close(self) -> None: ...
 
 
 def connect(url: str) -> Database:
-    """Raises ValueError for a URL of something else."""
+    """Opens the database of a URL. Raises ValueError for any other scheme."""
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
             return Sqlite(HERE / parts.path[1:])
         case "postgresql":
             return Postgres(url)
-    raise ValueError(f"neither sqlite:///… nor postgresql://…: {parts.scheme}://…")
+    raise ValueError(f"expected sqlite:///… or postgresql://…, got {parts.scheme}://…")
 
 
 class Sqlite:
-    """One connection, whose lock is the threads' queue: SQLite has one writer at a time anyway."""
+    """One connection behind a lock: SQLite has one writer at a time anyway."""
 
     def __init__(self, path: Path) -> None:
         self._lock = Lock()
-        # Transactions are begun by hand. Another process's is waited for.
+        # Transactions are begun by hand; `timeout` is the wait for another process's.
         self._connection = sqlite3.connect(
             path, timeout=WAIT_S, isolation_level=None, check_same_thread=False
         )
-        # Readers do not stop the writer; and what is committed is on the disk: without FULL the
-        # last commits may be gone after a power cut, and Kafka would not deliver them again.
+        # WAL: readers do not block the writer. FULL: commits survive a power cut, after which Kafka
+        # would not deliver their records again.
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
 
@@ -64,8 +64,8 @@ class Sqlite:
     def transaction(self) -> Iterator[Execute]:
         try:
             with self._lock:
-                # IMMEDIATE: it waits for the other writers here. One that only becomes a writer
-                # later is refused when another was faster, and need not have waited at all.
+                # IMMEDIATE waits for other writers here. A transaction that becomes a writer later
+                # fails when another was faster.
                 self._connection.execute("BEGIN IMMEDIATE")
                 with self._connection:
                     yield self._connection.execute
@@ -77,14 +77,14 @@ class Sqlite:
 
 
 class Postgres:
-    """A connection for each thread that needs one, from the pool of psycopg."""
+    """A connection for each thread that needs one, from psycopg's pool."""
 
     def __init__(self, url: str) -> None:
-        import psycopg  # only who uses it needs to have it
+        import psycopg  # imported here: only PostgreSQL needs it
         import psycopg_pool
 
         self._down = psycopg.OperationalError
-        # Tried before use: after a restart of the server all of them would fail, one by one.
+        # Connections are checked before use: after a restart of the server all of them are broken.
         self._pool = psycopg_pool.ConnectionPool(
             url,
             min_size=1,

@@ -1,6 +1,6 @@
-"""Transfers through a service whose workers are killed on the way; then the books are audited.
+"""Books transfers while workers are killed, then audits the books.
 
-`kworker sandbox up`, then `python demo.py`. It may be run on the same books again and again.
+Type `kworker sandbox up`, then `python demo.py`. It can be repeated on the same books.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Entry = tuple[str, str, str, int]
 
 
 def open_books(books: database.Database) -> None:
-    """The tables and the accounts, where they are not there yet."""
+    """Creates the tables and the accounts that do not exist yet."""
     with books.transaction() as execute:
         for statement in (HERE / "schema.sql").read_text().split(";")[:-1]:
             execute(statement)
@@ -45,7 +45,7 @@ def open_books(books: database.Database) -> None:
 
 
 def write(count: int) -> set[str]:
-    """New transfers, keyed by who pays, once Kafka has acknowledged all; their ids."""
+    """Writes transfers, keyed by the debit account; returns their ids once Kafka has them all."""
     config = toml_file.load(CONFIG)
     servers = config.kafka.common["bootstrap.servers"]
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
@@ -56,12 +56,12 @@ def write(count: int) -> set[str]:
         value = json.dumps(transfer | {"amount": random.randint(1, 10_000)})
         producer.produce(config.source.topics[0], value, debit)
     if unacknowledged := producer.flush(PATIENCE_S):
-        raise TimeoutError(f"Kafka does not take {unacknowledged:,} transfers")
+        raise TimeoutError(f"Kafka has not acknowledged {unacknowledged:,} transfers")
     return {f"{run}-{number}" for number in range(count)}
 
 
 def kill_until_booked(books: database.Database, written: set[str]) -> int:
-    """SIGKILL to a worker every second, as long as transfers are missing; how many it were."""
+    """Kills a worker every second until all transfers are booked; returns the number of kills."""
     kills, deadline = 0, time.monotonic() + PATIENCE_S
     while missing := written - {transfer_id for transfer_id, *_ in entries(books)}:
         if time.monotonic() > deadline:
@@ -90,7 +90,7 @@ def balances(books: database.Database) -> dict[str, int]:
 
 
 def audit(written: set[str], booked: list[Entry], found: dict[str, int]) -> dict[str, int]:
-    """How much of each thing that must not be there is there."""
+    """Counts every kind of error in the books; all counts must be 0."""
     times = Counter(transfer_id for transfer_id, *_ in booked)
     due = dict.fromkeys(found, OPENING)
     for _, debit, credit, amount in booked:
@@ -99,13 +99,15 @@ def audit(written: set[str], booked: list[Entry], found: dict[str, int]) -> dict
     return {
         "transfers that are not booked": len(written - times.keys()),
         "transfers that are booked twice": sum(each > 1 for each in times.values()),
-        "balances that their transfers do not explain": sum(found[a] != due[a] for a in due),
+        "balances that differ from the sum of their transfers": sum(
+            found[a] != due[a] for a in due
+        ),
         "cents lost or gained": abs(sum(found.values()) - OPENING * len(found)),
     }
 
 
 def kworker(*verb: str, well: tuple[int, ...] = (0,)) -> str:
-    """What a command writes; CalledProcessError when it fails, and its reason stands above."""
+    """Runs a command and returns its stdout. Raises CalledProcessError; the reason is on stderr."""
     command = [KWORKER, *verb, "--config", CONFIG]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode not in well:

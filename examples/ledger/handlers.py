@@ -1,8 +1,7 @@
-"""What happens to a transfer: it is booked exactly once, however often Kafka delivers it.
+"""The handler of a transfer: books it exactly once, however often Kafka delivers it.
 
-Effect and source position are one transaction, so there is no moment at which one is there without
-the other: whatever dies at whatever time, the record either comes again and finds nothing, or
-finds that it was booked.
+The effect and the record's source position are written in one transaction, so neither exists
+without the other. Whatever dies, the record comes again, and finds either nothing or its position.
 """
 
 import os
@@ -14,8 +13,8 @@ from kworker import Message, Retry
 
 URL = os.environ.get("LEDGER_URL", "sqlite:///ledger.db")
 
-# Not "look, then insert": two workers may be at one record at the same time, when one of them has
-# lost its partition and does not know it yet. The second waits here for the first to commit.
+# Not "select, then insert": two workers may run one record at the same time, if one has lost its
+# partition and does not know it yet. The second waits here for the first to commit.
 ENTER = """
     INSERT INTO transfers (source_topic, source_partition, source_offset, source_timestamp,
                            transfer_id, debit, credit, amount)
@@ -26,7 +25,7 @@ MOVE = "UPDATE accounts SET balance = balance + ? WHERE account = ?"
 
 
 class Transfer(BaseModel):
-    """The value of a record. One that is none becomes a dead letter at once."""
+    """The value of a record. A record with any other value becomes a dead letter at once."""
 
     transfer_id: str
     debit: str
@@ -35,16 +34,16 @@ class Transfer(BaseModel):
 
 
 class Ledger:
-    """Books transfers. One in each process, made after the fork: no connection survives one."""
+    """Books transfers. Created in each process after the fork: no connection survives one."""
 
     def __init__(self) -> None:
         self._database = database.connect(URL)
 
     def __call__(self, transfer: Transfer, message: Message) -> None:
-        """Whatever is raised undoes all of it, so that a failed attempt leaves nothing.
+        """Books one transfer. Any exception rolls it back, so a failed attempt leaves nothing.
 
-        What returned a result would have to return the same one when the transfer was booked
-        before: Kafka may not have had it yet.
+        If it returned a result, it would have to return the same one for a transfer that is booked
+        already, since the first result may be lost.
         """
         with self._database.transaction() as execute:
             if self._enter(execute, transfer, message):
@@ -54,10 +53,9 @@ class Ledger:
         self._database.close()
 
     def _enter(self, execute: database.Execute, transfer: Transfer, message: Message) -> bool:
-        """False for a record that was booked before.
+        """Inserts the transfer; returns False for a record that was booked before.
 
-        The position is the source's, also when the record comes by a delay topic, a redrive or a
-        replay.
+        The position is that in the source topic, also in a retry, a redrive or a replay.
         """
         position = (message.topic, message.partition, message.offset, message.timestamp)
         entry = (transfer.transfer_id, transfer.debit, transfer.credit, transfer.amount)
@@ -65,7 +63,7 @@ class Ledger:
 
     def _move(self, execute: database.Execute, transfer: Transfer) -> None:
         moves = [(transfer.debit, -transfer.amount), (transfer.credit, transfer.amount)]
-        # In the same order everywhere: else two transfers could wait for each other's account.
+        # Always in the same order: otherwise two transfers could wait for each other's account.
         for account, amount in sorted(moves):
             if execute(MOVE, (amount, account)).rowcount != 1:
                 raise Retry(f"no account {account}")  # it may be opened meanwhile

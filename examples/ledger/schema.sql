@@ -5,8 +5,8 @@ CREATE TABLE IF NOT EXISTS accounts (
     balance BIGINT NOT NULL
 );
 
--- The key is where the record stood in Kafka, and its time, since the offsets of a topic that is
--- deleted and made again begin at 0 again.
+-- The key is the record's position in Kafka and its time, since the offsets of a topic that is
+-- deleted and created again begin at 0 again.
 CREATE TABLE IF NOT EXISTS transfers (
     source_topic TEXT NOT NULL,
     source_partition INTEGER NOT NULL,

@@ -1,7 +1,7 @@
 """The attachments of orders: PDFs, read by a library written in C.
 
-The few lines of ctypes stand for that library, and have a bug that such libraries have: where the
-document says that something lies, they look. `fixed/attachments.py` is the release after.
+The few lines of ctypes stand for that library, and have a typical bug: they read at any address
+that the document gives. `fixed/attachments.py` is the next release.
 """
 
 import base64

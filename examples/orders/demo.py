@@ -1,8 +1,8 @@
 """`make demo`: plays the scene within a deadline, and ends every process that it leaves behind.
 
 This outer process starts one program, `scene.py`. As a subreaper it becomes the parent of every
-orphan, so what still runs at the end is found among its children, daemons included, instead of
-being guessed by name.
+orphan, so it finds every process that still runs at the end, daemons included, among its
+children.
 """
 
 import ctypes

@@ -188,7 +188,7 @@ def lag(servers: str, group: str, topic: str) -> int:
 class HighWatermarks:
     """The ends of a topic, summed over its partitions: for all readers, and for `read_committed`.
 
-    Its clients are made beforehand, since the two differ for moments only.
+    Its clients are made beforehand, since the two ends differ only for moments.
     """
 
     def __init__(self, servers: str, topic: str) -> None:

@@ -1,9 +1,9 @@
 """Writes orders to their topic, and keeps a ledger of what Kafka acknowledged.
 
-`python produce.py --orders 1000`. The ledger, one JSON line an order, is what the demo's report
-holds everything else against: it knows nothing of workers. `--flawed` writes some orders as real
-producers do, too: for customers that the billing service does not know yet, cut off at their end,
-and one with an attachment that is damaged.
+`python produce.py --orders 1000`. The demo's report compares everything with the ledger, which has
+one JSON line for each order and knows nothing of workers. `--flawed` adds flaws that real producers
+cause: customers that the billing service does not know yet, truncated orders, and one damaged
+attachment.
 """
 
 import argparse

@@ -40,7 +40,7 @@ class Programs:
     def output(self, *command: str | Path, well: Collection[int] = (0,)) -> str:
         """Runs a program and returns its stdout; its stderr is shown if it fails.
 
-        `well` are the exit codes that are no failure.
+        `well` are the exit codes that mean success.
         """
         done = subprocess.run(
             [str(part) for part in command],

@@ -1,7 +1,7 @@
 """The orders scene, played once: process, break, count, repair, drain and count again.
 
-Started by `demo.py`, which watches over the time and over what might be left running. Everything
-lies in `.demo`; the example itself is copied there, so that its own folder stays as it was.
+`demo.py` starts it, limits its time, and ends leftover processes. All files are in `.demo`; the
+example is copied there, so that its own folder does not change.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Reads the files of the two tables, and writes their contents as JSON.
 
-`python tables.py INVOICES REVENUE OUTPUT`. Delta's log is replayed here, in a few lines, and the
-Parquet files that it names are read plainly: neither kworker nor Delta's library is believed.
+`python tables.py INVOICES REVENUE OUTPUT`. It replays Delta's log in a few lines, and
+reads the Parquet files that the log names, without kworker or Delta's library.
 """
 
 import argparse

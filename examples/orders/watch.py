@@ -69,8 +69,8 @@ class Watch:
     def kill_one(self, undone: Counter[int]) -> None:
         """Sends SIGKILL to the worker with the most unfinished orders in its partitions.
 
-        At once, by what `status` said last: asking takes a while, and the work might be over.
-        Nobody is killed when that worker has died meanwhile: to be called again.
+        Uses the last answer of `status`, since a new one takes so long that the work may be over.
+        Kills no process if that worker has died meanwhile; then call it again.
         """
         left = {slot: sum(undone[p] for p in owned) for slot, owned in self._partitions.items()}
         slot = max(left, key=lambda slot: left[slot])
