@@ -132,8 +132,8 @@ def _print_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> Non
     ]
     records = None if counts is None else sum(counts.values())
     if as_json:
-        told = {"records": records, "records_max": course.total, "partitions": rows}
-        typer.echo(json.dumps(told))
+        document = {"records": records, "records_max": course.total, "partitions": rows}
+        typer.echo(json.dumps(document))
         return
     for row in rows:
         within = "" if counts is None else ": {records:,} of that time".format(**row)
@@ -169,11 +169,11 @@ def _run(
     _say(f"replay {identity}: at most {course.total:,} records; group {group}")
     interrupts = Interrupts()
     try:
-        with interrupts.counted(), _shown(course, interrupts) as tell:
-            running.run(lambda: interrupts.count, tell)
+        with interrupts.counted(), _shown(course, interrupts) as show:
+            running.run(lambda: interrupts.count, show)
     finally:
         if interrupts.count < 2:
-            _forget(admin, group)
+            _delete_group(admin, group)
         else:
             _say(
                 f"the group {group} was not deleted; the brokers remove it when its offsets expire"
@@ -181,7 +181,7 @@ def _run(
     _report(config, identity, running, interrupted=interrupts.count > 0, as_json=as_json)
 
 
-def _forget(admin: "Admin", group: str) -> None:
+def _delete_group(admin: "Admin", group: str) -> None:
     try:
         admin.delete_group(group)
     except KworkerError as error:
@@ -193,8 +193,8 @@ def _report(
 ) -> None:
     counts, left = done.counts, done.in_hand
     if as_json:
-        told = {"replay": identity, **asdict(counts), "left": left, "interrupted": interrupted}
-        typer.echo(json.dumps(told))
+        document = {"replay": identity, **asdict(counts), "left": left, "interrupted": interrupted}
+        typer.echo(json.dumps(document))
     else:
         typer.echo(
             f"replay {identity} of {config.name}: {counts.replayed:,} replayed,"
@@ -234,23 +234,23 @@ def _shown(course: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    told = TextColumn("{task.fields[told]}")
-    with Progress(*columns, told, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("read", total=course.total, told="")
+    counted = TextColumn("{task.fields[counts]}")
+    with Progress(*columns, counted, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("read", total=course.total, counts="")
         seen = 0
 
-        def tell(running: "Replay") -> None:
+        def show(running: "Replay") -> None:
             nonlocal seen
             counts = running.counts
             text = (
                 f"{counts.replayed:,} replayed, {running.in_hand:,} in hand, {counts.dead:,} dead"
             )
-            bar.update(task, completed=course.read, told=text)
+            bar.update(task, completed=course.read, counts=text)
             if interrupts.count > seen:
                 seen = interrupts.count
                 _say("interrupted: waiting for the records in hand; Ctrl-C again ends at once")
 
-        yield tell
+        yield show
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The librdkafka properties of each kind of client: what kworker sets, the user's, what it owns."""
+"""The librdkafka properties of each client: kworker's defaults, the user's, and those it owns."""
 
 import re
 import secrets
@@ -11,14 +11,14 @@ from kworker.config.topics import NEVER_READ
 
 Properties = dict[str, str | int | float | bool]
 ClientSlot = int | Literal["delay", "spark"]
-"""Which process of a service: a worker by its number, the delay process, or the Spark job."""
+"""A process of a service: a worker by its number, the delay process, or the Spark job."""
 
-# Why these differ from the library's own defaults: prefetch is memory times the processes; the
-# default back-off of a second, met whenever the prefetch queue is full, costs most of the speed;
-# a killed worker should be missed for ten seconds, not 45; a fetch is unpacked whole, so one
-# that compresses well would take many times its size; a partition that is assigned or resumed
-# waits for the fetch that is under way for the others; and what a new topic or partition holds
-# should not wait for five minutes (with the newer protocol brokers look for topics themselves).
+# Reasons why these differ from the library's defaults. Every process has its own prefetch memory.
+# The default back-off of a second, after each full prefetch queue, costs most of the speed. The
+# partitions of a killed worker wait for the session time-out: ten seconds, not 45. A fetch is
+# unpacked whole, so compressed records take many times its size. An assigned or resumed partition
+# waits for the fetch that is under way for the others. Records of a new topic or partition must not
+# wait five minutes (under the newer protocol the brokers look for topics themselves).
 CONSUMER_DEFAULTS: Mapping[str, str | int | bool] = {
     "queued.max.messages.kbytes": 16384,
     "fetch.queue.backoff.ms": 10,
@@ -33,59 +33,59 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     "acks": "all",
     "compression.type": "lz4",
     "linger.ms": 5,
-    # With more, librdkafka's idempotent producer turns in a circle, a whole CPU of it, while a
-    # partition has messages waiting and others on their way.
+    # With more, librdkafka's idempotent producer spins on a whole CPU while a partition has both
+    # waiting messages and messages in flight.
     "max.in.flight.requests.per.connection": 1,
-    # As Java does, so that results stand beside other writers' records of the same key.
+    # As in Java, so that results share a partition with other writers' records of the same key.
     "partitioner": "murmur2_random",
     "queue.buffering.max.kbytes": 65536,
-    # Bytes are the limit that counts.
+    # So high that bytes are the limit.
     "queue.buffering.max.messages": 1000000,
-    # How long what is for a topic that was deleted keeps back the reports of all else: workers
-    # write to topics that they have seen, so that those are new is no reason to wait for them.
+    # Records for a deleted topic delay the delivery reports of all others by this time. Workers
+    # write only to topics that they have seen, so there is no new topic to wait for.
     "topic.metadata.propagation.max.ms": 1000,
 }
-# Who takes a partition over from a host that died waits for the end of its transaction, too,
-# for which brokers look every ten seconds: not much longer than for the end of its session.
+# The next owner of a dead host's partition waits for the end of its transaction, too, which
+# brokers check every ten seconds. So this is not much longer than the session time-out.
 _TRANSACTION_TIMEOUT_MS = 30_000
-# What is prefetched of a partition whose head is not due is thrown away; a partition that is
-# resumed waits for the fetch that is under way for the others; and a delay that is new has
-# records as soon as it is configured.
+# Records prefetched of a partition whose head is not due are thrown away. A resumed partition
+# waits for the fetch that is under way for the others. A new delay has records as soon as it is
+# configured.
 _DELAY_DEFAULTS: Mapping[str, str | int | bool] = {
     "queued.max.messages.kbytes": 4096,
     "queued.min.messages": 2000,
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 10_000,
 }
-# A leader that is gone should be missed for ten seconds, as a worker; one whose broker was away
-# for less is one still, if it does not wait ten seconds more before it connects again.
+# A leader that died is replaced after ten seconds, like a worker. A leader whose broker was down
+# for less stays leader, because it reconnects without a long back-off.
 _LEADER_DEFAULTS: Mapping[str, str | int | bool] = {
     "session.timeout.ms": 10_000,
     "socket.timeout.ms": 10_000,
     "reconnect.backoff.max.ms": 1000,
     "topic.metadata.refresh.interval.ms": 5000,
 }
-# How long the Spark job's main thread may be busy: with the start of a JVM, or of many queries.
+# The longest time that the Spark job's main thread is busy, starting a JVM or many queries.
 _LEADER_BUSY_MS = 600_000
-# With the newer protocol the broker sets the session's length, and refuses a client that does.
+# Under the newer protocol the broker sets the session time-out, and refuses clients that set it.
 _CLASSIC_ONLY = frozenset({"session.timeout.ms"})
 
 
 def speaks_new_protocol(config: Settings) -> bool:
-    """Whether the group's members speak KIP-848's protocol."""
+    """Returns True if the group's members use the newer protocol (KIP-848)."""
     kafka = config.kafka
     protocol = {**kafka.common, **kafka.consumer}.get("group.protocol", "classic")
     return str(protocol).lower() == "consumer"
 
 
 def consumer_defaults(config: Settings) -> Properties:
-    """What a worker's consumer gets unless the file says otherwise."""
+    """The properties of a worker's consumer that the file does not set."""
     new = speaks_new_protocol(config)
     return {k: v for k, v in CONSUMER_DEFAULTS.items() if not (new and k in _CLASSIC_ONLY)}
 
 
 def consumer_properties(config: Config, *, slot: int) -> Properties:
-    """For the consumer of the worker in `slot`, a member of the group `name`."""
+    """The properties of the consumer of the worker in `slot`, a member of the group `name`."""
     kafka = config.kafka
     return {
         "client.id": _client_id(config, slot),
@@ -102,9 +102,9 @@ def delay_group(config: Settings) -> str:
 
 
 def delay_consumer_properties(config: Config) -> Properties:
-    """For the consumer of the delay process, the only member of its group on this host."""
+    """The properties of the delay process's consumer, its group's only member on this host."""
     owned = {**_owned_by_consumer(config, "delay"), "group.id": delay_group(config)}
-    owned.pop("topic.blacklist", None)  # which names the very topics
+    owned.pop("topic.blacklist", None)  # it excludes the delay topics
     return {
         "client.id": _client_id(config, "delay"),
         **consumer_defaults(config),
@@ -116,14 +116,14 @@ def delay_consumer_properties(config: Config) -> Properties:
 
 
 def leader_group(config: Settings) -> str:
-    """The group of the Spark jobs, of which one leads."""
+    """The group of the service's Spark jobs, one of which leads."""
     return f"{config.name}.spark"
 
 
 def leader_properties(config: Config) -> Properties:
-    """For the member that a Spark job is of its group, which assigns partitions and reads none."""
+    """The properties of a Spark job's member of the group that elects the leader; reads nothing."""
     given = {**_LEADER_DEFAULTS, **config.kafka.common, **config.kafka.consumer}
-    given.pop("group.remote.assignor", None)  # of the newer protocol
+    given.pop("group.remote.assignor", None)  # a property of the newer protocol
     return {
         "client.id": f"{_client_id(config, 'spark')}.{secrets.token_hex(4)}",
         **given,
@@ -138,22 +138,22 @@ def leader_properties(config: Config) -> Properties:
 
 
 def worker_producer_properties(config: Config, *, slot: int) -> Properties:
-    """For the producer of the worker in `slot`, as the guarantee asks."""
+    """The properties of the producer of the worker in `slot`, by the guarantee."""
     properties = producer_properties(config, slot=slot)
     exactly_once = config.delivery.guarantee == "exactly-once"
     return transactional(properties) if exactly_once else properties
 
 
 def transactional_id(config: Settings, slot: ClientSlot) -> str:
-    """The same in every life of a process: the next one ends what this one leaves open."""
+    """The id of the process in `slot`. A restarted one ends the transaction it left open."""
     return f"{config.name}-{config.instance}-{slot}"
 
 
 def delay_producer_properties(config: Config) -> Properties:
-    """For the transactional producer of the delay process."""
+    """The properties of the delay process's transactional producer."""
     return {
         **transactional(producer_properties(config, slot="delay")),
-        # What came from a topic of ours fits into another; but one batch must, too.
+        # Every record of a delay topic fits into requeue; batches stay small so that they fit, too.
         "message.max.bytes": 1_000_000_000,
         "batch.size": 65_536,
     }
@@ -180,7 +180,7 @@ def _owned_by_consumer(config: Config, slot: ClientSlot) -> Properties:
 
 
 def producer_properties(config: Config, *, slot: ClientSlot) -> Properties:
-    """For the producer of the process in `slot`."""
+    """The properties of the producer of the process in `slot`."""
     return {
         "client.id": _client_id(config, slot),
         **PRODUCER_DEFAULTS,
@@ -191,13 +191,13 @@ def producer_properties(config: Config, *, slot: ClientSlot) -> Properties:
 
 
 def transactional(properties: Properties) -> Properties:
-    """A producer's properties, made fit for a transactional one.
+    """Turns a producer's properties into those of a transactional one.
 
-    An open transaction stops every read_committed reader, so it must not live on for long
-    after its producer; and the library wants the other time-outs to be no longer.
+    An open transaction blocks every read_committed reader, so it must end soon after its producer
+    does. The library requires the other time-outs to be no longer.
     """
     limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
-    # Another name for message.timeout.ms.
+    # An alias of message.timeout.ms.
     left = {k: v for k, v in properties.items() if k != "delivery.timeout.ms"}
     timeouts = {
         "transaction.timeout.ms": limit_ms,
@@ -208,35 +208,35 @@ def transactional(properties: Properties) -> Properties:
 
 
 def admin_properties(config: Config) -> Properties:
-    """For the short-lived clients of checks and commands."""
+    """The properties of the short-lived clients of checks and commands."""
     return {"client.id": f"{config.name}-{config.instance}-admin", **config.kafka.common}
 
 
 def own_member(config: Config, name: str) -> bool:
-    """Whether a member of the group is a worker of this instance, by its client id."""
+    """Returns True if the client id is of a worker or delay process of this instance."""
     own = re.escape(instance_id(config, "delay").removesuffix("delay"))
     return re.fullmatch(rf"{own}(\d+|delay)(\.[0-9a-f]+)?", name) is not None
 
 
 def instance_id(config: Settings, slot: ClientSlot) -> str:
-    """The name of a static member, in every life of its process."""
+    """The name of a static member; a restarted process keeps it."""
     return f"{config.name}-{config.instance}-{slot}"
 
 
 def _client_id(config: Config, slot: ClientSlot) -> str:
-    """By its end, those who see the group's members tell this host's from another's."""
+    """The client id; its end tells this host from others in the list of group members."""
     return f"{instance_id(config, slot)}.{host.fingerprint()}"
 
 
 def _other_requeues(config: Config) -> list[str]:
-    """Patterns of every requeue topic but this service's own, which its workers read.
+    """Patterns of the requeue topics of other services; workers read only their own.
 
-    The library's patterns have no look-ahead: a name differs from ours at some first letter,
-    or goes on where ours ends.
+    The library's patterns have no look-ahead. So each pattern covers the names that first differ
+    from ours at one letter, end earlier, or are longer.
     """
     own, end = config.requeue_topic, r"\.requeue$"
     differing = [f"^{_literal(own[:i])}[^{letter}].*{end}" for i, letter in enumerate(own)]
-    # Where the letter that differs is the dot of the end itself.
+    # Names whose first different letter is the dot of `.requeue`.
     shorter = [f"^{_literal(own[:i])}{end}" for i in range(len(config.name))]
     longer = [f"^{_literal(own[:i])}{end}" for i in range(len(config.name) + 1, len(own) + 1)]
     return [*differing, *shorter, *longer, f"^{_literal(own)}.+{end}"]

@@ -106,8 +106,8 @@ def _print_list(
     now = now_ms()
     if as_json:
         rows = [view.group_data(group, now) for group in groups]
-        told = {"topic": topic, "count": count, "hidden": tally.before, "groups": rows}
-        typer.echo(json.dumps(told, indent=2))
+        document = {"topic": topic, "count": count, "hidden": tally.before, "groups": rows}
+        typer.echo(json.dumps(document, indent=2))
         return
     if groups:
         view.print_groups(groups, now, resolved=all_)

@@ -46,8 +46,8 @@ def print_groups(groups: Sequence[DeadLetterGroup], now: int, *, resolved: bool)
         counts = [f"{group.count:,}", *([f"{group.resolved:,}"] if resolved else [])]
         ages = [ago(at, now) for at in (group.oldest_ms, group.newest_ms)]
         message = group.message[:_MESSAGE_SHOWN]
-        told = [*ages, str(group.example), group.reason, group.exception, message]
-        table.add_row(*counts, *(_cell(text) for text in told))
+        texts = [*ages, str(group.example), group.reason, group.exception, message]
+        table.add_row(*counts, *(_cell(text) for text in texts))
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 

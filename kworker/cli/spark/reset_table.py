@@ -44,13 +44,13 @@ class CheckpointReset:
 
     def perform(self, where: str, *, dry_run: bool, as_json: bool) -> None:
         """Resets, or with `dry_run` shows it. Raises UsageError, AlreadyRunning, KworkerError."""
-        tell = _print_json if as_json else _print
+        show = _print_json if as_json else _print
         if dry_run:
-            tell(self._reset(where), None, dry_run=True)
+            show(self._reset(where), None, dry_run=True)
             return
         with held(self.config):
             found = self._reset(where)
-            tell(found, self._begin(found, where), dry_run=False)
+            show(found, self._begin(found, where), dry_run=False)
 
     def _reset(self, where: str) -> Reset:
         if not self.admin.topics([self._topic]):
