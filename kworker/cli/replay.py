@@ -33,20 +33,21 @@ _INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WHEN = 'ISO 8601 (UTC unless it has a zone), "-2h" (two hours ago) or epoch milliseconds.'
 
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help=f"Replay records of this time or later: {_WHEN}"),
+]
+ToOption = Annotated[
+    str | None,
+    typer.Option("--to", metavar="TIME", help='Replay records before this time; "-0s" is now.'),
+]
+
 
 @app.command(rich_help_panel="Repair")
 def replay(
     config: ConfigOption = None,
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="TIME", help=f"Replay records of this time or later: {_WHEN}"
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help='Replay records before this time; "-0s" is now.'),
-    ] = None,
+    from_: FromOption = None,
+    to: ToOption = None,
     every: Annotated[
         bool, typer.Option("--all", help="Replay everything the topics still hold.")
     ] = False,
@@ -82,11 +83,11 @@ def replay(
     window = _window(from_, to, every)
     admin = _admin(loaded)
     found = _survey(loaded, admin, window)
-    course = OffsetRanges(found.spans, window, found.settled)
+    ranges = OffsetRanges(found.spans, window, found.settled)
     if dry_run or not found.spans:
-        _print_plan(loaded, course, as_json=as_json)
+        _print_plan(loaded, ranges, as_json=as_json)
     else:
-        _run(loaded, admin, course, force=force, as_json=as_json)
+        _run(loaded, admin, ranges, force=force, as_json=as_json)
 
 
 def _window(from_: str | None, to: str | None, every: bool) -> "TimeRange":
@@ -117,9 +118,9 @@ def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurve
     return survey(config, admin, window)
 
 
-def _print_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> None:
+def _print_plan(config: Config, ranges: "OffsetRanges", *, as_json: bool) -> None:
     """Prints what a replay would run. A range of time is read whole: no offset marks its end."""
-    counts = _counts(config, course) if course.has_time_bounds or not course.spans else None
+    counts = _counts(config, ranges) if ranges.has_time_bounds or not ranges.spans else None
     rows = [
         {
             "topic": topic,
@@ -128,11 +129,11 @@ def _print_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> Non
             "to": span.stop,
             "records": None if counts is None else counts[topic, number],
         }
-        for (topic, number), span in course.spans.items()
+        for (topic, number), span in ranges.spans.items()
     ]
     records = None if counts is None else sum(counts.values())
     if as_json:
-        document = {"records": records, "records_max": course.total, "partitions": rows}
+        document = {"records": records, "records_max": ranges.total, "partitions": rows}
         typer.echo(json.dumps(document))
         return
     for row in rows:
@@ -141,21 +142,21 @@ def _print_plan(config: Config, course: "OffsetRanges", *, as_json: bool) -> Non
     if records == 0:
         typer.echo(f"nothing to replay: {config.name} has settled no record of that time")
     elif records is None:
-        typer.echo(f"at most {course.total:,} records would be replayed")
+        typer.echo(f"at most {ranges.total:,} records would be replayed")
     else:
         typer.echo(f"{records:,} records would be replayed")
 
 
-def _counts(config: Config, course: "OffsetRanges") -> dict[tuple[str, int], int]:
+def _counts(config: Config, ranges: "OffsetRanges") -> dict[tuple[str, int], int]:
     from kworker.clients.reader import TopicReader
 
     reader = TopicReader(admin_properties(config), config.name, timeout_s=TIMEOUT_S)
     with closing(reader):
-        return course.count_records(reader.records)
+        return ranges.count_records(reader.records)
 
 
 def _run(
-    config: Config, admin: "Admin", course: "OffsetRanges", *, force: bool, as_json: bool
+    config: Config, admin: "Admin", ranges: "OffsetRanges", *, force: bool, as_json: bool
 ) -> None:
     """Replays and reports. Raises Exit when it was interrupted."""
     from kworker.replay.replay import Replay, load_topic_limits, replay_config
@@ -165,11 +166,11 @@ def _run(
     log.configure(config.log)
     log.identify(replay=identity)
     facts = load_topic_limits(config, admin)
-    running = Replay(replay_config(config, group, force=force), identity, course, facts)
-    _say(f"replay {identity}: at most {course.total:,} records; group {group}")
+    running = Replay(replay_config(config, group, force=force), identity, ranges, facts)
+    _say(f"replay {identity}: at most {ranges.total:,} records; group {group}")
     interrupts = Interrupts()
     try:
-        with interrupts.counted(), _shown(course, interrupts) as show:
+        with interrupts.counted(), _shown(ranges, interrupts) as show:
             running.run(lambda: interrupts.count, show)
     finally:
         if interrupts.count < 2:
@@ -227,7 +228,7 @@ class Interrupts:
 
 
 @contextmanager
-def _shown(course: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
+def _shown(ranges: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
     """Yields the function to call with the replay each turn; on a terminal it draws a bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -236,7 +237,7 @@ def _shown(course: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     counted = TextColumn("{task.fields[counts]}")
     with Progress(*columns, counted, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("read", total=course.total, counts="")
+        task = bar.add_task("read", total=ranges.total, counts="")
         seen = 0
 
         def show(running: "Replay") -> None:
@@ -245,7 +246,7 @@ def _shown(course: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
             text = (
                 f"{counts.replayed:,} replayed, {running.in_hand:,} in hand, {counts.dead:,} dead"
             )
-            bar.update(task, completed=course.read, counts=text)
+            bar.update(task, completed=ranges.read, counts=text)
             if interrupts.count > seen:
                 seen = interrupts.count
                 _say("interrupted: waiting for the records in hand; Ctrl-C again ends at once")

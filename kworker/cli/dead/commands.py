@@ -12,12 +12,14 @@ import typer
 
 from kworker.cli.dead import options, view
 from kworker.cli.dead.options import (
+    AllOption,
     DryRunOption,
     LimitOption,
     PositionArgument,
     PositionsArgument,
     RateOption,
     SelectOption,
+    ToOption,
 )
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clock import now_ms
@@ -52,8 +54,6 @@ app = typer.Typer(
         )
     ),
 )
-
-AllOption = Annotated[bool, typer.Option("--all", help="Include resolved dead letters.")]
 
 
 @app.command("list")
@@ -160,10 +160,7 @@ def redrive(
     positions: PositionsArgument = None,
     config: ConfigOption = None,
     select: SelectOption = None,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="TOPIC", help="Write the original records to this topic instead."),
-    ] = None,
+    to: ToOption = None,
     rate: RateOption = None,
     limit: LimitOption = None,
     dry_run: DryRunOption = False,

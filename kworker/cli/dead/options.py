@@ -32,6 +32,11 @@ SelectOption = Annotated[
         ' "-2h" or epoch milliseconds.',
     ),
 ]
+ToOption = Annotated[
+    str | None,
+    typer.Option(metavar="TOPIC", help="Write the original records to this topic instead."),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Include resolved dead letters.")]
 RateOption = Annotated[
     str | None, typer.Option(metavar="N/s", help="Write at most this many records a second.")
 ]
