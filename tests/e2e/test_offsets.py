@@ -138,7 +138,7 @@ def test_it_shows_each_partition_of_the_sources_and_requeue(desk: Desk) -> None:
     assert rows[desk.source, 0] == {**row, "partition": 0, "low": 6, "lag": 4}
     assert rows[desk.source, 1] == {**row, "partition": 1, "low": 0, "lag": 6}
     assert rows[desk.requeue, 0]["committed"] is None
-    assert "2 expired before they were read" in desk.types("show")
+    assert "2 records expired before they were read" in desk.types("show")
 
 
 @pytest.mark.parametrize(
