@@ -97,8 +97,8 @@ class BatchLimits:
             self._lowered.save(lower)
         except OSError as error:
             return f"the lower batch sizes cannot be saved ({error.strerror})"
-        told = ", ".join(f"{name} {most:,}" for name, most in lower.items())
-        return f"batches take fewer results from now on ({told})"
+        text = ", ".join(f"{name} {most:,}" for name, most in lower.items())
+        return f"batches take fewer results from now on ({text})"
 
     def forget(self) -> None:
         """Removes the lowered limits, after a long time without running out of memory."""

@@ -253,8 +253,8 @@ class Job:
 
     def _report(self, state: JobState, why: str = "") -> None:
         tables = [query.progress for query in self._queries]
-        tables_now = [summary(table, self._watch.ends) for table in tables]
-        self._file.write(state, why, tables_now)
+        summaries = [summary(table, self._watch.ends) for table in tables]
+        self._file.write(state, why, summaries)
 
     def _stop_queries(self) -> None:
         """Lets running batches finish within GRACE_S; the others are written at the next start."""

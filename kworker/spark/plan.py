@@ -32,7 +32,7 @@ def group_of(config: Config, table: str) -> str:
 class Planner:
     """Makes the queries of a session. Owned by the job's main thread.
 
-    `missing` are the archives that cannot be had, by the format of tables.
+    `missing` has the errors of archives that cannot be fetched, by table format.
     """
 
     def __init__(

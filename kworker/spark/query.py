@@ -214,8 +214,8 @@ class TableQuery:
         if last is None or last.batchId() == self.progress.batch:
             return False
         news = False
-        for told in query._jsq.recentProgress():
-            if self.progress.add_batch(json.loads(told.json())):
+        for report in query._jsq.recentProgress():
+            if self.progress.add_batch(json.loads(report.json())):
                 self._failures, news = 0, True
         self._warn_of_foreign()
         return news

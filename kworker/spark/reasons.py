@@ -77,11 +77,11 @@ def explained(table: TableSettings, checkpoint: str, causes: Sequence[str]) -> s
     if loss := _LOSS.search(text):
         lost = f"Kafka no longer has results that the table lacks ({loss[1].strip()})"
         return f"{lost}: to go on with what is left, {next_step(table, 'committed')}"
-    told = _with_step(_with_root(causes))
+    line = _with_step(_with_root(causes))
     if not _CHECKPOINT.search(text):
-        return told
+        return line
     # Other file systems keep no checksum files: they have checksums of their own.
     folder = local_folder(checkpoint)
     damaged = damaged_state(LocalFolder(folder)) if folder else None
     where = f"; {damaged} does not match its checksum" if damaged else f"; see {checkpoint}"
-    return f"{told}{where}: {next_step(table, 'earliest')}"
+    return f"{line}{where}: {next_step(table, 'earliest')}"

@@ -604,7 +604,7 @@ def test_a_table_goes_on_in_another_place_only_when_it_is_told_where(repaired: R
     """Else a new path, as for other columns, would hold what came after it, and look complete."""
     told = {table["name"]: table for table in repaired.meanwhile["tables"]}
     assert told[MOVED]["state"] == "failed"
-    assert "revenue goes on with a table that is not at " in told[MOVED]["reason"]
+    assert "revenue continues a table that is not at " in told[MOVED]["reason"]
     assert told[MOVED]["reason"].endswith("kworker spark reset --table revenue --from earliest")
 
 

@@ -46,7 +46,7 @@ class CommitMark:
 
     def text(self) -> str:
         positions = {str(part): at for part, at in self.positions.items()}
-        told = {
+        fields = {
             "writer": self.writer,
             "epoch": self.epoch,
             "query": self.query,
@@ -55,24 +55,24 @@ class CommitMark:
             "positions": positions,
             "at_ms": self.at_ms,
         }
-        return json.dumps({_KEY: told})
+        return json.dumps({_KEY: fields})
 
     @classmethod
     def parse(cls, text: str | None, writer: str) -> "CommitMark | None":
         """The mark in a text; None for another writer's mark, or for a text without one."""
         try:
-            told = json.loads(text or "")[_KEY]
-            if told["writer"] != writer:
+            fields = json.loads(text or "")[_KEY]
+            if fields["writer"] != writer:
                 return None
-            positions = {int(part): int(at) for part, at in told["positions"].items()}
+            positions = {int(part): int(at) for part, at in fields["positions"].items()}
             return cls(
                 writer,
-                int(told["epoch"]),
-                str(told["query"]),
-                int(told["batch"]),
-                str(told["topic"]),
+                int(fields["epoch"]),
+                str(fields["query"]),
+                int(fields["batch"]),
+                str(fields["topic"]),
                 positions,
-                int(told["at_ms"]),
+                int(fields["at_ms"]),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return None

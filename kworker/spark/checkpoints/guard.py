@@ -58,15 +58,15 @@ class Guard:
     def admit(
         self,
         topic: ResultsTopic,
-        told: Mapping[int, int],
+        committed: Mapping[int, int],
         held: CommitMark | None = None,
         keeps_state: Callable[[], bool] = lambda: False,
     ) -> QueryStart:
         """The start of the query. Raises Damaged, and the errors of its file system.
 
-        `told` has the group's positions, and `held` is the last mark in the table: it overrides
-        everything else but a later reset by a person. A checkpoint that does not continue from
-        there is renamed and a new one begun, unless its query keeps state, which the table lacks.
+        `committed` has the group's positions, and `held` is the last mark in the table, which
+        overrides everything else but a later reset by a person. A checkpoint that does not continue
+        from there is renamed and a new one begun, unless its query keeps state.
         """
         folder = self._folder
         if is_half_reset(folder):
@@ -93,7 +93,7 @@ class Guard:
             if not continues(held, found, begin):
                 return self._begin_anew(topic, held, keeps_state)
         elif start is None:
-            _check_group(folder, found, told)
+            _check_group(folder, found, committed)
         merged = is_merged(self._table)
         if note is None or note.merged != merged:
             if held is None:
@@ -174,10 +174,10 @@ def takes_one_writer(table: TableSettings) -> bool:
     return by_path or is_merged(table)
 
 
-def _check_group(folder: Folder, found: Checkpoint | None, told: Mapping[int, int]) -> None:
+def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[int, int]) -> None:
     """Raises Damaged when the group is ahead, since it is committed after the checkpoint."""
     reached = {} if found is None else found.reached
-    ahead = {part: at for part, at in told.items() if at > reached.get(part, 0)}
+    ahead = {part: at for part, at in committed.items() if at > reached.get(part, 0)}
     if not ahead:
         return
     if found is None:

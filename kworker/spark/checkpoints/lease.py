@@ -72,8 +72,8 @@ class Lease:
     def _note(self, **more: int) -> None:
         if self._file is not None:
             self._file.truncate(0)
-            told = {"pid": os.getpid(), "host": socket.gethostname(), **more}
-            self._file.write(json.dumps(told))
+            fields = {"pid": os.getpid(), "host": socket.gethostname(), **more}
+            self._file.write(json.dumps(fields))
             self._file.flush()
 
     def release(self) -> None:
@@ -85,7 +85,7 @@ class Lease:
     def holder(self) -> LeaseHolder | None:
         """The holder, if it is known."""
         try:
-            told = json.loads(((self._folder or Path()) / ".lease").read_text())
-            return LeaseHolder(int(told["pid"]), str(told["host"]), told.get("jvm"))
+            fields = json.loads(((self._folder or Path()) / ".lease").read_text())
+            return LeaseHolder(int(fields["pid"]), str(fields["host"]), fields.get("jvm"))
         except (OSError, ValueError, TypeError, KeyError):
             return None

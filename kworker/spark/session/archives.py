@@ -13,9 +13,9 @@ _VERSION = re.compile(r"-\d[^/]*$")
 
 
 def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]) -> list[Path]:
-    """What the tables need and pyspark does not bring: from the cache, at first from the network.
+    """The archives for the tables beyond pyspark's own, from the cache or else the network.
 
-    Raises `Unreachable` when they can be had from neither.
+    Raises `Unreachable` when one is in neither.
     """
     found, missing = available_archives(tables, progress=progress)
     for error in missing.values():
@@ -26,7 +26,7 @@ def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 def available_archives(
     tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 ) -> tuple[list[Path], dict[str, Unreachable]]:
-    """The same, and by format why those of some tables are not. Raises it when no table is left."""
+    """The archives that can be had, and by format the errors of others; raises if none are left."""
     found = list(jars.fetch(jars.SPARK_KAFKA, progress=progress))
     formats = {table.format for table in tables}
     missing: dict[str, Unreachable] = {}
@@ -44,7 +44,7 @@ _ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
 
 
 def not_shipped(folder: Path, archives: Iterable[Path]) -> list[Path]:
-    """Those whose artefact, of whatever version, is not in `folder`."""
+    """The archives whose artefact, in any version, is not in `folder`."""
     shipped = {_artefact(path) for path in folder.glob("*.jar")}
     return list({path.name: path for path in archives if _artefact(path) not in shipped}.values())
 

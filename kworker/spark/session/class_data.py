@@ -1,10 +1,10 @@
-"""Spark's classes as the JVM has them once they are loaded, kept in a file for the next start.
+"""Spark's loaded classes, kept in a file for the next start of a JVM.
 
-Half of what a job that starts does is to read, check and link 18,000 classes. The JVM can write
-them down when it ends ("class data sharing"), which takes 17 seconds and 190 MB, once; from then
-on a start takes three seconds less. A file is of one Java, one set of archives and one set of
+Half the work of a starting job is to read, check and link 18,000 classes. The JVM can write
+them to a file when it ends ("class data sharing"), which takes 17 seconds and 190 MB, once; from
+then on a start takes three seconds less. A file fits one Java, one set of archives and one set of
 options: the JVM itself refuses any other. The first run of a kind only leaves a note: where the
-cache does not last, as in a container, nobody shall wait for what is thrown away.
+cache does not last, as in a container, no run should wait for a file that is thrown away.
 """
 
 import hashlib
@@ -22,25 +22,25 @@ from kworker.jars import cache_folder, java_of_environment
 from kworker.spark.session.home import spark_home
 
 KEPT = 5  # files: services of one host may differ
-IN_USE_S = 3600.0  # since a start read it last: not every start shall write what the last one lost
+IN_USE_S = 3600.0  # since a start last read it: else starts in turn would evict each other's files
 LEARNING_S = 120.0  # it takes 17 s on two idle cores
-_NOTED_S = 7 * 86400.0  # then a note says nothing any more
-_DRAFT_S = 3600.0  # then a draft has lost its process
+_NOTED_S = 7 * 86400.0  # after which a note is removed
+_DRAFT_S = 3600.0  # after which a draft is removed: its process is gone
 _SUFFIX, _NOTE, _FAILED, _DRAFT = ".jsa", ".seen", ".failed", ".draft"
 _PROPERTIES = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _MEMORY_AND_PATH = ("spark.driver.memory", "spark.driver.extraClassPath")
-# Of agents and other modules, too, the JVM keeps no classes: it would not start.
+# With agents or other modules, too, the JVM cannot keep classes: it would not start.
 _INCOMPATIBLE = re.compile(
     r"-Xshare:|-XX:[+-]?\w*Shared\w*|-XX:ArchiveClassesAtExit|-XX:[+-]RecordDynamicDumpInfo"
     r"|-javaagent:|-agentlib:|-agentpath:|-Xrun|--patch-module|--limit-modules|--upgrade-module-path"
 )
 _OPTION_SOURCES = (*_PROPERTIES, *_ENVIRONMENT)
-_FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")  # the JVM keeps to archives
+_FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")  # class data allows no folders
 
 
 def given_options(conf: Mapping[str, str]) -> str:
-    """All options that people give to Spark's JVM, in its properties and in the environment."""
+    """All options given to Spark's JVM, in its properties and in the environment."""
     options = [*map(conf.get, _PROPERTIES), *map(os.environ.get, _ENVIRONMENT)]
     for file in ("spark-defaults.conf", "spark-env.sh"):
         with suppress(OSError):
@@ -50,30 +50,30 @@ def given_options(conf: Mapping[str, str]) -> str:
 
 
 class ClassData:
-    """The file for one JVM that is to start. Owned by the job's main thread."""
+    """The file of classes for one start of a JVM. Owned by the job's main thread."""
 
     def __init__(self, conf: Mapping[str, str], archives: Iterable[Path]) -> None:
         self._path = _path(conf, archives)
         self._draft = Path()
         self.learning = False
-        """Whether the JVM writes its classes down when it ends."""
+        """True if the JVM writes its classes when it ends."""
 
     def option(self, *, learn: bool) -> str:
-        """For the JVM: what it reads, or where it shall write if it may `learn`."""
+        """The JVM's option to read the file, or with `learn` to write it; "" for neither."""
         self.learning = False
         if self._path is None:
             return ""
         try:
             return self._option(self._path, learn=learn)
         except OSError:
-            return ""  # a cache that others closed is none
+            return ""  # an unreadable cache counts as none
 
     def _option(self, path: Path, *, learn: bool) -> str:
         if path.exists():
             with suppress(OSError):
-                os.utime(path)  # the least used go first
+                os.utime(path)  # the least recently used are removed first
             return f'"-XX:SharedArchiveFile={path}" -Xlog:cds*=off'
-        if not learn or not _has_room(path.parent) or path.with_suffix(_FAILED).exists():
+        if not learn or not _make_room(path.parent) or path.with_suffix(_FAILED).exists():
             return ""
         note = path.with_suffix(_NOTE)
         self.learning = note.exists()
@@ -84,14 +84,14 @@ class ClassData:
         return f'"-XX:ArchiveClassesAtExit={self._draft}" -Xlog:cds*=off'
 
     def refused(self) -> None:
-        """No JVM starts with what it was given: it may be that, and no other shall be asked."""
+        """Removes the file after a failed start, which may be due to it, and notes the failure."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
                 self._path.with_suffix(_FAILED).touch()
 
     def settle(self, *, awaited: bool, ended: bool) -> None:
-        """After the JVM: whether anybody `awaited` what it writes, and it `ended` by itself."""
+        """Keeps the JVM's file if the job `awaited` it and the JVM `ended` well, or removes it."""
         if not self.learning or self._path is None:
             return
         with suppress(OSError):
@@ -107,7 +107,7 @@ class ClassData:
 
 
 def _write_through(path: Path) -> None:
-    """The JVM believes what a file says that has the right size."""
+    """Syncs a file to disk: the JVM trusts the content of any file with the right size."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -120,7 +120,7 @@ def _conf_folder() -> Path:
 
 
 def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
-    """None where the JVM would not take or not write such a file."""
+    """The path of the file; None where the JVM could not read or write one."""
     options = given_options(conf)
     if _INCOMPATIBLE.search(options) or any(map(os.environ.get, _FOLDERS)):
         return None
@@ -141,8 +141,8 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
     return cache_folder() / "classes" / f"{name}{_SUFFIX}"
 
 
-def _has_room(folder: Path) -> bool:
-    """Whether one more may be kept, at the cost of none that is in use."""
+def _make_room(folder: Path) -> bool:
+    """Removes old notes and drafts; True if one more file evicts none in use."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         lasts_s = {_SUFFIX: math.inf, _DRAFT: _DRAFT_S}.get(path.suffix, _NOTED_S)
@@ -153,7 +153,7 @@ def _has_room(folder: Path) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Leaves the last ones that were used: each update of Java or Spark makes others needless."""
+    """Keeps the most recently used files: each update of Java or Spark makes others useless."""
     for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_age_s)[KEPT:]:
         path.unlink(missing_ok=True)
 

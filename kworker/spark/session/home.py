@@ -1,4 +1,4 @@
-"""Where Spark is."""
+"""The folder of Spark."""
 
 import os
 from pathlib import Path
@@ -7,5 +7,5 @@ import pyspark
 
 
 def spark_home() -> Path:
-    """The folder that has Spark's own `jars`: pyspark's, or the one that pyspark is told."""
+    """The folder with Spark's own `jars`: SPARK_HOME, which pyspark follows, else pyspark's own."""
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)

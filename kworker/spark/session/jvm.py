@@ -1,4 +1,4 @@
-"""Spark's JVM: whether it is this process's own, whether it lives, and its end."""
+"""The process of Spark's JVM: its state and its end."""
 
 import os
 import signal
@@ -19,27 +19,27 @@ STOP_TIMEOUT_S = 5.0
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # is set where spark-submit has started the JVM
 
 CALL_FAILED = (PySparkException, Py4JError, OSError)
-"""What a call into the JVM may raise: Spark's own errors, and the connection's."""
+"""The errors of calls into the JVM: Spark's own, and the connection's."""
 
 _HEAP_FULL = (3, 52)  # exit codes: Java's own, and Spark's
 _oom_kills_before = oom_kills()
 
 
 class JvmGone(KworkerError):
-    """The JVM ended by itself, or by another's hand: only a new process can have a new one."""
+    """The JVM ended or was killed: only a new process can start another."""
 
 
 class OutOfMemory(JvmGone):
-    """It ended because its heap was full, or the system had no memory for it."""
+    """The JVM ended because its heap was full, or the system had no memory for it."""
 
 
 def is_local(master: str) -> bool:
-    """Whether the whole of Spark runs inside this process's one JVM."""
+    """True if all of Spark runs in the one JVM of this process."""
     return master.startswith("local")
 
 
 def has_own_jvm(spark: SparkSettings) -> bool:
-    """Whether there is but one JVM, and this process starts and ends it."""
+    """True if Spark has only one JVM, which this process starts and ends."""
     return is_local(spark.master) and _SUBMITTED not in os.environ
 
 
@@ -58,7 +58,7 @@ def check_jvm() -> None:
 
 
 def await_jvm_end() -> None:
-    """After a call that failed: `JvmGone`, if the reason is that the JVM is ending."""
+    """Waits a second after a failed call; raises `JvmGone` if the JVM has ended."""
     jvm = jvm_process()
     if jvm is not None:
         try:
@@ -73,13 +73,16 @@ def _how(code: int) -> str:
 
 
 def has_live_jvm() -> bool:
-    """Whether the JVM that this process has started still runs."""
+    """True while the JVM that this process has started runs."""
     jvm = jvm_process()
     return jvm is not None and jvm.poll() is None
 
 
 def end_jvm(may_wait: Callable[[float], bool]) -> bool:
-    """The JVM ends when its standard input does; one that no longer `lasts` is killed."""
+    """Ends the JVM by closing its standard input; True if it exited with 0.
+
+    It is killed once `may_wait`, called with the seconds since, returns False.
+    """
     jvm = jvm_process()
     if jvm is None:
         return True
@@ -95,5 +98,6 @@ def end_jvm(may_wait: Callable[[float], bool]) -> bool:
 
 
 def jvm_process() -> "subprocess.Popen[bytes] | None":
+    """The JVM that this process has started; None without one."""
     # The only place where pyspark keeps the process that it started.
     return getattr(SparkContext._gateway, "proc", None)

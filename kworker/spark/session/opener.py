@@ -1,4 +1,4 @@
-"""The job's session: it starts with kept classes where it can, and may keep them as it ends."""
+"""The job's session: it starts with kept classes if there are any, and may keep them at its end."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 class SessionOpener:
     """Opens and closes the one session of a job. Owned by its main thread.
 
-    `missing` are the archives that cannot be had, by the format of tables.
+    `missing` has the errors of archives that cannot be fetched, by table format.
     """
 
     def __init__(self, config: Config, lease: Lease) -> None:
@@ -51,7 +51,7 @@ class SessionOpener:
         try:
             return self._open(found, learn=learn)
         except CALL_FAILED as error:
-            find_java()  # when that is the reason, it says so
+            find_java()  # raises ConfigError if Java is the reason
             raise KworkerError(f"Spark does not start: {reason(error)}") from error
 
     def _open(self, archives: Sequence[Path], *, learn: bool) -> SparkSession:
@@ -67,7 +67,7 @@ class SessionOpener:
                 classes.settle(awaited=False, ended=False)
                 raise
             classes.refused()
-        _log.info("Spark's JVM does not start with kept classes, and is started without them")
+        _log.info("Spark's JVM does not start with kept classes; it is started without them")
         self._classes = None
         return open_session(self._config, archives, self._lease, self.missing)
 
@@ -83,7 +83,7 @@ class SessionOpener:
             return alive and may_learn()
 
         if awaited():
-            _log.info("Spark's classes are kept for faster starts: once, for some seconds")
+            _log.info("Spark's JVM writes its classes for faster starts: once, for some seconds")
         ended = close_session(
             session, self._config, lambda seconds: awaited() and seconds < LEARNING_S
         )

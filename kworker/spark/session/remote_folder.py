@@ -17,15 +17,15 @@ from kworker.spark.session.session import close_session, open_session
 
 @contextmanager
 def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
-    """A folder, in a Spark of its own that starts and ends here: some seconds each time.
+    """A folder in a Spark session of its own, which starts and ends here: some seconds each.
 
-    Raises KworkerError, also for what Java raises meanwhile.
+    Raises KworkerError, also for Java's exceptions in the `with` block.
     """
     alone = _without_tables(config)
     try:
         session = open_session(alone, [])
     except CALL_FAILED as error:
-        find_java()  # when that is the reason, it says so
+        find_java()  # raises ConfigError if Java is the reason
         raise KworkerError(f"Spark does not start: {reason(error)}") from error
     try:
         yield HadoopFolder(session, place)
@@ -36,7 +36,7 @@ def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
 
 
 def _without_tables(config: Config) -> Config:
-    """For a JVM that reads files only: no format's archives, and no cluster."""
+    """The configuration for a JVM that only reads files: no tables, no archives, no cluster."""
     spark = config.spark
     assert spark is not None
     conf = {**spark.conf, "spark.master": "local[1]"}

@@ -1,4 +1,4 @@
-"""One Spark session in a JVM of its own: what it is told, how it starts, how it ends."""
+"""The start and the end of one Spark session in a JVM of its own."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from kworker.spark.session.spark_log import log4j_properties
 
 
 def _clear_scratch_folder(folder: Path) -> None:
-    """Makes ours, and removes what killed JVMs have left in theirs."""
+    """Creates this process's scratch folder, and removes those of ended processes."""
     mine = scratch_folder(folder)
     mine.mkdir(parents=True, exist_ok=True)
     for other in mine.parent.iterdir():
@@ -39,19 +39,18 @@ def open_session(
 ) -> SparkSession:
     """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up.
 
-    With a lease, nobody else has that before the JVM is gone, too. Formats whose archives are
-    missing are left out. The JVM gets more `options`.
+    The JVM holds the lease as well, until it ends. Formats whose archives are missing are left
+    out. The JVM also gets `options`.
     """
     folder = config.state_dir / "spark"
     _clear_scratch_folder(folder)
     (folder / "log4j2.properties").write_text(log4j_properties())
     settings = properties(config, archives, folder, missing_formats, options)
-    # Found by name: a function of the user's in a Python worker is imported like here.
+    # Python workers of Spark import the user's functions by name, from the same places.
     paths = [str(config.file.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # By file, which is gone when the JVM runs: what it holds may be secret, and a
-    # command line is not.
+    # A file, removed once the JVM runs: settings may be secret, and a command line is public.
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix="conf-") as file:
         file.write(properties_text(settings))
         file.flush()
@@ -62,19 +61,19 @@ def open_session(
         jvm = jvm_process()
         if lease and jvm:
             lease.share(jvm.pid)
-        # One that spark-submit has started knows nothing of the file.
+        # A JVM that spark-submit has started did not read the file.
         builder = SparkSession.builder
         if jvm is None:
             builder = builder.config(map={**settings})
         session = builder.getOrCreate()
-    # pyspark logs what it raises; here it is told once, as the reason.
+    # pyspark logs the exceptions that it raises; kworker logs them once, as the reason.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     return session
 
 
 def count_executors(session: SparkSession) -> int:
-    """Of a cluster, besides the driver."""
+    """The number of executors in the cluster, without the driver."""
     jvm: Any = session.sparkContext._jsc
     return int(jvm.sc().getExecutorMemoryStatus().size()) - 1
 
@@ -86,9 +85,9 @@ def _within_timeout(seconds: float) -> bool:
 def close_session(
     session: SparkSession, config: Config, may_wait: Callable[[float], bool] = _within_timeout
 ) -> bool:
-    """Stops Spark, and returns when its JVM and what it kept are gone.
+    """Stops Spark; returns when its JVM and its temporary files are gone, True if it exited with 0.
 
-    Whether that ended by itself: it is killed once it no longer `lasts`, by the seconds since.
+    The JVM is killed once `may_wait`, called with the seconds since, returns False.
     """
     jvm = jvm_process()
     try:

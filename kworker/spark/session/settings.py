@@ -15,8 +15,8 @@ _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _COLLECTOR = re.compile(r"-XX:[+-]Use\w+GC|-XX:(Flags|VMOptionsFile)=|(^|\s)@")  # or in a file
-# Three times Java's own: a start runs much code a few times, and two cores had rather run it than
-# make it fast (2.5 of 25 s of CPU; batches that come later are as fast).
+# Three times Java's defaults: a start runs much code a few times, which is quicker than to compile
+# it (2.5 of 25 s of CPU on two cores; later batches are as fast).
 _COMPILE_LATER = " ".join(
     f"-XX:Tier4{what}={calls}"
     for what, calls in (
@@ -35,10 +35,10 @@ def properties(
     missing_formats: Collection[str] = (),
     options: str = "",
 ) -> dict[str, str]:
-    """All that Spark is told; what `[spark.conf]` says goes before what is usual here.
+    """All properties of the session; `[spark.conf]` overrides the defaults here.
 
-    But not about formats that are to be had `without` archives, which would stop the others. The
-    JVM gets more `options`.
+    Formats with missing archives get none: Spark would not start for the others. The JVM also
+    gets `options`.
     """
     spark = config.spark
     assert spark is not None
@@ -53,11 +53,11 @@ def properties(
         # Spark's own choice, INT96, is known to few other readers.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.shuffle.partitions": "2",
-        # A longer method is never compiled by the JVM; Spark knows a way with shorter ones.
+        # The JVM never compiles a longer method; above this limit Spark generates shorter ones.
         "spark.sql.codegen.hugeMethodLimit": "8000",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S:.0f}s",
-        # Read every second: what is older has been seen.
+        # Read every second: older ones have been read before.
         "spark.sql.streaming.numRecentProgressUpdates": "16",
         **(_LOCAL if is_local(spark.master) else {}),
         **(_STATE_ON_DISK if any(map(_keeps_positions, spark.tables)) else {}),
@@ -79,7 +79,7 @@ _LOCAL = {
 }
 
 
-# A checkpoint goes on with what it began with.
+# A checkpoint keeps the provider that it began with.
 _STATE_ON_DISK = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -88,15 +88,15 @@ _STATE_ON_DISK = {
 
 
 def _keeps_positions(table: TableSettings) -> bool:
-    """Whether the position of every result is kept, to know those that come again."""
+    """True if the query keeps the position of every result, to drop repeated ones."""
     return table.dedupe and table.mode != "append"
 
 
 def _archive_settings(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
-    """How the archives reach Spark.
+    """The settings that give Spark its archives.
 
-    On the class path of the one JVM, where there is but one, and it is ours: Spark would copy
-    the others, for each start anew, to a temporary folder that a kill leaves behind.
+    The class path, if this process's JVM is the only one: Spark copies `spark.jars` at each start
+    to a temporary folder, which stays behind after a kill.
     """
     paths = [str(path) for path in archives]
     if not has_own_jvm(spark):
@@ -116,7 +116,7 @@ def _extensions(spark: SparkSettings, missing_formats: Collection[str]) -> Itera
 
 
 def _catalogs(tables: Iterable[TableSettings], missing_formats: Collection[str]) -> dict[str, str]:
-    """Delta's is the session's own; an Iceberg table by path gets one for its parent folder."""
+    """The session's catalog is Delta's; an Iceberg table by path gets one for the parent folder."""
     found = {}
     for index, table in enumerate(tables):
         if table.format in missing_formats:
@@ -134,12 +134,12 @@ def _catalogs(tables: Iterable[TableSettings], missing_formats: Collection[str])
 
 
 def iceberg_catalog(index: int) -> str:
-    """The catalog that holds nothing but the parent folder of the table at `index`."""
+    """The catalog for the parent folder of the table at `index`."""
     return f"kworker_{index}"
 
 
 def iceberg_table(index: int, path: str) -> str:
-    """How SQL names an Iceberg table at a path."""
+    """The SQL name of an Iceberg table at a path."""
     return f"{iceberg_catalog(index)}.{identifier(path.rstrip('/').rpartition('/')[2])}"
 
 
@@ -147,20 +147,20 @@ def _java_options(folder: Path, conf: dict[str, str]) -> str:
     own = conf.get("spark.driver.extraJavaOptions", "")
     log4j = f'"-Dlog4j2.configurationFile={folder / "log4j2.properties"}"'
     places = f'"-Dderby.system.home={folder}" "-Djava.io.tmpdir={scratch_folder(folder)}"'
-    # What starts a query makes garbage by the gigabyte; of two choices Java would not start.
+    # A query's start makes gigabytes of garbage. With two collectors chosen Java would not start.
     collector = "" if _COLLECTOR.search(given_options(conf)) else "-XX:+UseParallelGC "
-    # One thread without memory would leave a query that never goes on.
+    # If only one thread ended for lack of memory, its query would hang.
     ends = "-XX:+ExitOnOutOfMemoryError"
     return f"{log4j} {places} {collector}{_COMPILE_LATER} {ends} {own}".strip()
 
 
 def scratch_folder(folder: Path) -> Path:
-    """Where this process's JVM keeps what it needs while it runs."""
+    """The folder for temporary files of this process's JVM."""
     return folder / "tmp" / str(os.getpid())
 
 
 def properties_text(settings: dict[str, str]) -> str:
-    """As java.util.Properties reads it."""
+    """The settings in the format of java.util.Properties."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
 
 

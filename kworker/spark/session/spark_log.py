@@ -1,4 +1,4 @@
-"""Spark's own log: its layout, and the loggers that warn of what is in order."""
+"""Spark's own log: its layout, and the loggers that are silenced."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-# They warn at each start, or each stop, of what is in order.
+# They warn of normal events at each start or each stop.
 _QUIET_LOGGERS = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.kafka.clients",
@@ -27,7 +27,7 @@ _TASK_LOGGERS = (
     "org.apache.spark.util.Utils",
 )
 _quiet_lock = Lock()
-_quiet_sessions: list[SparkSession] = []  # those whose tasks are made to fail just now
+_quiet_sessions: list[SparkSession] = []  # sessions whose tasks are made to fail
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -42,6 +42,7 @@ appender.console.layout.alwaysWriteExceptions = false
 
 
 def log4j_properties() -> str:
+    """The configuration of Log4j: to stderr, from WARN up."""
     quiet = [
         f"logger.q{number}.name = {name}\nlogger.q{number}.level = error\n"
         for number, name in enumerate(_QUIET_LOGGERS)
@@ -51,11 +52,11 @@ def log4j_properties() -> str:
 
 @contextmanager
 def quiet_tasks(session: SparkSession) -> Iterator[None]:
-    """While tasks are made to fail: each tells it many times over, with its stack."""
+    """Silences tasks that are made to fail: each logs its stack several times."""
     jvm: Any = session._jvm
     log4j = jvm.org.apache.logging.log4j
     set_level = log4j.core.config.Configurator.setLevel
-    # Levels are the JVM's, and several queries may be at it.
+    # Log levels belong to the JVM, which several queries share.
     with _quiet_lock:
         _quiet_sessions.append(session)
         for name in _TASK_LOGGERS:

@@ -1,1 +1,1 @@
-"""The tables as places to write to: Delta, Iceberg or Parquet, each batch once."""
+"""The tables as sinks: Delta, Iceberg or Parquet, to which each batch is written once."""

@@ -1,4 +1,4 @@
-"""What becomes of each batch of a query: rows in its table, with a mark, once."""
+"""The writer of a query's batches: each becomes rows of its table, with a mark, once."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from kworker.spark.tables.sinks import Sink
 
 
 class Examine(Protocol):
-    """Looks at a batch that could not be written."""
+    """Examines a batch that could not be written."""
 
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
-        """Raises SetAside when it can be, without some results that are kept elsewhere now.
+        """Raises ResultsSetAside when the batch can be written without some results, set aside now.
 
-        KworkerError when so many fail that they are not the reason.
+        KworkerError when so many fail that the transform must be wrong.
         """
 
 
@@ -31,9 +31,8 @@ class Examine(Protocol):
 class BatchWriter:
     """Writes a query's batches; called by Spark, in a thread of the query's.
 
-    `shape` makes the table's rows of a batch's, where repeats have to be left out before. `held`
-    is what the table held when its fence was taken. The first batch of a query begins at `start`,
-    or with the topic.
+    `shape` makes the table's rows where repeats are dropped first. `held` is the last mark in the
+    table. The first batch of a query begins at `start`, or with the topic.
     """
 
     sink: Sink
@@ -72,10 +71,10 @@ class BatchWriter:
             self.fence.write(batch, mark, overwrite=self.sink.table.mode == "complete")
 
     def _merge(self, batch: DataFrame, mark: CommitMark) -> None:
-        """By its keys, so that a result which comes again changes nothing."""
+        """Merges the batch by its keys, so that a repeated result changes nothing."""
         keys = self.sink.merge_keys
         update = self.sink.table.mode == "update"
-        # Once read, twice used: the merge joins first, and then writes.
+        # Read once, used twice: the merge joins first, and then writes.
         rows = _latest(batch, keys) if update else self.shape(_distinct(batch))
         rows.persist()
         try:
@@ -89,7 +88,7 @@ def _distinct(batch: DataFrame) -> DataFrame:
 
 
 def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """One row for each key, as a merge demands: the latest of its partition, and then of all.
+    """One row for each key, as a merge demands: the latest by partition, then of all.
 
     Rows of an aggregate, which have no source position, are one for each key already.
     """

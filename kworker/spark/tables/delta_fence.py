@@ -26,10 +26,10 @@ _CREATED_BY_ANOTHER = (
 
 
 class DeltaFence:
-    """By Delta's transaction ids: an application's versions only grow, or are left out.
+    """A fence by Delta's transaction ids: Delta skips a commit whose version is not higher.
 
-    Of two transactions at once of one application, one fails. So after an empty commit of a
-    higher version, no other job's batch can come.
+    Of two concurrent transactions of one application, one fails. So after an empty commit with a
+    higher version, no other job's batch gets in.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -53,14 +53,14 @@ class DeltaFence:
             self._claim(owner)
         self.taken = True
         if version < 0:
-            return None  # as it was before the claim
+            return None  # before the claim there was no mark
         return next((mark for mark in self._marks() if not mark.is_claim), None)
 
     def _claim(self, owner: str) -> None:
         claim = CommitMark.claim(self.writer, self.epoch + 1, owner, now_ms())
         columns = self._session.table(self._sink.name).schema
         self._add(self._session.createDataFrame([], columns), claim)
-        # Another's of the same version would have it left out, too.
+        # Delta silently skips this claim if another job's has the same version.
         if next(self._marks(), None) != claim:
             raise TableFenced
         self.epoch = claim.epoch
@@ -90,7 +90,7 @@ class DeltaFence:
         return folder_at(self._session, path) if path else None
 
     def _first_write_markers(self) -> list[str]:
-        """The marks of a first write that was begun; one of them may be half made."""
+        """The marker files of a first write that was begun; one of them may be a draft."""
         folder = self._folder
         try:
             names = folder.names("") if folder else []
@@ -99,12 +99,12 @@ class DeltaFence:
         return [name for name in names if name.startswith(FIRST_WRITE_MARKER)]
 
     def _creation_mark(self) -> CommitMark | None:
-        """Who has made the table, which is a claim while nobody has written to it."""
+        """The mark of the table's first commit if this writer made it, a claim if without rows."""
         first = self._log.commit(0)
         return None if first is None else CommitMark.parse(first.metadata, self.writer)
 
     def _marks(self) -> Iterator[CommitMark]:
-        """Of this writer, from the last; without what the table's history has forgotten."""
+        """The marks of this writer, the last one first, as far as the table's history goes back."""
         marks = (CommitMark.parse(commit.metadata, self.writer) for commit in self._log.commits())
         return (mark for mark in marks if mark is not None)
 
@@ -124,10 +124,10 @@ class DeltaFence:
                 writer.save(table.path)
 
     def _create(self, rows: DataFrame, mark: CommitMark) -> None:
-        """With these rows: of two jobs that do so at once, one makes it."""
+        """Creates the table with these rows; of two jobs at once, one succeeds."""
         with self._committing(rows.sparkSession, mark):
             self._save_first(rows)
-        # Where another's of the same version came first, this one was left out without a word.
+        # Delta silently skips this commit if another job's of the same version came first.
         if next(self._marks(), None) != mark:
             raise TableFenced
         self.taken = True
@@ -169,9 +169,9 @@ class DeltaFence:
             if "ConcurrentTransactionException" in str(error):
                 raise TableFenced from error
             raise
-        # What is below the table's own version was left out, without a word.
+        # Delta silently skips a commit below the table's version.
         if self._log.last_version(self._application) == mark.version:
             return
-        # Not each commit is a file of its own at once, where a catalog orders them.
+        # A catalog that orders commits does not write a file for each at once.
         if self._log.version_of_delta(self._application) != mark.version:
             raise TableFenced

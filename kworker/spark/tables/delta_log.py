@@ -1,4 +1,4 @@
-"""The commits of a Delta table as its log has them: read file by file, without a job of Spark's."""
+"""The commits in the log of a Delta table, read file by file, without a Spark job."""
 
 import json
 import re
@@ -13,21 +13,21 @@ from pyspark.sql import SparkSession
 
 from kworker.spark.tables.sinks import Sink
 
-_RECENT = 100  # commits, among which an application's last mostly is
+_RECENT = 100  # commits, in which an application's last one mostly is
 _COMMIT = re.compile(r"(\d{20})\.json")
-_READ_LINES = ('{"commitInfo"', '{"txn"')  # of a commit's lines; the others name files
+_READ_LINES = ('{"commitInfo"', '{"txn"')  # lines of a commit; the others name files
 
 
 class DeltaCommit(NamedTuple):
-    """What a commit says of itself."""
+    """A commit's own information."""
 
     number: int
-    metadata: str | None  # the user's, of whoever committed
+    metadata: str | None  # the userMetadata of the commit
     transactions: dict[str, int]  # by application, its version from here on
 
 
 class DeltaLog:
-    """Of one table; by Delta's own store, which knows how a file system lists and reads.
+    """The log of one table, read by Delta's LogStore, which knows each file system.
 
     Raises Spark's and Java's errors.
     """
@@ -37,19 +37,19 @@ class DeltaLog:
         self._sink = sink
 
     def commits(self) -> Iterator[DeltaCommit]:
-        """From the last one; ends at the first, or where the table has forgotten those before."""
+        """The commits, from the last to the first one that the log still has."""
         number = self._last()
         while number >= 0 and (commit := self.commit(number)) is not None:
             yield commit
             number -= 1
 
     def commit(self, number: int) -> DeltaCommit | None:
-        """None for one that is not there, or not any more."""
+        """The commit with this number; None if the log does not have it."""
         lines = self._read(f"{number:020d}.json")
         return None if lines is None else _commit(number, lines)
 
     def last_version(self, application: str) -> int:
-        """Of an application's last transaction; -1 before its first."""
+        """The version of an application's last transaction; -1 before its first."""
         last = None
         for last in islice(self.commits(), _RECENT):
             if application in last.transactions:
@@ -57,7 +57,7 @@ class DeltaLog:
         return -1 if last and last.number == 0 else self.version_of_delta(application)
 
     def version_of_delta(self, application: str) -> int:
-        """The same by Delta's own account, which takes Spark seconds."""
+        """The last version by Delta's own snapshot, which takes Spark seconds."""
         jvm: Any = self._session._jvm
         nothing = jvm.scala.Option.empty()
         log = jvm.org.apache.spark.sql.delta.DeltaLog
@@ -101,7 +101,7 @@ class DeltaLog:
         return last
 
     def _hint(self) -> int:
-        """Before which nobody need look; it may be missing, old, or not whole."""
+        """A lower bound of the last number, from a file that may be missing, old, or not whole."""
         try:
             lines = self._read("_last_checkpoint")
             return int(json.loads(lines[0])["version"]) if lines else -1
@@ -116,7 +116,7 @@ class DeltaLog:
             if self._is_missing(error):
                 return None
             raise
-        return str(text).split("\n")  # other ends of lines may stand in what a person wrote
+        return str(text).split("\n")  # userMetadata may hold other line ends
 
     def _is_missing(self, error: Py4JJavaError) -> bool:
         gateway = self._session.sparkContext._gateway
@@ -128,9 +128,9 @@ def _commit(number: int, lines: list[str]) -> DeltaCommit:
     metadata, transactions = None, {}
     for line in lines:
         if line.startswith(_READ_LINES):
-            told = json.loads(line)
-            if "txn" in told:
-                transactions[told["txn"]["appId"]] = int(told["txn"]["version"])
+            action = json.loads(line)
+            if "txn" in action:
+                transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
             else:
-                metadata = told["commitInfo"].get("userMetadata")
+                metadata = action["commitInfo"].get("userMetadata")
     return DeltaCommit(number, metadata, transactions)

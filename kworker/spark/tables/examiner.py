@@ -1,4 +1,4 @@
-"""Which results of a batch that failed a table's transform fails on, each by itself."""
+"""The examiner of a failed batch: it finds the results that the table's transform fails on."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ from kworker.spark.session.spark_log import quiet_tasks
 
 _log = structlog.get_logger()
 
-SET_ASIDE_MAX = 100  # of a batch, or in a row: more are the transform's own mistake
-_SAMPLE = 8  # which all fail when it fails always
-_TRIES_MAX = 4  # failures of a batch in which nothing goes well, before its results are to blame
+SET_ASIDE_MAX = 100  # of a batch, or in a row: with more the transform itself is wrong
+_SAMPLE = 8  # results tried first: if all fail, the transform fails always
+_TRIES_MAX = 4  # failures of a batch whose whole sample fails, before its results are set aside
 _OF_DATA = re.compile(r"Python worker exited unexpectedly|Traceback \(most|SQLSTATE: (?:22|39|P0)")
 _KEPT = (
     "partition",
@@ -47,18 +47,18 @@ Found = dict[tuple[int, int], str]
 
 
 class ResultsSetAside(KworkerError):
-    """Results of a batch were set aside: it comes again, without them."""
+    """Results of a batch were set aside: the batch is written again without them."""
 
 
 class TransformFails(KworkerError):
-    """It is the transform that is wrong, not some results."""
+    """The transform is wrong, not some results."""
 
 
 def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
-    """The results that fail alone; none where it takes several. Raises what `fails` raises.
+    """The results that fail alone; none if only several together fail. Raises what `fails` raises.
 
     Ends early when there are more than SET_ASIDE_MAX. A single one among n takes 1 + 2 log2 n
-    questions, of 3 n records together.
+    calls of `fails`, with 3 n records in total.
     """
     parts = Bisection(range(sum(end - begin for begin, end in batch.values())))
     found: Found = {}
@@ -73,7 +73,7 @@ def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
 
 
 def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
-    """The records with these numbers, when those of all partitions are numbered in a row."""
+    """The records with these numbers, counted through all partitions in order."""
     before = 0
     for partition, (begin, end) in sorted(batch.items()):
         first = max(begin, begin + numbers[0] - before)
@@ -96,7 +96,7 @@ class Examiner:
         self._config = config
         self._folder = folder
         self._progress = progress
-        self._set_aside_in_row = 0  # set aside, and none went well between them
+        self._set_aside_in_row = 0  # results set aside without a success between them
         self._rows = 0
         self._failed = -1, 0  # a batch, and how often in a row
 
@@ -106,7 +106,7 @@ class Examiner:
         tries = self._failed[1] + 1 if self._failed[0] == batch else 1
         self._failed = batch, tries
         if tries == 1:
-            return  # it may pass by itself
+            return  # the next try may pass
         gone = skipped_offsets(read_set_aside(self._folder, batch).recent, span[0] or {})
         records = records_between(session, self._config, span).where(f"NOT ({is_among(gone)})")
         records.persist()
@@ -121,7 +121,7 @@ class Examiner:
                 self._set_aside(batch, records, found)
         except (*CALL_FAILED, ValueError) as problem:
             _log.warning(
-                "it is not known which results the transform fails on",
+                "cannot find the results that the transform fails on; the batch is written again",
                 table=self._table.name,
                 reason=reason(problem),
             )
@@ -129,9 +129,9 @@ class Examiner:
             records.unpersist()
 
     def _try_sample(self, records: DataFrame, there: DataFrame) -> str:
-        """Why each of some results fails; "" when one does not.
+        """The error if each result of a sample fails; "" when one does not.
 
-        A service that is down, or a mistake, fails all: nobody looks through them one by one.
+        A service that is down, or a wrong transform, fails all: then a search is useless.
         """
         why = ""
         for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_SAMPLE).collect():
@@ -154,7 +154,7 @@ class Examiner:
         if len(found) > SET_ASIDE_MAX:
             first = next(iter(found.values()))
             raise self._transform_fails(f"more than {SET_ASIDE_MAX} results of a batch: {first}")
-        # Only what is proven to be the reason is set aside: it fails again, and the rest does not.
+        # Only proven results are set aside: they fail again, and the rest does not.
         found = {at: why for at, why in found.items() if self._fails_at(records, *at)}
         rest = records.where(f"NOT ({is_among(_offsets(found))})")
         return {} if not found or self._fails(rest) else found
@@ -198,7 +198,7 @@ class Examiner:
 
 
 def _is_of_data(error: Exception) -> bool:
-    """Whether rows may be the reason; not of a job that was cancelled, or of what Kafka lost."""
+    """True if rows may be the reason, not a cancelled job or results that Kafka lost."""
     text = str(error)
     return _OF_DATA.search(text) is not None and "KAFKA_DATA_LOSS" not in text
 

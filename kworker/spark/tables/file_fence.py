@@ -1,4 +1,4 @@
-"""Plain Parquet files, which have no log: every reader sees each row once all the same."""
+"""The fence of plain Parquet files, which have no log: still each row is in the table once."""
 
 import json
 import os
@@ -24,13 +24,13 @@ _NOTHING = "nothing"  # the data of a seal that only stops other jobs
 
 
 class FileFence:
-    """Batches on their way into a folder of files, by way of another one beside it.
+    """A fence for a folder of files: batches pass through another folder beside it.
 
-    Each is written to a folder of its own there, and sealed by a file with its mark, of the next
-    number: only one job can make that. From then on its rows are the table's: its files are
-    moved there, one by one, by whoever comes. So after a kill what was not sealed is written
-    anew, and what was is only moved on. Works on whatever Hadoop can name; where a rename is a
-    look and then a write, as on S3, two jobs at the same moment may both seal.
+    Each batch is written to a folder of its own there, then sealed by a file with its mark and
+    the next number, which only one job can create. A sealed batch belongs to the table: its files
+    are moved there, one by one, by this job or the next. So after a kill an unsealed batch is
+    written again, and a sealed one is only moved. Works on any file system that Hadoop can name;
+    where a rename is a check and then a write, as on S3, two jobs at once may both seal.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -45,7 +45,7 @@ class FileFence:
         self._folder = self._new(self._table.getParent(), beside)
         self._local = local_folder(str(self._folder))
         self._partition_by = sink.table.partition_by
-        self._number = -1  # of the seal that this job goes on from
+        self._number = -1  # of the last seal
 
     def creating(self, _columns: StructType, /) -> AbstractContextManager[None]:
         return nullcontext()
@@ -59,7 +59,7 @@ class FileFence:
         if self._number >= 0 and self._files.exists(self._table):
             mark, data = self._read(self._number)
             self._move_to_table(data)
-        # What jobs have left that are gone, or that are stopped here: their number is taken now.
+        # Leftovers of ended jobs, and of jobs that this seal stops: their next number is taken.
         theirs = self._names()
         self._seal(mark, _NOTHING)
         for name in theirs:
@@ -92,7 +92,7 @@ class FileFence:
         stream.write(json.dumps(settings).encode())
         stream.close()
         taken = self._rename_if_free(draft, self._path(number, _SEAL))
-        # Seals below the last are removed: one that slept long finds its number free again.
+        # Seals below the last are removed: a job that slept long finds its number free again.
         if taken and max(self._seals()) > number:
             self._delete(number, _SEAL)
             taken = False
@@ -103,7 +103,7 @@ class FileFence:
         self._number = number
 
     def _rename_if_free(self, draft: Any, target: Any) -> bool:
-        """Gives a file its name, unless that is taken."""
+        """Renames a file unless the target exists."""
         if self._local is None:
             return bool(self._files.rename(draft, target))
         try:
@@ -125,7 +125,7 @@ class FileFence:
             stream.close()
 
     def _move_to_table(self, data: str) -> None:
-        """What is left of a sealed batch becomes the table's."""
+        """Moves the remaining files of a sealed batch into the table."""
         for file, name in list(self._unmoved(data)):
             target = self._new(self._table, name)
             self._files.mkdirs(target.getParent())
@@ -133,7 +133,7 @@ class FileFence:
         self._delete(data, _DATA)
 
     def _unmoved(self, data: str) -> Iterator[tuple[Any, str]]:
-        """Files that are still to be moved, and their names below the table."""
+        """The files still to be moved, with their names below the table."""
         folder = self._path(data, _DATA)
         if not self._files.exists(folder):
             return
@@ -145,7 +145,7 @@ class FileFence:
                 yield path, str(path)[begin:]
 
     def _rename(self, file: Any, target: Any) -> None:
-        """Whoever else is about it does the same."""
+        """Renames a file; another job may have moved it the same way."""
         with suppress(Py4JJavaError):
             if self._files.rename(file, target):
                 return
@@ -157,7 +157,7 @@ class FileFence:
         return [int(match[1]) for match in found if match]
 
     def _names(self) -> Sequence[str]:
-        """Of what stands here; checksums of local files are hidden, and told by nobody."""
+        """The names in the folder, without the hidden checksums of local files."""
         if not self._files.exists(self._folder):
             return ()
         found = [each.getPath().getName() for each in self._files.listStatus(self._folder)]

@@ -20,10 +20,10 @@ _ATTEMPTS = 5
 
 
 class IcebergFence:
-    """By snapshots: a commit fails where rows were added since the one that it goes on from.
+    """A fence by snapshots: a commit fails if rows were added since the snapshot it continues.
 
-    An update looks just before instead, since what it compares with is its own: of a job that
-    slept in between it may replace rows by older ones, and the next commit finds that.
+    An update checks the mark just before instead, since Iceberg compares it with its own read: a
+    job that slept in between may replace rows by older ones, and the next commit notices.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -51,10 +51,10 @@ class IcebergFence:
         return nullcontext()
 
     def prepare_first_write(self, _columns: StructType, /) -> bool:
-        return False  # a first commit must have a snapshot before it
+        return False  # a commit is only checked against a snapshot before it
 
     def _write_first_snapshot(self, owner: str) -> None:
-        """Makes a snapshot: a first commit would have none to be compared with."""
+        """Writes an empty snapshot: a first commit would have none to be checked against."""
         claim = CommitMark.claim(self.writer, 0, owner, now_ms())
         columns = self._session.table(self._name).schema
         self._overwrite(self._session.createDataFrame([], columns), claim)
@@ -99,7 +99,7 @@ class IcebergFence:
         session = rows.sparkSession
 
         def add() -> None:
-            # A MERGE that only inserts is an append, which nothing is compared with.
+            # A MERGE that only inserts is an append, which Iceberg does not check.
             session.sql(f"REFRESH TABLE {self._name}")
             there = session.table(self._name).select(*(f.col(key).alias(f"_{key}") for key in keys))
             same = [rows[key].eqNullSafe(there[f"_{key}"]) for key in keys]
@@ -116,7 +116,7 @@ class IcebergFence:
         self._commit(replace if update else add, mark)
 
     def _commit(self, action: Callable[[], None], mark: CommitMark) -> None:
-        """Again where somebody else, who is no job of this service, was at the table."""
+        """Commits; tries again when a writer other than a job of this service came between."""
         for attempt in range(_ATTEMPTS):
             try:
                 action()
@@ -129,7 +129,7 @@ class IcebergFence:
                     raise TableFenced from error
                 if attempt == _ATTEMPTS - 1:
                     raise TableFenced(
-                        "others add to this table faster than a batch is written"
+                        "other writers add to this table faster than a batch is written"
                     ) from error
                 self._held = latest
         latest = self._latest()
@@ -141,5 +141,5 @@ class IcebergFence:
 class _Snapshot(NamedTuple):
     """An Iceberg table at one moment."""
 
-    snapshot: int | None  # None for one that nobody has written to
-    mark: CommitMark | None  # None, too, where the snapshots that had it have expired
+    snapshot: int | None  # None before the first write
+    mark: CommitMark | None  # None, too, if the snapshots with it have expired

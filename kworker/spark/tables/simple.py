@@ -1,4 +1,4 @@
-"""Which columns a table may have that its first rows make, without CREATE TABLE."""
+"""The columns of a table that its first write may create, without CREATE TABLE."""
 
 import re
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _SIMPLE = (BinaryType, BooleanType, DateType, NumericType, TimestampType)
 
 
 def is_simple(columns: StructType, partitions: Sequence[str]) -> bool:
-    """Whether CREATE TABLE would refuse nothing of it, and take nothing away.
+    """True if CREATE TABLE would accept these columns and change nothing.
 
-    It says at the start what a first write would meet in each batch, for ever.
+    Other columns need it: it refuses at the start what would fail in every batch.
     """
     names = {name.casefold() for name in partitions}
     within = [each.dataType for each in columns.fields if each.name.casefold() in names]

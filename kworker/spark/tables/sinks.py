@@ -1,4 +1,4 @@
-"""Where a table's rows go: Delta, Parquet or Iceberg; appended, rewritten or merged."""
+"""The sink of a table: its name, its creation, and the start of the query that writes to it."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _SPARK_LOG = "_spark_metadata"
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One table as a place to write to; `index` is its place in the configuration."""
+    """One table as a sink; `index` is its position in the configuration."""
 
     table: TableSettings
     index: int
@@ -40,7 +40,7 @@ class Sink:
 
     @property
     def name(self) -> str:
-        """How SQL names the table; Parquet by path has no such name."""
+        """The table's SQL name; Parquet by path has none."""
         if self.table.table:
             return self.table.table
         if self.table.format == "iceberg":
@@ -49,14 +49,14 @@ class Sink:
 
     @property
     def merge_keys(self) -> tuple[str, ...]:
-        """The columns that tell rows apart where batches are merged; else none."""
+        """The columns that identify a row where batches are merged; else none."""
         if self.table.mode == "update":
             return tuple(self.table.merge_on)
         return SOURCE_COLUMNS if leaves_out_repeats(self.table) else ()
 
 
 def sinks(spark: SparkSettings) -> list[Sink]:
-    """Of all tables, in the order of the configuration."""
+    """The sinks of all tables, in the order of the configuration."""
     folder = spark.checkpoints.rstrip("/")
     return [
         Sink(table, index, f"{folder}/{table.name}") for index, table in enumerate(spark.tables)
@@ -64,7 +64,7 @@ def sinks(spark: SparkSettings) -> list[Sink]:
 
 
 def table_exists(session: SparkSession, sink: Sink) -> bool:
-    """Whether SQL finds the table."""
+    """True if SQL finds the table."""
     try:
         session.table(sink.name)
     except AnalysisException:
@@ -73,13 +73,13 @@ def table_exists(session: SparkSession, sink: Sink) -> bool:
 
 
 def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
-    """Makes the table if it is not there, and adds the columns that are new.
+    """Creates the table if it does not exist, and adds new columns.
 
-    Repartitioned or another ValueError when it is there and differs otherwise; AnalysisException
-    for a place or names that the format refuses; Damaged when it is not there, but batches were
-    written to it.
+    Raises Repartitioned or another ValueError when the table differs otherwise; AnalysisException
+    for a path or names that the format refuses; Damaged when the table does not exist, though
+    batches were written to it.
     """
-    # As nullable: a later change of the transform could not loosen it.
+    # All nullable: a later change of the transform could not relax it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
     if sink.table.format == "parquet":
         _check_files(session, sink, wrote=wrote)
@@ -90,7 +90,7 @@ def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote:
     else:
         session.sql(_create_statement(sink, columns))
     if sink.table.format == "delta" and sink.table.partition_by:
-        # Else each batch would fail. Where none are named, or Iceberg writes, the table's own hold.
+        # Else each batch would fail. With none configured, or in Iceberg, the table's own apply.
         [detail] = session.sql(f"DESCRIBE DETAIL {sink.name}").collect()
         check_partitions(detail["partitionColumns"], sink.table.partition_by)
     for added in added_columns(session.table(sink.name).schema, columns):
@@ -100,7 +100,7 @@ def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote:
 
 
 def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
-    """Raises ConfigError for a folder where files cannot be moved to, or not be counted on."""
+    """Raises ConfigError for a folder that files cannot be moved to, or that Spark's sink wrote."""
     path, key = sink.table.path, f"spark.tables[{sink.table.name}]"
     jvm: Any = session._jvm
     log = jvm.org.apache.hadoop.fs.Path(path, _SPARK_LOG)
@@ -109,13 +109,13 @@ def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
         raise _missing_table(sink)
     if files.exists(log):
         raise ConfigError(
-            f"{key}.path: {log} says that Spark's own sink wrote this table, of whose files only"
-            " Spark knows which count: name another path"
+            f"{key}.path: {log} says that Spark's own sink wrote this table, and only Spark knows"
+            " which of its files count: name another path"
         )
     folder = local_folder(path)
     if folder is not None and _is_mounted(folder):
         raise ConfigError(
-            f"{key}.path: {path} is a disk of its own, into which nothing can be renamed: name a"
+            f"{key}.path: {path} is a disk of its own, and no file can be renamed into it: name a"
             " folder on it"
         )
 
@@ -124,21 +124,21 @@ def _is_mounted(folder: Path) -> bool:
     try:
         return os.stat(folder).st_dev != os.stat(folder.parent).st_dev
     except OSError:
-        return False  # it is not there yet
+        return False  # it does not exist yet
 
 
 def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> None:
-    """Parquet's files are as they were written, and must go on being readable together.
+    """Checks that old and new Parquet files can be read together.
 
-    Repartitioned or ValueError when they would not; files with a column more are for readers
-    who merge schemas.
+    Raises Repartitioned or ValueError when they cannot; files with an added column need a reader
+    that merges schemas.
     """
     try:
         there = session.read.option("mergeSchema", "true").parquet(sink.table.path)
     except AnalysisException:
         return  # no file yet
     check_partitions(_folders(there), sink.table.partition_by)
-    # Of what stands in the names of folders, Spark guesses the types.
+    # Spark guesses the types of columns in the names of folders.
     apart = {name.casefold() for name in sink.table.partition_by}
     have, want = (
         StructType([field for field in each.fields if field.name.casefold() not in apart])
@@ -148,13 +148,13 @@ def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> No
 
 
 def _folders(files: DataFrame) -> list[str]:
-    """The columns that stand in the names of folders, from the outermost."""
+    """The columns in the names of folders, from the outermost."""
     leaves = files._jdf.queryExecution().analyzed().collectLeaves()
     return list(leaves.head().relation().partitionSchema().fieldNames())
 
 
 def _check_exists(session: SparkSession, sink: Sink) -> None:
-    """An empty one in its place would go on where the other ended."""
+    """Raises Damaged for a missing table: the checkpoint would continue into an empty one."""
     try:
         session.table(sink.name)
     except AnalysisException as error:
@@ -163,7 +163,7 @@ def _check_exists(session: SparkSession, sink: Sink) -> None:
 
 def _missing_table(sink: Sink, why: str = "") -> Damaged:
     place = sink.table.path or sink.table.table
-    problem = f"{sink.checkpoint} goes on with a table that is not at {place}"
+    problem = f"{sink.checkpoint} continues a table that is not at {place}"
     return Damaged(f"{problem}{why}", "earliest")
 
 
@@ -179,7 +179,7 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
 def start_query(
     rows: DataFrame, sink: Sink, trigger: str, write: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
-    """Starts the query that gives its batches to `write`; AnalysisException for a mode in vain."""
+    """Starts the query, with `write` for its batches; AnalysisException for an impossible mode."""
     table = sink.table
     writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
     return _triggered(writer, trigger).outputMode(table.mode).foreachBatch(write).start()
