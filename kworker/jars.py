@@ -1,4 +1,4 @@
-"""Fetches Java archives once, with the Ivy that lies in pyspark's own folder, into a cache."""
+"""Fetches Java archives once into a cache, with the Ivy in pyspark's folder."""
 
 import fcntl
 import importlib.util
@@ -37,7 +37,7 @@ class Coordinate(NamedTuple):
 KAFKA = Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1")
 # Kafka's own distribution adds the binding of SLF4J to Log4j; its Maven artefact does not.
 KAFKA_LOGGING = Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
-# Without what it depends on, most of which is Connect's: the broker's own archives will do.
+# Without its dependencies, most of which are Connect's: the broker's archives suffice.
 KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", "4.3.1")
 SPARK_KAFKA = Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0")
 DELTA = Coordinate("io.delta", "delta-spark_2.13", "4.0.0")
@@ -57,7 +57,7 @@ def find_java() -> Path:
 
 
 def java_of_environment() -> Path:
-    """The `java` that Spark would run, whatever its age; `ConfigError` when there is none."""
+    """The `java` that Spark would run, of any version; `ConfigError` when there is none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home, "bin", "java")
@@ -81,20 +81,18 @@ def _java_version(java: Path) -> int:
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if found is None:
         said = (done.stderr + done.stdout).strip().splitlines()
-        raise ConfigError(f"{java} does not tell its version: {said[0] if said else 'no output'}")
+        raise ConfigError(f"{java} prints no version: {said[0] if said else 'no output'}")
     return int(found[1])
 
 
 def fetch(
     coordinate: Coordinate, *, progress: Callable[[str], None], alone: bool = False
 ) -> list[Path]:
-    """The archives of `coordinate` and of all it depends on, from the cache or the network.
+    """The archives of `coordinate` and of its dependencies, from the cache or the network.
 
-    With `alone`, its own archive only.
-
-    Blocks while it downloads; a finished set costs no network and no Java. Safe to call from
-    several processes at once. Raises `Unreachable` with Ivy's own words, `ConfigError` for
-    a missing Java or pyspark.
+    With `alone`, its own archive only. Blocks while it downloads; a complete set needs no network
+    and no Java. Safe to call from several processes at once. Raises `Unreachable` with the end of
+    Ivy's output, `ConfigError` for a missing Java or pyspark.
     """
     folder = cache_folder() / "jars" / f"{coordinate.artifact}-{coordinate.version}"
     finished = _finished(folder)
@@ -106,7 +104,7 @@ def fetch(
 
 
 def cache_folder() -> Path:
-    """Where fetched archives are kept, whatever the working directory."""
+    """The folder of fetched archives, an absolute path."""
     own = os.environ.get("KWORKER_CACHE")
     if own:
         return Path(own).absolute()
@@ -115,7 +113,7 @@ def cache_folder() -> Path:
 
 
 def _finished(folder: Path) -> list[Path]:
-    """What the manifest names, or nothing when it is missing or an archive is not whole."""
+    """The archives in the manifest; none when it is missing or an archive is not whole."""
     try:
         sizes: dict[str, int] = json.loads((folder / "manifest.json").read_bytes())
         whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -126,7 +124,7 @@ def _finished(folder: Path) -> list[Path]:
 
 @contextmanager
 def _only_one(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Ivy's cache stands one writer only."""
+    """Holds a lock: Ivy's cache allows one writer only."""
     with lock.open("w") as file:
         deadline = time.monotonic() + FETCH_TIMEOUT_S
         while not _locked(file.fileno()):
@@ -154,7 +152,7 @@ def _download(
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.jar"))}
     if not sizes:
         raise Unreachable(f"{coordinate} has no archive: check its spelling")
-    # Last, and at once: with a manifest the set is complete.
+    # Written last, and replaced as a whole: a manifest means that the set is complete.
     draft = folder / "manifest.json.part"
     draft.write_text(json.dumps(sizes, indent=1))
     draft.replace(folder / "manifest.json")
@@ -165,7 +163,7 @@ def _ivy_command(coordinate: Coordinate, folder: Path) -> list[str]:
     home = cache_folder() / "ivy"
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "settings.xml"
-    # The default settings ask further repositories, which may not answer.
+    # The default settings have more repositories, which may not answer.
     settings.write_text(
         '<ivysettings><settings defaultResolver="central"/>'
         f"<caches defaultCacheDir={quoteattr(str(home / 'cache'))}/>"
@@ -211,10 +209,10 @@ def _run_ivy(command: list[str], coordinate: Coordinate, progress: Callable[[str
             ivy.kill()
     if code:
         said = "".join(f"\n  {line}" for line in _meaningful(last))
-        raise Unreachable(f"{coordinate} could not be fetched; Ivy's last words:{said}")
+        raise Unreachable(f"{coordinate} could not be fetched; Ivy's last output:{said}")
 
 
 def _meaningful(lines: Iterable[str]) -> list[str]:
-    """The last lines that say something: Ivy draws much of its output."""
+    """The last meaningful lines: much of Ivy's output is ruled lines."""
     said = (line.strip(" \t\n:|=-.") for line in lines if not line.startswith("downloading "))
     return [line for line in dict.fromkeys(said) if line and "USE VERBOSE" not in line][-8:]

@@ -1,4 +1,4 @@
-"""The sandbox's Kafka: brokers that are controllers too, run by Java from Apache's own archives."""
+"""The sandbox's Kafka: combined brokers and controllers, from Apache's own archives."""
 
 import os
 import re
@@ -19,13 +19,13 @@ FORMAT_TIMEOUT_S = 60.0
 REPLICAS_MAX = 3
 
 
-# An entry of the log at a level that ends a broker, with its further lines.
+# A log entry at a level that ends a broker, with its continuation lines.
 _ERROR = re.compile(r"^\d{4}-\S+ \S+ (?:ERROR|FATAL) .*\n(?:(?!\d{4}-).*\n)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the brokers of one sandbox have in common."""
+    """The settings that the brokers of one sandbox share."""
 
     identity: str
     ports: list[int]
@@ -40,7 +40,7 @@ class Cluster:
 
     @cached_property
     def classpath(self) -> str:
-        """The folders of Kafka's archives, which are fetched when they are missing."""
+        """The folders of Kafka's archives, fetched when they are missing."""
         archives = [*fetch(KAFKA, progress=self.say), *fetch(KAFKA_LOGGING, progress=self.say)]
         # By folder, so that the brokers' command lines stay short in `ps`.
         folders = dict.fromkeys(archive.parent for archive in archives)
@@ -51,7 +51,7 @@ class Cluster:
         return ",".join(f"{node}@127.0.0.1:{port}" for node, port in numbered)
 
     def common(self) -> dict[str, object]:
-        """Properties for development: quick to start, to join and to notice, small in memory."""
+        """Properties for development: quick to start and to rebalance, small in memory."""
         replicas = min(REPLICAS_MAX, len(self.ports))
         in_sync = 2 if replicas == REPLICAS_MAX else 1
         return {
@@ -97,7 +97,7 @@ class Broker:
     name: str = field(init=False)
     port: int = field(init=False)
     log: Path = field(init=False)
-    _said: int = 0
+    _log_start: int = 0  # where the log of this start begins
 
     def __post_init__(self) -> None:
         self.name = f"broker-{self.node}"
@@ -111,7 +111,7 @@ class Broker:
         (self.folder / "log4j2.xml").write_text(_LOGGING.replace("LOG", str(self.log)))
         if not (self.folder / "data" / "meta.properties").exists():
             self._format()
-        self._said = size(self.log)
+        self._log_start = size(self.log)
 
     def command(self) -> list[str]:
         heap = f"-Xmx{self.cluster.heap}"
@@ -120,16 +120,16 @@ class Broker:
         machine = [heap, "-Xms32m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", errors]
         return self._java(machine, "kafka.Kafka", str(self.folder / "server.properties"))
 
-    def last_words(self) -> str:
-        """Its errors and what the virtual machine said; without any, the end of its log."""
-        log = tail(self.log, self._said)
+    def last_output(self) -> str:
+        """Its errors and the JVM's output; without any, the end of its log."""
+        log = tail(self.log, self._log_start)
         errors = "".join(_ERROR.findall(log)) + tail(self.folder / "console.log")
         return indented(errors or log)
 
     def answers(self) -> bool:
-        """A client asks it for metadata and finds it among the brokers that may lead.
+        """True if the broker is in its own metadata, as one of the brokers that may lead.
 
-        When each broker says so of itself, the controller knows them all.
+        When that is true of each broker, the controller knows them all.
         """
         return self.node in known_brokers(self.port)
 
@@ -165,7 +165,7 @@ class Broker:
             )
         except subprocess.SubprocessError as error:
             said = indented(str(getattr(error, "output", None) or error))
-            raise KworkerError(f"{self.name} does not start; its last words:{said}") from error
+            raise KworkerError(f"{self.name} does not start; its last output:{said}") from error
 
     def _java(self, machine: list[str], *rest: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self.folder}/log4j2.xml"
@@ -176,7 +176,7 @@ _METADATA = struct.pack(">hhih", 3, 5, 1, -1) + struct.pack(">i?", 0, False)
 
 
 def known_brokers(port: int) -> set[int]:
-    """The brokers that the one at `port` tells a client of; none when it does not answer.
+    """The brokers in the metadata of the one at `port`; none when it does not answer.
 
     One Metadata request (version 5, no topics) by hand: readiness needs no library.
     """

@@ -1,4 +1,4 @@
-"""What a sandbox is made of: what was asked for, what the folder remembers, what it tells."""
+"""The options, the plan, the saved state and the status of a sandbox."""
 
 import base64
 import uuid
@@ -12,7 +12,7 @@ from kworker.sandbox.process import Process
 
 BROKERS_MAX = 5
 HEAP_OF_ONE, HEAP_OF_EACH = "512m", "320m"
-PORT_MAX = 65000  # The controllers' ports lie above the clients'.
+PORT_MAX = 65000  # the controllers' ports are above the clients'
 
 
 ServerKind = Literal["kafka", "redis"]
@@ -23,7 +23,7 @@ PARTS: dict[ServerKind, tuple[str, ...]] = {
 
 
 class Options(BaseModel):
-    """What somebody asked for; None is "as before", and on a new folder the default."""
+    """The options of a command; None keeps the saved value, or in a new folder the default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kafka: bool | None = None
@@ -36,7 +36,7 @@ class Options(BaseModel):
 
 
 class Plan(BaseModel):
-    """What the folder holds: what the last `up` that succeeded made of it."""
+    """The settings of the last `up` that succeeded."""
 
     model_config = ConfigDict(frozen=True)
     kafka: bool = True
@@ -48,14 +48,14 @@ class Plan(BaseModel):
     properties: dict[str, str] = {}
 
     def changed(self, options: Options) -> "Plan":
-        """What is not given stays, but for the heap, which follows the number of brokers."""
+        """The plan with some options; the heap follows the number of brokers unless it is given."""
         given = options.model_dump(exclude_none=True)
         if "brokers" in given and "heap" not in given and given["brokers"] != self.brokers:
             given["heap"] = _heap(given["brokers"])
         return self.model_copy(update=given)
 
     def untuned(self) -> "Plan":
-        """Without what may be the reason why a server does not start."""
+        """The plan without the settings that may keep a server from starting."""
         return self.model_copy(update={"heap": _heap(self.brokers), "properties": {}})
 
     def differences(self, other: "Plan", part: ServerKind) -> list[str]:
@@ -76,7 +76,7 @@ class Plan(BaseModel):
 
 
 def new_cluster_id() -> str:
-    """As Kafka writes its own: 16 bytes in URL-safe base64; never like an option."""
+    """A new id in Kafka's format: 16 bytes in URL-safe base64, never with a leading dash."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not identity.startswith("-"):
@@ -88,7 +88,7 @@ def _heap(brokers: int) -> str:
 
 
 class SandboxState(BaseModel):
-    """The folder's memory. Whoever writes it holds the folder's lock."""
+    """The saved state of a sandbox. A writer holds the folder's lock."""
 
     plan: Plan = Plan()
     cluster: str = Field(default_factory=new_cluster_id)
@@ -109,7 +109,7 @@ class SandboxState(BaseModel):
 
 
 def load(path: Path) -> SandboxState | None:
-    """None when nothing was started here yet."""
+    """The saved state; None before the first start. Raises `KworkerError` for another file."""
     try:
         return SandboxState.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def options(**given: Any) -> Options:
 
 
 class ServerStatus(BaseModel):
-    """One broker, or Redis, as `status` tells it."""
+    """One broker, or Redis, in the output of `status`."""
 
     name: str
     port: int
@@ -138,7 +138,7 @@ class ServerStatus(BaseModel):
 
 
 class Status(BaseModel):
-    """What `status` tells; fields are added, never renamed."""
+    """The output of `status`; fields are added, never renamed."""
 
     folder: str
     running: bool

@@ -1,4 +1,4 @@
-"""Processes that outlive the command that starts them: start, recognise, stop."""
+"""Processes that outlive the command that starts them: started, recognised, stopped."""
 
 import os
 import signal
@@ -16,20 +16,20 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Process(BaseModel):
-    """A process as it can be recognised later: its number may be given to another."""
+    """A process, recognised later by its start time: its id may be reused."""
 
     model_config = ConfigDict(frozen=True)
     pid: int
     started: int  # clock ticks since boot
 
     def alive(self) -> bool:
-        """False too for one that ended and was not yet waited for, and reaps it if it is ours."""
+        """True while the process runs. Reaps it if it ended and is a child of this process."""
         if _started(self.pid) == self.started:
             return True
         try:
             os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            pass  # Not ours: the command that started it is gone.
+            pass  # not a child: the command that started it is gone
         return False
 
     def signal(self, number: int) -> None:
@@ -38,9 +38,9 @@ class Process(BaseModel):
 
 
 def _started(pid: int) -> int | None:
-    """When the process began, or None when there is none, or only a zombie.
+    """The start time of a process; None when there is none, or only a zombie.
 
-    One whose first thread has ended is not gone: the others keep its ports until they end, too.
+    A process whose first thread has ended is not gone: its other threads keep its ports.
     """
     try:
         # The name, in brackets, may hold anything, also blanks and brackets.
@@ -52,7 +52,7 @@ def _started(pid: int) -> int | None:
 
 
 def start(command: list[str], output: Path) -> Process:
-    """In a session of its own, without input, so that it outlives us and our terminal."""
+    """Starts a process in a session of its own, so that it outlives this one and its terminal."""
     output.parent.mkdir(parents=True, exist_ok=True)
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     pid = os.posix_spawn(
@@ -73,7 +73,7 @@ def start(command: list[str], output: Path) -> Process:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """What would end us waits for the end of this: nothing is started that nobody knows of."""
+    """Blocks the signals that end this process, so that no started server is left unsaved."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -82,11 +82,11 @@ def uninterrupted() -> Iterator[None]:
 
 
 def stop(processes: Iterable[Process], timeout_s: float) -> None:
-    """Asks all at once to end, and kills those that have not after `timeout_s`."""
+    """Sends TERM to all at once, and kills those that run after `timeout_s`."""
     left = [process for process in processes if process.alive()]
     for process in left:
         process.signal(signal.SIGTERM)
-        process.signal(signal.SIGCONT)  # A stopped one hears nothing else.
+        process.signal(signal.SIGCONT)  # a stopped process receives no other signal
     if not all_gone(left, timeout_s):
         kill(left)
 
@@ -110,7 +110,7 @@ def all_gone(processes: Iterable[Process], timeout_s: float) -> bool:
 
 def port_is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: what a closed connection leaves behind takes no port.
+        # As servers do: a closed connection in TIME_WAIT does not keep a port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -120,7 +120,7 @@ def port_is_free(port: int) -> bool:
 
 
 def listener(port: int) -> str:
-    """Who has the port, as far as we may know."""
+    """The process that listens on the port, as far as this user may see."""
     for connection in psutil.net_connections("tcp"):
         here = connection.laddr
         if connection.status == psutil.CONN_LISTEN and here and here.port == port:

