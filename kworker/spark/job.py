@@ -21,21 +21,10 @@ from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.launch import Launcher
 from kworker.spark.plan import Planner, group_of
-from kworker.spark.progress import (
-    JobState,
-    ProgressFile,
-    job_state,
-    summary,
-)
+from kworker.spark.progress import JobState, ProgressFile, job_state, summary
 from kworker.spark.query import TableQuery
 from kworker.spark.reasons import reason
-from kworker.spark.session.jvm import (
-    CALL_FAILED,
-    OutOfMemory,
-    await_jvm_end,
-    check_jvm,
-    is_local,
-)
+from kworker.spark.session.jvm import CALL_FAILED, OutOfMemory, await_jvm_end, check_jvm, is_local
 from kworker.spark.session.opener import SessionOpener
 from kworker.spark.session.session import count_executors
 from kworker.spark.standby import POLL_S, Standby, leads, why_standby

@@ -93,39 +93,41 @@ class Launcher:
         # A checkpoint that several hosts share does not say which of them continues it.
         query = query_of(folder) if isinstance(folder, LocalFolder) else ""
         owner = query or _JOB
-        held = fence.take(owner)
+        last_mark = fence.take(owner)
         guard = Guard(table, folder)
 
         def stateful() -> bool:
             return keeps_state(self._rows(table, None, 1).stream)
 
-        admitted = guard.admit(topic, progress.positions, held, stateful)
-        found = admitted.checkpoint
-        if admitted.start is not None:
-            progress.positions = dict(admitted.start)
+        query_start = guard.admit(topic, progress.positions, last_mark, stateful)
+        found = query_start.checkpoint
+        if query_start.start is not None:
+            progress.positions = dict(query_start.start)
         if found is not None and found.complete:
             progress.positions.update(found.reached)
         pinned = found if found is not None and not found.complete else None
         positions = pinned.begun if pinned and pinned.begun else progress.positions
-        most = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
+        records_max = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
         if pinned:
-            most = min(most, self._limits.records_max(table, _pinned(pinned)))
-        progress.batch_records = most
+            records_max = min(records_max, self._limits.records_max(table, _pinned(pinned)))
+        progress.batch_records = records_max
         aside = read_set_aside(folder, found.planned if found is not None else 0)
         progress.aside = aside.number
-        rows = self._rows(table, admitted.start, most, skipped_offsets(aside.recent, positions))
-        new = not fence.taken and not admitted.wrote
+        rows = self._rows(
+            table, query_start.start, records_max, skipped_offsets(aside.recent, positions)
+        )
+        new = not fence.taken and not query_start.wrote
         if not (new and self._has_results(positions) and fence.prepare_first_write(rows.schema)):
             with nullcontext() if fence.taken else fence.creating(rows.schema):
-                prepare_table(self._session, sink, rows.schema, wrote=admitted.wrote)
+                prepare_table(self._session, sink, rows.schema, wrote=query_start.wrote)
             if not fence.taken and fence.take(owner) is not None:
                 raise TableFenced  # another job has created it meanwhile, and written to it
         if pinned:
-            self._make_smaller(folder, pinned, most, held, sink)
+            self._make_smaller(folder, pinned, records_max, last_mark, sink)
         at = partial(range_of, folder, topic=topic.name)
-        begun = admitted.start if found is None or found.planned else found.begun
+        begun = query_start.start if found is None or found.planned else found.begun
         examine = self._examiner(table, folder, progress, rows)
-        write = BatchWriter(sink, fence, held, topic.id, rows.shape, at, begun, examine)
+        write = BatchWriter(sink, fence, last_mark, topic.id, rows.shape, at, begun, examine)
         return start_query(rows.stream, sink, self._trigger, write)
 
     def _has_results(self, positions: Positions) -> bool:
@@ -148,36 +150,44 @@ class Launcher:
         return self._examiners[table.name]
 
     def _make_smaller(
-        self, folder: Folder, pinned: Checkpoint, most: int, held: CommitMark | None, sink: Sink
+        self,
+        folder: Folder,
+        pinned: Checkpoint,
+        records_max: int,
+        last_mark: CommitMark | None,
+        sink: Sink,
     ) -> None:
         """Removes the plan of a batch that is too large: it would fail again and again."""
         records = sum(end - begin for begin, end in _pinned(pinned).values())
-        if records <= 2 * most:
+        if records <= 2 * records_max:
             return
         if any(query.id == pinned.query for query in self._session.streams.active):
             return  # it did not stop in time, and may be writing that batch
-        if held is not None and (held.query, held.batch) == (pinned.query, pinned.planned):
+        if last_mark is not None and (last_mark.query, last_mark.batch) == (
+            pinned.query,
+            pinned.planned,
+        ):
             return  # it is in the table, and is skipped when Spark repeats it
         remove_plan(folder, pinned.planned)
         _log.warning(
             "a batch that was too large is made smaller",
             table=sink.table.name,
             records=records,
-            batch_records=most,
+            batch_records=records_max,
         )
 
     def _rows(
         self,
         table: TableSettings,
         start: Positions | None,
-        most: int,
+        records_max: int,
         without: Mapping[int, Sequence[int]] | None = None,
     ) -> TableRows:
         topic = self._config.delivery.results
         begin = "earliest"
         if start is not None:
             begin = starting_offsets(topic, start, self._watch.ends)
-        stream = results(self._session, self._config, most, begin, without)
+        stream = results(self._session, self._config, records_max, begin, without)
         return table_rows(stream, table, self._config)
 
 

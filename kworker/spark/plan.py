@@ -13,9 +13,7 @@ from kworker.config.model import Config, TableSettings
 from kworker.errors import Unreachable
 from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.launch import Launcher
-from kworker.spark.progress import (
-    TableProgress,
-)
+from kworker.spark.progress import TableProgress
 from kworker.spark.query import TableQuery
 from kworker.spark.reasons import explained
 from kworker.spark.rows.frames import TableRows, results, table_rows

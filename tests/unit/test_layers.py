@@ -94,3 +94,26 @@ def test_the_core_has_no_clock_no_threads_and_nothing_outside() -> None:
         for each in IMPORTS
         if each.room == "core" and (root := each.name.split(".")[0]) in KEPT_FROM_CORE
     }
+
+
+def test_only_spark_imports_pyspark() -> None:
+    """It is an extra, and takes a second to import."""
+    assert not {
+        (each.room, each.module)
+        for each in IMPORTS
+        if each.room != "spark" and each.name.split(".")[0] in ("pyspark", "py4j")
+    }
+
+
+def test_the_rooms_of_spark_import_one_way() -> None:
+    floor_of = {"checkpoints": 0, "rows": 1, "session": 1, "tables": 2}
+    arrows = {
+        (one, to)
+        for each in IMPORTS
+        if each.room == "spark"
+        and each.name.startswith("kworker.spark.")
+        and (one := each.module.split(".")[0]) in floor_of
+        and (to := each.name.split(".")[2]) in floor_of
+        and one != to
+    }
+    assert not {(one, to) for one, to in arrows if floor_of[to] >= floor_of[one]}

@@ -10,8 +10,8 @@ from kworker.spark.checkpoints.checkpoint import Checkpoint, Positions
 _KEY = "kworker"
 _EPOCH_BITS = 32
 CLAIM = -1
-# A file in the folder of a table's first write: it tells leftovers of an interrupted first write
-# from files of others. Among those no table is made: a vacuum of the table would remove them.
+# A file in the folder of a table's first write: it distinguishes leftovers of an interrupted
+# first write from files of others. No table is made among those: its vacuum would remove them.
 FIRST_WRITE_MARKER = "_kworker_makes_this"
 
 
@@ -91,30 +91,32 @@ class BatchStep(Enum):
     STOP = auto()  # another job has continued from another position
 
 
-def step(held: CommitMark | None, query: str, batch: int, begin: Positions | None) -> BatchStep:
-    """Decides on a batch by the table's last mark, `held`.
+def step(
+    last_mark: CommitMark | None, query: str, batch: int, begin: Positions | None
+) -> BatchStep:
+    """Decides on a batch by the last mark in the table.
 
     `begin` is None when it is unknown: for the first batch of a query.
     """
-    if held is not None and (held.query, held.batch) == (query, batch):
+    if last_mark is not None and (last_mark.query, last_mark.batch) == (query, batch):
         return BatchStep.LEAVE
-    if held is None or begin is None or same_positions(held.positions, begin):
+    if last_mark is None or begin is None or same_positions(last_mark.positions, begin):
         return BatchStep.WRITE
     return BatchStep.STOP
 
 
-def continues(held: CommitMark, found: Checkpoint | None, start: Positions | None) -> bool:
+def continues(last_mark: CommitMark, found: Checkpoint | None, start: Positions | None) -> bool:
     """True if a query continues where its table ends, or if its planned batch is in the table.
 
     `start` is where its first batch begins; None for the beginning of the topic.
     """
     if found is None:
-        return same_positions(held.positions, start or {})
-    if (held.query, held.batch) == (found.query, found.planned):
-        return same_positions(held.positions, found.reached)
+        return same_positions(last_mark.positions, start or {})
+    if (last_mark.query, last_mark.batch) == (found.query, found.planned):
+        return same_positions(last_mark.positions, found.reached)
     if found.complete:
-        return same_positions(held.positions, found.reached)
-    return same_positions(held.positions, found.begun if found.planned else start or {})
+        return same_positions(last_mark.positions, found.reached)
+    return same_positions(last_mark.positions, found.begun if found.planned else start or {})
 
 
 def same_positions(one: Mapping[int, int], other: Mapping[int, int]) -> bool:

@@ -39,13 +39,13 @@ class QueryStart:
 
     checkpoint: Checkpoint | None = None
     start: Positions | None = None
-    held: CommitMark | None = None  # the last mark in the table
+    last_mark: CommitMark | None = None  # in the table
 
     @property
     def wrote(self) -> bool:
         """True if batches were written, so that the table must exist."""
         finished = self.checkpoint is not None and self.checkpoint.finished is not None
-        return finished or self.held is not None
+        return finished or self.last_mark is not None
 
 
 class Guard:
@@ -59,12 +59,12 @@ class Guard:
         self,
         topic: ResultsTopic,
         committed: Mapping[int, int],
-        held: CommitMark | None = None,
+        last_mark: CommitMark | None = None,
         keeps_state: Callable[[], bool] = lambda: False,
     ) -> QueryStart:
         """The start of the query. Raises Damaged, and the errors of its file system.
 
-        `committed` has the group's positions, and `held` is the last mark in the table, which
+        `committed` has the group's positions, and `last_mark` is the last one in the table, which
         overrides everything else but a later reset by a person. A checkpoint that does not continue
         from there is renamed and a new one begun, unless its query keeps state.
         """
@@ -72,38 +72,38 @@ class Guard:
         if is_half_reset(folder):
             draft = read_note(current_folder(folder))
             # A person's reset is newer than the table; this one is a job's own, interrupted.
-            if held is not None and draft is not None and draft.at_ms <= held.at_ms:
-                return self._begin_anew(topic, held, keeps_state)
+            if last_mark is not None and draft is not None and draft.at_ms <= last_mark.at_ms:
+                return self._begin_anew(topic, last_mark, keeps_state)
             gone = "" if folder.exists() else " is gone"
             raise Damaged(f"{folder}{gone}: a reset of it was interrupted")
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
-            if held is not None and held.topic_id == topic.id:
-                return self._begin_anew(topic, held, keeps_state)
+            if last_mark is not None and last_mark.topic_id == topic.id:
+                return self._begin_anew(topic, last_mark, keeps_state)
             raise Damaged(_another_topic(folder, note, topic), "earliest")
         found = read_checkpoint(folder, topic.name)
         begin = None if note is None else note.start
         if found is not None and not found.planned and begin:
             found = replace(found, begun=begin)
         start = begin if found is None else None
-        if held is not None and not _was_reset(note, found, held):
-            if held.topic_id != topic.id:
+        if last_mark is not None and not _was_reset(note, found, last_mark):
+            if last_mark.topic_id != topic.id:
                 again = f"{topic.name} was deleted and made again since the table was written"
                 raise Damaged(again, "earliest")
-            if not continues(held, found, begin):
-                return self._begin_anew(topic, held, keeps_state)
+            if not continues(last_mark, found, begin):
+                return self._begin_anew(topic, last_mark, keeps_state)
         elif start is None:
             _check_group(folder, found, committed)
         merged = is_merged(self._table)
         if note is None or note.merged != merged:
-            if held is None:
+            if last_mark is None:
                 _check_change(folder, found, note, merged)
             at_ms = 0 if note is None else note.at_ms
             write_note(folder, Note(topic.name, topic.id, merged, begin, at_ms))
-        return QueryStart(found, start, held)
+        return QueryStart(found, start, last_mark)
 
     def _begin_anew(
-        self, topic: ResultsTopic, held: CommitMark, keeps_state: Callable[[], bool]
+        self, topic: ResultsTopic, last_mark: CommitMark, keeps_state: Callable[[], bool]
     ) -> QueryStart:
         folder = self._folder
         if keeps_state():
@@ -113,22 +113,22 @@ class Guard:
                 "earliest",
             )
         merged = is_merged(self._table)
-        write_draft(folder, Note(topic.name, topic.id, merged, held.positions))
+        write_draft(folder, Note(topic.name, topic.id, merged, last_mark.positions))
         aside = apply_draft(folder, now_ms())
         _log.warning(
             "the table continues where another job has ended; its checkpoint begins anew",
             table=self._table.name,
-            positions=held.positions,
+            positions=last_mark.positions,
             old_checkpoint=str(aside or "none"),
         )
-        return QueryStart(None, held.positions, held)
+        return QueryStart(None, last_mark.positions, last_mark)
 
 
-def _was_reset(note: Note | None, found: Checkpoint | None, held: CommitMark) -> bool:
+def _was_reset(note: Note | None, found: Checkpoint | None, last_mark: CommitMark) -> bool:
     """True if a person has reset the checkpoint since the table was written."""
     if found is not None and (found.planned or found.complete):
         return False
-    return note is not None and note.start is not None and note.at_ms > held.at_ms
+    return note is not None and note.start is not None and note.at_ms > last_mark.at_ms
 
 
 def next_step(table: TableSettings, begin: str) -> str:

@@ -55,7 +55,7 @@ def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
     """Renames a checkpoint and puts the draft in its place; returns the old one's new folder.
 
     In an object store the old one moves file by file, and half of it could look like an older
-    one. So a file in the draft says so from before the first move until the new note is in
+    one. So a file in the draft notes the move from before the first move until the new note is in
     place: a kill in between leaves that file, and no query starts.
     """
     draft = _draft(folder)

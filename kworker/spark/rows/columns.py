@@ -40,7 +40,7 @@ ENVELOPE = (
     "coalesce(exists(headers, h -> h.key = 'kworker-replay'), false) AS replayed",
     "named_struct('key', key, 'value', value, 'headers', headers, 'time', timestamp) AS record",
 )
-"""From Kafka's columns: the record and its headers. A topic's name has no slash."""
+"""The record and its headers, from Kafka's columns. A topic's name has no slash."""
 
 RESULT = (
     "get(position, 0) AS source_topic",
@@ -56,7 +56,7 @@ RESULT = (
     "replayed",
     "record",
 )
-"""From the envelope: a position that is well-formed or NULL, and a text that is UTF-8 or NULL."""
+"""The position, well-formed or NULL, and the text, UTF-8 or NULL, from the envelope."""
 
 IS_RESULT = (
     "coalesce(parts = 4 AND source_topic <> '' AND source_partition >= 0"
@@ -113,7 +113,7 @@ def misfit_column(schema: StructType) -> str:
 
 
 def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
-    """From the leading columns, `text`, `value`, `parsed` and `fields`: the table's row.
+    """SQL for the columns of a table's row, from LEADING, `text`, `value`, `parsed` and `fields`.
 
     With `plain`, the column `plain` has the values where `is_plain` is true, without more checks.
 

@@ -170,7 +170,7 @@ def _parsed(texts: DataFrame, table: TableSettings, kept: Sequence[str]) -> Data
     options = {
         "mode": "PERMISSIVE",
         "allowSingleQuotes": "false",
-    }  # JSON knows but one kind of them
+    }  # JSON has double quotes only
     plain = plain_schema(schema)
     try:
         rest = "text"

@@ -13,12 +13,7 @@ from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.reasons import reason
 from kworker.spark.session.archives import available_archives
 from kworker.spark.session.class_data import LEARNING_S, ClassData
-from kworker.spark.session.jvm import (
-    CALL_FAILED,
-    end_jvm,
-    has_live_jvm,
-    has_own_jvm,
-)
+from kworker.spark.session.jvm import CALL_FAILED, end_jvm, has_live_jvm, has_own_jvm
 from kworker.spark.session.session import close_session, open_session
 
 _log = structlog.get_logger()

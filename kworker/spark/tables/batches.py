@@ -31,13 +31,13 @@ class Examine(Protocol):
 class BatchWriter:
     """Writes a query's batches; called by Spark, in a thread of the query's.
 
-    `shape` makes the table's rows where repeats are dropped first. `held` is the last mark in the
+    `shape` makes the table's rows where repeats are dropped first. `last_mark` is that of the
     table. The first batch of a query begins at `start`, or with the topic.
     """
 
     sink: Sink
     fence: Fence
-    held: CommitMark | None
+    last_mark: CommitMark | None
     topic_id: str
     shape: Shape
     span_of: Callable[[int], Span]
@@ -49,7 +49,7 @@ class BatchWriter:
         query = session.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query
         begin, end = self.span_of(number)
-        match step(self.held, query, number, begin):
+        match step(self.last_mark, query, number, begin):
             case BatchStep.LEAVE:
                 return
             case BatchStep.STOP:
@@ -62,7 +62,7 @@ class BatchWriter:
             if self.examine is not None:
                 self.examine(session, number, (self.start if begin is None else begin, end), error)
             raise
-        self.held = mark
+        self.last_mark = mark
 
     def _write(self, batch: DataFrame, mark: CommitMark) -> None:
         if self.sink.merge_keys:

@@ -43,7 +43,7 @@ _KEPT = (
 Part = Mapping[int, Range]
 """Some records of a batch: of each partition those in a range of offsets."""
 Found = dict[tuple[int, int], str]
-"""By partition and offset, why a result fails."""
+"""The errors of failing results, by partition and offset."""
 
 
 class ResultsSetAside(KworkerError):

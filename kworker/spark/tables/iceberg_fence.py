@@ -33,15 +33,15 @@ class IcebergFence:
         self._session = session
         self._sink = sink
         self._name = sink.name
-        self._held = _Snapshot(None, None)
+        self._last_seen = _Snapshot(None, None)
 
     def take(self, owner: str) -> CommitMark | None:
         if not table_exists(self._session, self._sink):
             return None
-        self._held = self._latest()
-        if self._held.snapshot is None:
+        self._last_seen = self._latest()
+        if self._last_seen.snapshot is None:
             self._write_first_snapshot(owner)
-        last = self._held.mark
+        last = self._last_seen.mark
         goes_on = last is not None and last.query == owner
         self.epoch = (0 if last is None else last.epoch) + (not goes_on)
         self.taken = True
@@ -61,7 +61,7 @@ class IcebergFence:
         snapshot = self._load().currentSnapshot()
         if snapshot.parentId() is not None:
             raise TableFenced
-        self._held = _Snapshot(snapshot.snapshotId(), None)
+        self._last_seen = _Snapshot(snapshot.snapshotId(), None)
 
     def _load(self) -> Any:
         jvm: Any = self._session._jvm
@@ -88,9 +88,9 @@ class IcebergFence:
     def _overwrite(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         writer = rows.writeTo(self._name).option("fanout-enabled", "true")
         writer = writer.option(f"snapshot-property.{_PROPERTY}", mark.text())
-        if self._held.snapshot is not None:
+        if self._last_seen.snapshot is not None:
             writer = writer.option("isolation-level", "serializable")
-            writer = writer.option("validate-from-snapshot-id", str(self._held.snapshot))
+            writer = writer.option("validate-from-snapshot-id", str(self._last_seen.snapshot))
         writer.overwrite(f.lit(overwrite))
 
     def merge(
@@ -106,7 +106,7 @@ class IcebergFence:
             self._overwrite(rows.join(there, same, "left_anti"), mark)
 
         def replace() -> None:
-            if self._latest().mark != self._held.mark:
+            if self._latest().mark != self._last_seen.mark:
                 raise TableFenced
             rows.createOrReplaceTempView(ROWS_VIEW)
             settings = {f"spark.sql.iceberg.snapshot-property.{_PROPERTY}": mark.text()}
@@ -125,17 +125,17 @@ class IcebergFence:
                 if "ValidationException" not in str(error):
                     raise
                 latest = self._latest()
-                if latest.mark != self._held.mark:
+                if latest.mark != self._last_seen.mark:
                     raise TableFenced from error
                 if attempt == _ATTEMPTS - 1:
                     raise TableFenced(
                         "other writers add to this table faster than a batch is written"
                     ) from error
-                self._held = latest
+                self._last_seen = latest
         latest = self._latest()
         if latest.mark != mark:
             raise TableFenced
-        self._held = latest
+        self._last_seen = latest
 
 
 class _Snapshot(NamedTuple):
