@@ -483,7 +483,7 @@ def test_any_other_change_of_the_schema_is_refused_with_what_to_type(survived: S
     [line] = [line for line in told if line.startswith("kworker: ")]
     assert line == (
         "kworker: spark.tables[orders].schema: column order_id is bigint in the table, and string"
-        " here: change it back, or name another path, and fill that with kworker spark reset"
+        " in the rows: change it back, or name another path, and fill that with kworker spark reset"
         " --table orders --from earliest"
     )
 

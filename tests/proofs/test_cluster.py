@@ -58,8 +58,8 @@ def test_batches_wait_for_executors_and_say_so(
         service.start()
         told = eventually(lambda: _waits(service), timeout_s=SLOW_S)
         assert told == (
-            f"{master} gives this job no executors, and batches wait: start workers there, or ask"
-            " for less, by spark.executor.memory or spark.cores.max in [spark.conf]"
+            f"{master} gives this job no executors, and batches wait: start workers there, or"
+            " lower spark.executor.memory or spark.cores.max in [spark.conf]"
         )
         size = ("--cores", "1", "--memory", "1g", "--webui-port", str(free_port()))
         stack.enter_context(running(tmp_path, "worker.Worker", *size, master))

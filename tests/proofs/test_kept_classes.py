@@ -42,7 +42,7 @@ def test_the_second_run_keeps_spark_s_classes_and_later_ones_read_them(
         learning = run()
         assert learning.ends() == 0
         assert kept() == [".jsa"]
-        assert "kept for faster starts" in learning.said
+        assert "writes its classes for faster starts" in learning.said
         reading = run()
         eventually(lambda: _has_open(reading, ".jsa"))
         assert reading.ends() == 0
