@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from kworker.clients.offsets import TopicWatch
 from kworker.config.model import Config, TableSettings
@@ -107,10 +108,7 @@ class Launcher:
             progress.positions.update(found.reached)
         pinned = found if found is not None and not found.complete else None
         positions = pinned.begun if pinned and pinned.begun else progress.positions
-        records_max = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
-        if pinned:
-            records_max = min(records_max, self._limits.records_max(table, _pinned(pinned)))
-        progress.batch_records = records_max
+        progress.batch_records = records_max = self._records_max(table, positions, pinned)
         aside = read_set_aside(folder, found.planned if found is not None else 0)
         progress.aside = aside.number
         rows = self._rows(
@@ -118,10 +116,7 @@ class Launcher:
         )
         new = not fence.taken and not query_start.wrote
         if not (new and self._has_results(positions) and fence.prepare_first_write(rows.schema)):
-            with nullcontext() if fence.taken else fence.creating(rows.schema):
-                prepare_table(self._session, sink, rows.schema, wrote=query_start.wrote)
-            if not fence.taken and fence.take(owner) is not None:
-                raise TableFenced  # another job has created it meanwhile, and written to it
+            self._prepare_table(sink, fence, owner, rows.schema, wrote=query_start.wrote)
         if pinned:
             self._make_smaller(folder, pinned, records_max, last_mark, sink)
         at = partial(range_of, folder, topic=topic.name)
@@ -129,6 +124,22 @@ class Launcher:
         examine = self._examiner(table, folder, progress, rows)
         write = BatchWriter(sink, fence, last_mark, topic.id, rows.shape, at, begun, examine)
         return start_query(rows.stream, sink, self._trigger, write)
+
+    def _records_max(
+        self, table: TableSettings, positions: Positions, pinned: Checkpoint | None
+    ) -> int:
+        """The most records of a batch, by what waits and by a batch that is planned already."""
+        waiting = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
+        return min(waiting, self._limits.records_max(table, _pinned(pinned))) if pinned else waiting
+
+    def _prepare_table(
+        self, sink: Sink, fence: Fence, owner: str, columns: StructType, *, wrote: bool
+    ) -> None:
+        """Creates the table or adds new columns, and takes the fence of a new one."""
+        with nullcontext() if fence.taken else fence.creating(columns):
+            prepare_table(self._session, sink, columns, wrote=wrote)
+        if not fence.taken and fence.take(owner) is not None:
+            raise TableFenced  # another job has created it meanwhile, and written to it
 
     def _has_results(self, positions: Positions) -> bool:
         """True if results certainly follow these positions, so that a batch will be written."""
