@@ -1,4 +1,4 @@
-"""Who kills the process: suspects run together, are halved after a death, and convicted alone."""
+"""The search for a record that kills its process: suspects run together, in halves, then alone."""
 
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -8,37 +8,37 @@ from typing import Literal
 
 from kworker.core.headers import SourcePosition
 
-_ENDED_MOST = 10  # of a suspect's list, the last
+_ENDED_MOST = 10  # ends kept for each suspect, the last ones
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A record that was in hand when a process died, and what was found since."""
+    """A record that was in hand when a process died, and what its runs have shown since."""
 
     place: SourcePosition
     why: Literal["crash", "timeout"]
-    deaths: int = 0  # of a cell that had run nothing but this record
-    unsure: int = 0  # of those, by a signal that somebody may have sent
-    ended: tuple[str, ...] = ()  # how the processes ended that had it in hand, the last ones
-    since: float = 0.0  # seconds since 1970: the first of those ends
+    deaths: int = 0  # of isolated processes that had run nothing but this record
+    unsure: int = 0  # of those, by a signal that may have come from outside
+    ended: tuple[str, ...] = ()  # the last ends of processes that had it in hand, as text
+    since: float = 0.0  # the first of those ends, in seconds since 1970
 
     def after(self, how: str) -> "Suspect":
-        """The same after one more end of a process that had it in hand."""
+        """Returns it with one more end of a process that had it in hand."""
         return replace(self, ended=(*self.ended, how)[-_ENDED_MOST:])
 
 
 class Blame(Enum):
-    """Whose doing the end of a cell is."""
+    """The cause of an isolated process's end."""
 
-    NOBODY = auto()  # kworker's own: the partition went away, or nothing was left to do
-    HANDLER = auto()  # it crashed, left, or used up the memory
-    UNSURE = auto()  # killed by a signal that anybody may send
-    TIMEOUT = auto()  # ended since a handler overran its time
+    NOBODY = auto()  # kworker ended it: the partition was revoked, or nothing was left to do
+    HANDLER = auto()  # it crashed, exited, or used up the memory
+    UNSURE = auto()  # killed by a signal that may have come from outside
+    TIMEOUT = auto()  # kworker ended it, since a handler overran its time
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How a cell ended: `how` for a person, such as SIGSEGV or exit code 1."""
+    """The end of an isolated process; `how` is text, such as SIGSEGV or exit code 1."""
 
     how: str
     blame: Blame
@@ -46,7 +46,7 @@ class ProcessEnd:
 
 @dataclass(frozen=True, slots=True)
 class CountedDeath:
-    """A death was one more of this record, and perhaps its last."""
+    """A death that counts for one record; `convicted` if it was one too many."""
 
     number: int
     suspect: Suspect
@@ -55,11 +55,11 @@ class CountedDeath:
 
 @dataclass(frozen=True, slots=True)
 class TrialPolicy:
-    """After how many deaths alone a record is convicted.
+    """The number of deaths, alone in a process, that convict a record.
 
-    A kill by nobody knows whom may be the system's, which is short of memory because of
-    this very record, or somebody's whom it has nothing to do with. So those alone convict
-    only after more: that chance strikes the same record each time is ruled out by number.
+    A SIGKILL of unknown origin may be the kernel's, short of memory because of this very record,
+    or may have nothing to do with it. So such kills convict only after `more_when_unsure` more:
+    that chance strikes the same record each time is ruled out by number.
     """
 
     crash_limit: int
@@ -72,32 +72,32 @@ class TrialPolicy:
 
 
 class Fresh(Enum):
-    """The next run needs a cell that has run nothing yet."""
+    """The next run needs a process that has run nothing yet."""
 
-    CELL = auto()
+    PROCESS = auto()
 
 
 class Trial:
-    """Which suspects run next, and what each death says. Records are numbers here.
+    """Decides which suspects run next, and what each death shows. Records are numbers here.
 
-    Owned by the poll thread. A run ends when all its records have, or the cell dies. Those
-    in its hands then are halved, and go behind the ones that were in nobody's hands, so
-    that the innocent are done first. What was left by a time-out runs alone from the start:
-    it may hold up all that runs beside it.
+    Owned by the poll thread. A run ends when all its records have ended, or the process dies.
+    The records that it had in hand are then split in two halves, which run after all others, so
+    that harmless records are done first. A suspect of a time-out runs alone from the start: it
+    may hold up everything that runs beside it.
     """
 
     def __init__(self, policy: TrialPolicy) -> None:
         self._policy = policy
         self._suspects: dict[int, Suspect] = {}
-        self._together: list[int] = []  # nothing is known against them
-        self._apart: deque[list[int]] = deque()  # each was in a dying process's hands
-        self._running: list[int] = []  # and not ended
-        self._is_apart = False  # what runs is one of those groups
-        self._alone = False  # the cell has run nothing but the one that runs
+        self._together: list[int] = []  # in hand at no death here
+        self._apart: deque[list[int]] = deque()  # groups that a dying process had in hand
+        self._running: list[int] = []  # without those that have ended
+        self._is_apart = False  # the running records are one of those groups
+        self._alone = False  # the process has run nothing but the one that runs
 
     @property
     def waiting(self) -> int:
-        """Suspects that do not run."""
+        """The number of suspects that do not run."""
         return len(self._suspects) - len(self._running)
 
     @property
@@ -112,13 +112,13 @@ class Trial:
             self._together.append(number)
 
     def begin(self, *, used: bool) -> list[int] | Fresh:
-        """What the cell runs next, none when nothing waits; called when nothing runs.
+        """Returns the records to run next, none when none waits; called when nothing runs.
 
-        `used`: this cell has run something. A record that was in hand at a death must not
-        answer for what others left behind, so it gets a cell of its own.
+        `used`: this process has run something. A record that was in hand at a death must not be
+        blamed for what others left behind, so it gets a process of its own.
         """
         if not self._together and used and self._apart and len(self._apart[0]) == 1:
-            return Fresh.CELL
+            return Fresh.PROCESS
         self._is_apart = not self._together
         if self._together:
             self._running, self._together = self._together, []
@@ -128,7 +128,7 @@ class Trial:
         return list(self._running)
 
     def ended(self, number: int) -> None:
-        """It has an outcome, or its partition went away: no more is asked of it."""
+        """Drops a record that has an outcome, or whose partition was revoked."""
         if self._suspects.pop(number, None) is None:
             return
         groups = [self._running, self._together, *self._apart]
@@ -138,14 +138,14 @@ class Trial:
         self._apart = deque(group for group in self._apart if group)
 
     def died(self, in_hand: Iterable[int], end: ProcessEnd) -> CountedDeath | None:
-        """The cell is gone with these in its hands (at a time-out: those that overran)."""
+        """Notes the process's death with these in hand (after a time-out: those that overran)."""
         rest, self._running = self._running, []
         if end.blame is Blame.NOBODY:
             self._put_back(rest)
             return None
-        hands = set(in_hand)
-        held = [number for number in rest if number in hands]
-        self._put_back([number for number in rest if number not in hands])
+        blamed = set(in_hand)
+        held = [number for number in rest if number in blamed]
+        self._put_back([number for number in rest if number not in blamed])
         if len(rest) == len(held) == 1 and self._alone:
             return self._count(held[0], end)
         half = (len(held) + 1) // 2
@@ -153,7 +153,7 @@ class Trial:
         return None
 
     def _put_back(self, numbers: list[int]) -> None:
-        """This death says nothing of them."""
+        """Puts records back that this death says nothing about."""
         if not self._is_apart:
             self._together += numbers
         elif numbers:

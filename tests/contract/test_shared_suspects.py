@@ -41,7 +41,7 @@ class Host:
         self.now += A_SECOND_S
         self.shared.turn(self.now)
         self.known.refresh(self.now)
-        self.known.hear()
+        self.known.merge_shared()
 
     def suspects(self, place: SourcePosition = PLACE) -> bool:
         return a_record(a_partition(*place[:2]), place[2]) in self.known
@@ -96,7 +96,7 @@ def test_deaths_are_counted_over_hosts(host: Callable[[str], Host]) -> None:
     a.accuse()
     a.turn()
     b.turn()
-    b.known.count(Suspect(PLACE, "crash", deaths=1, since=WALL_S))
+    b.known.record_death(Suspect(PLACE, "crash", deaths=1, since=WALL_S))
     b.turn()
     a.turn()
     assert a.of().deaths == b.of().deaths == 1
@@ -174,7 +174,7 @@ def test_a_new_assignment_is_looked_for_at_once_and_until_redis_answers(
     with store.trouble("away"), pytest.raises(Unreachable):
         b.shared.turn(b.now)
     b.shared.turn(b.now)
-    b.known.hear()
+    b.known.merge_shared()
     assert b.suspects()
 
 

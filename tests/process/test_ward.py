@@ -135,7 +135,7 @@ class Bench:
 
     @property
     def cell(self) -> int | None:
-        cell = self.ward._cell
+        cell = self.ward._process
         return cell.pid if cell else None
 
     def until(self, condition: Callable[[], object], what: str = "") -> None:
@@ -363,7 +363,7 @@ def test_a_drain_begins_nothing_and_lets_end_what_has_begun(bench: Callable[...,
     ward.suspect("slow")
     ward.until(lambda: ward.runs("slow") == 1)
     ward.suspect("good", partition=a_partition(number=1))
-    [back] = ward.ward.shed()
+    [back] = ward.ward.withdraw(lambda _: True)
     assert back.partition.number == 1
     assert ward.ward.is_running
     assert ward.ward.withdraw(lambda _: True) == []
@@ -398,7 +398,7 @@ def test_the_cell_dies_with_its_worker(tmp_path: Path, bench: Callable[..., Benc
         (tmp_path / "cell").write_text(str(ward.cell))
         signal.pause()
     cell = int(eventually(lambda: (tmp_path / "cell").exists() and (tmp_path / "cell").read_text()))
-    assert psutil.Process(cell).cmdline()[0] == "kworker: cell [orders]"
+    assert psutil.Process(cell).cmdline()[0] == "kworker: isolated [orders]"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     eventually(lambda: not psutil.pid_exists(cell) or psutil.Process(cell).status() == "zombie")

@@ -1,7 +1,7 @@
-"""A process that may die: `python -m kworker.worker.quarantine.child` runs suspects of a crash.
+"""The isolated process: `python -m kworker.worker.quarantine.child` runs suspects of a crash.
 
-It is started by a worker and ends with it. Its standard streams are the worker's; the
-descriptors of two pipes and of a scoreboard are its arguments.
+A worker starts it, and it ends with the worker. Its standard streams are the worker's; its
+arguments are the descriptors of two pipes and of a scoreboard.
 """
 
 import argparse
@@ -47,7 +47,7 @@ _LOG = structlog.get_logger()
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 20
 _TURN_S = 0.005
-# Of all memory: 20 %. With more, it would be ended for what others have used up, however small.
+# 20 % of all memory. With more, it would be killed for what others used up, however small it is.
 _OOM_MORE = 200
 
 
@@ -60,18 +60,18 @@ class Parent:
         self._frames = Frames()
         self.gone = False
 
-    def hear(self, wait_s: float | None) -> list[PipeMessage]:
-        """What it says, waiting for it up to `wait_s`; `gone` when nothing will follow."""
+    def receive(self, wait_s: float | None) -> list[PipeMessage]:
+        """Waits up to `wait_s` for messages, None for ever; `gone` when none will follow."""
         if not select.select([self._reads], [], [], wait_s)[0]:
             return []
         data = os.read(self._reads, _READ_BYTES)
         self.gone = not data
         return self._frames.add(data)
 
-    def tell(self, word: PipeMessage) -> None:
-        """Waits until it is written; the worker reads each turn."""
+    def send(self, message: PipeMessage) -> None:
+        """Blocks until the message is written; the worker reads each turn."""
         try:
-            data = memoryview(frame(word))
+            data = memoryview(frame(message))
             while data:
                 data = data[os.write(self._writes, data) :]
         except BrokenPipeError:
@@ -79,10 +79,10 @@ class Parent:
 
 
 class IsolatedRunner:
-    """Runs records in a pool as the worker has one. One thread feeds it and answers."""
+    """Runs records in a pool like the worker's. One thread feeds the pool and sends outcomes."""
 
     def __init__(self, pool: Pool, slot: Slot) -> None:
-        """`pool` has been started, and has its hands in `slot`."""
+        """`pool` has been started, and writes what it runs to `slot`."""
         self._slot = slot
         self._pool = pool
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -90,38 +90,38 @@ class IsolatedRunner:
         self._numbers: dict[Record, int] = {}
 
     def serve(self, parent: Parent) -> None:
-        """Until the worker is gone, or wants no more."""
+        """Runs until the worker is gone, or has closed the pipe."""
         while not parent.gone:
             self.turn(parent)
 
     def turn(self, parent: Parent) -> None:
-        """Takes what has come, and answers for what has ended."""
-        for word in parent.hear(0.0 if self._numbers else None):
-            if isinstance(word, RunRequest):
-                record = self._record(word)
-                self._numbers[record] = word.number
+        """Accepts requests, and sends the outcomes of runs that have ended."""
+        for message in parent.receive(0.0 if self._numbers else None):
+            if isinstance(message, RunRequest):
+                record = self._record(message)
+                self._numbers[record] = message.number
                 self._ready.append(record)
         self._ready.extendleft(reversed(self._pool.reclaim(time.monotonic())))
         if self._ready:
             self._pool.feed(self._take)
         for record in self._pool.completed.take(_TURN_S if self._numbers else 0.0):
-            self._answer(parent, record)
+            self._send_outcome(parent, record)
 
-    def _answer(self, parent: Parent, record: Record) -> None:
+    def _send_outcome(self, parent: Parent, record: Record) -> None:
         match record.outcome:
             case NotAttempted():
                 record.outcome = None
                 self._ready.appendleft(record)
             case Failed(error):
-                _tell(parent, self._numbers.pop(record), Failure.in_full(error))
+                _send_end(parent, self._numbers.pop(record), Failure.in_full(error))
             case Results() as outcome:
-                _tell(parent, self._numbers.pop(record), outcome)
+                _send_end(parent, self._numbers.pop(record), outcome)
 
     def _take(self, most: int) -> deque[Record]:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
 
     def _record(self, run: RunRequest) -> Record:
-        """As if it came from its source, wherever the worker had it from."""
+        """Returns a record as if its source topic had delivered it."""
         source = run.source
         at = source.topic, source.partition
         if at not in self._partitions:
@@ -133,53 +133,53 @@ class IsolatedRunner:
         return record
 
 
-def _tell(parent: Parent, number: int, outcome: Results | Failure) -> None:
-    """Tells the outcome of a run, or that it is too large."""
+def _send_end(parent: Parent, number: int, outcome: Results | Failure) -> None:
+    """Sends the outcome of a run, or a failure when it is too large for the pipe."""
     try:
-        parent.tell(RunEnded(number, outcome))
+        parent.send(RunEnded(number, outcome))
     except OverflowError as error:
-        parent.tell(RunEnded(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
+        parent.send(RunEnded(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The life of a cell; returns its exit code."""
+    """Runs the process to its end; returns its exit code."""
     given = _parsed(arguments)
-    if not _dies_with(given.parent):
+    if not _die_with(given.parent):
         return ExitCode.FAILURE
-    _be_dispensable()
+    _prepare_to_die()
     for fd in (given.reads, given.writes):
         os.set_inheritable(fd, False)
     parent = Parent(given.reads, given.writes)
-    heard: list[PipeMessage] = []
-    while not heard and not parent.gone:
-        heard = parent.hear(None)
-    if not heard or not isinstance(heard[0], Setup):
+    messages: list[PipeMessage] = []
+    while not messages and not parent.gone:
+        messages = parent.receive(None)
+    if not messages or not isinstance(messages[0], Setup):
         return ExitCode.OK
-    return _serve(heard[0], parent, given.board)
+    return _serve(messages[0], parent, given.board)
 
 
-def _serve(orders: Setup, parent: Parent, board_fd: int) -> int:
-    config = orders.config
-    setproctitle(f"kworker: cell [{config.name}]")
+def _serve(setup: Setup, parent: Parent, board_fd: int) -> int:
+    config = setup.config
+    setproctitle(f"kworker: isolated [{config.name}]")
     log.configure(config.log)
     log.identify(cell=True)
     slot = Scoreboard(1, hands_of(config.workers), board_fd).slots[0]
     os.close(board_fd)
-    limits = TopicLimits([*orders.limits])
-    limits.update(orders.limits, {})
+    limits = TopicLimits([*setup.limits])
+    limits.update(setup.limits, {})
     try:
         handlers = loader.load(config)
     except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
-        parent.tell(LoadFailed(str(Failure.of(error))))
+        parent.send(LoadFailed(str(Failure.of(error))))
         return ExitCode.FAILURE
-    parent.tell(HandlersReady())
+    parent.send(HandlersReady())
     pool = make_pool(config, slot, handlers, make_encoder(config, limits))
     ForkGuard(slot).install(pool)
     pool.start()
     IsolatedRunner(pool, slot).serve(parent)
     try:
         handlers.close()
-    except Exception as error:  # noqa: BLE001 - the user's code; everything is done
+    except Exception as error:  # noqa: BLE001 - the user's code; every outcome is sent
         _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
     return ExitCode.OK
 
@@ -191,14 +191,14 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _dies_with(parent: int) -> bool:
-    """From here on; False when the parent is gone already."""
+def _die_with(parent: int) -> bool:
+    """Has the kernel kill this process when the parent ends; False when it is gone already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return os.getppid() == parent
 
 
-def _be_dispensable() -> None:
-    """When memory is short it goes before its worker; when it is stuck, it says where."""
+def _prepare_to_die() -> None:
+    """Is killed before its worker when memory is short; dumps its stacks at SIGUSR1."""
     raise_oom_score(_OOM_MORE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""A cell as its worker sees it: started, talked to and ended without ever waiting for it."""
+"""The isolated process as its worker handles it: nothing here waits for it."""
 
 import os
 import signal
@@ -29,8 +29,8 @@ COMMAND = (sys.executable, "-m", "kworker.worker.quarantine.child")
 _READ_BYTES = 1 << 18  # a turn: the poll thread has more to do
 _DUMP_S, _TERM_S, _ABORT_S = 0.5, 1.0, 2.0
 _FINISH_S = 5.0  # for close() of the handlers
-_GREW_BYTES = 32 << 20  # by less, it was not this process that used up the memory
-# What a program does to itself; other signals may come from anybody.
+_GREW_BYTES = 32 << 20  # a process that grew by less did not use up the memory
+# Signals of a crash; any other may have been sent from outside.
 _CRASHES = frozenset(
     {
         signal.SIGSEGV,
@@ -46,45 +46,45 @@ _CRASHES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ExitedProcess:
-    """The process has ended and is reaped."""
+    """The exit of a process that was reaped."""
 
     code: int  # negative: by that signal
     peak_bytes: int
 
 
 class IsolatedProcess:
-    """One life of a cell. Owned by the poll thread, with whose end it ends, too.
+    """One process that runs suspects. Owned by the poll thread; it ends with its worker.
 
-    Raises OSError when the machine has no room for it.
+    Raises OSError when it cannot be started.
     """
 
-    def __init__(self, orders: Setup, hands: int, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, setup: Setup, hands: int, command: Sequence[str] = COMMAND) -> None:
         self.ready = False
-        self.used = False  # it was given a record
+        self.used = False  # a record was given to it
         self.ended_by_us = False
-        self._stuck_on: list[Held] | None = None  # it is being ended for these
+        self._stuck_on: list[Held] | None = None  # records over the time-out, for which it is ended
         self._frames = Frames()
         self._unsent: deque[memoryview] = deque()
-        self._ending = ExitPlan()
+        self._exit_plan = ExitPlan()
         self._oom_kills = oom_kills()
-        self._size_bytes = rss_bytes(os.getpid())  # which its peak counts as its own
+        self._size_bytes = rss_bytes(os.getpid())  # of the fork, which its peak includes
         self._start(hands, command)
-        self._say(orders)
+        self._send(setup)
 
     def _start(self, hands: int, command: Sequence[str]) -> None:
-        theirs_in, self._to = os.pipe()
-        self._from, theirs_out = os.pipe()
-        board_fd = os.memfd_create("kworker-cell", os.MFD_CLOEXEC)
-        theirs = (theirs_in, theirs_out, board_fd)
+        child_in, self._to = os.pipe()
+        self._from, child_out = os.pipe()
+        board_fd = os.memfd_create("kworker-isolated", os.MFD_CLOEXEC)
+        child_fds = (child_in, child_out, board_fd)
         try:
             self._slot = Scoreboard(1, hands, board_fd).slots[0]
-            numbers = [str(number) for number in (os.getpid(), *theirs)]
-            self._process = subprocess.Popen([*command, *numbers], pass_fds=theirs)
+            numbers = [str(number) for number in (os.getpid(), *child_fds)]
+            self._process = subprocess.Popen([*command, *numbers], pass_fds=child_fds)
         except OSError:
-            self._close()
+            self.close()
             raise
         finally:
-            for fd in theirs:
+            for fd in child_fds:
                 os.close(fd)
         for fd in (self._to, self._from):
             os.set_blocking(fd, False)
@@ -95,98 +95,103 @@ class IsolatedProcess:
 
     @property
     def ending(self) -> bool:
-        """Nothing more may be given to it."""
+        """True if nothing more may be given to it."""
         return self.ended_by_us or self._stuck_on is not None
 
     @property
     def begun(self) -> bool:
-        """Whether a handler ever began in it."""
+        """True if a handler ever began in it."""
         return self._slot.begun
 
     def in_hand(self) -> list[Held]:
-        """The records in its handlers' hands, also when it is dead."""
+        """The records that its handlers run, or ran when it died."""
         return self._slot.held()
 
     def blamed(self) -> list[Held]:
-        """Of the records in hand those that its end is laid to: at a time-out, that overran."""
+        """The records in hand that its end is blamed on: after a time-out, those that overran."""
         held = self.in_hand()
         return held if self._stuck_on is None else [h for h in held if h in self._stuck_on]
 
     def give(self, run: RunRequest) -> None:
-        """A record to run; it is written as the pipe takes it."""
+        """Has it run a record; the request is written as the pipe takes it."""
         self.used = True
-        self._say(run)
+        self._send(run)
 
-    def hear(self, *, to_the_end: bool) -> list[HandlersReady | LoadFailed | RunEnded]:
-        """Writes, and reads what is there; all of it only `to_the_end`. Raises Garbled."""
+    def receive(self, *, to_the_end: bool) -> list[HandlersReady | LoadFailed | RunEnded]:
+        """Writes, and reads once; until the pipe is empty if `to_the_end`.
+
+        Raises ProtocolError.
+        """
         self._write()
-        words: list[HandlersReady | LoadFailed | RunEnded] = []
+        messages: list[HandlersReady | LoadFailed | RunEnded] = []
         while data := self._read():
-            words += self._frames.add(data)
+            messages += self._frames.add(data)
             if not to_the_end:
                 break
-        if any(isinstance(word, HandlersReady) for word in words):
+        if any(isinstance(message, HandlersReady) for message in messages):
             self.ready = True
             self._size_bytes = max(self._size_bytes, rss_bytes(self.pid))
-        return words
+        return messages
 
     def end_stuck(self, now: float, overdue: list[Held]) -> None:
         """Dumps its stacks and ends it, in steps that `turn` takes."""
         self._stuck_on = overdue
-        self._ending = for_stuck_process(now, _DUMP_S, _TERM_S, _ABORT_S)
+        self._exit_plan = for_stuck_process(now, _DUMP_S, _TERM_S, _ABORT_S)
         self.turn(now)
 
     def finish(self, now: float) -> None:
-        """It has done its work: closes its handlers and ends."""
+        """Has it close its handlers and exit, which end-of-file on its pipe asks for."""
         self.ended_by_us = True
-        self._hang_up()
-        self._ending = ExitPlan([(now + _FINISH_S, signal.SIGKILL)])
+        self._close_input()
+        self._exit_plan = ExitPlan([(now + _FINISH_S, signal.SIGKILL)])
 
     def kill(self) -> None:
-        """At once; this is no death that counts."""
+        """Kills it at once; such a death is counted for no record."""
         self.ended_by_us = True
-        if self._process.returncode is None:  # or the number may be another's by now
+        if self._process.returncode is None:  # else another process may have its pid by now
             send_signal(self.pid, signal.SIGKILL)
 
     def turn(self, now: float) -> None:
-        for signum in self._ending.due(now):
+        """Sends the signals of its exit plan that are due."""
+        for signum in self._exit_plan.due(now):
             send_signal(self.pid, signum)
 
     def reaped(self) -> ExitedProcess | None:
-        """Once it has ended; it is not waited for. What it last said can still be heard."""
+        """Returns its exit once it has ended; its last messages can still be received."""
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-        except ChildProcessError:  # a handler that waits for any child had it
+        except ChildProcessError:  # reaped by a handler that waits for any child
             self._process.returncode = 0
             return ExitedProcess(-signal.SIGKILL, 0)
         if pid == 0:
             return None
         code = os.waitstatus_to_exitcode(status)
-        self._process.returncode = code  # or its destructor would ask for it
+        self._process.returncode = code  # or its destructor would wait for it
         return ExitedProcess(code, usage.ru_maxrss << 10)
 
-    def end_of(self, gone: ExitedProcess) -> ProcessEnd:
-        """Whose doing that was."""
-        how = exit_text(gone.code)
+    def end_of(self, exited: ExitedProcess) -> ProcessEnd:
+        """Returns the end of the process, and its cause."""
+        how = exit_text(exited.code)
         if self.ended_by_us:
             return ProcessEnd(how, Blame.NOBODY)
         if self._stuck_on is not None:
             return ProcessEnd("over the time-out", Blame.TIMEOUT)
-        if gone.code >= 0 or -gone.code in _CRASHES or self._used_up_the_memory(gone):
+        if exited.code >= 0 or -exited.code in _CRASHES or self._used_up_the_memory(exited):
             return ProcessEnd(how, Blame.HANDLER)
         return ProcessEnd(how, Blame.UNSURE)
 
     def close(self) -> None:
-        """After it was reaped and heard to the end."""
-        self._close()
+        """Closes the pipes, after it was reaped and its last messages received."""
+        self._close_input()
+        os.close(self._from)
 
-    def _used_up_the_memory(self, gone: ExitedProcess) -> bool:
-        """The system killed for want of memory meanwhile, and this one had taken much of it."""
-        grew = gone.peak_bytes - self._size_bytes > _GREW_BYTES
-        return gone.code == -signal.SIGKILL and grew and oom_kills() > self._oom_kills
+    def _used_up_the_memory(self, exited: ExitedProcess) -> bool:
+        """Returns True if the kernel killed for memory meanwhile, and this process had grown."""
+        grew = exited.peak_bytes - self._size_bytes > _GREW_BYTES
+        return exited.code == -signal.SIGKILL and grew and oom_kills() > self._oom_kills
 
-    def _say(self, word: PipeMessage) -> None:
-        self._unsent.append(memoryview(frame(word)))
+    def _send(self, message: PipeMessage) -> None:
+        self._unsent.append(memoryview(frame(message)))
 
     def _write(self) -> None:
         while self._unsent and self._to >= 0:
@@ -194,7 +199,7 @@ class IsolatedProcess:
                 sent = os.write(self._to, self._unsent[0])
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # it is dead, which `reaped` tells
+            except BrokenPipeError:  # it is dead, which `reaped` reports
                 self._unsent.clear()
                 return
             rest = self._unsent.popleft()[sent:]
@@ -207,11 +212,7 @@ class IsolatedProcess:
         except BlockingIOError:
             return b""
 
-    def _hang_up(self) -> None:
+    def _close_input(self) -> None:
         if self._to >= 0:
             os.close(self._to)
             self._to = -1
-
-    def _close(self) -> None:
-        self._hang_up()
-        os.close(self._from)

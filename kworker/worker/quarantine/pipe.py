@@ -1,4 +1,4 @@
-"""What a worker and its cell say to each other, and how it passes through a pipe."""
+"""The messages between a worker and its isolated process, and their frames in a pipe."""
 
 import pickle
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from kworker.core.headers import Source
 from kworker.core.message import Headers
 from kworker.core.outcome import Results
 
-FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more to tell
+FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more results
 _LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first word to a cell: how to run handlers, and what each topic takes, in bytes."""
+    """The first message to the process: the configuration, and each topic's limit in bytes."""
 
     config: Config
     limits: Mapping[str, int]
@@ -25,7 +25,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One record, as its handler sees it; `number` is how the worker knows it again."""
+    """One record as its handler gets it; its end is reported with the same `number`."""
 
     number: int
     source: Source
@@ -42,7 +42,7 @@ class HandlersReady:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """They cannot be."""
+    """The handlers cannot be loaded; the process ends."""
 
     problem: str
 
@@ -59,26 +59,26 @@ PipeMessage = Setup | RunRequest | HandlersReady | LoadFailed | RunEnded
 
 
 class ProtocolError(Exception):
-    """What came through the pipe is no frame."""
+    """The pipe held something that is no message."""
 
 
-def frame(word: PipeMessage) -> bytes:
-    """A word as it is written. OverflowError when it is too large."""
-    data = pickle.dumps(word, pickle.HIGHEST_PROTOCOL)
+def frame(message: PipeMessage) -> bytes:
+    """Returns a message as it is written. Raises OverflowError when it is too large."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     if len(data) > FRAME_BYTES_MAX:
         raise OverflowError(f"{len(data)} bytes")
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
 class Frames:
-    """Puts together what arrives in pieces."""
+    """Reassembles messages that arrive in pieces."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def add(self, data: bytes) -> list[Any]:
-        """The words that are complete now. Raises Garbled."""
-        received, words = self._received, []
+        """Returns the messages that are complete now. Raises ProtocolError."""
+        received, messages = self._received, []
         received += data
         while len(received) >= _LENGTH_BYTES:
             length = int.from_bytes(received[:_LENGTH_BYTES], "little")
@@ -87,9 +87,9 @@ class Frames:
             end = _LENGTH_BYTES + length
             if len(received) < end:
                 break
-            words.append(_loaded(received[_LENGTH_BYTES:end]))
+            messages.append(_loaded(received[_LENGTH_BYTES:end]))
             del received[:end]
-        return words
+        return messages
 
 
 def _loaded(data: bytearray) -> Any:

@@ -1,4 +1,4 @@
-"""The suspects of all hosts: this instance's go to Redis, those of the others come from there."""
+"""The suspects of all hosts, shared through Redis."""
 
 import time
 from collections import deque
@@ -13,7 +13,7 @@ _EVERY_S = 1.0
 
 
 class Storage(Protocol):
-    """What this needs of `RedisSuspects` or its twin."""
+    """The part of `RedisSuspects`, and of its twin, that `SharedSuspects` uses."""
 
     def put(self, suspects: Mapping[str, str]) -> None: ...
     def get(self) -> dict[str, str]: ...
@@ -22,10 +22,11 @@ class Storage(Protocol):
 
 
 class SharedSuspects:
-    """Owned by the claims thread, which alone talks to Redis; the poll thread reads `others`.
+    """Publishes this instance's suspects to Redis, and reads those of the others.
 
-    Every worker tells what lies in the state folder, and takes back what has gone from there:
-    those that live do it for those that died. Of what several hosts know, the most deaths count.
+    Owned by the claims thread, which alone talks to Redis; the poll thread reads `others`.
+    Every worker publishes what lies in the state folder, and removes what has gone from there,
+    so the living do it for the dead. Where hosts differ, the higher number of deaths counts.
     """
 
     def __init__(
@@ -35,39 +36,40 @@ class SharedSuspects:
         self._storage = storage
         self._own = own
         self._wall = wall
-        self._told: dict[SourcePosition, Suspect] = {}
+        self._published: dict[SourcePosition, Suspect] = {}
         self._settled: deque[SourcePosition] = deque()
-        self._look_at = 0.0
-        self._wanted = False
+        self._exchange_at = 0.0
+        self._requested = False
         self.others: Mapping[SourcePosition, Suspect] = {}  # replaced as a whole
 
     # -- the poll thread --------------------------------------------------------------
 
-    def want(self) -> None:
-        """There is a new assignment: looks before its first records are answered for."""
-        self._wanted = True
+    def request_refresh(self) -> None:
+        """Has the claims thread read before it answers for a new assignment's first records."""
+        self._requested = True
 
     def settle(self, place: SourcePosition) -> None:
-        """It is a suspect no more, whoever had told of it."""
+        """Removes a suspect, whichever host had published it."""
         self._settled.append(place)
 
     # -- the claims thread ------------------------------------------------------------
 
     @property
     def due_at(self) -> float:
-        """When to look again, in monotonic seconds."""
-        return 0.0 if self._wanted else self._look_at
+        """The time of the next exchange, in monotonic seconds."""
+        return 0.0 if self._requested else self._exchange_at
 
     def turn(self, now: float) -> None:
-        """Tells and looks if that is due. Blocks for up to three calls; raises `Unreachable`."""
+        """Publishes and reads if due. Blocks for up to three calls; raises `Unreachable`."""
         if now < self.due_at:
             return
-        self._look_at, self._wanted = 0.0, False  # in this order: it may be wanted again
+        # In this order: the poll thread may request another meanwhile.
+        self._exchange_at, self._requested = 0.0, False
         self._exchange()
-        self._look_at = now + _EVERY_S
+        self._exchange_at = now + _EVERY_S
 
     def end(self) -> None:
-        """Takes back what was settled last. Blocks as `turn` does; raises `Unreachable`."""
+        """Removes what was settled last. Blocks as `turn` does; raises `Unreachable`."""
         if self._settled:
             self._exchange()
 
@@ -78,37 +80,39 @@ class SharedSuspects:
     def _exchange(self) -> None:
         self._own.refresh()
         settled = list(self._settled)
-        own = self._but_old(self._own.suspects, settled)
+        own = self._current(self._own.suspects, settled)
         shared = _read(self._storage.get())
-        known = self._but_old(shared, settled)
-        gone = (shared.keys() - known.keys()) | (known.keys() & (self._told.keys() - own.keys()))
+        known = self._current(shared, settled)
+        gone = (shared.keys() - known.keys()) | (
+            known.keys() & (self._published.keys() - own.keys())
+        )
         self._storage.remove([_source(place) for place in gone])
-        news = [s for place, s in own.items() if self._told.get(place) != s]
-        self._storage.put({_source(s.place): pack(s) for s in news if _counts(s, known)})
-        self._told = own
+        news = [s for place, s in own.items() if self._published.get(place) != s]
+        self._storage.put({_source(s.place): pack(s) for s in news if _leads(s, known)})
+        self._published = own
         self.others = {
-            place: s for place, s in known.items() if place not in gone and _counts(s, own, more=1)
+            place: s for place, s in known.items() if place not in gone and _leads(s, own, by=1)
         }
         for _ in settled:
             self._settled.popleft()
 
-    def _but_old(
+    def _current(
         self, suspects: Mapping[SourcePosition, Suspect], settled: Iterable[SourcePosition]
     ) -> dict[SourcePosition, Suspect]:
-        """Without those that were settled, of which the oldest surely are."""
+        """Leaves out the settled, and those so old that they must have been."""
         oldest = self._wall() - KEPT_S
         return {p: s for p, s in suspects.items() if s.since >= oldest and p not in settled}
 
 
-def _counts(suspect: Suspect, beside: Mapping[SourcePosition, Suspect], more: int = 0) -> bool:
-    """Whether it has no fewer deaths than what else is known of it, or so many `more`."""
-    other = beside.get(suspect.place)
-    return other is None or suspect.deaths >= other.deaths + more
+def _leads(suspect: Suspect, others: Mapping[SourcePosition, Suspect], by: int = 0) -> bool:
+    """Returns True if the suspect has at least `by` more deaths than its entry in `others`."""
+    other = others.get(suspect.place)
+    return other is None or suspect.deaths >= other.deaths + by
 
 
-def _read(told: Mapping[str, str]) -> dict[SourcePosition, Suspect]:
-    """What cannot be read is none of ours."""
-    found = filter(None, map(unpack, told.values()))
+def _read(stored: Mapping[str, str]) -> dict[SourcePosition, Suspect]:
+    """Leaves out what cannot be read: kworker did not write it."""
+    found = filter(None, map(unpack, stored.values()))
     return {suspect.place: suspect for suspect in found}
 
 

@@ -68,7 +68,7 @@ def test_one_that_was_in_hand_gets_a_cell_of_its_own():
     trial.died([0, 1], CRASH)
     assert trial.begin(used=False) == [0]
     trial.ended(0)
-    assert trial.begin(used=True) is Fresh.CELL
+    assert trial.begin(used=True) is Fresh.PROCESS
     assert trial.begin(used=False) == [1]
 
 
@@ -82,7 +82,7 @@ def test_a_death_beside_others_or_after_others_is_not_counted():
     trial = a_trial(a_suspect())
     trial.begin(used=True)
     assert trial.died([0], CRASH) is None
-    assert trial.begin(used=True) is Fresh.CELL
+    assert trial.begin(used=True) is Fresh.PROCESS
 
 
 def test_at_the_limit_it_is_convicted_with_all_that_was_seen():
@@ -104,7 +104,7 @@ def test_deaths_of_an_earlier_worker_count_and_such_a_record_goes_last():
     trial = a_trial(a_suspect(0, deaths=1), a_suspect(1))
     assert trial.begin(used=False) == [1]
     trial.ended(1)
-    assert trial.begin(used=True) is Fresh.CELL
+    assert trial.begin(used=True) is Fresh.PROCESS
     assert trial.begin(used=False) == [0]
     counted = trial.died([0], CRASH)
     assert counted is not None
@@ -202,7 +202,7 @@ class Cell:
     def turn(self, threads: int, chance: str, at: int) -> bool:
         """One run; False when nothing is left."""
         run = self.trial.begin(used=self.used)
-        if run is Fresh.CELL:
+        if run is Fresh.PROCESS:
             self.used = False
             return True
         if not run:

@@ -711,7 +711,7 @@ def test_suspects_of_other_hosts_are_known_when_the_first_records_may_run(
     worker = bench.worker(suspects=shared)
     worker.step()
     storage.put({"orders/0/7": pack(Suspect(("orders", 0, 7), "crash"))})
-    shared.want()
+    shared.request_refresh()
     record = event(orders, 7, "e")
     assert worker.runs(record) == [record]
     assert list(shared.others) == [("orders", 0, 7)]
