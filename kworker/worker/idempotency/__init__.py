@@ -1,1 +1,1 @@
-"""Duplicate protection: what Redis knows of an event, asked before its handler runs."""
+"""Duplicate protection: an event is claimed in Redis before its handler runs."""

@@ -1,4 +1,4 @@
-"""The id of a record, as `idempotency.key` says, be it the user's own function."""
+"""The function that makes the id of a record's event, as `idempotency.key` names it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from kworker.worker.handlers import loader
 
 
 def load(spec: str) -> IdOf:
-    """Raises ConfigError for a function that cannot be imported."""
+    """Returns the function for a `idempotency.key`. Raises ConfigError if it cannot be imported."""
     return _by_function(spec, loader.find(spec)) if names_function(spec) else id_of(spec)
 
 
@@ -30,7 +30,7 @@ def _by_function(spec: str, function: Callable[[Message], Any]) -> IdOf:
 
 
 def _message(record: Record) -> Message:
-    """As the handler gets it: with the position and the headers of the source."""
+    """Returns the message that the handler gets: position and headers are the source's."""
     raw, source, again = record.raw, record.source, record.envelope
     headers = (raw.headers() or ()) if again is None else again.restored
     place = (source.topic, source.partition, source.offset, source.timestamp)

@@ -1,25 +1,25 @@
-"""When another owner of claims counts as dead: its beat stands still while Redis answers."""
+"""Liveness of other owners of claims: one whose heartbeat stands still is dead."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_UNSEEN = 0.5  # of a lease: so long without an answer, and watching begins anew
-_FORGET = 4.0  # leases after which an owner that is in nobody's way is watched no more
+_UNSEEN = 0.5  # of a lease; after so long without an answer, watching starts anew
+_FORGET = 4.0  # leases after which an owner that holds no wanted event is dropped
 
 
 @dataclass(slots=True)
 class _WatchedOwner:
-    met: float
+    wanted_at: float  # an event that it holds was last wanted here
     beat: int | None = None
-    since: float | None = None  # when this beat was first seen; None: no beat was
-    silent: bool = False
+    since: float | None = None  # when this beat was first seen; None: no answer yet
+    is_dead: bool = False
 
 
 class OwnerLiveness:
-    """Which owners let a whole lease go by without a beat, though they could have renewed it.
+    """Finds owners that sent no heartbeat for a whole lease, though they could have.
 
     Owned by the claims thread. Times are monotonic seconds. An outage of Redis, or of this
-    process, starts every watch anew: silence counts only while it could have been broken.
+    process, starts every watch anew: silence counts only while a heartbeat could arrive.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -29,15 +29,15 @@ class OwnerLiveness:
 
     @property
     def owners(self) -> list[str]:
-        """Those whose beats are to be asked for."""
+        """The owners whose heartbeats are to be read."""
         return list(self._owners)
 
-    def meet(self, owner: str, now: float) -> None:
-        """It holds what somebody wants."""
-        self._owners.setdefault(owner, _WatchedOwner(now)).met = now
+    def watch(self, owner: str, now: float) -> None:
+        """Watches an owner that holds an event wanted here."""
+        self._owners.setdefault(owner, _WatchedOwner(now)).wanted_at = now
 
-    def hear(self, beats: Mapping[str, int | None], asked: float, answered: float) -> None:
-        """What Redis told, and when it was asked and had answered."""
+    def update(self, beats: Mapping[str, int | None], asked: float, answered: float) -> None:
+        """Takes in heartbeats that Redis returned to a call between these times."""
         if asked - self._answered > _UNSEEN * self._lease_s:
             self.interrupted()
         self._answered = answered
@@ -45,25 +45,25 @@ class OwnerLiveness:
             watched = self._owners[owner]
             if watched.since is None or watched.beat != beat:
                 watched.beat, watched.since = beat, answered
-            watched.silent = asked - watched.since >= self._lease_s
+            watched.is_dead = asked - watched.since >= self._lease_s
         self._forget(answered)
 
     def interrupted(self) -> None:
-        """Redis did not answer: who could not renew must first have time to."""
+        """Starts every watch anew after Redis did not answer: no owner could send a heartbeat."""
         for watched in self._owners.values():
-            watched.since, watched.silent = None, False
+            watched.since, watched.is_dead = None, False
 
-    def dead(self, owner: str) -> bool:
-        """It has been silent for a lease."""
+    def is_dead(self, owner: str) -> bool:
+        """Returns True for an owner without a heartbeat for a lease."""
         watched = self._owners.get(owner)
-        return watched is not None and watched.silent
+        return watched is not None and watched.is_dead
 
     def beat(self, owner: str) -> int | None:
-        """The last that was heard; None for nothing."""
+        """Returns the owner's last heartbeat; None without one."""
         watched = self._owners.get(owner)
         return watched.beat if watched else None
 
     def _forget(self, now: float) -> None:
         old = now - _FORGET * self._lease_s
-        for owner in [owner for owner, watched in self._owners.items() if watched.met < old]:
+        for owner in [owner for owner, watched in self._owners.items() if watched.wanted_at < old]:
             del self._owners[owner]

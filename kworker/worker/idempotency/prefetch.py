@@ -1,19 +1,19 @@
-"""How many records are claimed ahead of the handlers: enough for a while, not for ever."""
+"""The number of records that are claimed ahead of the handlers."""
 
-_AHEAD_S = 0.06  # of what the handlers take: two exchanges with Redis, and some
+_AHEAD_S = 0.06  # of what the handlers take: longer than two calls to Redis
 _MEASURED_S = 0.02
 _FORGET = 0.3
 AHEAD_MOST = 1_024
 
 
 class ClaimPrefetch:
-    """Claims nobody waits for cost the others that want them; too few leave handlers idle.
+    """Adapts the number to the handlers' pace: too few leave them idle, too many block others.
 
     Owned by the poll thread. Times are monotonic seconds.
     """
 
     def __init__(self, handlers: int) -> None:
-        """`handlers` may run at once."""
+        """`handlers` is the number that may run at once."""
         self._least = min(max(2, handlers), AHEAD_MOST)
         self.ahead = self._least
         self._taken = 0
@@ -21,11 +21,11 @@ class ClaimPrefetch:
         self._rate = 0.0
 
     def took(self, records: int) -> None:
-        """The handlers were given so many."""
+        """Counts records that were handed to the handlers."""
         self._taken += records
 
-    def look(self, now: float) -> None:
-        """Adapts `ahead` to what they took lately."""
+    def update(self, now: float) -> None:
+        """Adapts `ahead` to the records taken lately."""
         passed_s = now - self._since
         if passed_s < _MEASURED_S:
             return

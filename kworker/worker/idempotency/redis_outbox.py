@@ -1,4 +1,4 @@
-"""Marks on their way to Redis: kept over an outage, and in `state_dir` over the end of a life."""
+"""Updates for Redis: kept in memory over an outage, and in `state_dir` over a restart."""
 
 import json
 import os
@@ -13,64 +13,64 @@ from kworker.core.claim import Claimed, Exchange, HandOver, Release
 
 _LOG = structlog.get_logger()
 
-CALL_MOST = 500  # marks of a kind in one call: Redis serves nobody else meanwhile
+CALL_MOST = 500  # updates of a kind in one call: Redis serves no other client meanwhile
 _OUTCOMES_MOST = 8  # of up to 64 KiB each
 KEPT_MOST = 100_000  # beyond, the oldest are dropped: only `process` without Redis gets there
 
 
 class RedisOutbox:
-    """What is to be told to Redis: done, outcomes handed on, claims released.
+    """Events done, outcomes handed over and claims released, until Redis has them.
 
-    Owned by the claims thread. Each may be told twice, and by anybody: what is done stays
-    done, and the others name the claim that they are about. So the marks that a life leaves
-    in the folder may be told by any other of the same instance, or by two at once.
+    Owned by the claims thread. Each update may be sent twice, and by any process: an event that
+    is done stays done, and the others name the claim that they are about. So the updates that
+    a process leaves in the folder may be sent by any other of the same instance, or by two.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
         self._folder = folder
         self._owner = owner
         self.done: dict[str, None] = {}
-        self._ended: dict[str, HandOver] = {}
-        self._released: dict[tuple[str, Claimed], Release] = {}
-        self._files: set[Path] = set()  # whose marks are among these
-        self.dropped = 0  # marks: what they were about may be repeated
+        self._outcomes: dict[str, HandOver] = {}
+        self._releases: dict[tuple[str, Claimed], Release] = {}
+        self._files: set[Path] = set()  # whose updates are among these
+        self.dropped = 0  # updates that were given up: their events may run again
 
     def __len__(self) -> int:
-        return len(self.done) + len(self._ended) + len(self._released)
+        return len(self.done) + len(self._outcomes) + len(self._releases)
 
     @property
-    def many(self) -> bool:
-        """There are more than `next` gives."""
-        most = max(len(self.done), len(self._released))
-        return most > CALL_MOST or len(self._ended) > _OUTCOMES_MOST
+    def needs_calls(self) -> bool:
+        """True if there are more than `next` returns."""
+        most = max(len(self.done), len(self._releases))
+        return most > CALL_MOST or len(self._outcomes) > _OUTCOMES_MOST
 
     def add_done(self, ids: Iterable[str]) -> None:
         self.done.update(dict.fromkeys(ids))
         self._bound(self.done)
 
-    def add_ended(self, mark: HandOver) -> None:
-        self._ended[mark.id] = mark
+    def add_outcome(self, update: HandOver) -> None:
+        self._outcomes[update.id] = update
 
-    def add_released(self, mark: Release) -> None:
-        self._released[mark.id, mark.claim] = mark
-        self._bound(self._released)
+    def add_release(self, update: Release) -> None:
+        self._releases[update.id, update.claim] = update
+        self._bound(self._releases)
 
     def next(self) -> Exchange:
-        """As many as one call may carry; they stay until `told`."""
+        """Returns as many as one call may carry; they stay until `delivered`."""
         return Exchange(
             done=list(islice(self.done, CALL_MOST)),
-            ended=list(islice(self._ended.values(), _OUTCOMES_MOST)),
-            released=list(islice(self._released.values(), CALL_MOST)),
+            ended=list(islice(self._outcomes.values(), _OUTCOMES_MOST)),
+            released=list(islice(self._releases.values(), CALL_MOST)),
         )
 
-    def told(self, exchange: Exchange) -> None:
-        """Redis has them; files of which nothing is left are removed."""
+    def delivered(self, exchange: Exchange) -> None:
+        """Drops updates that Redis has, and then the files of which nothing is left."""
         for id_ in exchange.done:
             self.done.pop(id_, None)
         for ended in exchange.ended:
-            self._ended.pop(ended.id, None)
-        for mark in exchange.released:
-            self._released.pop((mark.id, mark.claim), None)
+            self._outcomes.pop(ended.id, None)
+        for released in exchange.released:
+            self._releases.pop((released.id, released.claim), None)
         if self._files and not len(self):
             for file in self._files:
                 file.unlink(missing_ok=True)
@@ -81,10 +81,10 @@ class RedisOutbox:
             del kept[next(iter(kept))]
             self.dropped += 1
 
-    # -- over the end of a life -------------------------------------------------------
+    # -- over a restart ---------------------------------------------------------------
 
     def keep(self) -> None:
-        """Writes what is left, for the next life; with `told`, it goes again."""
+        """Writes what is left to the folder, for the next process; `delivered` removes the file."""
         if not len(self):
             return
         file = self._file(self._owner)
@@ -98,38 +98,40 @@ class RedisOutbox:
         self._files.add(file)
 
     def load(self) -> None:
-        """Takes over what all ended lives have left."""
+        """Loads the updates that all ended processes have left."""
         for file in sorted(self._folder.glob("*.json")):
-            self._take_over(file)
+            self._load(file)
 
     def load_of(self, owner: str) -> bool:
-        """Takes over what this one has left; whether there was anything that was not known."""
+        """Loads the updates that this owner has left; returns True if any were new."""
         file = self._file(owner)
-        return file not in self._files and file.exists() and self._take_over(file)
+        return file not in self._files and file.exists() and self._load(file)
 
-    def _take_over(self, file: Path) -> bool:
+    def _load(self, file: Path) -> bool:
         try:
             data = json.loads(file.read_text())
         except FileNotFoundError:
-            return False  # another has told them
+            return False  # another process has sent them
         except ValueError:
-            _LOG.error("marks cannot be read: effects may be repeated", file=str(file))
+            _LOG.error(
+                "updates for Redis cannot be read; their events may run again", file=str(file)
+            )
             file.replace(file.with_suffix(".bad"))
             return False
         self._files.add(file)
         self.done.update(dict.fromkeys(data["done"]))
         for id_, claim, outcome in data["ended"]:
-            self.add_ended(HandOver(id_, Claimed(*claim), outcome))
+            self.add_outcome(HandOver(id_, Claimed(*claim), outcome))
         for id_, claim, ended_too in data["released"]:
-            self.add_released(Release(id_, Claimed(*claim), ended_too))
+            self.add_release(Release(id_, Claimed(*claim), ended_too))
         return True
 
     def _as_data(self) -> dict[str, Any]:
-        ended, released = self._ended.values(), self._released.values()
+        outcomes, releases = self._outcomes.values(), self._releases.values()
         return {
             "done": list(self.done),
-            "ended": [(m.id, (m.claim.owner, m.claim.source), m.outcome) for m in ended],
-            "released": [(m.id, (m.claim.owner, m.claim.source), m.ended_too) for m in released],
+            "ended": [(m.id, (m.claim.owner, m.claim.source), m.outcome) for m in outcomes],
+            "released": [(m.id, (m.claim.owner, m.claim.source), m.ended_too) for m in releases],
         }
 
     def _file(self, owner: str) -> Path:

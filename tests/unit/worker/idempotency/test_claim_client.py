@@ -686,14 +686,14 @@ def test_so_much_is_claimed_ahead_as_is_soon_taken() -> None:
     assert pace.ahead == 16
     for tick in range(100):
         pace.took(160)
-        pace.look(1000.0 + tick * 0.02)
+        pace.update(1000.0 + tick * 0.02)
     assert pace.ahead == pytest.approx(8_000 * 0.06, rel=0.1)
     for tick in range(100, 200):
         pace.took(20_000)
-        pace.look(1000.0 + tick * 0.02)
+        pace.update(1000.0 + tick * 0.02)
     assert pace.ahead == AHEAD_MOST
     for tick in range(200, 300):
-        pace.look(1000.0 + tick * 0.02)
+        pace.update(1000.0 + tick * 0.02)
     assert pace.ahead == 16
 
 
