@@ -1,82 +1,83 @@
-"""What a handler says is unavailable: its route takes nothing, and one record probes."""
+"""The circuit breaker of a handler: opened by `Unavailable`, closed by a probe that succeeds."""
 
 from collections import deque
 from dataclasses import dataclass
 from math import inf
 
 from kworker.core.record import Partition, Record
-from kworker.worker.retries.policy import STANDSTILL_S
+from kworker.worker.retries.policy import PROBE_EVERY_S
 
 _NAMES_MAX = 1_000  # remembered; a name may be a customer's
-_FORGET_S = 300.0  # a name that was not raised for so long is as good as new
-_APART = 3  # times that others succeeded between two raises: then it is not everybody's matter,
-_APART_S = 1.0  # and stops nobody so shortly after a success
+_FORGET_S = 300.0  # a name that was not raised for so long counts as new
+# A name between whose raises others succeeded so often is the matter of a few records,
+_APART = 3
+_APART_S = 1.0  # and does not open the circuit so soon after a success.
 
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """When a name last was, and how many records had succeeded by then."""
+    """The last time a name was raised, and the number of successes until then."""
 
     at: float
     successes: int
-    apart: int = 0  # times that it was raised again although others had succeeded
+    apart: int = 0  # times that it was raised again after others had succeeded
 
 
 class CircuitBreaker:
-    """One handler and what it says it cannot reach. Owned by the poll thread.
+    """The circuit of one handler, and the names that it says are unavailable.
 
-    A name that is raised stops the route. What is in hand ends as it may; then one record
-    every five seconds probes, each time another if there is one, and its success lets all
-    go on. A name that is raised although records have succeeded since it last was is the
-    matter of those records alone: they are snoozed, the route does not stop. Such records
-    come together, too, with no success between them; so when that is known of a name, it
-    takes a while without any success to stop the route.
+    Owned by the poll thread. A name that is raised opens the circuit. Records in hand end as they
+    may; then one record every five seconds probes, each time another if there is one, and its
+    success closes the circuit. If others have succeeded since a name was last raised, it is the
+    matter of a few records: they are snoozed, and the circuit stays closed. Such records may
+    come together, with no success between them. So once a name is known for that, it opens the
+    circuit only after a while without any success.
     """
 
     def __init__(self) -> None:
         self.unavailable: list[str] = []
-        self._raisers: deque[Record] = deque()
-        self._aside: deque[Record] = deque()  # kept from running
+        self._raisers: deque[Record] = deque()  # these have raised a name
+        self._aside: deque[Record] = deque()  # these have not run
         self._raised: dict[str, _Raised] = {}  # by name
         self._successes = 0
-        self._well = (0, -inf)  # successes as a raise found them, and when they were news to it
+        self._last_success = (0, -inf)  # the number at the last raise, and when it last grew
         self._probe_at = 0.0
         self._probe: Record | None = None
-        self._encouraged = False  # something in hand succeeded after all
+        self._probe_soon = False  # a record in hand has succeeded since
 
     def raised(self, record: Record, name: str, now: float) -> bool:
-        """True: the route stands, and the record waits. False: it is snoozed."""
-        if self._matter_of_few(name, now) and not self.unavailable:
+        """Returns True if the record waits for an open circuit, False if it is snoozed."""
+        if self._count_raise(name, now) and not self.unavailable:
             return False
         if not self.unavailable:
-            self._probe_at = now + STANDSTILL_S
-            self._encouraged = False
+            self._probe_at = now + PROBE_EVERY_S
+            self._probe_soon = False
         if name not in self.unavailable:
             self.unavailable.append(name)
         self._probe = None
         self._raisers.append(record)
         return True
 
-    def _matter_of_few(self, name: str, now: float) -> bool:
-        """Whether others succeed while this name is raised."""
+    def _count_raise(self, name: str, now: float) -> bool:
+        """Counts the raise; returns True if others succeed while this name is raised."""
         last = self._raised.pop(name, None)
         if last is None or now - last.at > _FORGET_S:
             last = _Raised(now, self._successes)
-        if self._successes > self._well[0]:
-            self._well = (self._successes, now)
+        if self._successes > self._last_success[0]:
+            self._last_success = (self._successes, now)
         again = self._successes > last.successes
         self._raised[name] = _Raised(now, self._successes, last.apart + again)
         if len(self._raised) > _NAMES_MAX:
             del self._raised[next(iter(self._raised))]
-        return again or (last.apart >= _APART and now - self._well[1] < _APART_S)
+        return again or (last.apart >= _APART and now - self._last_success[1] < _APART_S)
 
     def succeeded(self, records: int) -> bool:
-        """True: the route, which stood, goes on."""
+        """Counts successes; returns True if they close the circuit."""
         self._successes += records
         if not self.unavailable:
             return False
         if self._probe is None:
-            self._encouraged = True
+            self._probe_soon = True
             return False
         self.unavailable.clear()
         self._probe = None
@@ -91,25 +92,25 @@ class CircuitBreaker:
         self._aside.append(record)
 
     def probe(self, now: float, *, in_hand: int) -> Record | None:
-        """The record that shall probe now; `in_hand` are with the handlers."""
-        soon = self._encouraged and not in_hand
+        """Returns the record to probe with now, if one is due; `in_hand` are with the handlers."""
+        soon = self._probe_soon and not in_hand
         candidates = self._aside or self._raisers
         if not self.unavailable or not candidates or (now < self._probe_at and not soon):
             return None
-        self._probe_at = now + STANDSTILL_S
-        self._encouraged = False
+        self._probe_at = now + PROBE_EVERY_S
+        self._probe_soon = False
         self._probe = candidates.popleft()
         return self._probe
 
     def let_go(self) -> list[Record]:
-        """All that waited; last those that raised it, for it may have been their matter alone."""
+        """Returns all that waited; last those that raised, since they may be to blame alone."""
         waited = [*self._aside, *self._raisers]
         self._raisers.clear()
         self._aside.clear()
         return waited
 
     def forget(self, partition: Partition) -> None:
-        """It is given up, with what waited of it."""
+        """Drops the waiting records of a revoked partition."""
         for waiting in (self._raisers, self._aside):
             kept = [record for record in waiting if record.partition is not partition]
             waiting.clear()

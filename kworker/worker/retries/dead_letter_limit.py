@@ -1,4 +1,7 @@
-"""When too much dies, the fault is not the records': dead letters are held back."""
+"""The dead-letter breaker: if too many records fail for good, the records are not at fault.
+
+Then dead letters are held back, and tried again now and then.
+"""
 
 import re
 from collections import deque
@@ -9,7 +12,7 @@ _SETTING = re.compile(r"(\d+)% of (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimitPolicy:
-    """Open when more than `share` of the last `window` final outcomes are dead letters."""
+    """Opens when more than `share` of the last `window` final outcomes are dead letters."""
 
     share: float
     window: int
@@ -24,18 +27,18 @@ class DeadLetterLimitPolicy:
 
 
 class DeadLetterLimit:
-    """The last final outcomes of one worker. Owned by the poll thread."""
+    """Counts the last final outcomes of one worker. Owned by the poll thread."""
 
     def __init__(self, policy: DeadLetterLimitPolicy) -> None:
         self._policy = policy
-        self._runs: deque[tuple[bool, int]] = deque()  # (dead, how many in a row), oldest first
+        self._runs: deque[tuple[bool, int]] = deque()  # (dead, number in a row), oldest first
         self._total = self._dead = 0
         self._successes = 0  # in a row, while open
         self._try_at = 0.0
         self.open = False
 
     def succeeded(self, records: int) -> None:
-        """So many ended well."""
+        """Counts records that succeeded; enough of them close it."""
         if self.open:
             self._successes += records
             if self._successes >= self._policy.successes:
@@ -43,8 +46,8 @@ class DeadLetterLimit:
             return
         self._add(False, records)
 
-    def took_back(self) -> None:
-        """One that ended well did not: what it led to was refused."""
+    def retract_success(self) -> None:
+        """Takes a success back, since Kafka refused its outputs for good."""
         self._successes = max(0, self._successes - 1)
         for i in reversed(range(len(self._runs))):
             dead, count = self._runs[i]
@@ -54,7 +57,7 @@ class DeadLetterLimit:
                 return
 
     def died(self, now: float) -> bool:
-        """One would be a dead letter: False, it shall be held; True, it is counted as one."""
+        """Counts a dead letter and returns True; returns False if it is to be held instead."""
         if self.open:
             self._successes = 0
             return False
@@ -66,15 +69,16 @@ class DeadLetterLimit:
         self._try_at = now + self._policy.try_every_s
         return True
 
-    def try_now(self, now: float) -> bool:
-        """While open, now and then: whether held records shall be tried."""
-        if not self.open or now < self._try_at:
-            return False
+    def try_due(self, now: float) -> bool:
+        """Returns True if held records are to be tried now, which only an open breaker does."""
+        return self.open and now >= self._try_at
+
+    def tried(self, now: float) -> None:
+        """Notes a try of held records."""
         self._try_at = now + self._policy.try_every_s
-        return True
 
     def reset(self) -> None:
-        """Closes it; what was before is forgotten."""
+        """Closes it and forgets all outcomes so far."""
         self.open = False
         self._runs.clear()
         self._total = self._dead = 0
@@ -86,7 +90,7 @@ class DeadLetterLimit:
         self._count()
 
     def _count(self) -> None:
-        """Keeps the window; the last run alone may be longer than it, and is cut."""
+        """Cuts the oldest outcomes off beyond the window, and counts the rest."""
         window, runs = self._policy.window, self._runs
         self._total = sum(count for _, count in runs)
         while self._total > window:

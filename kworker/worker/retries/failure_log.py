@@ -1,4 +1,4 @@
-"""Failed runs, told without drowning the log."""
+"""The log lines of failed runs and dead letters, limited in number."""
 
 from dataclasses import dataclass
 
@@ -12,36 +12,41 @@ _LOG = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FailureLogPolicy:
-    """So many lines of a kind in a window; the rest is counted and told with the next window."""
+    """The most lines of a kind in a window; the rest is counted and reported in the next one."""
 
     lines: int = 20
     window_s: float = 10.0
 
 
 class FailureLog:
-    """A WARNING a failed run, an ERROR a dead letter, up to a limit. Owned by the poll thread."""
+    """Logs a WARNING per failed run and an ERROR per dead letter, up to a limit.
+
+    Owned by the poll thread.
+    """
 
     def __init__(self, policy: FailureLogPolicy = FailureLogPolicy()) -> None:
         self._runs = _Window(policy, "more runs failed than were logged")
         self._deaths = _Window(policy, "more records became dead letters than were logged")
 
-    def again(self, record: Record, failure: Failure, what_next: str, now: float) -> None:
-        """A run failed, and it is not the last."""
-        if self._runs.has_room(now):
+    def retried(self, record: Record, failure: Failure, what_next: str, now: float) -> None:
+        """Logs a failed run that is not the last."""
+        self._runs.roll(now)
+        if self._runs.add():
             _LOG.warning(
                 f"handler failed; {what_next}",
-                record=_place(record),
+                record=_position(record),
                 attempt=record.attempt,
                 error=str(failure),
                 at=failure.where,
             )
 
     def dead(self, record: Record, failure: Failure, reason: str, now: float) -> None:
-        """There will be no other run."""
-        if self._deaths.has_room(now):
+        """Logs a failed run that is the last."""
+        self._deaths.roll(now)
+        if self._deaths.add():
             _LOG.error(
                 f"dead letter: {reason}",
-                record=_place(record),
+                record=_position(record),
                 attempt=record.attempt,
                 error=str(failure),
                 stack=failure.stack,
@@ -49,29 +54,32 @@ class FailureLog:
 
 
 class _Window:
-    """Counts the lines of one kind."""
+    """Counts the lines of one kind in a window of time."""
 
     def __init__(self, policy: FailureLogPolicy, withheld: str) -> None:
         self._policy = policy
-        self._text = withheld
+        self._withheld_text = withheld
         self._ends = 0.0
         self._lines = 0
         self._withheld = 0
 
-    def has_room(self, now: float) -> bool:
-        """Whether one more line may be written; counts it."""
-        if now >= self._ends:
-            if self._withheld:
-                _LOG.warning(self._text, withheld=self._withheld)
-            self._ends = now + self._policy.window_s
-            self._lines = self._withheld = 0
-        if self._lines >= self._policy.lines:
-            self._withheld += 1
-            return False
-        self._lines += 1
-        return True
+    def roll(self, now: float) -> None:
+        """Begins a new window when the last one is over, and logs the number withheld in it."""
+        if now < self._ends:
+            return
+        if self._withheld:
+            _LOG.warning(self._withheld_text, withheld=self._withheld)
+        self._ends = now + self._policy.window_s
+        self._lines = self._withheld = 0
+
+    def add(self) -> bool:
+        """Counts a line; returns True if it is to be written, False if it is withheld."""
+        written = self._lines < self._policy.lines
+        self._lines += written
+        self._withheld += not written
+        return written
 
 
-def _place(record: Record) -> str:
+def _position(record: Record) -> str:
     source = record.source
     return f"{source.topic}/{source.partition}/{source.offset}"

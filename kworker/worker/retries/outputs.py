@@ -1,4 +1,4 @@
-"""What a failed record becomes: a record in a delay topic, or a dead letter that always fits."""
+"""The outputs of a failed run: a record for a delay topic, or a dead letter that always fits."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from kworker.core.record import Record
 from kworker.worker.handlers.results import replay_header
 from kworker.worker.topic_limits import TopicLimits
 
-_ERROR_MAX = 1_000  # characters: it is for people, who read the dead letter for more
-_TOLD = frozenset({names.STACKTRACE, names.MESSAGE})
+_ERROR_MAX = 1_000  # characters, enough for people; the dead letter has all of it
+_CUT = frozenset({names.STACKTRACE, names.MESSAGE})
 
 
 class FailureOutputs:
-    """Writes them. Used by the poll thread; times are wall-clock milliseconds."""
+    """Builds them. Used by the poll thread; times are wall-clock milliseconds."""
 
     def __init__(
         self,
@@ -26,9 +26,9 @@ class FailureOutputs:
         replay: str = "",
         requeue: str = "",
     ) -> None:
-        """`replay` is the id of the replay that this is for: its dead letters bear it.
+        """`replay` is the id of the replay that this is for, which its dead letters carry.
 
-        What is in the topic `requeue` stays there, whatever becomes of it.
+        A record from the topic `requeue` stays there, whatever its outcome.
         """
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic
@@ -36,10 +36,10 @@ class FailureOutputs:
         self._replay = replay
         self._requeue = requeue
 
-    def waiting(
+    def retry(
         self, record: Record, failure: Failure, delay_s: float, attempt: int, due_ms: int
     ) -> Output:
-        """Its way to the `attempt`-th run, not before `due_ms`, by the topic of one delay."""
+        """Returns the record for a delay topic: the `attempt`-th run is due at `due_ms`."""
         topic = self._retry_topic(delay_s)
         source = record.source
         own: HeaderList = [
@@ -54,13 +54,13 @@ class FailureOutputs:
         partition = self._limits.partition_for(topic, source.partition)
         return self.cut(Output(topic, key, value, headers, partition=partition))
 
-    def dead(
+    def dead_letter(
         self, record: Record, failure: Failure, reason: str, attempt: int, now_ms: int
     ) -> Output:
-        """The dead letter: key, value and headers byte for byte, and why.
+        """Returns the dead letter: key, value and headers byte for byte, and the failure.
 
-        Where that has no room, the stack trace is cut, then the message, then the headers are
-        left out. A stranger's record that has no room even so stays where it is.
+        Where the topic has no room for that, the stack trace is cut, then the message, then the
+        headers are left out. A foreign record that is still too large stays where it is.
         """
         source = record.source
         message, stack = failure.message.encode(), failure.stack.encode()
@@ -93,24 +93,24 @@ class FailureOutputs:
             return bare
         at = record.partition
         if at.topic == self._requeue:
-            # No source takes a record so large: a stranger wrote it there, with our headers or not.
+            # No source takes a record so large: a foreign client wrote it there.
             stays = names.no_room(at.topic, at.number, record.offset)
             return letter(None, None, [], message + stays.encode(), b"")
-        return told  # its topic takes less than it should, and waits for a person
+        return told  # its topic takes less than it should, and waits until a person raises that
 
     def fits(self, letter: Output) -> bool:
-        """Whether its topic takes one so large, as far as is known."""
+        """Returns True if its topic takes a record so large, as far as is known."""
         return self._limits.fits(letter)
 
     def cut(self, letter: Output) -> Output:
-        """The letter within its topic's limit, as that is known now, or as near as may be.
+        """Returns the letter cut to its topic's known limit, as far as that is possible.
 
-        The outermost frames go first, then the message: the record itself stays whole.
+        The outermost stack frames go first, then the message; the record itself stays whole.
         """
         over = letter.size - self._limits.max_bytes(letter.topic)
         if over <= 0:
             return letter
-        told = {name: content or b"" for name, content in letter.headers if name in _TOLD}
+        told = {name: content or b"" for name, content in letter.headers if name in _CUT}
         stack, message = told.get(names.STACKTRACE, b""), told.get(names.MESSAGE, b"")
         cut = min(over, len(stack))
         shorter = {
@@ -133,5 +133,5 @@ def _redriven(record: Record) -> HeaderList:
 
 
 def _whole(text: bytes) -> bytes:
-    """Without a character that was cut through."""
+    """Returns the text without a character that was cut through."""
     return text.decode(errors="ignore").encode()
