@@ -3,7 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, count
+from itertools import count
 from typing import Literal, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
@@ -206,19 +206,9 @@ class Lanes:
     def next_due(self) -> float | None:
         return self._parked[0][0] if self._parked else None
 
-    def waiting(self, partition: Partition) -> set[int]:
-        """The offsets of a partition's records that are not out."""
-        lanes = (record for home in self._homes_of(partition) for record in _waiting_in(home))
-        parked = (entry[2] for entry in self._parked)
-        return {r.offset for r in chain(lanes, parked) if r.partition is partition}
-
-    def drop(self, partition: Partition, above: int) -> Dropped:
-        """Forgets what waits of a partition beyond the offset `above`, parked records too.
-
-        What lies at or below `above` and is not parked stays: it must still run, or
-        what has finished beyond it would be done again.
-        """
-        return self._drop(partition, above, out=False)
+    def drop(self, partition: Partition) -> Dropped:
+        """Forgets what waits of a partition, parked records too."""
+        return self._drop(partition, out=False)
 
     def close(self, partition: Partition) -> Dropped:
         """Forgets all of a partition: what waits, and which lanes are held by what is out.
@@ -226,19 +216,14 @@ class Lanes:
         Lanes that others hold stay theirs, and what waited behind these records goes on: see
         `OrphanedRuns` for those that are still running.
         """
-        dropped = self._drop(partition, -1, out=True)
+        dropped = self._drop(partition, out=True)
         self._guests.pop(partition, None)
         return dropped
 
-    def _drop(self, partition: Partition, above: int, *, out: bool) -> Dropped:
+    def _drop(self, partition: Partition, *, out: bool) -> Dropped:
         parked = self._unpark(partition)
         homes = self._homes_of(partition)
-        ready = [
-            record
-            for home in homes
-            for record in home.ready
-            if record.partition is partition and record.offset > above
-        ]
+        ready = [r for home in homes for r in home.ready if r.partition is partition]
         leaving = {*ready, *parked}
         for home in homes:
             home.ready = deque(record for record in home.ready if record not in leaving)
@@ -247,8 +232,7 @@ class Lanes:
         for home in homes:
             for lane, head in list(home.busy.items()):
                 others = followers(head)
-                least = -1 if head in parked else above
-                going = {r for r in others if r.partition is partition and r.offset > least}
+                going = {record for record in others if record.partition is partition}
                 staying = [record for record in others if record not in going]
                 behind += [record for record in others if record in going]
                 for record in going:
@@ -281,8 +265,3 @@ class Lanes:
             if not record.home.ready:
                 self._turn.append(record.home)
             record.home.ready.append(record)
-
-
-def _waiting_in(home: PartitionLanes) -> Iterable[Record]:
-    """What waits in a home's lanes, parked records aside."""
-    return chain(home.ready, *map(followers, home.busy.values()))

@@ -203,13 +203,6 @@ class Ledger:
             self._settled = set()
         self._known, self._known_to = frozenset(self._open), self._reached
 
-    def highest_except(self, waiting: Collection[int]) -> int:
-        """The highest offset from the position on that is not among `waiting`; -1 if none is."""
-        highest = next((offset for offset in reversed(self._open) if offset not in waiting), -1)
-        if self._open and self._open[0] < self._forgotten_to:
-            return max(highest, self._forgotten_to - 1)
-        return highest
-
     # -- its age ----------------------------------------------------------------------
 
     def sample_timestamp(self, offset: int, timestamp_ms: int) -> None:

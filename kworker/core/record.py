@@ -54,6 +54,7 @@ class Partition:
         "_told",
         "_told_of",
         "crowded",
+        "end_offset",
         "epoch",
         "frame_size",
         "held",
@@ -68,7 +69,6 @@ class Partition:
         "origin",
         "place",
         "prefix",
-        "reaches",
         "settled",
         "topic",
     )
@@ -99,7 +99,7 @@ class Partition:
         self._told_of: tuple[int | None, int] = (None, -1)  # the position and version it tells
         self.crowded: int | None = None  # the offset from which on its map had no room
         self.open = True
-        self.reaches = 0  # its end, as the brokers told lately
+        self.end_offset = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
         self.in_flight_bytes = 0
         self.held = 0  # records of keys that are held
@@ -129,7 +129,7 @@ class Partition:
     @property
     def starving(self) -> bool:
         """It has records, and none of them is here."""
-        return self.in_flight == 0 and self.reaches > (self.ledger.end or 0)
+        return self.in_flight == 0 and self.end_offset > (self.ledger.end or 0)
 
 
 Reports = tuple[tuple[object, object], ...]

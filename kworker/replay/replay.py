@@ -21,7 +21,7 @@ from kworker.core.offset_map import Committed, Settled, TopicIdentity, ids_untol
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange, settled_ranges
-from kworker.worker.assembly import Role, make_encoder, make_poller, make_pool
+from kworker.worker.assembly import Role, make_encoder, make_poll_loop, make_pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.loader import Handlers
 from kworker.worker.intake import Fenced, IntakePolicy
@@ -157,24 +157,24 @@ class Replay:
         results = make_encoder(config, limits, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
         identify = self._watch.identities
-        role = Role(0, self._reader, identify, IntakePolicy(), identity, apart=False)
+        role = Role(0, self._reader, identify, IntakePolicy(), identity, isolates=False)
         try:
-            self._poller = make_poller(config, role, self._pool, self._handlers, limits)
+            self._loop = make_poll_loop(config, role, self._pool, self._handlers, limits)
         except KafkaRequestError as refused:
             raise ConfigError(f"kafka: {refused}") from None
         self._ask_at = self._log_at = time.monotonic()
 
     @property
     def counts(self) -> ReplayCounts:
-        counters = self._poller.counters
-        failed = self._poller.dispatch.failed
+        counters = self._loop.settlement.counters
+        failed = self._loop.dispatch.endings.failed
         return ReplayCounts(counters.done, counters.duplicates, counters.dead, failed)
 
     @property
     def in_hand(self) -> int:
         """The number of records that are not settled yet: waiting, running or being published."""
-        poller = self._poller
-        return poller.flow.records + poller.flow.held + poller.backlog.pending
+        loop = self._loop
+        return loop.flow.records + loop.flow.held + loop.settlement.pending
 
     def run(self, interrupts: Callable[[], int], report: Callable[["Replay"], None]) -> None:
         """Runs until all records are settled; after one interrupt, until those in hand are.
@@ -182,11 +182,11 @@ class Replay:
         A second interrupt ends it at once. Calls `report` every turn. Raises KworkerError when
         Kafka ends the client.
         """
-        self._poller.assignment.beat = lambda: 0.0 if interrupts() else math.inf
+        self._loop.assignment.beat = lambda: 0.0 if interrupts() else math.inf
         self._pool.start()
-        self._poller.dispatch.start()
+        self._loop.dispatch.start()
         try:
-            while not (self._ranges.finished and self._poller.idle) and not interrupts():
+            while not (self._ranges.finished and self._loop.idle) and not interrupts():
                 self._turn()
                 report(self)
             if interrupts():
@@ -201,30 +201,30 @@ class Replay:
         return RangeConsumer(self._client, listener, self._ranges)
 
     def _turn(self) -> None:
-        self._poller.turn()
+        self._loop.turn()
         now = time.monotonic()
         if now >= self._ask_at:
             self._ask_at = now + _ASK_EVERY_S
             self._watch.ask_ends(self._ranges.starts)
         if (ends := self._watch.ends()) is not None:
             # Only the fact that brokers answer counts; the ends are known.
-            self._poller.hear_of_ends(self._ranges.ends if ends else {})
+            self._loop.take_end_offsets(self._ranges.ends if ends else {})
         if now >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
-            for reason in self._poller.reasons:
+            for reason in self._loop.problems:
                 _LOG.warning(reason)
 
     def _drain(self, interrupts: Callable[[], int], report: Callable[["Replay"], None]) -> None:
         deadline = time.monotonic() + self._config.workers.drain_timeout
-        self._poller.stop_taking()
-        while not self._poller.idle and interrupts() < 2 and time.monotonic() < deadline:
+        self._loop.stop_taking()
+        while not self._loop.idle and interrupts() < 2 and time.monotonic() < deadline:
             self._turn()
             report(self)
 
     def _end(self) -> None:
         self._pool.stop()
-        self._poller.dispatch.end(time.monotonic() + _MARKS_S)
-        if not self._poller.flow.records:
+        self._loop.dispatch.end(time.monotonic() + _MARKS_S)
+        if not self._loop.flow.records:
             _close(self._handlers)
         leave(self._client, lambda: None, for_good=False)
 

@@ -35,6 +35,7 @@ from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
 from kworker.worker.idempotency.redis_outbox import RedisOutbox
+from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.poll_loop import PollLoop, WorkerConsumer
 from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee
@@ -45,6 +46,7 @@ from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.producer_sizes import SizedProperties
 from kworker.worker.publish.publisher import Publisher
 from kworker.worker.publish.transactor import TransactionPolicy
+from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from kworker.worker.retries.dead_letter_limit import DeadLetterLimit, DeadLetterLimitPolicy
@@ -81,11 +83,11 @@ def make_pool(
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """In what a worker and a replay differ.
+    """Differences between a worker and a replay.
 
-    `reader` makes the consumer of a listener; `replay` is the id that what is written bears;
-    only a supervised process has the suspects `apart`, and partitions where the group `had` a
-    position. `began` is when the service did, monotonic.
+    `reader` makes the consumer of a listener. `replay` is the id that outputs bear. Only a worker
+    runs suspects in a quarantine (`isolates`), and has partitions where the group `had` a
+    position. `began` is the service's start, monotonic.
     """
 
     slot: int
@@ -93,7 +95,7 @@ class Role:
     identify: Identify
     intake: IntakePolicy
     replay: str = ""
-    apart: bool = True
+    isolates: bool = True
     had: Mapping[PartitionId, str] = field(default_factory=dict)
     began: float = -math.inf
 
@@ -108,29 +110,33 @@ def make_intake(config: Config) -> IntakePolicy:
     return IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age)
 
 
-def make_poller(
+def make_poll_loop(
     config: Config, role: Role, pool: HandlerPool, handlers: Handlers, limits: TopicLimits
 ) -> PollLoop:
-    """The poller of a worker, or of a replay."""
+    """Puts the poll loop of a worker, or of a replay, together."""
     workers, delivery, retry = config.workers, config.delivery, config.retry
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
-    backlog = Outbox(OutboxPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), limits)
+    outbox = Outbox(OutboxPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), limits)
     lanes = Lanes(workers.ordering)
     flow = Flow(
         FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
     )
     folder = StateFolder(config.state_dir)
     at_once = workers.concurrency if handlers.is_async else workers.threads
-    sharing = config.idempotency if role.apart else None
+    sharing = config.idempotency if role.isolates else None
     shared = make_shared(sharing, folder) if sharing else None
     dispatch = Dispatch(
         pool=pool,
         lanes=lanes,
         flow=flow,
-        triage=make_triage(config, limits, role.replay),
-        refusals=Rejections(folder.rejected),
-        ward=Quarantine(config, folder.suspects, limits, shared) if role.apart else None,
-        claimant=make_claimant(config, folder, at_once, shared) if config.idempotency else None,
+        decider=make_decider(config, limits, role.replay),
+        rejections=Rejections(folder.rejected),
+        quarantine=(
+            Quarantine(config, folder.suspects, limits, shared) if role.isolates else NoQuarantine()
+        ),
+        claims=(
+            make_claims(config, folder, at_once, shared) if config.idempotency else Unclaimed(lanes)
+        ),
         tells_dead=lambda topic: handlers.on_dead_of(topic) is not None,
         clock=time.monotonic,
     )
@@ -138,8 +144,8 @@ def make_poller(
         consumer=role.reader,
         identify=role.identify,
         committer=lambda client: Committer(client, commits),
-        backlog=backlog,
-        settling=make_settling(config, role, limits, backlog),
+        outbox=outbox,
+        guarantee=make_guarantee(config, role, limits, outbox),
         dispatch=dispatch,
         lanes=lanes,
         flow=flow,
@@ -149,8 +155,8 @@ def make_poller(
     )
 
 
-def make_settling(
-    config: Config, role: Role, limits: TopicLimits, backlog: Outbox
+def make_guarantee(
+    config: Config, role: Role, limits: TopicLimits, outbox: Outbox
 ) -> Callable[[WorkerConsumer, Committer, Mapping[PartitionId, Partition]], DeliveryGuarantee]:
     """How the guarantee asks outcomes to become durable."""
     properties = worker_producer_properties(config, slot=role.slot)
@@ -160,9 +166,9 @@ def make_settling(
         _client: WorkerConsumer, committer: Committer, owned: Mapping[PartitionId, Partition]
     ) -> DeliveryGuarantee:
         publisher = Publisher(
-            lambda: KafkaProducer(sized.properties()), backlog, outdated=sized.outdated
+            lambda: KafkaProducer(sized.properties()), outbox, outdated=sized.outdated
         )
-        return AtLeastOnce(publisher, committer, owned, backlog)
+        return AtLeastOnce(publisher, committer, owned, outbox)
 
     def exactly_once(
         client: WorkerConsumer, committer: Committer, owned: Mapping[PartitionId, Partition]
@@ -174,7 +180,7 @@ def make_settling(
             client,
             committer,
             owned,
-            backlog,
+            outbox,
             TransactionPolicy(),
             FencingJudge(name, FencePolicy(limit_s), role.began),
             outdated=sized.outdated,
@@ -183,7 +189,7 @@ def make_settling(
     return exactly_once if config.delivery.guarantee == "exactly-once" else at_least_once
 
 
-def make_triage(config: Config, limits: TopicLimits, replay: str) -> RetryDecider:
+def make_decider(config: Config, limits: TopicLimits, replay: str) -> RetryDecider:
     """What decides about failed runs."""
     retry = config.retry
     breaker = DeadLetterLimitPolicy.of(config.dead_letter.breaker)
@@ -205,7 +211,7 @@ def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspe
     return SharedSuspects(storage, WatchedJournal(CrashJournal(folder.suspects)))
 
 
-def make_claimant(
+def make_claims(
     config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
 ) -> ClaimClient:
     """Claims records in Redis before they run, `at_once` of them; `start` begins its thread."""

@@ -75,7 +75,7 @@ class Intake:
         lanes: Lanes,
         flow: Flow,
         policy: IntakePolicy,
-        doom: Callable[[list[Record]], None],
+        fail_early: Callable[[list[Record]], None],
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._consumer = consumer
@@ -83,12 +83,12 @@ class Intake:
         self._lanes = lanes
         self._flow = flow
         self._policy = policy
-        self._doom = doom
+        self._fail_early = fail_early
         self._wall = wall
         self.consumed = 0
         self.remembered = 0  # records that were done before, as a map told
         self._takes = 0
-        self.reasons: dict[str, str] = {}
+        self.problems: dict[str, str] = {}
 
     def take(self, most: int, wait_s: float) -> int:
         """How many records and events came. Rebalances happen in here.
@@ -110,15 +110,15 @@ class Intake:
         owned = self._assignment.partitions.keys()
         back = {f"source {topic}" for topic, _ in owned}
         stopped = {_gap_at(at) for at in owned - begun}
-        self.reasons = {
+        self.problems = {
             name: text
-            for name, text in self.reasons.items()
+            for name, text in self.problems.items()
             if name in stopped or not (name.startswith("gap ") or name in back)
         }
 
     def stopped(self, at: PartitionId) -> bool:
         """Whether a partition waits for a person, who decides where to go on."""
-        return _gap_at(at) in self.reasons
+        return _gap_at(at) in self.problems
 
     def _deliver(self, batch: list[RawMessage]) -> None:
         """Into ledger and lanes, what is of one partition together.
@@ -162,8 +162,8 @@ class Intake:
 
     def _read_again(self, topic: str) -> None:
         """It was read after all: there again, or allowed without a rebalance."""
-        if self.reasons:
-            self.reasons.pop(f"source {topic}", None)
+        if self.problems:
+            self.problems.pop(f"source {topic}", None)
 
     def _give_back(self, partition: Partition, offset: int) -> None:
         """What has no room in its map comes again, when it has."""
@@ -199,7 +199,7 @@ class Intake:
     def _readable(self, records: list[Record], raised: Mapping[int, Exception]) -> list[Record]:
         """The records but for those that made the client raise; they are dead letters."""
         for i, error in raised.items():
-            self._doom([_dead(records[i], Failure.unreadable(error, NO_HEADERS))])
+            self._fail_early([_dead(records[i], Failure.unreadable(error, NO_HEADERS))])
         return [record for i, record in enumerate(records) if i not in raised]
 
     def _join_sources(self, records: list[Record]) -> None:
@@ -211,11 +211,13 @@ class Intake:
                 if not self._policy.is_source(source.topic):
                     raise Forged(f"{source.topic} is no source topic")
             except Forged as forged:
-                self._doom([_failed(record, "undecodable", f"headers are not kworker's: {forged}")])
+                self._fail_early(
+                    [_failed(record, "undecodable", f"headers are not kworker's: {forged}")]
+                )
                 continue
             except Exception as error:  # noqa: BLE001 - becomes the dead letter of that record
                 failure = Failure.unreadable(error, "kworker's headers cannot be read")
-                self._doom([_dead(record, failure.with_stack(error))])
+                self._fail_early([_dead(record, failure.with_stack(error))])
                 continue
             at = (source.topic, source.partition)
             record.comes_again(envelope, self._assignment.index_of_guest(at))
@@ -229,7 +231,9 @@ class Intake:
         old = [record for record in records if 0 <= record.raw.timestamp()[1] < oldest_ms]
         if not old:
             return records
-        self._doom([_failed(record, "expired", "older than source.max_age") for record in old])
+        self._fail_early(
+            [_failed(record, "expired", "older than source.max_age") for record in old]
+        )
         expired = set(old)
         return [record for record in records if record not in expired]
 
@@ -253,7 +257,7 @@ class Intake:
             case ConsumerEvent.FENCED:
                 raise Fenced(str(event.error()))
             case ConsumerEvent.UNREADABLE:
-                self.reasons[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
+                self.problems[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
             case ConsumerEvent.TRANSIENT:
                 _LOG.warning("kafka reports; the client goes on", error=event.error().str())
 
@@ -264,7 +268,7 @@ class Intake:
         if partition is None:
             return  # its owner is told
         self._assignment.beat()
-        partition.reaches = 0  # it waits for a person, and nobody waits for it
+        partition.end_offset = 0  # it waits for a person, and nobody waits for it
         try:
             low, high = self._consumer.watermarks(at, _ASK_S)
             holds = f"the partition now holds {low} to {high}"
@@ -273,7 +277,7 @@ class Intake:
         end = partition.ledger.end
         would = f"its next record would be {end}, but" if end is not None else _NO_POSITION
         text = f"{name} stopped: {would} {holds}"
-        self.reasons[_gap_at(at)] = f"{text}; `kworker offsets reset` decides where to go on"
+        self.problems[_gap_at(at)] = f"{text}; `kworker offsets reset` decides where to go on"
         _LOG.error(text)
 
 

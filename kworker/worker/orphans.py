@@ -1,82 +1,101 @@
-"""Runs that outlive the epoch of their partition, and what they are good for when it returns."""
+"""Orphaned runs: handlers still at work when their partition was revoked, and what that is for."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from kworker.core.batch import NOT_ATTEMPTED
+from kworker.core.message import PartitionId
 from kworker.core.record import Partition, Record
 
 LaneName = tuple[object, ...]
-"""Of a lane, whatever the epoch; of a record without one, its own."""
+"""The name of a lane in every epoch; of a record without a lane, its own position."""
 
 
 class EndedRuns(NamedTuple):
-    """What became of runs that have ended, and of the records that waited for them."""
+    """Sorts orphaned runs that have ended, and the records that waited for them."""
 
-    taken_up: list[Record]  # of the present epoch: each stands for itself, read again
+    adopted: list[Record]  # each takes the place of its own redelivery, in the present epoch
     freed: list[Record]  # may run now
-    useless: list[Record]  # others', or nobody's
+    useless: list[Record]  # another member's to redo, or already covered by the position
+
+
+class FinishedRun(NamedTuple):
+    """The run of this very record in an earlier epoch, which has ended."""
+
+    run: Record
+
+
+class LaneBusy(NamedTuple):
+    """A run of an earlier epoch is at work in the record's lane."""
+
+
+LANE_BUSY = LaneBusy()
 
 
 class _OrphanLane:
-    """Runs of earlier epochs in one lane, and who waits for them."""
+    """Runs of earlier epochs in one lane, and the records that wait for them."""
 
     __slots__ = ("following", "going", "useful")
 
     def __init__(self) -> None:
         self.going: set[Record] = set()  # have not ended
-        self.useful: list[Record] = []  # may be taken up, when or since they have ended
-        # Of the present epoch, and their turn has come: one in each partition that has the lane.
+        self.useful: list[Record] = []  # may be adopted, when or since they have ended
+        # Of the present epoch, and first in their lane: one in each partition that has the lane.
         self.following: list[Record] = []
 
     def __bool__(self) -> bool:
         return bool(self.going or self.useful or self.following)
 
     def run_of(self, record: Record) -> Record | None:
-        """The useful run of this very record, in an earlier epoch."""
+        """Returns the useful run of this very record, in an earlier epoch."""
         return _same(self.useful, record)
 
 
 class OrphanedRuns:
-    """Records that had begun when their partition was closed.
+    """Handler runs that were still going when their partition was revoked.
 
-    Owned by the poll thread. When the partition returns, they are read again like all that
-    its position and map do not cover, and stand in their lanes. A record whose turn has come
-    meets here what still runs of its lane, and waits for it. If that was its own run, it is
-    taken up: the old record takes the place of the one read again, which nobody has seen. So
-    a completion reaches a later epoch only through a delivery of that epoch, and only once.
+    Owned by the poll thread. If the partition returns, its uncommitted records are redelivered
+    and take their places in the lanes. A redelivered record waits here for any orphaned run of
+    its lane. If that run *is* this record, the run is adopted: its outcome counts in the present
+    epoch, and the handler is not called again. So a completion reaches a later epoch only
+    through a delivery of that epoch, and only once.
 
-    An outcome is taken up in the order of its lane: where an earlier record has to run first,
-    the runs beyond it came too early, and are done again.
+    Outcomes are adopted in the order of their lane: where an earlier record of the lane has to
+    run first, later orphaned runs came too early, and their records run again.
     """
 
     def __init__(self, *, keeps: bool) -> None:
-        """`keeps` outcomes for which nobody waits yet; else others can ask for them elsewhere."""
+        """`keeps` outcomes before their records are redelivered; else Redis has them."""
         self._keeps = keeps
         self._lanes: dict[LaneName, _OrphanLane] = {}
-        self._here: dict[tuple[str, int], Partition] = {}
+        self._here: dict[PartitionId, Partition] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
     # -- epochs -----------------------------------------------------------------------
 
-    def leave(self, partition: Partition, running: Iterable[Record]) -> None:
-        """It is closed, and these of its records still run."""
+    def close(self, partition: Partition) -> list[Record]:
+        """Forgets what waits of a closed partition; none of it has a claim to be released."""
         self._here.pop(_at(partition), None)
         for lane in self._lanes.values():
             lane.following = [one for one in lane.following if one.partition is not partition]
+        self._prune()
+        return []
+
+    def take_over(self, running: Iterable[Record]) -> None:
+        """Takes over records of a closed partition that are still running."""
         for run in running:
             lane = self._lanes.setdefault(_name(run), _OrphanLane())
             lane.going.add(run)
-            if partition.origin is not None:  # else nobody knows whether it is that which returns
-                lane.useful.append(run)
+            lane.useful.append(run)
         self._prune()
 
     def returned(self, owned: Collection[Partition]) -> None:
-        """An assignment: what is done, or of a topic that was made again, is of no use.
+        """Sets the partitions of a new assignment.
 
-        Nor are outcomes of what is others' now.
+        Drops finished outcomes of partitions that another member has now, and of records that
+        are settled or belong to a topic that was deleted and made again.
         """
         self._here = {_at(partition): partition for partition in owned}
         for lane in self._lanes.values():
@@ -86,7 +105,7 @@ class OrphanedRuns:
         self.tidy()
 
     def tidy(self) -> None:
-        """Forgets outcomes of which nobody will ask: all is done up to there without them."""
+        """Drops outcomes whose records will not be redelivered: their offsets are settled."""
         for lane in self._lanes.values():
             lane.useful = [run for run in lane.useful if not self._superseded(run)]
         self._prune()
@@ -97,29 +116,42 @@ class OrphanedRuns:
             return False
         return here.origin != run.partition.origin or here.ledger.is_done(run.offset)
 
-    # -- records of a present epoch ---------------------------------------------------
+    # -- records of the present epoch -------------------------------------------------
 
-    def meet(self, record: Record) -> Record | None:
-        """Whose turn it is: the record's own; that of its run, which ended; None: it waits."""
+    def match(self, record: Record) -> FinishedRun | LaneBusy | None:
+        """Returns the orphan in the way of a record, or in its place; None: it may run."""
         if (lane := self._lanes.get(_name(record))) is None:
-            return record
-        run = lane.run_of(record)
-        if run is None:
-            lane.useful = [
-                one for one in lane.useful if _at(one.partition) != _at(record.partition)
-            ]
-        elif run not in lane.going:
-            self._take_up(run, record, lane)
-            self._prune()
-            return run
-        if lane.going:
-            lane.following.append(record)
             return None
+        run = lane.run_of(record)
+        if run is not None and run not in lane.going:
+            return FinishedRun(run)
+        return LANE_BUSY if lane.going else None
+
+    def adopt(self, finished: FinishedRun, record: Record) -> Record:
+        """Puts the finished run in the place of its redelivered record; returns the run."""
+        self._adopt(finished.run, record, self._lanes[_name(record)])
         self._prune()
-        return record
+        return finished.run
+
+    def wait(self, record: Record) -> None:
+        """Keeps a record until the runs of its lane have ended."""
+        self._pass_over(record)
+        self._lanes[_name(record)].following.append(record)
+
+    def begin(self, record: Record) -> None:
+        """Notes that a record runs by itself: runs beyond it in its lane came too early."""
+        if _name(record) in self._lanes:
+            self._pass_over(record)
+            self._prune()
+
+    def _pass_over(self, record: Record) -> None:
+        lane = self._lanes[_name(record)]
+        if lane.run_of(record) is None:
+            at = _at(record.partition)
+            lane.useful = [one for one in lane.useful if _at(one.partition) != at]
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Of these partitions, the records that wait for runs other than their own."""
+        """Returns the records of these partitions that wait for runs other than their own."""
         back = []
         for lane in self._lanes.values():
             for one in list(lane.following):
@@ -128,10 +160,10 @@ class OrphanedRuns:
                     lane.following.remove(one)
         return back
 
-    # -- runs of earlier ones ---------------------------------------------------------
+    # -- runs of earlier epochs -------------------------------------------------------
 
     def ended(self, records: Iterable[Record]) -> EndedRuns:
-        """Records of closed partitions that came back, with an outcome or not attempted."""
+        """Sorts records of closed partitions that came back from the pool."""
         ends = EndedRuns([], [], [])
         for record in records:
             self._end(record, ends)
@@ -141,7 +173,7 @@ class OrphanedRuns:
     def _end(self, run: Record, ends: EndedRuns) -> None:
         lane = self._lanes.setdefault(_name(run), _OrphanLane())
         if run not in lane.going:
-            if self._keeps and self._will_come(run):
+            if self._keeps and self._may_return(run):
                 lane.useful.append(run)
             else:
                 ends.useless.append(run)
@@ -153,8 +185,8 @@ class OrphanedRuns:
             ends.useless.append(run)
         elif again is not None:
             lane.following.remove(again)
-            self._take_up(run, again, lane)
-            ends.taken_up.append(run)
+            self._adopt(run, again, lane)
+            ends.adopted.append(run)
         elif not self._keeps:
             lane.useful.remove(run)
             ends.useless.append(run)
@@ -162,13 +194,13 @@ class OrphanedRuns:
             ends.freed.extend(lane.following)
             lane.following = []
 
-    def _take_up(self, run: Record, record: Record, lane: _OrphanLane) -> None:
+    def _adopt(self, run: Record, record: Record, lane: _OrphanLane) -> None:
         run.stand_for(record)
         lane.useful.remove(run)
 
-    def _will_come(self, run: Record) -> bool:
-        """Whether a record that ended and was not settled may be read again."""
-        if run.outcome is NOT_ATTEMPTED or run.partition.origin is None:
+    def _may_return(self, run: Record) -> bool:
+        """Returns True if a record that ended and was not settled may be redelivered."""
+        if run.outcome is NOT_ATTEMPTED:
             return False
         here = self._here.get(_at(run.partition))
         if here is None:
@@ -179,20 +211,20 @@ class OrphanedRuns:
         self._lanes = {name: lane for name, lane in self._lanes.items() if lane}
 
 
-def _at(partition: Partition) -> tuple[str, int]:
+def _at(partition: Partition) -> PartitionId:
     return partition.topic, partition.number
 
 
-def _place(record: Record) -> tuple[str, int, int]:
+def _position(record: Record) -> tuple[str, int, int]:
     return record.partition.topic, record.partition.number, record.offset
 
 
 def _same(records: Iterable[Record], record: Record) -> Record | None:
-    """The one of another epoch that is this very record."""
-    return next((one for one in records if _place(one) == _place(record)), None)
+    """Returns the one of another epoch that is this very record."""
+    return next((one for one in records if _position(one) == _position(record)), None)
 
 
 def _name(record: Record) -> LaneName:
     if record.lane is None:
-        return (*_place(record), None)
+        return (*_position(record), None)
     return record.home.topic, record.home.number, record.lane

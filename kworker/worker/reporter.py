@@ -7,35 +7,34 @@ from kworker.clients.watch import KafkaWatch
 from kworker.clock import now_ms
 from kworker.core.message import PartitionId
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.poll_loop import PollLoop
+from kworker.worker.poll_loop import PollLoop, WorkerStats
 from kworker.worker.topic_limits import TopicLimits
 
 _TELL_EVERY_S = 0.05
 _LAG_EVERY_S = 2.0
 _FACTS_EVERY_S = 60.0
+_FIELDS = {name: Field[name.upper()] for name in WorkerStats._fields}
 
 
 class StatusReporter:
-    """Copies the poller's state into the slot, and asks the brokers what it cannot know.
+    """Copies the loop's state into the slot, and asks the brokers what it cannot know.
 
     Used by the poll thread.
     """
 
-    def __init__(
-        self, slot: Slot, poller: PollLoop, watch: KafkaWatch, limits: TopicLimits
-    ) -> None:
+    def __init__(self, slot: Slot, loop: PollLoop, watch: KafkaWatch, limits: TopicLimits) -> None:
         self._slot = slot
-        self._poller = poller
+        self._loop = loop
         self._watch = watch
         self._limits = limits
         self._text = Text()
-        poller.assignment.announce = self._tell_text
+        loop.assignment.announce = self._report_text
         self._ends: Mapping[PartitionId, int] = {}
         self._tell_at = self._lag_at = 0.0
         self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
     def turn(self) -> None:
-        """Called each turn of the poller; most of the work only now and then."""
+        """Called each turn of the loop; most of the work only now and then."""
         if self.beat():
             self._ask(time.monotonic())
 
@@ -47,39 +46,23 @@ class StatusReporter:
         if now < self._tell_at:
             return False
         self._tell_at = now + _TELL_EVERY_S
-        self.tell()
+        self.report()
         return True
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Everything, now."""
-        poller, words = self._poller, self._slot.words
+        loop, words = self._loop, self._slot.words
         words[Field.POLLED] = 1
-        words[Field.IN_HAND] = poller.in_hand
-        words[Field.IN_FLIGHT] = poller.flow.records
-        words[Field.IN_FLIGHT_BYTES] = poller.flow.bytes
-        words[Field.CONSUMED] = poller.consumed
-        words[Field.DONE] = poller.counters.done
-        words[Field.FAILED] = poller.dispatch.failed
-        words[Field.RETRIED] = poller.counters.retried
-        words[Field.DEAD] = poller.counters.dead
-        words[Field.DUPLICATES] = poller.counters.duplicates
-        words[Field.UNGUARDED] = poller.dispatch.unguarded
-        words[Field.REMEMBERED] = poller.remembered
-        words[Field.MAPS_IGNORED] = poller.assignment.maps_ignored
-        words[Field.HELD] = poller.flow.held
-        words[Field.STALLED_MS] = int(poller.dispatch.still_s * 1000)
-        words[Field.SUSPECTS] = poller.dispatch.suspects
-        words[Field.PUBLISHED] = poller.settling.published
-        words[Field.COMMITS] = poller.committer.commits
-        words[Field.REBALANCES] = poller.assignment.rebalances
-        self._tell_lag()
-        self._tell_text()
+        for name, value in loop.stats()._asdict().items():
+            words[_FIELDS[name]] = value
+        self._report_lag()
+        self._report_text()
 
-    def _tell_text(self) -> None:
-        assignment = self._poller.assignment
+    def _report_text(self) -> None:
+        assignment = self._loop.assignment
         text = Text(
             tuple(sorted(assignment.partitions)),
-            tuple(self._poller.reasons),
+            tuple(self._loop.problems),
             tuple(assignment.known),
         )
         if text != self._text:
@@ -88,10 +71,10 @@ class StatusReporter:
             self._slot.words[Field.RED] = bool(text.problems)
             self._slot.write_text(text)
 
-    def _tell_lag(self) -> None:
+    def _report_lag(self) -> None:
         lag = unfinished = 0
         oldest_ms: int | None = None
-        for at, partition in self._poller.assignment.partitions.items():
+        for at, partition in self._loop.assignment.partitions.items():
             ledger = partition.ledger
             end = self._ends.get(at)
             # An empty position means that nothing was read yet, so nothing is known.
@@ -108,19 +91,19 @@ class StatusReporter:
     def _ask(self, now: float) -> None:
         if (ends := self._watch.ends()) is not None:
             self._ends = ends
-            self._poller.hear_of_ends(ends)
+            self._loop.take_end_offsets(ends)
         if (ids := self._watch.ids()) is not None:
-            if not self._poller.assignment.partitions:
-                self._poller.hear_of_brokers(answer=bool(ids))
-            self._poller.hear_of_topics(ids)
+            if not self._loop.assignment.partitions:
+                self._loop.note_brokers(answer=bool(ids))
+            self._loop.check_topic_ids(ids)
         if (facts := self._watch.facts()) is not None:
             self._limits.update(*facts)
         if now >= self._lag_at:
             self._lag_at = now + _LAG_EVERY_S
-            partitions = self._poller.assignment.partitions
+            partitions = self._loop.assignment.partitions
             self._watch.ask_ends(partitions)
             # Without partitions, of what it would write: that brokers answer is what counts.
-            self._watch.ask_ids(self._poller.assignment.topics or self._limits.topics)
+            self._watch.ask_ids(self._loop.assignment.topics or self._limits.topics)
         if now >= self._facts_at or self._limits.stale:
             self._facts_at = now + _FACTS_EVERY_S
             self._limits.stale = False

@@ -28,7 +28,7 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.instance.group_note import GroupNote
 from kworker.instance.proc import has_handler_for, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.assembly import Role, make_encoder, make_intake, make_poller, make_pool
+from kworker.worker.assembly import Role, make_encoder, make_intake, make_poll_loop, make_pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.loader import Handlers
@@ -257,21 +257,21 @@ class Worker:
 
         intake, had = make_intake(config), GroupNote(config.state_dir).positions()
         role = Role(slot.number, reader, watch.identities, intake, had=had, began=self._began)
-        poller = make_poller(config, role, pool, handlers, limits)
-        telling = StatusReporter(slot, poller, watch, limits)
-        poller.assignment.beat = partial(self._beat, telling)
+        loop = make_poll_loop(config, role, pool, handlers, limits)
+        reporter = StatusReporter(slot, loop, watch, limits)
+        loop.assignment.beat = partial(self._beat, reporter)
         self._guard.install(pool)
         pool.start()
-        poller.dispatch.start()
+        loop.dispatch.start()
         slot.words[Field.BASELINE_BYTES] = rss_bytes(os.getpid())
         if self._phase < Phase.DRAINING:
             made[0].subscribe([*config.source.topics, config.requeue_topic])
             self._enter(Phase.JOINING)
-        self._serve(poller, telling)
-        self._drain(poller, telling)
+        self._serve(loop, reporter)
+        self._drain(loop, reporter)
         pool.stop()
-        poller.dispatch.end(max(self._drain_by, time.monotonic() + _MARKS_S))
-        self._leave(made[0], telling)
+        loop.dispatch.end(max(self._drain_by, time.monotonic() + _MARKS_S))
+        self._leave(made[0], reporter)
 
     def _learn(self, limits: TopicLimits, watch: KafkaWatch) -> bool:
         """Waits, red, until the brokers tell what the topics take; False: told to stop."""
@@ -294,9 +294,9 @@ class Worker:
         self._slot.words[Field.RED] = bool(reasons)
         self._slot.write_text(Text(problems=reasons))
 
-    def _beat(self, telling: StatusReporter) -> float:
+    def _beat(self, reporter: StatusReporter) -> float:
         """Called by what waits inside a turn; for how many seconds more it may."""
-        telling.beat()
+        reporter.beat()
         if self._phase < Phase.DRAINING:
             return inf
         return self._drain_by - self._kept_s - time.monotonic()
@@ -306,47 +306,47 @@ class Worker:
         """Handlers get most of a drain's time, Kafka the rest."""
         return min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
 
-    def _serve(self, poller: PollLoop, telling: StatusReporter) -> None:
+    def _serve(self, loop: PollLoop, reporter: StatusReporter) -> None:
         while self._phase.taking:
             try:
-                poller.turn()
+                loop.turn()
             except FencedByTwin:
                 raise
             except Fenced as fenced:
-                if not poller.assignment.lost_lately:
+                if not loop.assignment.lost_lately:
                     raise
                 _LOG.warning("fenced by its own past; joins anew", error=str(fenced))
-                poller.rejoin("fenced by its own past")
-            telling.turn()
+                loop.rejoin("fenced by its own past")
+            reporter.turn()
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0
-                poller.accept_dead()
-            if self._phase is Phase.JOINING and poller.joined:
-                telling.tell()  # who reads "running" reads the partitions, too
+                loop.accept_dead()
+            if self._phase is Phase.JOINING and loop.joined:
+                reporter.report()  # who reads "running" reads the partitions, too
                 self._enter(Phase.RUNNING)
 
-    def _drain(self, poller: PollLoop, telling: StatusReporter) -> None:
+    def _drain(self, loop: PollLoop, reporter: StatusReporter) -> None:
         """What has begun ends and is committed."""
-        poller.stop_taking()
-        while not poller.idle and time.monotonic() < self._drain_by - self._kept_s:
-            poller.turn()
-            telling.turn()
-        poller.dispatch.abandon_suspects()
-        while not poller.settled and time.monotonic() < self._drain_by:
-            poller.turn()
-            telling.turn()
-        poller.end(self._drain_by + _ABORT_S)
-        self._unfinished = poller.unfinished
-        telling.tell()
+        loop.stop_taking()
+        while not loop.idle and time.monotonic() < self._drain_by - self._kept_s:
+            loop.turn()
+            reporter.turn()
+        loop.dispatch.abandon_suspects()
+        while not loop.settled and time.monotonic() < self._drain_by:
+            loop.turn()
+            reporter.turn()
+        loop.end(self._drain_by + _ABORT_S)
+        self._unfinished = loop.unfinished
+        reporter.report()
 
-    def _leave(self, consumer: KafkaConsumer, telling: StatusReporter) -> None:
+    def _leave(self, consumer: KafkaConsumer, reporter: StatusReporter) -> None:
         """Gives the place in the group back, unless a successor takes it over."""
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)
         static = self._config.workers.membership == "static"
         leave(
             consumer,
-            telling.turn,
+            reporter.turn,
             for_good=self._leaving and static,
             join_s=self._drain_by - time.monotonic(),
         )

@@ -259,12 +259,12 @@ class Calm(RuleBasedStateMachine):
         assert all(count == 1 for count in keys.values())
         places = Counter((r.partition.prefix, r.offset) for r in bench.pool.held)
         assert all(count == 1 for count in places.values())
-        backlog = bench.poller.backlog
+        backlog = bench.poller.settlement._outbox
         waiting = [*backlog, *(each.record for each in backlog.undeliverable)]
         assert len(set(waiting)) == len(waiting) <= backlog.pending
         flow = bench.poller.flow
         # What a topic refused for good is in flight again until it is judged, in the next turn.
-        most = 6 + self.held + sum(map(is_refused, bench.poller.dispatch._doomed))
+        most = 6 + self.held + sum(map(is_refused, bench.poller.dispatch.endings._failed_early))
         assert flow.records <= most
         assert flow.records + flow.held <= most
 

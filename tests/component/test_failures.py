@@ -1,7 +1,7 @@
 """What becomes of records that fail: the poller, its triage and its letters over the twin."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -87,7 +87,10 @@ def test_a_failing_record_waits_in_a_delay_topic_and_is_committed(kafka: MemoryK
     assert headers[names.ERROR] == b"ValueError: no"
     assert int(headers[names.DUE] or 0) >= 1000 * 1000
     assert committed(kafka, 1) == 2
-    assert (bench.poller.counters.retried, bench.poller.counters.done) == (1, 1)
+    assert (bench.poller.settlement.counters.retried, bench.poller.settlement.counters.done) == (
+        1,
+        1,
+    )
 
 
 def test_nothing_is_committed_before_the_delay_topic_has_it(kafka: MemoryKafka) -> None:
@@ -121,7 +124,7 @@ def test_it_runs_again_as_what_it_was_until_its_attempts_are_used_up(kafka: Memo
     [dead] = kafka.records(DEAD)
     assert told(dead)[names.REASON] == b"exhausted"
     assert told(dead)[names.ATTEMPT] == b"3"
-    assert bench.poller.counters.dead == 1
+    assert bench.poller.settlement.counters.dead == 1
 
 
 @pytest.mark.parametrize(
@@ -239,12 +242,12 @@ def test_while_the_dead_letter_topic_is_gone_its_partition_waits_and_results_go_
     bench.turn(6)
     assert len(kafka.records(RESULTS)) == 1
     assert committed(kafka) in (None, 0)
-    assert any(reason.startswith(DEAD) for reason in bench.poller.reasons)
+    assert any(reason.startswith(DEAD) for reason in bench.poller.problems)
     kafka.create(DEAD)
     bench.turn(10)
     assert len(kafka.records(DEAD)) == 1
     assert committed(kafka) == 2
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_an_old_record_expires_once_and_not_when_it_comes_again(kafka: MemoryKafka) -> None:
@@ -332,7 +335,7 @@ def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
     kafka.append(REQUEUE, 0, value=b"stray", key=b"k")
     unheard(kafka, REQUEUE, 0, value=b"unheard")
     bench = bench_of(kafka)
-    bench.poller.dispatch._tells_dead = lambda topic: handlers.on_dead_of(topic) is not None
+    bench.poller.dispatch.endings._tells_dead = lambda topic: handlers.on_dead_of(topic) is not None
     bench.turn(3)
     letters = {dead.value(): told(dead)[names.REASON] for dead in kafka.records(DEAD)}
     assert letters == {b"stray": b"undecodable", b"unheard": b"unreadable"}
@@ -362,7 +365,7 @@ def test_a_bare_unavailable_stops_its_route(kafka: MemoryKafka) -> None:
     bench = bench_of(kafka, b"alpha")
     fail(bench, b"alpha", BareUnavailable())
     bench.turn(2)
-    assert bench.poller.dispatch.reasons[0].startswith("a dependency is unavailable: ")
+    assert bench.poller.dispatch.problems[0].startswith("a dependency is unavailable: ")
 
 
 @pytest.mark.parametrize("hold", [False, True])
@@ -390,7 +393,7 @@ def test_any_name_of_what_is_unavailable_can_be_told(kafka: MemoryKafka, name: o
     bench = bench_of(kafka, b"alpha")
     fail(bench, b"alpha", Nameless(name))
     bench.turn(2)
-    [reason] = bench.poller.dispatch.reasons
+    [reason] = bench.poller.dispatch.problems
     assert len(reason.encode()) < 1_000
 
 
@@ -478,7 +481,7 @@ def test_what_is_held_is_bounded(kafka: MemoryKafka) -> None:
             fail(bench, b"slow-0")
         bench.turn()
     assert bench.poller.flow.held <= 6 + 4
-    assert bench.poller.consumed <= 6 + 4
+    assert bench.poller.stats().consumed <= 6 + 4
 
 
 def test_a_held_key_keeps_its_order_to_the_end(kafka: MemoryKafka) -> None:
@@ -517,7 +520,7 @@ def test_what_is_unavailable_is_asked_by_one_record_each_five_seconds(kafka: Mem
             probes.append(value or b"")
             fail(bench, value or b"", Unavailable("billing"))
     assert len(probes) == len(set(probes)) == 6
-    assert any("billing is unavailable" in reason for reason in bench.poller.reasons)
+    assert any("billing is unavailable" in reason for reason in bench.poller.problems)
     ended = 0
     while ended < 20:
         bench.turn()
@@ -527,7 +530,7 @@ def test_what_is_unavailable_is_asked_by_one_record_each_five_seconds(kafka: Mem
             ended += 1
     bench.turn(2)
     assert committed(kafka) == 20
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_one_customer_for_ever_unavailable_stops_nobody_else(kafka: MemoryKafka) -> None:
@@ -580,15 +583,15 @@ def test_when_everything_fails_dead_letters_stop_with_the_window_and_all_are_don
         fail_all(bench)
         bench.turn()
     assert len(kafka.records(DEAD)) == 10
-    assert any("breaker is open" in reason for reason in bench.poller.reasons)
+    assert any("breaker is open" in reason for reason in bench.poller.problems)
     for _ in range(400):
         for record in list(bench.pool.held):
             bench.pool.end(record)
         bench.turn()
     assert len(kafka.records(DEAD)) == 10
-    assert bench.poller.counters.done == 50
+    assert bench.poller.settlement.counters.done == 50
     assert committed(kafka) == 60
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_a_person_may_let_the_held_ones_die(kafka: MemoryKafka) -> None:
@@ -678,7 +681,7 @@ def test_a_rejection_goes_with_a_record_that_was_done_before(
     kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     claimant = Granting()
-    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claims=claimant, hands=0)
     claimant.done_before, claimant.granted = list(claimant.granted), deque()
     Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn(4)
@@ -716,7 +719,7 @@ def test_a_rejection_that_was_undone_is_none(kafka: MemoryKafka, tmp_path: Path)
 def still_s(bench: Bench) -> float:
     """After a minute and more."""
     bench.turn(300)
-    return bench.poller.dispatch.still_s
+    return bench.poller.dispatch.stalled_s
 
 
 def test_a_pool_that_has_records_and_ends_none_is_still(kafka: MemoryKafka) -> None:
@@ -742,7 +745,7 @@ def test_what_waits_for_its_time_makes_no_pool_still(kafka: MemoryKafka, error: 
         for record in list(bench.pool.held):
             bench.pool.end(record, Failed(error))
         bench.turn()
-        assert bench.poller.dispatch.still_s < 1
+        assert bench.poller.dispatch.stalled_s < 1
 
 
 def test_time_in_which_nobody_took_what_had_ended_does_not_count(kafka: MemoryKafka) -> None:
@@ -750,7 +753,7 @@ def test_time_in_which_nobody_took_what_had_ended_does_not_count(kafka: MemoryKa
     bench = bench_of(kafka, b"alpha")
     bench.clock.now += 3600
     bench.turn()
-    assert bench.poller.dispatch.still_s < 1
+    assert bench.poller.dispatch.stalled_s < 1
 
 
 # -- too old --------------------------------------------------------------------------
@@ -768,7 +771,7 @@ def test_old_records_open_no_breaker_and_none_is_tried(kafka: MemoryKafka) -> No
     bench.turn(100)
     assert bench.pool.runs == []
     assert [told(raw)[names.REASON] for raw in kafka.records(DEAD)] == [b"expired"] * 60
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
     assert committed(kafka) == 60
 
 
@@ -779,7 +782,7 @@ def test_an_old_record_expires_while_the_breaker_is_open(kafka: MemoryKafka) -> 
     for word in (b"a", b"b", b"c"):
         fail(bench, word)
     bench.turn(2)
-    assert "the breaker is open" in bench.poller.reasons[0]
+    assert "the breaker is open" in bench.poller.problems[0]
     bench.clock.now += 2 * HOUR_S
     kafka.append("foo", 1, value=b"old", key=b"old")
     bench.turn(3)
@@ -806,7 +809,7 @@ def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> 
     folder = tmp_path / "suspects"
     CrashJournal(folder).add_suspects([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
     ward = Quarantine(read_config(tmp_path), folder, TopicLimits([]))
-    bench = bench_of(kafka, max_age_s=HOUR_S, tells_dead=True, ward=ward)
+    bench = bench_of(kafka, max_age_s=HOUR_S, tells_dead=True, quarantine=ward)
     bench.clock.now += 2 * HOUR_S
     for word in (b"suspect", b"another"):
         kafka.append("foo", 0, value=word, key=word)
@@ -818,7 +821,7 @@ def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> 
 class Granting:
     """A claimant that grants everything, and remembers what it is given back."""
 
-    problem, pending, unprotected = None, False, 0
+    problem, pending, unprotected, keeps_outcomes = None, False, 0, True
 
     def __init__(self) -> None:
         self.granted: deque[Record] = deque()
@@ -843,7 +846,10 @@ class Granting:
         self.done_before = []
         return answers
 
-    def withdraw(self, partition: Partition) -> list[Record]:
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        return []
+
+    def close(self, partition: Partition) -> list[Record]:
         return []
 
     def cancelled(self, records: Iterable[Record]) -> None:
@@ -852,7 +858,7 @@ class Granting:
     def settled(self, records: Iterable[Record]) -> None:
         """They led to something."""
 
-    released = settled
+    released = ended_after_revoke = settled
 
 
 def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_partition(
@@ -860,7 +866,7 @@ def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_part
 ) -> None:
     """Else its event would be in hand for as long as this worker lives, and the next would wait."""
     claimant = Granting()
-    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claimant=claimant, hands=0)
+    bench = bench_of(kafka, b"alpha", state_dir=tmp_path, claims=claimant, hands=0)
     Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn()
     bench.pool._hands = 1
@@ -893,8 +899,12 @@ class OneCell:
 
     def settled(self, records: Iterable[Record]) -> None: ...
 
-    def withdraw(self, wanted: Callable[[Record], bool]) -> list[Record]:
-        back, self.waits = [r for r in self.waits if wanted(r)], []
+    @property
+    def count(self) -> int:
+        return len(self.runs) + len(self.waits)
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        back, self.waits = [r for r in self.waits if r.partition in going], []
         return back
 
     def dies(self) -> None:
@@ -904,7 +914,7 @@ class OneCell:
 def test_a_suspect_whose_cell_dies_in_a_drain_does_not_begin_again(kafka: MemoryKafka) -> None:
     """It is delivered again, and a suspect there, too."""
     ward = OneCell()
-    bench = bench_of(kafka, b"suspect", ward=ward)
+    bench = bench_of(kafka, b"suspect", quarantine=ward)
     assert len(ward.runs) == 1
     bench.poller.stop_taking()
     assert not bench.poller.idle

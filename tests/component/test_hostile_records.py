@@ -61,7 +61,7 @@ def test_whatever_comes_and_whatever_it_raises_each_record_ends_once(seed: int) 
         written = sum(len(kafka.log((t, p)).records) for t in ("foo", REQUEUE) for p in (0, 1))
         if sum(kafka.committed(GROUP).values()) == written and bench.poller.idle:
             break
-    counters = bench.poller.counters
+    counters = bench.poller.settlement.counters
     ended = (len(kafka.records(DEAD)), sum(len(kafka.records(topic)) for topic in DELAYS))
     assert (counters.dead, counters.retried) == ended
     assert counters.done + counters.dead + counters.retried == len(sent)
@@ -85,5 +85,5 @@ def test_whatever_waits_goes_on_once_and_holds_up_nothing(seed: int) -> None:
     clocks.go_on(400_000_000_000)
     bench.run(30_000, step_ms=250)
     assert len(kafka.records(REQUEUE)) + len(kafka.records(DEAD)) == len(sent)
-    assert bench.loop.reasons == []
+    assert bench.loop.problems == []
     assert {count for count, _ in bench.loop.waiting().values()} == {0}

@@ -124,7 +124,7 @@ def test_an_outcome_whose_transaction_was_given_up_is_written_in_the_next_epoch(
     bench.end_with_result(b"0")
     bench.clock.now += 0.01  # before the next commit is due
     bench.poller.turn()
-    assert bench.poller.backlog.pending == 1
+    assert bench.poller.settlement.pending == 1
     lose(bench)
     bench.turn(3)
     assert begun(bench) == [0]
@@ -263,7 +263,7 @@ class Claiming:
     def __init__(self, kafka: MemoryKafka, folder: Path) -> None:
         self.store = claims_rig.Bench(folder)
         self.claims = self.store.worker()
-        self.bench = Bench(kafka, ["foo"], claimant=self.claims.claimant)
+        self.bench = Bench(kafka, ["foo"], claims=self.claims.claimant)
 
     def turn(self, count: int = 6) -> None:
         for _ in range(count):
@@ -372,7 +372,7 @@ def test_an_outcome_of_which_nobody_asks_is_forgotten() -> None:
     bench.end_with_result(b"0")
     kafka.log(AT).records.pop(0)
     bench.turn(6)
-    outliving = bench.poller.dispatch._outliving
+    outliving = bench.poller.dispatch._orphans
     assert outliving
     bench.end(b"1")
     bench.turn(3)

@@ -70,7 +70,7 @@ def test_while_its_positions_are_hidden_it_says_so(kafka: MemoryKafka) -> None:
 
     def meanwhile() -> float:
         if bench.poller.assignment.waits_for:
-            told.extend(bench.poller.reasons)
+            told.extend(bench.poller.problems)
             pending.clear()
         return inf
 
@@ -79,7 +79,7 @@ def test_while_its_positions_are_hidden_it_says_so(kafka: MemoryKafka) -> None:
     [reason] = set(told)
     assert reason.startswith("the committed position of foo/0 is hidden by a transaction")
     assert bench.in_hand() == list(WORDS)
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_a_drain_gives_up_an_assignment_that_waits_for_its_positions(kafka: MemoryKafka) -> None:
@@ -91,7 +91,7 @@ def test_a_drain_gives_up_an_assignment_that_waits_for_its_positions(kafka: Memo
     bench.poller.stop_taking()
     bench.turn(3)
     assert (bench.owned, bench.in_hand(), bench.poller.idle) == ([], [], True)
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_nothing_is_committed_of_what_has_only_begun(kafka: MemoryKafka) -> None:
@@ -147,7 +147,7 @@ def test_a_failing_record_waits_longer_each_time(kafka: MemoryKafka) -> None:
             bench.turn()
         waits.append(round(bench.clock.now - failed_at))
     assert waits == [1, 2, 4, 8, 16, 30, 30]
-    assert bench.poller.dispatch.failed == 7
+    assert bench.poller.dispatch.endings.failed == 7
 
 
 def test_a_failure_holds_up_its_own_key_and_no_other(kafka: MemoryKafka) -> None:
@@ -183,7 +183,7 @@ def test_what_dies_in_bravo_brings_back_bravo_and_what_was_not_committed(
     successor = Bench(kafka, ["foo"], static=static)
     successor.turn(2)
     assert successor.in_hand() == [b"bravo", b"delta", b"echo"]
-    assert (successor.poller.remembered, successor.poller.consumed) == (1, 3)
+    assert (successor.poller.stats().remembered, successor.poller.stats().consumed) == (1, 3)
     successor.end(b"bravo", b"delta", b"echo")
     successor.turn()
     assert position(kafka) == 5
@@ -198,7 +198,7 @@ def test_where_the_brokers_do_not_tell_the_ids_of_topics_it_waits_and_names_them
     told: list[list[str]] = []
 
     def beat() -> float:
-        told.append(bench.poller.reasons)
+        told.append(bench.poller.problems)
         kafka.tells_ids = len(told) > 1
         return inf
 
@@ -206,7 +206,7 @@ def test_where_the_brokers_do_not_tell_the_ids_of_topics_it_waits_and_names_them
     bench.turn(2)
     [reason] = told[0]
     assert reason.startswith("the brokers do not tell the ids of foo: DESCRIBE must be allowed")
-    assert (bench.in_hand(), bench.poller.reasons) == ([*WORDS], [])
+    assert (bench.in_hand(), bench.poller.problems) == ([*WORDS], [])
 
 
 def test_a_drain_ends_the_wait_for_the_ids_of_topics(kafka: MemoryKafka) -> None:
@@ -214,7 +214,7 @@ def test_a_drain_ends_the_wait_for_the_ids_of_topics(kafka: MemoryKafka) -> None
     bench = Bench(kafka, ["foo"])
     bench.poller.assignment.beat = lambda: 0.0
     bench.turn(2)
-    assert (bench.owned, bench.poller.idle, bench.poller.reasons) == ([], True, [])
+    assert (bench.owned, bench.poller.idle, bench.poller.problems) == ([], True, [])
     assert kafka.group(GROUP).committed == {}
 
 
@@ -229,11 +229,11 @@ def test_partitions_of_a_topic_that_is_not_there_begin_when_it_is_made_again(
     )
     bench.turn(2)
     assert (bench.owned, bench.poller.assignment.topics) == ([], {"foo"})
-    bench.poller.hear_of_topics({})
+    bench.poller.check_topic_ids({})
     bench.turn(2)
     assert bench.owned == []
     there = True
-    bench.poller.hear_of_topics({"foo": "another"})
+    bench.poller.check_topic_ids({"foo": "another"})
     bench.turn(2)
     assert bench.in_hand() == [*WORDS]
 
@@ -251,7 +251,7 @@ def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(
     second.turn(2)
     second.end(b"alpha")
     second.turn()
-    assert (position(kafka), second.poller.remembered) == (1, 0)
+    assert (position(kafka), second.poller.stats().remembered) == (1, 0)
     second.die()
     third = Bench(kafka, ["foo"])
     third.turn(2)
@@ -437,7 +437,7 @@ def test_a_partition_whose_map_has_no_room_waits_and_the_others_go_on(
     assert len(taken) == 4
     bench.turn(30)
     assert len(bench.pool.held) == 8
-    assert any("foo/0 takes no more" in reason for reason in bench.poller.reasons)
+    assert any("foo/0 is paused" in reason for reason in bench.poller.problems)
     bench.end(*taken[1:])
     bench.turn(6)
     bench.end(*taken[:1])
@@ -447,7 +447,7 @@ def test_a_partition_whose_map_has_no_room_waits_and_the_others_go_on(
     assert len(bench.pool.runs) == 120
     assert len({record.source for record in bench.pool.runs}) == 120
     assert kafka.committed(GROUP) == {("foo", 0): 60, ("foo", 1): 60}
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_each_partition_commits_for_itself() -> None:
@@ -512,11 +512,11 @@ def test_a_results_topic_that_is_missing_is_waited_for_and_said(kafka: MemoryKaf
     bench.end_with_result(b"alpha")
     bench.turn(8)
     assert position(kafka) in (None, 0)
-    assert any("results" in reason for reason in bench.poller.reasons)
+    assert any("results" in reason for reason in bench.poller.problems)
     kafka.create(RESULTS)
     bench.turn(8)
     assert position(kafka) == 1
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_a_gap_at_the_end_is_committed_over(kafka: MemoryKafka) -> None:
@@ -628,7 +628,7 @@ def test_a_partition_at_a_gap_stops_and_says_so_and_the_others_go_on() -> None:
     bench = Bench(kafka, ["foo"])
     bench.turn(4)
     assert bench.in_hand() == [b"1-1", b"1-2", b"1-3"]
-    [reason] = bench.poller.reasons
+    [reason] = bench.poller.problems
     assert "foo/0 stopped" in reason
     assert "would be 1" in reason
     assert "3 to 4" in reason
@@ -648,7 +648,7 @@ def test_a_position_that_vanishes_stops_its_partition(kafka: MemoryKafka) -> Non
     bench.consumer.expire()
     bench.turn(4)
     assert bench.in_hand() == []
-    [reason] = bench.poller.reasons
+    [reason] = bench.poller.problems
     assert reason.startswith(f"{LOST} 0 to 3; `kworker offsets reset` decides where to go on")
     assert ("foo", 0) not in kafka.group(GROUP).committed
 
@@ -664,7 +664,7 @@ def test_a_noted_position_that_is_gone_stops_its_partition(
     bench.turn(3)
     stands = topic_id != "former"
     assert bench.in_hand() == ([] if stands else list(WORDS))
-    assert [reason.startswith(LOST) for reason in bench.poller.reasons] == [True] * stands
+    assert [reason.startswith(LOST) for reason in bench.poller.problems] == [True] * stands
 
 
 def test_a_stopped_partition_is_told_of_after_a_rebalance() -> None:
@@ -672,11 +672,11 @@ def test_a_stopped_partition_is_told_of_after_a_rebalance() -> None:
     kafka = two_partitions()
     bench = Bench(kafka, ["foo"], had={("foo", 0): ""})
     bench.turn(3)
-    [before] = bench.poller.reasons
+    [before] = bench.poller.problems
     bench.poller.assignment.revoked([("foo", 1)])
     bench.poller.assignment.assigned([("foo", 1)])
     bench.turn(2)
-    assert bench.poller.reasons == [before]
+    assert bench.poller.problems == [before]
 
 
 def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_such(
@@ -688,7 +688,7 @@ def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_su
     bench.turn(8)
     over = bench.poller.assignment.partitions["foo", 0]
     assert bench.poller.flow.paused == set()
-    bench.poller.hear_of_ends({("bar", 0): 9})
+    bench.poller.take_end_offsets({("bar", 0): 9})
     bench.turn(16)
     assert bench.poller.flow.paused == {over}
 
@@ -705,24 +705,24 @@ def test_a_producer_that_sat_an_outage_out_is_heard_before_it_is_replaced(
     bench.turn(8)
     for answer in ({}, {("foo", 0): 3}, {("foo", 0): 3}):
         bench.clock.now += 10.0
-        bench.poller.hear_of_ends(answer)
-        assert not any("though the brokers answer" in why for why in bench.poller.reasons)
+        bench.poller.take_end_offsets(answer)
+        assert not any("though the brokers answer" in why for why in bench.poller.problems)
     bench.clock.now += 10.0
-    bench.poller.hear_of_ends({("foo", 0): 3})
-    assert any("though the brokers answer" in why for why in bench.poller.reasons)
+    bench.poller.take_end_offsets({("foo", 0): 3})
+    assert any("though the brokers answer" in why for why in bench.poller.problems)
 
 
 def test_a_missing_topic_is_said_until_it_is_there(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo", "later"])
     bench.turn(2)
-    assert any("later" in reason for reason in bench.poller.reasons)
+    assert any("later" in reason for reason in bench.poller.problems)
     assert bench.in_hand() == list(WORDS)
     kafka.create("later")
     kafka.append("later", value=b"zulu")
     bench.end(*WORDS)
     bench.turn(5)
     assert bench.in_hand() == [b"zulu"]
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_who_is_fenced_ends(kafka: MemoryKafka) -> None:
@@ -742,7 +742,7 @@ def test_a_failed_record_is_not_published_or_counted_done(kafka: MemoryKafka) ->
     bench.pool.end(bench.holds(b"alpha"), Failed(KeyError("x")))
     bench.end(b"bravo")
     bench.turn()
-    assert (bench.poller.counters.done, bench.poller.dispatch.failed) == (1, 1)
+    assert (bench.poller.settlement.counters.done, bench.poller.dispatch.endings.failed) == (1, 1)
     assert bench.poller.in_hand == 2
 
 
@@ -765,10 +765,10 @@ def test_a_topic_that_is_read_again_is_no_reason_any_more(kafka: MemoryKafka) ->
     refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     bench.consumer._events.append(Event(("foo", 0), -1, refused))
     bench.turn()
-    assert [reason.startswith("cannot read foo") for reason in bench.poller.reasons] == [True]
+    assert [reason.startswith("cannot read foo") for reason in bench.poller.problems] == [True]
     kafka.append("foo", value=b"delta")
     bench.turn()
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_what_a_topic_refused_is_no_trouble_once_its_partition_is_gone(kafka: MemoryKafka) -> None:
@@ -778,10 +778,10 @@ def test_what_a_topic_refused_is_no_trouble_once_its_partition_is_gone(kafka: Me
     kafka.delete(RESULTS)
     bench.end_with_result(b"alpha")
     bench.turn(4)
-    assert any(RESULTS in reason for reason in bench.poller.reasons)
+    assert any(RESULTS in reason for reason in bench.poller.problems)
     bench.consumer.close()
     bench.turn(4)
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_a_worker_without_partitions_hears_of_an_outage_and_of_its_end(kafka: MemoryKafka) -> None:
@@ -797,7 +797,7 @@ def test_a_worker_without_partitions_hears_of_an_outage_and_of_its_end(kafka: Me
         assert watch.asked == {RESULTS}
         telling._tell_at = 0.0
         telling.turn()
-        assert ["no broker answers" in reason for reason in bench.poller.reasons] == [True] * (
+        assert ["no broker answers" in reason for reason in bench.poller.problems] == [True] * (
             not told
         )
 

@@ -154,7 +154,7 @@ def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Runni
 
 def filled(bench: Bench, work_: Work) -> None:
     """Turns until the pool has more than it has begun."""
-    out = bench.poller.dispatch._out
+    out = bench.poller.dispatch._in_pool
 
     def more_than_begun() -> bool:
         bench.turn()
@@ -178,14 +178,14 @@ def test_after_the_drain_began_no_handler_begins(running: Running) -> None:
     filled(bench, work_)
     bench.poller.stop_taking()
     before = list(work_.begun)
-    assert len(before) < bench.poller.consumed
+    assert len(before) < bench.poller.stats().consumed
     work_.release()
     drained(bench)
     assert work_.begun == before
     known = bench.poller.assignment.partitions
     settled = [at for at in before if known["foo", at[0]].ledger.is_done(at[1])]
     assert settled == before
-    assert bench.poller.in_hand == bench.poller.consumed - len(before)
+    assert bench.poller.in_hand == bench.poller.stats().consumed - len(before)
 
 
 def test_at_a_revoke_nothing_begins_of_what_goes_and_the_rest_goes_on(running: Running) -> None:
@@ -225,7 +225,7 @@ def test_what_is_taken_back_from_the_pool_gives_its_claim_back(
     """Else its next owner would wait for a lease."""
     store = claims_rig.Bench(tmp_path)
     claimant = store.worker().claimant
-    bench, work_ = threaded(claimant=claimant)
+    bench, work_ = threaded(claims=claimant)
     filled(bench, work_)
     bench.poller.stop_taking()
     begun = {partition + 2 * offset for partition, offset in work_.begun}

@@ -44,7 +44,7 @@ def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> 
 
 
 def test_what_has_ended_beyond_what_waits_is_not_done_again_by_the_next_owner() -> None:
-    """A map tells of it, and what waits below it is the next owner's."""
+    """The offset map says so."""
     kafka, clock = MemoryKafka(lambda: 1_700_000_000.0), Clock()
     kafka.create("foo", 2)
     for key in (b"a", b"a", b"b", b"b"):
@@ -244,11 +244,11 @@ def test_a_worker_that_the_group_does_not_answer_says_so_and_joins_anew() -> Non
     absent = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
     kafka.group(GROUP).rebalance()  # for which the other one does not come back
-    one.poller.hear_of_brokers(answer=True)
+    one.poller.note_brokers(answer=True)
     one.turn(50)
-    assert one.poller.reasons == []
+    assert one.poller.problems == []
     one.turn(20)
-    [reason] = one.poller.reasons
+    [reason] = one.poller.problems
     assert reason.startswith("not a member of the group for 1")
     assert "the group's rebalance does not end" in reason
     lives = set(kafka.group(GROUP)._members)
@@ -256,7 +256,7 @@ def test_a_worker_that_the_group_does_not_answer_says_so_and_joins_anew() -> Non
     assert lives != set(kafka.group(GROUP)._members), "the same member waits"
     absent.die()
     one.turn(3)
-    assert one.poller.reasons == []
+    assert one.poller.problems == []
     assert sorted(one.in_hand()) == [b"0-0", b"1-0"]
 
 
@@ -265,14 +265,14 @@ def test_a_coordinator_that_is_away_is_told_and_nothing_is_given_up() -> None:
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
-    one.poller.hear_of_brokers(answer=True)
+    one.poller.note_brokers(answer=True)
     kafka.coordinated = False
     one.turn(400)
-    assert ["coordinator does not answer" in reason for reason in one.poller.reasons] == [True]
+    assert ["coordinator does not answer" in reason for reason in one.poller.problems] == [True]
     kafka.coordinated = True
     one.end(b"0-0", b"1-0")
     one.turn(2)
-    assert one.poller.reasons == []
+    assert one.poller.problems == []
     assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
     assert len(one.pool.runs) == 2
 
@@ -286,7 +286,7 @@ def test_a_commit_that_failed_is_no_trouble_once_its_partition_is_gone() -> None
     one.die()
     one.consumer._hear = lambda: None  # type: ignore[method-assign]
     one.poller.committer.answered("UNKNOWN_MEMBER_ID")
-    one.poller._publish(clock.now)
-    assert one.poller.reasons == ["commit: UNKNOWN_MEMBER_ID; what is not acknowledged waits"]
+    one.poller._settle(clock.now)
+    assert one.poller.problems == ["commit: UNKNOWN_MEMBER_ID; unacknowledged records wait"]
     one.turn(1)
-    assert one.poller.reasons == []
+    assert one.poller.problems == []

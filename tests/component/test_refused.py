@@ -67,7 +67,7 @@ def until_idle(bench: Bench) -> None:
         if bench.poller.idle:
             return
         bench.turn()
-    raise AssertionError(f"never idle: {bench.poller.reasons}")
+    raise AssertionError(f"never idle: {bench.poller.problems}")
 
 
 def written(kafka: MemoryKafka, topic: str = RESULTS) -> list[int]:
@@ -98,11 +98,11 @@ def test_of_a_hundred_only_the_invalid_die_and_order_is_kept(
     assert sorted(written(kafka, DEAD)) == sorted(invalid)
     assert set(reasons(kafka)) == {"unpublishable"}
     assert kafka.committed(GROUP)["foo", 0] == 100
-    assert (bench.poller.counters.done, bench.poller.counters.dead) == (
+    assert (bench.poller.settlement.counters.done, bench.poller.settlement.counters.dead) == (
         100 - len(invalid),
         len(invalid),
     )
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
     assert bench.poller.unfinished == 0
 
 
@@ -169,7 +169,7 @@ def test_a_topic_that_refuses_what_it_took_waits_and_resumes(kafka: MemoryKafka,
     compact(kafka, RESULTS)
     end(bench, range(20, 40), null=True)
     bench.turn(100)
-    [reason] = bench.poller.reasons
+    [reason] = bench.poller.problems
     assert RESULTS in reason
     assert "though it took such records before" in reason
     assert len(kafka.records(DEAD)) == 1
@@ -177,7 +177,7 @@ def test_a_topic_that_refuses_what_it_took_waits_and_resumes(kafka: MemoryKafka,
     compact(kafka, RESULTS, compacted=False)
     until_idle(bench)
     assert written(kafka) == [offset for offset in range(40) if offset != 20]
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 @BOTH
@@ -191,7 +191,7 @@ def test_what_waits_for_its_topic_dies_once_the_topic_takes_others(
     compact(kafka, RESULTS)
     end(bench, [1, 2, 3], null=True)
     bench.turn(40)
-    assert bench.poller.reasons
+    assert bench.poller.problems
     end(bench, range(4, 10))
     until_idle(bench)
     assert written(kafka) == [0, 4, 5, 6, 7, 8, 9]
@@ -207,7 +207,7 @@ def test_results_that_never_went_open_the_breaker(kafka: MemoryKafka, name: str)
     end(bench, range(60), null=True)
     bench.turn(300)
     assert len(kafka.records(DEAD)) <= 20
-    assert any("the breaker is open" in reason for reason in bench.poller.reasons)
+    assert any("the breaker is open" in reason for reason in bench.poller.problems)
     compact(kafka, RESULTS, compacted=False)
     until_idle(bench)
     assert len(bench.pool.runs) == 60, "run again, and not just written again"
@@ -246,14 +246,14 @@ def test_a_dead_letter_refused_for_good_waits_alone(kafka: MemoryKafka, name: st
     bench.turn(60)
     assert written(kafka) == [2, 3]
     assert sorted(written(kafka, DEAD)) == [0, 1]
-    [reason] = bench.poller.reasons
+    [reason] = bench.poller.problems
     assert reason.startswith(f"{DEAD} refuses the dead letter of foo:0:4 (")
     assert kafka.committed(GROUP)["foo", 0] == 4
     assert bench.poller.unfinished == 1
     compact(kafka, DEAD, compacted=False)
     until_idle(bench)
     assert sorted(written(kafka, DEAD)) == [0, 1, 4]
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 @BOTH

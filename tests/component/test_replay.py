@@ -61,7 +61,7 @@ def test_exactly_the_settled_records_of_the_window_run(kafka: MemoryKafka) -> No
     bench.turn(5)
     assert bench.in_hand() == []
     assert bench.poller.idle
-    assert (bench.poller.consumed, bench.poller.counters.done) == (2, 2)
+    assert (bench.poller.stats().consumed, bench.poller.settlement.counters.done) == (2, 2)
 
 
 def test_the_service_goes_on_undisturbed(kafka: MemoryKafka) -> None:
@@ -112,7 +112,7 @@ def test_a_dead_letter_of_a_replay_says_so(kafka: MemoryKafka) -> None:
     assert told[names.REPLAY] == REPLAY.encode()
     assert told[names.SOURCE] == b"foo/0/0/%d" % STAMP
     assert bench.poller.idle
-    assert bench.poller.counters.dead == 1
+    assert bench.poller.settlement.counters.dead == 1
 
 
 def test_of_an_event_that_was_claimed_the_dead_letter_is_as_live(kafka: MemoryKafka) -> None:
@@ -149,12 +149,12 @@ def test_a_partition_whose_map_is_full_is_read_on_as_its_records_end(
     bench.turn(3)
     assert len(bench.in_hand()) < 40
     for turn in range(400):
-        if bench.poller.idle and course.over:
+        if bench.poller.idle and course.finished:
             break
         for record in bench.pool.held[turn % 4 > 0 :]:  # the first is slow
             bench.pool.end(record)
         bench.turn()
-    assert (course.over, course.read, bench.poller.idle) == (True, 40, True)
+    assert (course.finished, course.read, bench.poller.idle) == (True, 40, True)
     assert sorted(record.offset for record in bench.pool.runs) == [*range(40)]
     assert kafka.committed(bench.group) == {("foo", 0): 40}
 

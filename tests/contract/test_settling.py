@@ -118,8 +118,8 @@ def test_a_result_refused_for_good_dies_and_takes_no_other_along(
     settled(one)
     assert visible(kafka, results) == [b"alpha", b"charlie"]
     assert visible(kafka, dead) == [b"bravo"]
-    assert one.poller.counters.dead == 1
-    assert one.poller.reasons == []
+    assert one.poller.settlement.counters.dead == 1
+    assert one.poller.problems == []
     held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
     assert held.position == 3
 
@@ -166,7 +166,7 @@ def test_an_id_that_a_stranger_takes_is_taken_back(
     assert visible(kafka, results) == [*WORDS]
     held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
     assert held.position == 3
-    assert one.poller.reasons == []
+    assert one.poller.problems == []
 
 
 def test_an_id_that_is_taken_again_and_again_ends_its_worker(kafka: Cluster, source: str) -> None:
@@ -285,7 +285,7 @@ def test_who_was_away_for_too_long_makes_nothing_visible(kafka: Cluster) -> None
     with_all_in_hand(two, words=(b"alpha",))
     two.end(b"alpha", topic=results, result=b"two's")
     settled(two)
-    until(lambda: not one.poller.backlog.pending, one, two)
+    until(lambda: not one.poller.settlement.pending, one, two)
     settled(one)
     assert visible(kafka, results) == [b"two's"]
 
@@ -303,7 +303,7 @@ def test_a_transaction_that_outlived_its_time_is_our_own_fence() -> None:
     kafka.writable = True
     bench.turn(8)
     assert [raw.value() for raw in kafka.records(RESULTS)] == [b"result of 0-0"]
-    assert bench.poller.reasons == []
+    assert bench.poller.problems == []
 
 
 def test_a_fence_after_a_doubt_is_excused_once() -> None:
@@ -340,10 +340,10 @@ def test_an_id_is_not_taken_back_by_one_that_is_no_member() -> None:
     stranger = opened(Twin(kafka), "w-0")
     bench.end_with_result(b"0-0")
     bench.consumer.expire()
-    bench.poller.settling.turn(bench.clock.now)
+    bench.poller._guarantee.turn(bench.clock.now)
     for _ in range(4):
         bench.clock.now += 1.0
-        bench.poller.settling.turn(bench.clock.now)
+        bench.poller._guarantee.turn(bench.clock.now)
     assert kafka.installed("w-0") is stranger
     bench.turn(8)
     assert kafka.installed("w-0") is not stranger
@@ -382,7 +382,7 @@ def test_a_drain_ends_with_all_of_it_committed_or_none() -> None:
     kafka.writable = False
     bench.poller.stop_taking()
     bench.turn(4)
-    assert bench.poller.backlog.pending == 1
+    assert bench.poller.settlement.pending == 1
     kafka.writable = True
     bench.poller.end(bench.clock.now + 10)
     assert kafka.records(RESULTS) == []
@@ -434,9 +434,9 @@ def test_a_topic_that_nobody_names_is_found_and_holds_up_no_other(first: int) ->
     bench.turn(40)
     written = sorted(raw.value() or b"" for raw in kafka.records(RESULTS))
     assert written == [[b"0-1", b"1-1"], [b"0-0", b"1-0"]][first]
-    assert bench.poller.backlog.pending == 2
-    assert any("denied: topic authorization failed" in r for r in bench.poller.reasons)
-    assert not any(reason.startswith(RESULTS) for reason in bench.poller.reasons)
+    assert bench.poller.settlement.pending == 2
+    assert any("denied: topic authorization failed" in r for r in bench.poller.problems)
+    assert not any(reason.startswith(RESULTS) for reason in bench.poller.problems)
 
 
 def test_a_rebalance_under_way_shuns_no_topic() -> None:

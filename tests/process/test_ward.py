@@ -363,10 +363,11 @@ def test_a_drain_begins_nothing_and_lets_end_what_has_begun(bench: Callable[...,
     ward.suspect("slow")
     ward.until(lambda: ward.runs("slow") == 1)
     ward.suspect("good", partition=a_partition(number=1))
-    [back] = ward.ward.withdraw(lambda _: True)
+    everything = {record.partition for record in ward.ward._records.values()}
+    [back] = ward.ward.withdraw(everything)
     assert back.partition.number == 1
     assert ward.ward.is_running
-    assert ward.ward.withdraw(lambda _: True) == []
+    assert ward.ward.withdraw(everything) == []
     ward.until_all(1)
     assert not ward.ward.is_running
     assert ward.ward.abandon() == []

@@ -27,6 +27,7 @@ from kworker.worker.dispatch import Dispatch, Pool
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.thread_pool import Take
 from kworker.worker.idempotency.claim_client import ClaimClient
+from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee
@@ -37,6 +38,7 @@ from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.producer_sizes import SizedProperties
 from kworker.worker.publish.publisher import Publisher
 from kworker.worker.publish.transactor import TransactionPolicy
+from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.retries.dead_letter_limit import DeadLetterLimit, DeadLetterLimitPolicy
 from kworker.worker.retries.decider import RetryDecider
@@ -203,7 +205,7 @@ class Bench:
         held: int = 5000,
         max_age_s: float | None = None,
         state_dir: Path | None = None,
-        claimant: ClaimClient | None = None,
+        claims: ClaimClient | None = None,
         tells_dead: bool = False,
         course: OffsetRanges | None = None,
         transactional: str = "",
@@ -213,7 +215,7 @@ class Bench:
         had: Mapping[PartitionId, str] | None = None,
         crowded_records: int = 250,
         pool: Pool | None = None,
-        ward: Quarantine | None = None,
+        quarantine: Quarantine | None = None,
         began: float = -math.inf,
     ) -> None:
         """`transactional` is the id of one that settles exactly once; `pool` runs by itself.
@@ -248,31 +250,31 @@ class Bench:
             pool=pool or self.pool,
             lanes=lanes,
             flow=flow,
-            triage=RetryDecider(
+            decider=RetryDecider(
                 retry or RetryPolicy(DELAYS_S),
                 FailureOutputs(retry_topic, DEAD, self.facts, REPLAY if course else "", REQUEUE),
                 DeadLetterLimit(breaker) if breaker else None,
                 lambda topic: topic,
                 self.clock,
             ),
-            refusals=Rejections(state_dir or Path("/nonexistent")),
-            ward=ward,
-            claimant=claimant,
+            rejections=Rejections(state_dir or Path("/nonexistent")),
+            quarantine=quarantine or NoQuarantine(),
+            claims=claims or Unclaimed(lanes),
             tells_dead=lambda _topic: tells_dead,
             clock=self.clock,
         )
-        backlog = Outbox(OutboxPolicy(1 << 20, records_max=1000), self.facts)
+        outbox = Outbox(OutboxPolicy(1 << 20, records_max=1000), self.facts)
 
-        def settling(
+        def guarantee(
             client: Any, committer: Committer, owned: Mapping[PartitionId, Partition]
         ) -> DeliveryGuarantee:
             if not transactional:
                 publisher = Publisher(
                     lambda: MemoryProducer(kafka, sized.properties()),
-                    backlog,
+                    outbox,
                     outdated=sized.outdated,
                 )
-                return AtLeastOnce(publisher, committer, owned, backlog)
+                return AtLeastOnce(publisher, committer, owned, outbox)
 
             def make() -> Any:
                 made = MemoryTransactor(kafka, sized.properties(), transactional, 10.0)
@@ -281,15 +283,15 @@ class Bench:
             policy = TransactionPolicy(again_s=(0.0, 0.0), rest_s=0.0)
             fences = FencingJudge(transactional, FencePolicy(LIMIT_S, rest_s=0.0), began)
             return ExactlyOnce(
-                make, client, committer, owned, backlog, policy, fences, begin, sized.outdated
+                make, client, committer, owned, outbox, policy, fences, begin, sized.outdated
             )
 
         self.poller = PollLoop(
             consumer=consumer,
             identify=identify or kafka.identities,
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
-            backlog=backlog,
-            settling=settling,
+            outbox=outbox,
+            guarantee=guarantee,
             lanes=lanes,
             flow=flow,
             dispatch=dispatch,

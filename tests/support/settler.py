@@ -13,6 +13,7 @@ from kworker.core.outcome import Output
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.worker.dispatch import Dispatch
+from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee
@@ -22,6 +23,7 @@ from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.publisher import Publisher
 from kworker.worker.publish.transactor import TransactionPolicy
+from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.retries.decider import RetryDecider
 from kworker.worker.retries.outputs import FailureOutputs
 from kworker.worker.retries.policy import RetryPolicy
@@ -72,37 +74,37 @@ class Settler:
             pool=self.pool,
             lanes=lanes,
             flow=flow,
-            triage=RetryDecider(
+            decider=RetryDecider(
                 RetryPolicy(()),
                 FailureOutputs(lambda _: "retry", dead, facts),
                 None,
                 lambda topic: topic,
             ),
-            refusals=Rejections(Path("/nonexistent")),
-            ward=None,
-            claimant=None,
+            rejections=Rejections(Path("/nonexistent")),
+            quarantine=NoQuarantine(),
+            claims=Unclaimed(lanes),
             tells_dead=lambda _topic: False,
             clock=clock,
         )
-        backlog = Outbox(OutboxPolicy(1 << 24, records_max=1000, retry_s=0.3))
+        outbox = Outbox(OutboxPolicy(1 << 24, records_max=1000, retry_s=0.3))
         made: list[Any] = []
 
         def consumer(listener: Any) -> Any:
             made.append(cluster.consumer(listener, group, **properties))
             return made[0]
 
-        def settling(
+        def guarantee(
             client: Any, committer: Committer, owned: Mapping[PartitionId, Partition]
         ) -> DeliveryGuarantee:
             def make() -> Any:
                 return wrap(cluster.transactor(name))
 
             if not once:
-                publisher = Publisher(cluster.producer, backlog)
-                return AtLeastOnce(publisher, committer, owned, backlog)
+                publisher = Publisher(cluster.producer, outbox)
+                return AtLeastOnce(publisher, committer, owned, outbox)
             fencing = FencingJudge(name, fences, clock() if young else -math.inf)
             policy = TransactionPolicy()
-            return ExactlyOnce(make, client, committer, owned, backlog, policy, fencing)
+            return ExactlyOnce(make, client, committer, owned, outbox, policy, fencing)
 
         self.poller = PollLoop(
             consumer=consumer,
@@ -110,8 +112,8 @@ class Settler:
             committer=lambda client: Committer(
                 client, CommitPolicy(interval_s, 10_000, resting_s=interval_s)
             ),
-            backlog=backlog,
-            settling=settling,
+            outbox=outbox,
+            guarantee=guarantee,
             lanes=lanes,
             flow=flow,
             dispatch=dispatch,

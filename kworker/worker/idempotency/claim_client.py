@@ -45,6 +45,8 @@ class ClaimClient:
         self.duplicates = 0
         self.unprotected = 0
 
+    keeps_outcomes = True  # in Redis, where the next owner of a partition finds them
+
     def start(self) -> None:
         """Begins the claims thread."""
         self._thread.start()
@@ -113,22 +115,27 @@ class ClaimClient:
         self._ready.extendleft(reversed(back))
         self._prefetch.took(-len(back))
 
-    def withdraw(self, partition: Partition) -> list[Record]:
-        """Returns a partition's records that are out, and releases their claims.
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        """Returns the records of these partitions that are out, and releases their claims.
 
         They may be claimed again.
         """
-        ready = [record for record in self._ready if record.partition is partition]
+        ready = [record for record in self._ready if record.partition in going]
         if ready:
-            self._ready = deque(r for r in self._ready if r.partition is not partition)
+            self._ready = deque(r for r in self._ready if r.partition not in going)
             self.cancelled(ready)
-        asked = [record for record in self._batch.asked if record.partition is partition]
+        asked = [record for record in self._batch.asked if record.partition in going]
         if asked:
-            self._batch.asked = [r for r in self._batch.asked if r.partition is not partition]
-        sent = [r for run in self._sent for r in run if r.partition is partition]
+            self._batch.asked = [r for r in self._batch.asked if r.partition not in going]
+        sent = [r for run in self._sent for r in run if r.partition in going]
         fresh = [record for record in sent if record not in self._withdrawn]
         self._withdrawn.update(fresh)
         return [*ready, *fresh, *asked]
+
+    def close(self, partition: Partition) -> list[Record]:
+        """Forgets a closed partition; no claim of its records is left to be released."""
+        self.withdraw((partition,))
+        return []
 
     # -- ends of records --------------------------------------------------------------
 

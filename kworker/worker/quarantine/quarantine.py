@@ -3,7 +3,7 @@
 One class and over 300 lines, since all of it is the life of that process and of what it runs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -91,7 +91,8 @@ class Quarantine:
 
     def settled(self, records: Iterable[Record]) -> None:
         """Clears records from suspicion: all their outputs are durable."""
-        self._known.settled(records)
+        if self.has_suspects:
+            self._known.settled(records)
 
     # -- suspects in hand -------------------------------------------------------------
 
@@ -126,10 +127,10 @@ class Quarantine:
         decided, self._decided = self._decided, []
         return decided
 
-    def withdraw(self, wanted: Callable[[Record], bool]) -> list[Record]:
-        """Hands back those of the wanted that do not run."""
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:
+        """Hands back the suspects of these partitions that do not run."""
         waiting = [n for n in self._records if n not in self._trial.running]
-        return [self._forget(number) for number in waiting if wanted(self._records[number])]
+        return [self._forget(n) for n in waiting if self._records[n].partition in going]
 
     def abandon(self) -> list[Record]:
         """Hands back every record without an outcome, and ends the process; nothing begins."""
@@ -138,14 +139,16 @@ class Quarantine:
             self._process.kill()
         return [self._forget(number) for number in [*self._records]]
 
-    def close(self, partition: Partition) -> None:
-        """Drops the records of a revoked partition, and ends the process if it runs any."""
+    def close(self, partition: Partition) -> list[Record]:
+        """Drops the records of a closed partition, and ends the process if it runs any.
+
+        Returns those records.
+        """
         gone = [n for n, record in self._records.items() if record.partition is partition]
         if self._process and any(number in self._trial.running for number in gone):
             self._process.kill()
-        for number in gone:
-            self._forget(number)
         self._decided = [r for r in self._decided if r.partition is not partition]
+        return [self._forget(number) for number in gone]
 
     def _forget(self, number: int) -> Record:
         self._trial.ended(number)

@@ -24,7 +24,7 @@ def backlogged(count: int) -> list[Partition]:
     """Partitions of which the brokers told that they hold records."""
     partitions = [a_partition(number=n) for n in range(count)]
     for partition in partitions:
-        partition.reaches = BACKLOG
+        partition.end_offset = BACKLOG
     return partitions
 
 
@@ -192,7 +192,7 @@ def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None
         idle.ledger.advance_end(BACKLOG)
     turn(flow, partitions, 1.0)
     assert turn(flow, partitions, 9.0) == set()
-    partitions[11].reaches += 1
+    partitions[11].end_offset += 1
     turn(flow, partitions, 9.1)
     assert turn(flow, partitions, 9.7) == {partitions[0]}
 

@@ -104,34 +104,18 @@ class LanesAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         partition = data.draw(st.sampled_from(self.partitions))
-        above = data.draw(st.integers(-1, self.next_offset))
         self.partitions.remove(partition)  # nothing is added to it any more
-        going = [r for r in self.unfinished if self.goes(r, partition, above)]
-        dropped = self.lanes.drop(partition, above).records
+        going = [r for r in self.unfinished if r.partition is partition and r not in self.out]
+        dropped = self.lanes.drop(partition).records
         assert Counter(dropped) == Counter(going)
         self.unfinished = [r for r in self.unfinished if r not in going]
         self.parked = {r: due for r, due in self.parked.items() if r not in going}
-
-    def goes(self, record: Record, partition: Partition, above: int) -> bool:
-        """Whether a drop must take the record: it waits, and too high or for what is parked."""
-        if record.partition is not partition or record in self.out:
-            return False
-        blocked = any(r in self.parked for r in [record, *self.ahead(record)])
-        return blocked or record.offset > above
 
     @invariant()
     def counts_are_right(self) -> None:
         assert self.lanes.ready == bool(self.ready())
         assert self.lanes.parked == len(self.parked)
         assert self.lanes.next_due() == min(self.parked.values(), default=None)
-
-    @invariant()
-    def what_waits_is_what_is_not_out(self) -> None:
-        """What a drop is measured by."""
-        for partition in self.partitions:
-            mine = {r.offset for r in self.unfinished if r.partition is partition}
-            out = {r.offset for r in self.out if r.partition is partition}
-            assert self.lanes.waiting(partition) == mine - out
 
     @invariant()
     def no_lane_has_two_out(self) -> None:
@@ -231,20 +215,20 @@ def test_a_parked_record_keeps_its_lane_and_no_other() -> None:
     assert list(lanes.take(10)) == [first]
 
 
-def test_a_drop_keeps_what_lies_below_what_has_begun() -> None:
-    """What has ended beyond it could not be committed, and would be done again."""
+def test_a_drop_takes_what_waits_behind_what_is_out() -> None:
+    """What has begun goes on; nothing else of its partition begins."""
     lanes, partition, records = filled("key", [b"a", b"b", b"a", b"c"])
     begun = lanes.take(2)
-    lanes.put_back([begun[0]])
-    assert lanes.drop(partition, above=1).records == [*records[3:], records[2]]
-    assert list(lanes.take(10)) == [records[0]]
+    lanes.put_back([begun[1]])
+    assert lanes.drop(partition).records == [records[1], records[3], records[2]]
+    lanes.finish([begun[0]])
+    assert not lanes.ready
 
 
-def test_a_drop_takes_what_waits_behind_a_parked_record_wherever_it_lies() -> None:
-    """It could never run, and its partition would never be empty."""
+def test_a_drop_takes_parked_records_and_what_waits_behind_them() -> None:
     lanes, partition, records = filled("key", [b"a", b"a"])
     lanes.park(lanes.take(1)[0], 5.0)
-    assert set(lanes.drop(partition, above=100).records) == set(records)
+    assert set(lanes.drop(partition).records) == set(records)
     assert lanes.next_due() is None
 
 

@@ -97,15 +97,6 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert position >= self.highest
         self.highest = position
 
-    @precondition(lambda self: self.delivered)
-    @rule(data=st.data())
-    def ask_for_the_highest_but_some(self, data: st.DataObject) -> None:
-        """Those that wait may be forgotten beyond the highest that does not."""
-        waiting = set(data.draw(st.lists(st.sampled_from(self.unsettled or [-1]))))
-        first = min(self.unsettled, default=self.end)
-        begun = [o for o in self.delivered if o >= first and o not in waiting]
-        assert self.ledger.highest_except(waiting) == max(begun, default=-1)
-
     def teardown(self) -> None:
         self.patch.undo()
 

@@ -4,13 +4,13 @@ import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.record import Partition, PartitionLanes, Record
-from kworker.worker.orphans import OrphanedRuns
+from kworker.worker.orphans import FinishedRun, LaneBusy, OrphanedRuns
 from tests.support.records import a_partition, a_record
 
 KEY = b"k"
 
 
-def an_epoch(topic: str = "orders", origin: bytes | None = b"log", position: int = 0) -> Partition:
+def an_epoch(topic: str = "orders", origin: bytes = b"log", position: int = 0) -> Partition:
     partition = a_partition(topic, position=position)
     partition.origin = origin
     return partition
@@ -32,166 +32,180 @@ def again(record: Record, partition: Partition) -> Record:
     return event(partition, record.offset, record.lane)
 
 
+def leave(orphans: OrphanedRuns, partition: Partition, running: list[Record]) -> None:
+    """The partition is closed, and these of its records still run."""
+    orphans.close(partition)
+    orphans.take_over(running)
+
+
+def meet(orphans: OrphanedRuns, record: Record) -> Record | None:
+    """The run that counts for a record, its own or an orphan; None while it waits."""
+    match orphans.match(record):
+        case FinishedRun() as finished:
+            return orphans.adopt(finished, record)
+        case LaneBusy():
+            orphans.wait(record)
+            return None
+        case None:
+            orphans.begin(record)
+            return record
+
+
 @pytest.fixture
-def outliving() -> OrphanedRuns:
+def orphans() -> OrphanedRuns:
     return OrphanedRuns(keeps=True)
 
 
 @pytest.mark.parametrize("lane", [KEY, None])
 def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
-    outliving: OrphanedRuns, lane: object
+    orphans: OrphanedRuns, lane: object
 ) -> None:
     """With its attempts, and with what the one read again counts for in its epoch."""
     run, here = event(an_epoch(), lane=lane), an_epoch()
-    outliving.leave(run.partition, [run])
-    outliving.returned([here])
+    leave(orphans, run.partition, [run])
+    orphans.returned([here])
     new = again(run, here)
     new.memory_bytes, run.attempt = 999, 3
-    assert outliving.meet(new) is None
-    assert outliving.ended([run]) == ([run], [], [])
+    assert meet(orphans, new) is None
+    assert orphans.ended([run]) == ([run], [], [])
     assert (run.partition, run.home) == (here, here.home)
     assert (run.memory_bytes, run.attempt) == (999, 3)
-    assert not outliving
+    assert not orphans
 
 
-def test_its_outcome_waits_for_it_where_nobody_else_can_ask(outliving: OrphanedRuns) -> None:
+def test_its_outcome_waits_for_it_where_nobody_else_can_ask(orphans: OrphanedRuns) -> None:
     """The partition is away, or what is read again is not there yet."""
     run, here = event(an_epoch()), an_epoch()
-    outliving.leave(run.partition, [run])
-    assert outliving.ended([run]) == ([], [], [])
-    outliving.returned([here])
-    assert outliving.meet(again(run, here)) is run
-    assert not outliving
+    leave(orphans, run.partition, [run])
+    assert orphans.ended([run]) == ([], [], [])
+    orphans.returned([here])
+    assert meet(orphans, again(run, here)) is run
+    assert not orphans
 
 
 def test_with_claims_what_nobody_waits_for_is_others() -> None:
-    outliving = OrphanedRuns(keeps=False)
+    orphans = OrphanedRuns(keeps=False)
     run, late = event(an_epoch()), event(an_epoch(), 8, b"other")
-    outliving.leave(run.partition, [run, late])
-    assert outliving.ended([run]) == ([], [], [run])
-    outliving.returned([here := an_epoch()])
-    assert outliving.meet(again(late, here)) is None
-    assert outliving.ended([late]) == ([late], [], [])
+    leave(orphans, run.partition, [run, late])
+    assert orphans.ended([run]) == ([], [], [run])
+    orphans.returned([here := an_epoch()])
+    assert meet(orphans, again(late, here)) is None
+    assert orphans.ended([late]) == ([late], [], [])
 
 
-@pytest.mark.parametrize(
-    ("before", "origin"), [(b"log", b"another"), (b"log", None), (None, b"log"), (None, None)]
-)
-def test_what_may_be_another_log_has_its_runs_for_itself(
-    outliving: OrphanedRuns, before: bytes | None, origin: bytes | None
-) -> None:
+def test_another_log_of_that_name_has_its_runs_for_itself(orphans: OrphanedRuns) -> None:
     """An offset of a topic that was made again is another record; its key waits all the same."""
-    run, here = event(an_epoch(origin=before)), an_epoch(origin=origin)
-    outliving.leave(run.partition, [run])
-    outliving.returned([here])
+    run, here = event(an_epoch()), an_epoch(origin=b"another")
+    leave(orphans, run.partition, [run])
+    orphans.returned([here])
     new = again(run, here)
-    assert outliving.meet(new) is None
-    assert outliving.ended([run]) == ([], [new], [run])
-    assert outliving.meet(new) is new
+    assert meet(orphans, new) is None
+    assert orphans.ended([run]) == ([], [new], [run])
+    assert meet(orphans, new) is new
 
 
-def test_what_position_and_map_cover_is_of_no_use(outliving: OrphanedRuns) -> None:
+def test_what_position_and_map_cover_is_of_no_use(orphans: OrphanedRuns) -> None:
     """Others did it; and its key goes on when it has ended."""
     run, here = event(an_epoch()), an_epoch(position=8)
-    outliving.leave(run.partition, [run])
-    outliving.returned([here])
+    leave(orphans, run.partition, [run])
+    orphans.returned([here])
     following = event(here, 9)
-    assert outliving.meet(following) is None
-    assert outliving.ended([run]) == ([], [following], [run])
+    assert meet(orphans, following) is None
+    assert orphans.ended([run]) == ([], [following], [run])
 
 
-def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(outliving: OrphanedRuns) -> None:
+def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(orphans: OrphanedRuns) -> None:
     """Which waits for it, as only one of a key may run."""
     run, here = event(an_epoch()), an_epoch()
-    outliving.leave(run.partition, [run])
-    outliving.returned([here])
+    leave(orphans, run.partition, [run])
+    orphans.returned([here])
     earlier, new = event(here, 5), again(run, here)
-    assert outliving.meet(earlier) is None
-    assert outliving.ended([run]) == ([], [earlier], [run])
-    assert [outliving.meet(earlier), outliving.meet(new)] == [earlier, new]
+    assert meet(orphans, earlier) is None
+    assert orphans.ended([run]) == ([], [earlier], [run])
+    assert [meet(orphans, earlier), meet(orphans, new)] == [earlier, new]
 
 
 def test_an_earlier_one_that_has_ended_is_taken_up_and_so_is_the_run_behind_it(
-    outliving: OrphanedRuns,
+    orphans: OrphanedRuns,
 ) -> None:
     """As it would have been without a rebalance."""
     old = an_epoch()
     earlier, run = event(old, 5), event(old, 7)
-    outliving.leave(old, [run])
-    assert outliving.ended([earlier]) == ([], [], [])  # its transaction was given up
-    outliving.returned([here := an_epoch()])
-    assert outliving.meet(again(earlier, here)) is earlier
-    assert outliving.meet(again(run, here)) is None
-    assert outliving.ended([run]) == ([run], [], [])
+    leave(orphans, old, [run])
+    assert orphans.ended([earlier]) == ([], [], [])  # its transaction was given up
+    orphans.returned([here := an_epoch()])
+    assert meet(orphans, again(earlier, here)) is earlier
+    assert meet(orphans, again(run, here)) is None
+    assert orphans.ended([run]) == ([run], [], [])
 
 
-def test_what_did_not_begin_runs_when_it_is_read_again(outliving: OrphanedRuns) -> None:
+def test_what_did_not_begin_runs_when_it_is_read_again(orphans: OrphanedRuns) -> None:
     run, here = event(an_epoch()), an_epoch()
-    outliving.leave(run.partition, [run])
-    outliving.returned([here])
+    leave(orphans, run.partition, [run])
+    orphans.returned([here])
     new = again(run, here)
-    assert outliving.meet(new) is None
+    assert meet(orphans, new) is None
     run.outcome = NOT_ATTEMPTED
-    assert outliving.ended([run]) == ([], [new], [run])
+    assert orphans.ended([run]) == ([], [new], [run])
 
 
 def test_an_outcome_that_comes_after_its_record_was_read_again_is_of_no_use(
-    outliving: OrphanedRuns,
+    orphans: OrphanedRuns,
 ) -> None:
     """That one may run already."""
     run, here = event(an_epoch()), an_epoch()
-    outliving.leave(run.partition, [])
-    outliving.returned([here])
+    leave(orphans, run.partition, [])
+    orphans.returned([here])
     here.ledger.deliver(7)
-    assert outliving.ended([run]) == ([], [], [run])
+    assert orphans.ended([run]) == ([], [], [run])
 
 
-def test_a_key_is_one_whichever_topic_its_records_come_from(outliving: OrphanedRuns) -> None:
+def test_a_key_is_one_whichever_topic_its_records_come_from(orphans: OrphanedRuns) -> None:
     """One that comes again by the requeue topic, whose source is here now, and then is not."""
     requeue, here = an_epoch("orders.requeue"), an_epoch()
     run = retried(requeue, 3)
-    outliving.leave(requeue, [run])
-    outliving.returned([here])
+    leave(orphans, requeue, [run])
+    orphans.returned([here])
     other = event(here)
-    assert outliving.meet(other) is None
+    assert meet(orphans, other) is None
     back = retried(an_epoch("orders.requeue"))
-    assert outliving.ended([run]).freed == [other]
-    outliving.leave(here, [other])
-    assert outliving.meet(back) is None
+    assert orphans.ended([run]).freed == [other]
+    leave(orphans, here, [other])
+    assert meet(orphans, back) is None
 
 
-def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(outliving: OrphanedRuns) -> None:
+def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(orphans: OrphanedRuns) -> None:
     """One that comes again arrived while its source was away, and its source came back after."""
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
-    outliving.leave(run.partition, [run])
+    leave(orphans, run.partition, [run])
     back = retried(requeue)
-    assert outliving.meet(back) is None
-    outliving.returned([here, requeue])
-    assert outliving.meet(again(run, here)) is None
-    assert outliving.ended([run]) == ([run], [back], [])
-    assert not outliving
+    assert meet(orphans, back) is None
+    orphans.returned([here, requeue])
+    assert meet(orphans, again(run, here)) is None
+    assert orphans.ended([run]) == ([run], [back], [])
+    assert not orphans
 
 
-def test_only_a_partition_that_goes_takes_those_with_it_that_wait(outliving: OrphanedRuns) -> None:
+def test_only_a_partition_that_goes_takes_those_with_it_that_wait(orphans: OrphanedRuns) -> None:
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
-    outliving.leave(run.partition, [run])
-    outliving.returned([here, requeue])
+    leave(orphans, run.partition, [run])
+    orphans.returned([here, requeue])
     back, other = retried(requeue), event(here, 5)
-    assert [outliving.meet(back), outliving.meet(other)] == [None, None]
-    assert outliving.withdraw([here]) == [other]
-    outliving.leave(here, [])
-    assert outliving.ended([run]).freed == [back]
+    assert [meet(orphans, back), meet(orphans, other)] == [None, None]
+    assert orphans.withdraw([here]) == [other]
+    leave(orphans, here, [])
+    assert orphans.ended([run]).freed == [back]
 
 
-def test_of_a_partition_that_goes_again_nobody_waits(outliving: OrphanedRuns) -> None:
+def test_of_a_partition_that_goes_again_nobody_waits(orphans: OrphanedRuns) -> None:
     """Neither for its own run, which may be taken up the next time, nor for another."""
     run, here = event(an_epoch()), an_epoch()
-    outliving.leave(run.partition, [run])
-    outliving.returned([here])
-    assert outliving.meet(again(run, here)) is None
-    assert outliving.withdraw([here]) == []  # it has begun, in a way
-    outliving.leave(here, [])
-    outliving.returned([third := an_epoch()])
-    assert outliving.meet(event(third, 5)) is None
-    assert [record.offset for record in outliving.withdraw([third])] == [5]
-    assert outliving.ended([run]) == ([], [], [run])
+    leave(orphans, run.partition, [run])
+    orphans.returned([here])
+    assert meet(orphans, again(run, here)) is None
+    assert orphans.withdraw([here]) == []  # it has begun, in a way
+    leave(orphans, here, [])
+    orphans.returned([third := an_epoch()])
+    assert meet(orphans, event(third, 5)) is None
+    assert [record.offset for record in orphans.withdraw([third])] == [5]
+    assert orphans.ended([run]) == ([], [], [run])

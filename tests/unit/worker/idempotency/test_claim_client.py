@@ -330,8 +330,8 @@ def test_what_did_not_begin_is_free_for_the_new_owner(
     bench.now += 2 * GATHER_S
     a.claimant.turn(bench.now)
     a.claimant.claim([waiting])
-    assert a.claimant.withdraw(orders) == [ready, out, waiting]
-    assert a.claimant.withdraw(orders) == []
+    assert a.claimant.withdraw({orders}) == [ready, out, waiting]
+    assert a.claimant.withdraw({orders}) == []
     for _ in range(3):
         a.step()
     assert list(a.claimant.take(9)) == [kept]
@@ -348,7 +348,7 @@ def test_what_was_withdrawn_may_be_asked_for_again(bench: Bench, orders: Partiti
     bench.now += 2 * GATHER_S
     worker.claimant.turn(bench.now)
     worker.claimant.claim([waiting])
-    back = worker.claimant.withdraw(orders)
+    back = worker.claimant.withdraw({orders})
     assert back == [ready, out, waiting]
     worker.claimant.claim(back)
     for _ in range(3):
@@ -370,7 +370,7 @@ def test_what_is_withdrawn_while_redis_is_asked_may_be_asked_for_again(
 
     def meanwhile() -> None:
         monkeypatch.undo()
-        worker.claimant.claim(worker.claimant.withdraw(orders))
+        worker.claimant.claim(worker.claimant.withdraw({orders}))
         bench.now += 2 * GATHER_S
         worker.claimant.turn(bench.now)
 
@@ -392,7 +392,7 @@ def test_an_outcome_withdrawn_on_its_way_comes_again(bench: Bench, orders: Parti
     b.claimant.claim([new])
     bench.now += 2 * GATHER_S
     b.claimant.turn(bench.now)
-    assert b.claimant.withdraw(orders) == [new]
+    assert b.claimant.withdraw({orders}) == [new]
     assert b.step().with_kept_outcome == []
     assert b.ask(newer).with_kept_outcome == [newer]
 

@@ -1,0 +1,238 @@
+"""Endings: the end of each run becomes an outcome, another run, or a wait."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from math import inf
+from typing import assert_never
+
+from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
+from kworker.core.failure import Described, Failure
+from kworker.core.flow import Flow
+from kworker.core.lanes import Lanes
+from kworker.core.outcome import (
+    DeadLettered,
+    Failed,
+    OnDeadCall,
+    Results,
+    RetryScheduled,
+    Skipped,
+    TooLarge,
+    Unpublishable,
+)
+from kworker.core.record import Partition, Record
+from kworker.worker.admission import Admission
+from kworker.worker.idempotency.claim_client import ClaimClient
+from kworker.worker.idempotency.unclaimed import Unclaimed
+from kworker.worker.orphans import OrphanedRuns
+from kworker.worker.quarantine.no_quarantine import NoQuarantine
+from kworker.worker.quarantine.quarantine import Quarantine
+from kworker.worker.retries.decider import RetryDecider
+
+# Failures of runs that ended their process: telling the handler could end this one, too.
+_DANGEROUS = ("crashed", "timeout")
+
+
+class Endings:
+    """Judges runs that have ended, and records that failed before they could run.
+
+    Owned by the poll thread. A record that ends frees its lane and leaves the flow; one that
+    runs again stays in its lane, parked.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        flow: Flow,
+        admission: Admission,
+        decider: RetryDecider,
+        orphans: OrphanedRuns,
+        quarantine: Quarantine | NoQuarantine,
+        claims: ClaimClient | Unclaimed,
+        tells_dead: Callable[[str], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """`tells_dead` is True for a source topic whose handler has a `dead`."""
+        self._lanes = lanes
+        self._flow = flow
+        self._admission = admission
+        self._decider = decider
+        self._orphans = orphans
+        self._quarantine = quarantine
+        self._claims = claims
+        self._tells_dead = tells_dead
+        self._clock = clock
+        self._failed_early: list[Record] = []
+        self.on_dead: deque[Record] = deque()  # wait for the pool to call their handler's `dead`
+        self.oversized: list[Record] = []  # ended with more than a topic took; measured again later
+        self.failed = 0  # runs, ever
+
+    @property
+    def waiting(self) -> bool:
+        """True if something here can go on at once."""
+        return bool(self._failed_early or self.on_dead)
+
+    # -- the ends of runs -------------------------------------------------------------
+
+    def judge(self, ended: list[Record]) -> list[Record]:
+        """Takes what the pool and others gave back; returns the records that have ended.
+
+        Their outcomes are `Publishable` or `Skipped`.
+        """
+        if not ended and not self._failed_early:
+            return []
+        done = [record for record in ended if record.partition.open]
+        if len(done) < len(ended):
+            done += self.ended_late([record for record in ended if not record.partition.open])
+        others = [record for record in done if not isinstance(record.outcome, Results)]
+        if others or self._failed_early:
+            done = [record for record in done if isinstance(record.outcome, Results)]
+            self._decider.succeeded(done)
+            done += self._judge_others(others)
+        else:
+            self._decider.succeeded(done)
+        return self.finish(done)
+
+    def ended_late(self, records: list[Record]) -> list[Record]:
+        """Sorts records of closed partitions; returns those adopted by the present epoch.
+
+        The others are their new owner's to redo, or to publish.
+        """
+        ends = self._orphans.ended(records)
+        self._lanes.put_back(ends.freed)
+        self._claims.cancelled([r for r in ends.useless if r.outcome is NOT_ATTEMPTED])
+        self._claims.ended_after_revoke([r for r in ends.useless if r.outcome is not NOT_ATTEMPTED])
+        return ends.adopted
+
+    def put_back(self, records: list[Record]) -> None:
+        """Takes back records that the pool did not begin; of a closed partition none begins."""
+        back = [record for record in records if record.partition.open]
+        # The handler has ended with these; its `dead` is called before others run.
+        on_dead = [record for record in back if record.on_dead is not None]
+        if on_dead:
+            self.on_dead.extendleft(reversed(on_dead))
+            back = [record for record in back if record.on_dead is None]
+        self._claims.put_back(back)
+        if len(back) + len(on_dead) < len(records):
+            late = [record for record in records if not record.partition.open]
+            for record in late:
+                record.outcome = NOT_ATTEMPTED
+            self.ended_late(late)
+
+    def finish(self, records: list[Record]) -> list[Record]:
+        """Frees the lanes of records that have ended."""
+        self._lanes.finish(records)
+        self._flow.leave(records)
+        return records
+
+    def _judge_others(self, others: list[Record]) -> list[Record]:
+        """Returns those that ended, of records without results."""
+        early, self._failed_early = self._failed_early, []
+        return [record for record in [*others, *early] if self._has_ended(record)]
+
+    def _has_ended(self, record: Record) -> bool:
+        match record.outcome:
+            case Failed(error) if type(error) is TooLarge and error.outputs:
+                record.outcome = Results(error.outputs)
+                self._decider.succeeded([record])
+                self.oversized += self.finish([record])
+                return False
+            case Failed(error):
+                return self._failure_ends(record, error)
+            case NotAttempted():
+                record.outcome = None
+                self._lanes.put_back((record,))
+                return False
+            case Results() | RetryScheduled() | DeadLettered() | Skipped():
+                return True
+            case None:
+                raise AssertionError(f"{record.source} came back without an outcome")
+            case outcome:
+                assert_never(outcome)
+
+    # -- failures ---------------------------------------------------------------------
+
+    def fail_early(self, records: Iterable[Record]) -> None:
+        """Takes records that failed before they came to a lane; their outcome is `Failed`."""
+        self._failed_early += records
+
+    def fail(self, record: Record, failure: Failure) -> None:
+        """Ends a record without a run."""
+        record.outcome = Failed(Described(failure))
+        self._failed_early.append(record)
+
+    def refused(self, record: Record, why: str) -> None:
+        """Fails a record whose outputs a topic never takes. It is in flight again until then."""
+        self._decider.refused(record)
+        record.lane = None  # which has gone on
+        self._flow.enter(record.partition, (record.memory_bytes,))
+        outputs = record.outcome.outputs if isinstance(record.outcome, Results) else None
+        record.outcome = Failed(Unpublishable(why, outputs))
+        self._failed_early.append(record)
+
+    def shorten(self, record: Record) -> bool:
+        """Cuts a retry or dead letter to what its topic takes now; returns False if that fails."""
+        return self._decider.shorten(record)
+
+    def accept_dead(self) -> list[Record]:
+        """Ends what the dead-letter limit holds back as dead letters; returns those records."""
+        accepted = self._decider.accept_dead(self._clock())
+        self._lanes.pull(accepted)
+        return self.finish(accepted)
+
+    def _failure_ends(self, record: Record, error: BaseException) -> bool:
+        """Decides a failure. Returns True if the record ends with it.
+
+        An exception of the user's may raise whatever is asked of it; then that is the failure.
+        """
+        self.failed += 1
+        try:
+            return self._decide(record, error)
+        except BaseException as raised:  # noqa: BLE001 - an exception of the user's may raise anything
+            failure = Failure.unreadable(raised, "how its handler failed cannot be read")
+            return self._decide(record, Described(failure.with_stack(raised)))
+
+    def _decide(self, record: Record, error: BaseException) -> bool:
+        record.outcome = None
+        if (rejected := self._admission.rejected(record)) is not None:
+            error = Described(rejected)
+        match self._decider.judge(record, error, self._clock()):
+            case float(due):
+                if isinstance(error, Unpublishable) and error.outputs:
+                    record.outcome = Results(error.outputs)
+                self._park(record, due)
+                return False
+            case DeadLettered() as letter if self._calls_dead(record, error):
+                record.on_dead = OnDeadCall(error, letter)
+                self.on_dead.append(record)
+                return False
+            case letter:
+                record.outcome = letter
+                return True
+
+    def _calls_dead(self, record: Record, error: BaseException) -> bool:
+        """Returns True if the handler's `dead` is called, which must not end this process.
+
+        Of a suspect it is not known whether its run or its `dead` ended one.
+        """
+        if not self._tells_dead(record.source.topic):
+            return False
+        dangerous = Failure.of(error).kind in _DANGEROUS
+        return not (dangerous or self._quarantine.is_suspect(record))
+
+    def _park(self, record: Record, due: float) -> None:
+        if due == inf:
+            self._lanes.park(record, inf)
+        else:
+            self._flow.hold(self._lanes.hold(record, due))
+
+    # -- partitions that go -----------------------------------------------------------
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - a stage
+        """Nothing: what has failed goes on to its end, and so does a call of `dead`."""
+        return []
+
+    def close(self, partition: Partition) -> list[Record]:
+        """Forgets the failures of a closed partition; returns those records."""
+        gone = [record for record in self._failed_early if record.partition is partition]
+        self._failed_early = [r for r in self._failed_early if r.partition is not partition]
+        return gone

@@ -1,0 +1,54 @@
+"""The claims of a service without idempotency."""
+
+from collections.abc import Collection, Iterable
+
+from kworker.core.lanes import Lanes
+from kworker.core.record import Partition, Record
+from kworker.worker.idempotency.claim_table import ClaimAnswers
+
+_NO_ANSWERS = ClaimAnswers()
+
+
+class Unclaimed:
+    """Stands in for a `ClaimClient`: records run straight from their lanes."""
+
+    keeps_outcomes = False
+    pending = False
+    problem: str | None = None
+    unprotected = 0
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self.take = lanes.take
+        self.put_back = lanes.put_back
+
+    @property
+    def ready(self) -> bool:
+        """True if a record may run."""
+        return self._lanes.ready
+
+    def start(self) -> None:
+        """Does nothing: there is no thread."""
+
+    def room(self) -> int:
+        return 0
+
+    def claim(self, records: Iterable[Record]) -> None:
+        """Is never called, since there is no room."""
+
+    def turn(self, now: float) -> ClaimAnswers:  # noqa: ARG002 - at any time
+        return _NO_ANSWERS
+
+    def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - of any
+        return []
+
+    def close(self, partition: Partition) -> list[Record]:  # noqa: ARG002 - of any
+        return []
+
+    def settled(self, records: Iterable[Record]) -> None:
+        """Does nothing, nor do the three that follow: no event is marked."""
+
+    released = cancelled = ended_after_revoke = settled
+
+    def drain(self, deadline: float) -> bool:  # noqa: ARG002 - at any time
+        return True

@@ -1,0 +1,242 @@
+"""Settlement: outcomes are published, then settled in their ledgers, then committed."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kworker.core.flow import Flow
+from kworker.core.outcome import (
+    NO_RESULTS,
+    DeadLettered,
+    Publishable,
+    Results,
+    RetryScheduled,
+    Skipped,
+)
+from kworker.core.record import Partition, Record, by_partition
+from kworker.worker.dispatch import Dispatch
+from kworker.worker.publish.at_least_once import DeliveryGuarantee
+from kworker.worker.publish.committer import Committer
+from kworker.worker.publish.outbox import Outbox, Undeliverable
+
+_HELD_SHOWN = 3  # dead letters that their topic refuses
+
+
+@dataclass(slots=True)
+class WorkerCounters:
+    """Records by outcome, since the worker began."""
+
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    duplicates: int = 0
+
+
+class Settlement:
+    """The way of a record from its outcome to the committed position.
+
+    Owned by the poll thread. Never waits. `outcomes` counts those since the last interval.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        outbox: Outbox,
+        guarantee: DeliveryGuarantee,
+        committer: Committer,
+        flow: Flow,
+    ) -> None:
+        self._dispatch = dispatch
+        self._endings = dispatch.endings
+        self._rejections = dispatch.rejections
+        self._outbox = outbox
+        self.guarantee = guarantee
+        self._committer = committer
+        self._flow = flow
+        self.counters = WorkerCounters()
+        self.outcomes = 0
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each thing that keeps outcomes from being published or committed."""
+        waiting = [*self._outbox.problems, *self.guarantee.problems]
+        if (trouble := self._committer.problem) is not None:
+            waiting.append(f"commit: {trouble}")
+        return [f"{problem}; unacknowledged records wait" for problem in waiting]
+
+    @property
+    def held(self) -> list[str]:
+        """A line for each of the first dead letters that their topic refuses, one for the rest."""
+        held = self._outbox.held
+        lines = [_held(each) for each in held[:_HELD_SHOWN]]
+        if len(held) > _HELD_SHOWN:
+            lines.append(f"{len(held) - _HELD_SHOWN} more are refused like that")
+        return lines
+
+    @property
+    def pending(self) -> int:
+        """Records whose outputs are not in Kafka yet."""
+        return self._outbox.pending
+
+    @property
+    def full(self) -> bool:
+        """True while so much waits for Kafka that no more records should be taken."""
+        return self._outbox.full
+
+    @property
+    def busy(self) -> bool:
+        """True while Kafka will answer soon."""
+        return bool(self._outbox.pending) or self.guarantee.busy
+
+    def is_complete(self, partitions: Collection[Partition]) -> bool:
+        """Returns True when nothing is left to publish, or to commit of these partitions."""
+        return not self._outbox.pending and self.guarantee.nothing_pending(partitions)
+
+    def due_at(self) -> float:
+        """Returns the time at which the present interval ends."""
+        return self._committer.due_at(self.outcomes, resting=not self._flow.records)
+
+    # -- outcomes ---------------------------------------------------------------------
+
+    def add(self, ended: list[Record]) -> None:
+        """Takes the records that ended in this turn, and those with oversized results."""
+        if ended:
+            self._sort(ended)
+        if oversized := self._endings.oversized:
+            self._endings.oversized = []
+            self.outcomes += len(oversized)
+            self._outbox.add_large(oversized)
+
+    def accept_dead(self) -> None:
+        """Lets what the dead-letter limit holds back become dead letters."""
+        self._sort(self._endings.accept_dead())
+
+    def _sort(self, ended: list[Record]) -> None:
+        self.outcomes += len(ended)
+        if [record.outcome for record in ended].count(NO_RESULTS) == len(ended):
+            self._done(ended)
+            return
+        done, publishable, skipped = [], [], []
+        for record in ended:
+            match record.outcome:
+                case Results(()):
+                    done.append(record)
+                case Publishable():
+                    publishable.append(record)
+                case Skipped():
+                    skipped.append(record)
+        self._done(done)
+        self.counters.duplicates += len(skipped)
+        _settle(skipped)
+        self._outbox.add(publishable)
+
+    # -- publishing and committing ----------------------------------------------------
+
+    def turn(self, now: float, partitions: Collection[Partition]) -> None:
+        """Publishes what it may, settles what Kafka acknowledged, and commits when it is time.
+
+        `partitions` are those that are owned now.
+        """
+        settled = self.guarantee.turn(now)
+        self._published(settled)
+        if dropped := self.guarantee.take_dropped():
+            self._dispatch.outlived(dropped)
+        if self._outbox.undeliverable:
+            self._fail_undeliverable(now)
+        due = self._committer.due(now, self.outcomes, resting=not self._flow.records)
+        if due:
+            self._begin_interval(now)
+        if due or settled:
+            self.guarantee.commit(now)
+        if self._committer.problem is not None and self.is_complete(partitions):
+            self._committer.problem = None  # its partition, or its record, is gone
+
+    def _begin_interval(self, now: float) -> None:
+        self._committer.start_interval(now)
+        self.outcomes = 0
+        self.guarantee.flush(now)
+        self._dispatch.tidy()
+        if self._rejections.any:
+            self._fail_rejected()
+
+    def _published(self, records: list[Record]) -> None:
+        """Settles records whose outputs are in Kafka."""
+        done, retried, dead = [], [], []
+        for record in records:
+            match record.outcome:
+                case Results():
+                    done.append(record)
+                case RetryScheduled():
+                    retried.append(record)
+                case DeadLettered():
+                    dead.append(record)
+        self._done(done)
+        if retried or dead:
+            self.counters.retried += len(retried)
+            self.counters.dead += len(dead)
+            _settle([*retried, *dead])
+            self._dispatch.settled_failures(retried, dead)
+
+    def _done(self, records: list[Record]) -> None:
+        self.counters.done += len(records)
+        _settle(records)
+        self._dispatch.settled(records)
+
+    # -- what a topic refuses for good ------------------------------------------------
+
+    def _fail_undeliverable(self, now: float) -> None:
+        """Turns records with an output that a topic never takes into dead letters.
+
+        A dead letter can only wait; so does a retry that cannot be cut, until the topic's limit
+        is known for sure.
+        """
+        condemned, self._outbox.undeliverable = self._outbox.undeliverable, []
+        held = []
+        for each in condemned:
+            record = each.record
+            if not record.partition.open:
+                self._outbox.let_go([record])
+                self._dispatch.outlived([record])
+                continue
+            match record.outcome:
+                case RetryScheduled() | DeadLettered() if self._endings.shorten(record):
+                    self._outbox.write(record)
+                case DeadLettered():
+                    held.append(each)
+                case RetryScheduled() if not each.again:
+                    held.append(each)
+                case RetryScheduled():
+                    self._refuse(record, f"{each.topic} does not take its retry: {each.why}")
+                case _:
+                    self._refuse(record, f"{each.topic} does not take a result: {each.why}")
+        if held:
+            self._outbox.hold(held, now)
+
+    def _fail_rejected(self) -> None:
+        """Ends the wait of records for their topic, where a person has rejected them."""
+        for record in self._outbox.withdraw(self._is_rejected):
+            self._refuse(record, "rejected")
+
+    def _is_rejected(self, record: Record) -> bool:
+        dead = isinstance(record.outcome, DeadLettered)
+        return not dead and bool(self._rejections.by(record.source))
+
+    def _refuse(self, record: Record, why: str) -> None:
+        self._outbox.let_go([record])
+        self._endings.refused(record, why)
+
+
+def _settle(records: list[Record]) -> None:
+    """Settles records in their ledgers: all that they led to is durable."""
+    for partition, own in by_partition(records):
+        partition.settled += len(own)
+        partition.ledger.settle([record.offset for record in own])
+
+
+def _held(letter: Undeliverable) -> str:
+    source = letter.record.source
+    what = "dead letter" if isinstance(letter.record.outcome, DeadLettered) else "retry"
+    return (
+        f"{letter.topic} refuses the {what} of {source.topic}:{source.partition}"
+        f":{source.offset} ({letter.why}): it waits and is tried again every 10 s, all others"
+        " go on"
+    )
