@@ -1,7 +1,8 @@
-"""The administrator's side of Kafka: what is there, what is created, where a group stands."""
+"""The administrator's requests: topics, brokers, offsets and groups."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -22,13 +23,13 @@ from kworker.config.topics import TopicInfo, TopicSpec
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity
 
-_HIDDEN_S = 2.0  # in which positions are told, or hidden
+_HIDDEN_S = 2.0  # without an answer for so long, positions are hidden
 _HIDDEN_EACH_S = 1.0
 _HIDDEN_MOST = 3  # partitions that are named
 
 
 class GroupMember(NamedTuple):
-    """One of a group, as the brokers see it."""
+    """A member of a group, as the brokers see it."""
 
     instance_id: str  # "" of a dynamic one
     client_id: str
@@ -42,15 +43,15 @@ class Admin(AdminConnection):
     """
 
     def cluster_id(self) -> str:
-        """Which cluster this is."""
-        return self._asked(lambda: self._client.cluster_id(timeout=self._timeout_s))
+        """Returns the id of the cluster."""
+        return self._call(lambda: self._client.cluster_id(timeout=self._timeout_s))
 
     def topic_names(self) -> list[str]:
-        """Every topic that this user may see."""
+        """Returns every topic that this user may see."""
         return sorted(self._metadata().topics)
 
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]:
-        """Those of `names` that exist, with the values of the topic settings `config`."""
+        """Returns the existing topics of `names`, with the values of the settings `config`."""
         known = self._metadata().topics
         # A topic that is just being deleted is still named, with an error.
         here = [name for name in names if name in known and known[name].partitions]
@@ -65,13 +66,13 @@ class Admin(AdminConnection):
         }
 
     def topic_id(self, name: str) -> str:
-        """Another one when the topic was deleted and made again."""
+        """Returns a topic's id, which changes when the topic is deleted and made again."""
         limit = {"request_timeout": self._timeout_s}
         found = self._client.describe_topics(TopicCollection([name]), **limit)
         return str(self._result(found[name]).topic_id)
 
     def create(self, topics: Iterable[TopicSpec]) -> dict[str, str]:
-        """Creates topics; what Kafka says against each that could not be, by name."""
+        """Creates topics; returns Kafka's error for each that could not be, by name."""
         new = [
             NewTopic(spec.name, spec.partitions, spec.replication, config=dict(spec.config))
             for spec in topics
@@ -89,7 +90,7 @@ class Admin(AdminConnection):
         return failures
 
     def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
-        """Which topics these are, without those of which the brokers do not tell."""
+        """Returns the identities of topics, without topics whose id the brokers do not tell."""
         cluster_id, limit = self.cluster_id(), {"request_timeout": self._timeout_s}
         described = self._client.describe_topics(TopicCollection(list(topics)), **limit)
         found: dict[str, TopicIdentity] = {}
@@ -102,32 +103,36 @@ class Admin(AdminConnection):
     def group_offsets(
         self, group: str, partitions: Iterable[PartitionId]
     ) -> dict[PartitionId, Committed]:
-        """What a group has committed, without the partitions where it has nothing."""
+        """Returns a group's committed positions, without partitions that have none."""
         asked = [TopicPartition(*at) for at in partitions]
-        with self._beside(group) as consumer:
-            found = self._coordinated(lambda: consumer.committed(asked, timeout=self._timeout_s))
+        with self._consumer_beside(group) as consumer:
+            committed = partial(consumer.committed, asked, timeout=self._timeout_s)
+            found = self._call_coordinator(committed)
         _raise_first_error(found)
         held = {(tp.topic, tp.partition): committed_in(tp) for tp in found}
         return {at: each for at, each in held.items() if each is not None}
 
     def hidden_positions(self, group: str, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Some of those whose positions a transaction hides that has not ended.
+        """Returns some partitions whose positions an open transaction hides.
 
-        Quick when there are none. `Unreachable` when the group's coordinator does not answer.
+        Quick when there are none. Raises `Unreachable` without an answer of the coordinator.
         """
         asked = [TopicPartition(*at) for at in partitions]
         if not asked:
             return []
-        with self._beside(group) as member, self._beside(group, stable=False) as plain:
-            if _is_told(member, asked, _HIDDEN_S):
+        with (
+            self._consumer_beside(group) as member,
+            self._consumer_beside(group, stable=False) as plain,
+        ):
+            if _is_visible(member, asked, _HIDDEN_S):
                 return []
-            # Who does not insist on what is stable is answered at once.
-            self._coordinated(lambda: plain.committed(asked, timeout=self._timeout_s))
-            hidden = (tp for tp in asked if not _is_told(member, [tp], _HIDDEN_EACH_S))
+            # A request for positions that need not be stable is answered at once.
+            self._call_coordinator(lambda: plain.committed(asked, timeout=self._timeout_s))
+            hidden = (tp for tp in asked if not _is_visible(member, [tp], _HIDDEN_EACH_S))
             return [(tp.topic, tp.partition) for tp in islice(hidden, _HIDDEN_MOST)]
 
     def broker_setting(self, name: str) -> str | None:
-        """Of one of the brokers; None where it has no such."""
+        """Returns a setting of one of the brokers; None where it has no such setting."""
         broker = str(next(iter(self._metadata().brokers)))
         asked = ConfigResource(ResourceType.BROKER, broker)
         [future] = self._client.describe_configs([asked], request_timeout=self._timeout_s).values()
@@ -135,18 +140,19 @@ class Admin(AdminConnection):
         return None if entry is None else str(entry.value)
 
     def brokers(self) -> list[int]:
-        """Their numbers."""
+        """Returns the ids of the brokers."""
         return sorted(self._metadata().brokers)
 
     def set_group_offsets(self, group: str, positions: Mapping[PartitionId, int]) -> None:
-        """Commits positions for a group without members; `AdminRequestError` when it has some."""
+        """Commits positions for a group. Raises `AdminRequestError` when it has members."""
         offsets = [TopicPartition(*at, position) for at, position in positions.items()]
-        with self._beside(group) as consumer:
-            done = self._coordinated(lambda: consumer.commit(offsets=offsets, asynchronous=False))
+        with self._consumer_beside(group) as consumer:
+            commit = partial(consumer.commit, offsets=offsets, asynchronous=False)
+            done = self._call_coordinator(commit)
         _raise_first_error(done or ())
 
     def delete_group(self, group: str) -> None:
-        """Forgets a group without members, and its positions; one that is not there is fine."""
+        """Deletes a group without members, and its positions; does nothing without the group."""
         limit = {"request_timeout": self._timeout_s}
 
         def ask() -> None:
@@ -156,14 +162,14 @@ class Admin(AdminConnection):
                 if code_of(error) != KafkaError.GROUP_ID_NOT_FOUND:
                     raise
 
-        self._coordinated(ask)
+        self._call_coordinator(ask)
 
     @contextmanager
-    def _beside(self, group: str, *, stable: bool = True) -> Iterator[Consumer]:
-        """A consumer that speaks of the group without joining it.
+    def _consumer_beside(self, group: str, *, stable: bool = True) -> Iterator[Consumer]:
+        """Opens a consumer that sends requests about the group without joining it.
 
-        The administrator's own calls would do, but the library's (2.16) crashes the process
-        when the coordinator is not there yet, as for the first group of a new cluster.
+        The administrator's own calls would do, but those of the library (2.16) crash the
+        process when there is no coordinator yet, as for the first group of a new cluster.
         """
         own = {
             "group.id": group,
@@ -178,29 +184,26 @@ class Admin(AdminConnection):
             consumer.close()
 
     def group_members(self, group: str) -> list[str]:
-        """Who is in a group now: `client (host)`."""
+        """Returns the members of a group, each as `client (host)`."""
         return sorted(f"{each.client_id} ({each.host})" for each in self.members(group))
 
     def members(self, group: str) -> list["GroupMember"]:
-        """Who is in a group now; those that have died, until their sessions end."""
+        """Returns the members of a group: dead ones too, until their sessions end."""
         return [
             GroupMember(each.group_instance_id or "", each.client_id, each.host.lstrip("/"))
-            for each in self._described(group).members
+            for each in self._describe(group).members
         ]
 
-    def _described(self, group: str) -> Any:
+    def _describe(self, group: str) -> Any:
         limit = {"request_timeout": self._timeout_s}
         ask = self._client.describe_consumer_groups
-        return self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
+        return self._call_coordinator(lambda: self._answer(ask([group], **limit)[group]))
 
     def group_owners(self, group: str) -> dict[PartitionId, str]:
-        """Of each partition that a member has, its name: of its place, if it is static."""
-        limit = {"request_timeout": self._timeout_s}
-        ask = self._client.describe_consumer_groups
-        found = self._coordinated(lambda: self._answer(ask([group], **limit)[group]))
+        """Returns the name of each partition's owner: its instance id, if it is static."""
         return {
             (tp.topic, tp.partition): each.group_instance_id or each.client_id
-            for each in found.members
+            for each in self._describe(group).members
             for tp in each.assignment.topic_partitions
         }
 
@@ -211,10 +214,10 @@ class Admin(AdminConnection):
         *,
         committed: bool = False,
     ) -> dict[PartitionId, int]:
-        """The first offset that each partition holds, or the one after its last.
+        """Returns the first offset that each partition holds, or the one after its last.
 
-        With a number: the first of that time (ms) or later, -1 where there is none. With
-        `committed`, a partition ends before the first transaction that is open.
+        With a number, the first offset of that time (ms) or later, -1 where there is none.
+        With `committed`, a partition ends before the first open transaction.
         """
         specs: Any = OffsetSpec  # whose functions have no types
         if isinstance(which, int):
@@ -233,10 +236,10 @@ class Admin(AdminConnection):
             found = ((tp, self._answer(future)) for tp, future in futures.items())
             return {(tp.topic, tp.partition): answer.offset for tp, answer in found}
 
-        return self._led(ask)
+        return self._call_leader(ask)
 
     def _metadata(self) -> Any:
-        return self._asked(lambda: self._client.list_topics(timeout=self._timeout_s))
+        return self._call(lambda: self._client.list_topics(timeout=self._timeout_s))
 
     def _configs(self, names: list[str], keys: frozenset[str]) -> dict[str, dict[str, str]]:
         if not names or not keys:
@@ -253,8 +256,8 @@ class Admin(AdminConnection):
         }
 
 
-def _is_told(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) -> bool:
-    """Whether the committed positions are: they are not while a transaction may change them."""
+def _is_visible(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) -> bool:
+    """Returns True if no open transaction hides these committed positions."""
     try:
         return not any(tp.error for tp in consumer.committed(asked, timeout=timeout_s))
     except KafkaException:

@@ -1,4 +1,4 @@
-"""The connection of an administrator's client: its errors, and waits for an elected broker."""
+"""The connection of the administrator's client: its errors, and its waits for elections."""
 
 import logging
 import re
@@ -14,13 +14,13 @@ from kworker.errors import KworkerError, Unreachable
 
 T = TypeVar("T")
 RETRY_S = 0.2
-# What people need of it stands in the errors raised; librdkafka's own lines go nowhere.
+# The errors raised say all that people need; librdkafka's own log lines go nowhere.
 SILENT = logging.getLogger("kworker.librdkafka.admin")
 SILENT.addHandler(logging.NullHandler())
 SILENT.propagate = False
 # librdkafka puts the broker's name before its words, and its own state after them.
 _WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state .*$")
-_ABSENT = frozenset(
+_UNREACHABLE = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._TIMED_OUT,
@@ -45,7 +45,7 @@ _NO_COORDINATOR = frozenset(
 
 
 class AdminRequestError(KworkerError):
-    """Kafka answered, and would not."""
+    """A broker refused an administrator's request."""
 
 
 class AdminConnection:
@@ -65,27 +65,27 @@ class AdminConnection:
         except KafkaException as error:
             raise AdminRequestError(reason_of(error)) from None
 
-    def _asked(self, call: Callable[[], T]) -> T:
+    def _call(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except KafkaException as error:
-            raise self._told(error) from None
+            raise self._converted(error) from None
 
-    def _led(self, call: Callable[[], T]) -> T:
-        return self._awaited(call, _NO_LEADER, "no leader for a partition")
+    def _call_leader(self, call: Callable[[], T]) -> T:
+        return self._retry_while(call, _NO_LEADER, "no leader for a partition")
 
-    def _coordinated(self, call: Callable[[], T]) -> T:
-        return self._awaited(call, _NO_COORDINATOR, "no coordinator for the group")
+    def _call_coordinator(self, call: Callable[[], T]) -> T:
+        return self._retry_while(call, _NO_COORDINATOR, "no coordinator for the group")
 
-    def _awaited(self, call: Callable[[], T], passing: Collection[int], lack: str) -> T:
-        """Asks again and again while the answer is one of `passing`: nobody is elected yet."""
+    def _retry_while(self, call: Callable[[], T], codes: Collection[int], lack: str) -> T:
+        """Repeats a request while its error is one of `codes`: no broker is elected yet."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
                 return call()
             except KafkaException as error:
-                if code_of(error) not in passing:
-                    raise self._told(error) from None
+                if code_of(error) not in codes:
+                    raise self._converted(error) from None
                 if time.monotonic() > deadline:
                     raise Unreachable(
                         f"{self._brokers} answers, but has {lack} after {self._timeout_s:g} s"
@@ -94,18 +94,20 @@ class AdminConnection:
             time.sleep(RETRY_S)
 
     def _result(self, future: "Future[Any]") -> Any:
-        return self._asked(lambda: self._answer(future))
+        return self._call(lambda: self._answer(future))
 
     def _answer(self, future: "Future[Any]") -> Any:
-        """Raises KafkaException as it came."""
+        """Returns a future's answer. Raises its KafkaException, and Unreachable."""
         # The client resolves it within the request's own time; the margin is for its thread.
         if not wait([future], self._timeout_s + 5).done:
             raise self._unreachable("the request is still under way")
         return future.result()
 
-    def _told(self, error: KafkaException) -> KworkerError:
+    def _converted(self, error: KafkaException) -> KworkerError:
         reason = reason_of(error)
-        return self._unreachable(reason) if code_of(error) in _ABSENT else AdminRequestError(reason)
+        if code_of(error) in _UNREACHABLE:
+            return self._unreachable(reason)
+        return AdminRequestError(reason)
 
     def _unreachable(self, reason: str) -> Unreachable:
         self._client.poll(0)  # serves the callback that may know better why
@@ -121,7 +123,7 @@ class AdminConnection:
 
 
 def bare_reason(words: str) -> str:
-    """An error in librdkafka's words, without the broker's name and the connection's state."""
+    """Returns librdkafka's words without the broker's name and the connection's state."""
     return _WHERE_AND_WHEN.sub("", words)
 
 
@@ -130,5 +132,5 @@ def code_of(error: KafkaException) -> int:
 
 
 def reason_of(error: KafkaException) -> str:
-    """Kafka's own words."""
+    """Returns Kafka's own words."""
     return str(cast(KafkaError, error.args[0]).str())

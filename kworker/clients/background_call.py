@@ -1,4 +1,4 @@
-"""Calls that may block, beside the thread that must not."""
+"""Calls that may block, on threads of their own."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def aside(call: Callable[[], T]) -> Future[T]:
-    """Begins the call on a thread of its own, which keeps no process from ending."""
+    """Starts a call on a daemon thread; returns its future."""
     future: Future[T] = Future()
 
     def run() -> None:

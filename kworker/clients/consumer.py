@@ -27,12 +27,12 @@ from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 
 LOST = int(OFFSET_INVALID)
-"""Instead of a position: what the group holds, and where that is nothing, OUT_OF_RANGE."""
+"""In place of a position: the committed one, or an OUT_OF_RANGE event where there is none."""
 _LOG = logging.getLogger("librdkafka")
 
 
 class Listener(Protocol):
-    """Told of the group's decisions, on the thread that polls, inside `poll`."""
+    """Receives the group's decisions, on the thread that polls, inside `poll`."""
 
     def assigned(self, partitions: list[PartitionId]) -> None: ...
     def revoked(self, partitions: list[PartitionId]) -> None: ...
@@ -40,12 +40,12 @@ class Listener(Protocol):
     def committed(self, error: str | None) -> None: ...
 
 
-_STATISTICS_MS = 1000  # by which a client tells of its place in the group
+_STATISTICS_MS = 1000  # in which a client reports its place in the group
 _COMMIT_S = 5.0
-_LOOK_S = 2.0  # for what is known at once, or hidden
-_LOOK_EACH_S = 1.0
+_HIDDEN_S = 2.0  # without an answer for so long, positions are hidden
+_HIDDEN_EACH_S = 1.0
 _HIDDEN_MOST = 3  # partitions that are named
-# Of a client beside a member, which asks and never joins.
+# Not for a client beside a member, which sends requests and never joins.
 _MEMBERS_ONLY = frozenset({"group.instance.id", "group.remote.assignor", "group.protocol"})
 _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
 
@@ -58,39 +58,40 @@ class KafkaConsumer:
     """
 
     def __init__(self, properties: Mapping[str, Any], listener: Listener) -> None:
-        """Raises Refused for properties that the library does not take."""
+        """Raises KafkaRequestError for properties that the library refuses."""
         self._listener = listener
         self._raised: Exception | None = None
         self._incremental = properties.get("group.protocol") == "consumer"
         self._properties = dict(properties)
         self._topics: list[str] = []
-        self._held: dict[PartitionId, int] = {}  # assigned and not resumed: where each begins
+        self._unresumed: dict[PartitionId, int] = {}  # assigned and not resumed: the start of each
         self._paused: set[PartitionId] = set()  # in the client
-        self._gone: set[PartitionId] = set()  # given up in the present call
-        self._early: list[RawMessage] = []  # came with the assignment: until that is resumed
-        self._life = 0  # what an earlier client still has to say is not heard
-        self._unheard: list[frozenset[tuple[str, int, int]]] = []  # commits whose answers are not
-        self._consumer = self._made()
+        self._revoked: set[PartitionId] = set()  # in the present call
+        self._early: list[RawMessage] = []  # came with the assignment; kept until it is resumed
+        self._client_number = 0  # callbacks of earlier clients are ignored
+        # Commits whose answers `commit_now` takes itself.
+        self._awaited_commits: list[frozenset[tuple[str, int, int]]] = []
+        self._consumer = self._make_client()
 
-    def _made(self) -> Consumer:
+    def _make_client(self) -> Consumer:
         self._absence: Absence | None = Absence.JOINING
-        told = {
-            "on_commit": partial(self._on_commit, self._life),
-            "stats_cb": partial(self._on_statistics, self._life),
+        callbacks = {
+            "on_commit": partial(self._on_commit, self._client_number),
+            "stats_cb": partial(self._on_statistics, self._client_number),
             "statistics.interval.ms": _STATISTICS_MS,
         }
         try:
-            return Consumer({**self._properties, **told}, logger=_LOG)
+            return Consumer({**self._properties, **callbacks}, logger=_LOG)
         except KafkaException as error:
             raise KafkaRequestError(str(error.args[0]), retriable=False) from None
 
     def recreate(self) -> None:
-        """Another client, with the same subscription, for one that is fenced for good."""
-        self._life += 1
-        self._held, self._paused, self._early = {}, set(), []
-        self._unheard = []
+        """Replaces a client that is fenced for good by another one with the same subscription."""
+        self._client_number += 1
+        self._unresumed, self._paused, self._early = {}, set(), []
+        self._awaited_commits = []
         threading.Thread(target=self._consumer.close, name="close", daemon=True).start()
-        self._consumer = self._made()
+        self._consumer = self._make_client()
         self.subscribe(self._topics)
 
     def subscribe(self, topics: list[str]) -> None:
@@ -103,34 +104,34 @@ class KafkaConsumer:
         )
 
     def unsubscribe(self) -> None:
-        """`poll` revokes everything and leaves the group, as a static member too."""
+        """Makes `poll` revoke everything and leave the group, also as a static member."""
         self._topics = []
         self._consumer.unsubscribe()
 
     @property
     def joined(self) -> bool:
-        """Whether the group knows it. After `unsubscribe`, one that it knows no more may close."""
+        """True while the group knows this member. After `unsubscribe`, close once it is False."""
         return bool(self._consumer.memberid())
 
     @property
     def absence(self) -> Absence | None:
-        """Why it is no member of its group, as of a second ago; None while it is one.
+        """The reason why this is no member of its group, a second ago; None while it is one.
 
-        Unlike `joined`, also while a rejoin hangs, or the coordinator is away.
+        Unlike `joined`, also set while a rejoin hangs, or the coordinator is away.
         """
         return self._absence
 
     @property
     def joining(self) -> bool:
-        """Whether the group has been asked, or will be, and has not answered."""
+        """True if a request to join is sent or will be, and is not answered."""
         return bool(self._topics) and not self.joined
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
-        """Records and events, at once if there are any; serves every callback."""
-        if self._held:
-            self.pause(list(self._held))  # not resumed at once, so in earnest
-        self._gone = set()
-        early = self._early_now(most) if self._early else []
+        """Returns records and events, at once if there are any; serves every callback."""
+        if self._unresumed:
+            self.pause(list(self._unresumed))  # for they were not resumed at once
+        self._revoked = set()
+        early = self._take_early(most) if self._early else []
         first = self._consumer.poll(timeout_s) if timeout_s and not early else None
         # With one message there, consume() would wait for the rest of its time; so it gets none.
         rest = most - len(early) - (first is not None)
@@ -139,46 +140,47 @@ class KafkaConsumer:
             batch.insert(0, cast(RawMessage, first))
         if self._raised is not None:
             raise self._raised
-        if self._gone:  # what was kept of an earlier assignment is over with it
-            early = [raw for raw in early if _at(raw) not in self._gone]
-        return early + (self._kept_back(batch) if self._held else batch)
+        if self._revoked:  # records kept of an earlier assignment are dropped with it
+            early = [raw for raw in early if _at(raw) not in self._revoked]
+        return early + (self._hold_back(batch) if self._unresumed else batch)
 
-    def _early_now(self, most: int) -> list[RawMessage]:
-        """What came before its partition was resumed, and that is resumed now."""
+    def _take_early(self, most: int) -> list[RawMessage]:
+        """Takes records and events that came before their partition was resumed, if it is now."""
         now: list[RawMessage] = []
         later: list[RawMessage] = []
         for raw in self._early:
-            waits = _at(raw) in self._held or _at(raw) in self._paused or len(now) == most
+            waits = _at(raw) in self._unresumed or _at(raw) in self._paused or len(now) == most
             (later if waits else now).append(raw)
         self._early = later
         return now
 
-    def _kept_back(self, batch: list[RawMessage]) -> list[RawMessage]:
-        """Without what came in the very call that brought its assignment.
+    def _hold_back(self, batch: list[RawMessage]) -> list[RawMessage]:
+        """Returns a batch without what came in the very call that brought its assignment.
 
-        A partition that was ours before that call, too, is sought back: it may be older.
+        Of a partition that was ours before that call, too, these may be of the earlier
+        assignment: it is sought back.
         """
-        early = [raw for raw in batch if _at(raw) in self._held]
+        early = [raw for raw in batch if _at(raw) in self._unresumed]
         older = {
             at
             for raw in early
-            # With a trouble behind records: else what came before it would be passed over.
-            if (at := _at(raw)) in self._gone and not _is_trouble(raw)
+            # Also with a failure behind records: else those before it would be passed over.
+            if (at := _at(raw)) in self._revoked and not _is_failure(raw)
         }
         for at in older:
             try:
-                self._consumer.seek(TopicPartition(*at, self._held[at]))
+                self._consumer.seek(TopicPartition(*at, self._unresumed[at]))
             except KafkaException as error:
                 if error.args[0].code() not in _NOT_FETCHING:
                     raise
-                # Nothing of the new epoch was fetched yet, so there is nothing to go back over.
-        self._early += [raw for raw in early if _at(raw) not in older or _is_trouble(raw)]
-        return [raw for raw in batch if _at(raw) not in self._held]
+                # Nothing of the new assignment was fetched yet, so there is nothing to seek.
+        self._early += [raw for raw in early if _at(raw) not in older or _is_failure(raw)]
+        return [raw for raw in batch if _at(raw) not in self._unresumed]
 
     def positions(
         self, partitions: Iterable[PartitionId], timeout_s: float
     ) -> dict[PartitionId, Committed | None]:
-        """What the group holds of each, None where it holds nothing. Raises Refused."""
+        """Returns the group's position of each, None without one. Raises KafkaRequestError."""
         asked = [TopicPartition(*at) for at in partitions]
         try:
             answer = self._consumer.committed(asked, timeout=timeout_s)
@@ -189,16 +191,16 @@ class KafkaConsumer:
         return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Of partitions whose positions are not told, some that an open transaction hides.
+        """Returns some partitions whose positions an open transaction hides.
 
-        Waits for some seconds. Raises Refused when the group's coordinator does not answer.
+        Waits for some seconds. Raises KafkaRequestError without an answer of the coordinator.
         """
         asked = list(partitions)
         own = {k: v for k, v in self._properties.items() if k not in _MEMBERS_ONLY}
-        # Who does not insist on what is stable is answered at once.
+        # A request for positions that need not be stable is answered at once.
         beside = Consumer({**own, "isolation.level": "read_uncommitted"}, logger=_LOG)
         try:
-            beside.committed([TopicPartition(*at) for at in asked], timeout=_LOOK_S)
+            beside.committed([TopicPartition(*at) for at in asked], timeout=_HIDDEN_S)
         except KafkaException as error:
             raise KafkaRequestError(str(error.args[0]), retriable=True) from None
         finally:
@@ -206,7 +208,7 @@ class KafkaConsumer:
         found: list[PartitionId] = []
         for at in asked:
             try:
-                self.positions([at], _LOOK_EACH_S)
+                self.positions([at], _HIDDEN_EACH_S)
             except KafkaRequestError:
                 found.append(at)
             if len(found) == _HIDDEN_MOST:
@@ -214,10 +216,10 @@ class KafkaConsumer:
         return found
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
-        """Takes up partitions at positions (None: the beginning; or LOST), paused.
+        """Begins with partitions at positions (None: the beginning; or LOST), as if paused.
 
-        That is, nothing of them is returned before they are resumed; but the client fetches
-        already, for one that is paused and resumed here is not fetched for a second.
+        Nothing of them is returned before they are resumed; but the client fetches already:
+        after a real pause and resume it would not fetch for a second.
         """
         starts = {at: OFFSET_BEGINNING if p is None else p for at, p in positions.items()}
         partitions = [TopicPartition(*at, start) for at, start in starts.items()]
@@ -225,15 +227,15 @@ class KafkaConsumer:
             self._consumer.incremental_assign(partitions)
         else:
             self._consumer.assign(partitions)
-        self._held.update(starts)
+        self._unresumed.update(starts)
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:
-        """Answers a revoke or a loss."""
+        """Gives partitions up, after a revoke or a loss."""
         gone = set(partitions)
-        self._gone |= gone
+        self._revoked |= gone
         self._early = [raw for raw in self._early if _at(raw) not in gone]
-        self._held = {at: start for at, start in self._held.items() if at not in gone}
-        # The client would keep a pause for whenever a partition comes back.
+        self._unresumed = {at: start for at, start in self._unresumed.items() if at not in gone}
+        # The client would keep the pause until the partition comes back.
         self.resume(gone & self._paused)
         if self._incremental:
             self._consumer.incremental_unassign([TopicPartition(*at) for at in gone])
@@ -243,42 +245,45 @@ class KafkaConsumer:
     def pause(self, partitions: Iterable[PartitionId]) -> None:
         asked = list(partitions)
         for at in asked:
-            self._held.pop(at, None)
+            self._unresumed.pop(at, None)
         self._paused.update(asked)
         self._consumer.pause([TopicPartition(*at) for at in asked])
 
     def resume(self, partitions: Iterable[PartitionId]) -> None:
-        paused = [at for at in partitions if self._held.pop(at, None) is None]
+        paused = [at for at in partitions if self._unresumed.pop(at, None) is None]
         self._paused.difference_update(paused)
         self._consumer.resume([TopicPartition(*at) for at in paused])
 
     def seek(self, at: PartitionId, offset: int) -> None:
-        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        """Makes a paused partition go on at this offset when it is resumed."""
         self._early = [raw for raw in self._early if _at(raw) != at]
         self._consumer.seek(TopicPartition(*at, offset))
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Sends positions; `Listener.committed` hears of the end. Raises Refused."""
+        """Sends positions; `Listener.committed` receives the outcome. Raises KafkaRequestError."""
         try:
             self._consumer.commit(offsets=offsets_of(positions), asynchronous=True)
         except KafkaException as error:
             raise KafkaRequestError(str(error.args[0]), retriable=True) from None
 
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """The same, waiting for the answer: only where the group itself waits for us.
+        """Commits, and waits for the answer: only for calls in which the group waits for us.
 
-        The library would wait for three time-outs of its socket, three minutes, when the
-        coordinator is silent. What is asked behind the commit, on its connection, is answered
-        behind it and can be given up.
+        Raises KafkaRequestError. The library would wait for three time-outs of its socket,
+        three minutes, when the coordinator is silent. A request after the commit, on the same
+        connection, is answered after it and can be given up.
         """
-        self._unheard.append(_places(offsets_of(positions)))
+        self._awaited_commits.append(_places(offsets_of(positions)))
         self.commit(positions)
         held = self.positions(positions, _COMMIT_S)
         if any(held[at] != each for at, each in positions.items()):
             raise KafkaRequestError("the group does not hold what was committed", retriable=True)
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
-        """The first offset that a partition holds and the one after its last. Raises Refused."""
+        """Returns a partition's first offset and the one after its last.
+
+        Raises KafkaRequestError.
+        """
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*at), timeout=timeout_s)
         except KafkaException as error:
@@ -286,47 +291,47 @@ class KafkaConsumer:
         return low, high
 
     def group_metadata(self) -> object:
-        """What a transaction shows for its right to commit this group's positions.
+        """Returns the metadata with which a transaction may commit this group's positions.
 
-        Raises Refused when the session is over: a commit without would not be fenced.
+        Raises KafkaRequestError when the session is over: that commit would not be fenced.
         """
         metadata = self._consumer.consumer_group_metadata()
-        # Asked afterwards: a session that ends comes back only through `poll`.
+        # Checked last: only `poll` begins another session.
         if not self._consumer.memberid():
             raise KafkaRequestError("not a member of the group", retriable=True)
         return metadata
 
     def close(self) -> None:
-        """Leaves, if dynamic; may hang: call it where a hang does no harm."""
+        """Leaves the group, if dynamic. May hang: call it on a thread that may."""
         self._consumer.close()
 
-    def _on_commit(self, life: int, error: Any, partitions: Any) -> None:
-        if life != self._life:
+    def _on_commit(self, client_number: int, error: Any, partitions: Any) -> None:
+        if client_number != self._client_number:
             return
-        if (places := _places(partitions or ())) in self._unheard:
-            self._unheard.remove(places)
+        if (places := _places(partitions or ())) in self._awaited_commits:
+            self._awaited_commits.remove(places)
             return
         try:
             self._listener.committed(_first_error(partitions) if error is None else str(error))
         except Exception as raised:  # noqa: BLE001 - raised again by `poll`
             self._raised = raised
 
-    def _on_statistics(self, life: int, text: str) -> None:
-        if life != self._life:
+    def _on_statistics(self, client_number: int, text: str) -> None:
+        if client_number != self._client_number:
             return
         try:
             self._absence = absence_in(text, newer=self._incremental)
         except Exception as raised:  # noqa: BLE001 - raised again by `poll`
             self._raised = raised
 
-    def _guarded(self, tell: Callable[[list[PartitionId]], None]) -> Callable[[object, Any], None]:
-        life = self._life
+    def _guarded(self, call: Callable[[list[PartitionId]], None]) -> Callable[[object, Any], None]:
+        client_number = self._client_number
 
         def callback(_consumer: object, partitions: Any) -> None:
-            if life != self._life:
+            if client_number != self._client_number:
                 return
             try:
-                tell([(tp.topic, tp.partition) for tp in partitions])
+                call([(tp.topic, tp.partition) for tp in partitions])
             except Exception as raised:  # noqa: BLE001 - raised again by `poll`
                 self._raised = raised
 
@@ -341,10 +346,10 @@ def _places(offsets: Iterable[TopicPartition]) -> frozenset[tuple[str, int, int]
     return frozenset((tp.topic, tp.partition, tp.offset) for tp in offsets)
 
 
-def _is_trouble(raw: RawMessage) -> bool:
+def _is_failure(raw: RawMessage) -> bool:
     return raw.error() is not None and event_of(raw) is not ConsumerEvent.PARTITION_EOF
 
 
 def _first_error(partitions: Any) -> str | None:
-    """A commit may fail for some partitions only."""
+    """Returns an error of any partition: a commit may fail for some only."""
     return next((str(tp.error) for tp in partitions or () if tp.error), None)

@@ -1,4 +1,4 @@
-"""Delivery reports: why a record was not written, and whose fault that is."""
+"""Delivery reports of records that were not written: their causes."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -10,16 +10,16 @@ from kworker.clients.errors import KafkaRequestError, Oversized
 
 
 class Fault(IntEnum):
-    """Whose fault it is that a record was not written; of several reports, the highest counts."""
+    """The cause of a record not being written; of several reports, the highest counts."""
 
-    NOBODY = 0  # it was given up
-    NEIGHBOUR = 1  # another one of its batch
+    NOBODY = 0  # the record was given up
+    NEIGHBOUR = 1  # another record of its batch
     TOPIC = 2  # the same may work later
-    RECORD = 3  # its own, or that of one with the same report: the same for ever
+    RECORD = 3  # this record, or one with the same report: it will never be written
 
 
 class DeliveryRefusal(NamedTuple):
-    """Why Kafka did not take a record; `sized`: it, or its batch, is too large."""
+    """Kafka's reason to refuse a record; `sized`: the record, or its batch, is too large."""
 
     fault: Fault
     topic: str
@@ -28,7 +28,7 @@ class DeliveryRefusal(NamedTuple):
 
 
 # Of a batch with one invalid record, every record is reported as invalid; of one with several,
-# only those. A wrong clock is told as such only of a batch of one record.
+# only those. A wrong timestamp is reported as such only of a batch of one record.
 _SIZES = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _FAULTS = {
     KafkaError._PURGE_QUEUE: Fault.NOBODY,
@@ -40,7 +40,7 @@ _FAULTS = {
 
 
 def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
-    """What delivery reports, errors and records, say of the outputs of one record."""
+    """Returns the refusal that counts among delivery reports of one record's outputs."""
     return max(
         DeliveryRefusal(
             _FAULTS.get(error.code(), Fault.TOPIC),
@@ -53,7 +53,7 @@ def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
 
 
 def refused_at_once(error: KafkaError) -> KafkaRequestError:
-    """What a producer raises that does not take a record."""
+    """Returns the error to raise when a producer refuses a record at once."""
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return Oversized(error.str())
     return KafkaRequestError(str(error), retriable=True)

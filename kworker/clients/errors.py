@@ -1,8 +1,8 @@
-"""What Kafka's clients raise when a request or a record is not taken."""
+"""Errors of Kafka's clients: a request or a record was refused."""
 
 
 class KafkaRequestError(Exception):
-    """Kafka did not take a request; the text says why. `retriable`: the same may work later."""
+    """A request that Kafka refused, or did not answer; if `retriable`, it may work later."""
 
     def __init__(self, text: str, *, retriable: bool) -> None:
         super().__init__(text)
@@ -14,7 +14,7 @@ class QueueFull(Exception):
 
 
 class Oversized(KafkaRequestError):
-    """A record is larger than its producer takes, and alone at fault."""
+    """A record is larger than its producer's limit."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, retriable=False)

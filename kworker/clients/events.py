@@ -1,4 +1,4 @@
-"""Events that a consumer returns in place of records, by kind."""
+"""Kinds of events that a consumer returns in place of records."""
 
 from enum import Enum, auto
 

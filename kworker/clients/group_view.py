@@ -1,4 +1,4 @@
-"""Where a consumer group stands in every partition, and whose each is, as the brokers tell."""
+"""The lag and the owner of every partition of a consumer group, as the brokers say."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class GroupView:
 
 
 class GroupWatcher:
-    """Asks about one group, without being in it. Used by one thread at a time.
+    """Reads about one group without joining it. Used by one thread at a time.
 
     Every call blocks for some seconds at most. Raises `Unreachable`, or `AdminRequestError`.
     """
@@ -35,21 +35,21 @@ class GroupWatcher:
     def __init__(self, properties: Mapping[str, Any], group: str) -> None:
         self._admin = Admin(properties, timeout_s=_TIMEOUT_S)
         self._group = group
-        # Never a member. It takes positions as they are told, so that no open transaction
-        # hides them: what is being committed is a matter of seconds, and what hangs, of days.
+        # Never a member. It reads positions that are not stable yet, so that no open
+        # transaction hides them: one that hangs would for days.
         own = {
             "group.id": group,
             "enable.auto.commit": False,
             "group.protocol": "classic",
             "isolation.level": "read_uncommitted",
         }
-        self._beside = Consumer({**properties, **own}, logger=SILENT)
+        self._consumer = Consumer({**properties, **own}, logger=SILENT)
 
     def topic_names(self) -> list[str]:
         return self._admin.topic_names()
 
-    def look(self, topics: Collection[str]) -> GroupView:
-        """As it is now; without the topics that do not exist."""
+    def read(self, topics: Collection[str]) -> GroupView:
+        """Returns the group as it is now, without topics that do not exist."""
         found = self._admin.topics(topics)
         partitions = [(name, n) for name in found for n in range(found[name].partitions)]
         ends = self._admin.list_offsets(partitions, "latest", committed=True)
@@ -62,7 +62,7 @@ class GroupWatcher:
     def _positions(self, partitions: Collection[PartitionId]) -> dict[PartitionId, int]:
         asked = [TopicPartition(*at) for at in partitions]
         try:
-            answer = self._beside.committed(asked, timeout=_TIMEOUT_S)
+            answer = self._consumer.committed(asked, timeout=_TIMEOUT_S)
         except KafkaException as error:
             raise AdminRequestError(reason_of(error)) from None
         held = {(tp.topic, tp.partition): committed_in(tp) for tp in answer}

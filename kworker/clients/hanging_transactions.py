@@ -1,4 +1,4 @@
-"""Finds hanging transactions and ends them, with Kafka's own tool: Python's clients cannot."""
+"""Finds hanging transactions and aborts them with Kafka's own tool: Python's clients cannot."""
 
 import os
 import subprocess
@@ -18,26 +18,26 @@ _TOOL_TIMEOUT_S = 120.0
 _ASK_TIMEOUT_MS = 15_000
 _NONE = "None"
 
-# As Java calls them, and where they are of the same kind.
+# Properties of the same name and kind in Java.
 _SAME = ("security.protocol", "ssl.key.password", "ssl.cipher.suites", "client.id")
 _MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-# Security by what has no such name in Java: without it the tool would be refused, or be less safe.
+# Security properties without a name in Java: without them the tool would fail, or be less safe.
 _FOREIGN = ("sasl.oauthbearer.", "sasl.kerberos.", "ssl.engine", "ssl.providers", "ssl.keystore.")
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One that is open in a partition, and who began it; `hangs` when no coordinator knows it."""
+    """An open transaction in a partition; `hangs` when no coordinator knows it."""
 
     topic: str
     partition: int
     start_offset: int
     producer: int
-    transactional_id: str  # "" when nobody knows
+    transactional_id: str  # "" when unknown
     hangs: bool
 
     @property
@@ -48,8 +48,8 @@ class Transaction:
 class Tool:
     """Kafka's `kafka-transactions`, for one cluster; each call starts a Java that ends.
 
-    Raises `ConfigError` without Java 17 or for security that it cannot be told of,
-    `Unreachable` when its archives cannot be fetched, `KworkerError` with its own words.
+    Raises `ConfigError` without Java 17 or for security that the tool does not support,
+    `Unreachable` when its archives cannot be fetched, `KworkerError` with its output.
     """
 
     def __init__(self, properties: Properties, say: Callable[[str], None]) -> None:
@@ -66,9 +66,9 @@ class Tool:
         self._command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath]
 
     def hanging(self, broker: int, older_min: int) -> list[Transaction]:
-        """Those in the partitions of a broker that no coordinator knows, of that age or older."""
-        words = ["find-hanging", "--broker-id", str(broker)]
-        rows = self._rows(*words, "--max-transaction-timeout", str(older_min))
+        """Returns a broker's transactions of that age or older that no coordinator knows."""
+        arguments = ["find-hanging", "--broker-id", str(broker)]
+        rows = self._rows(*arguments, "--max-transaction-timeout", str(older_min))
         names = self._names if rows else {}
         return [
             Transaction(topic, int(number), int(start), int(who), names.get(int(who), ""), True)
@@ -76,7 +76,7 @@ class Tool:
         ]
 
     def open_in(self, partition: int) -> list[Transaction]:
-        """Every open transaction in a partition of the groups' positions, hanging or not."""
+        """Returns every open transaction in a partition of `__consumer_offsets`, hanging or not."""
         rows = self._rows("describe-producers", "--topic", OFFSETS, "--partition", str(partition))
         begun = [(int(row[0]), int(row[5])) for row in rows if row[5] != _NONE]
         names = self._names if begun else {}
@@ -86,28 +86,28 @@ class Tool:
         ]
 
     def abort(self, transaction: Transaction) -> None:
-        """Writes the marker that was never written."""
+        """Aborts a transaction: writes the marker that was never written."""
         place = ["--topic", transaction.topic, "--partition", str(transaction.partition)]
         self._run("abort", *place, "--start-offset", str(transaction.start_offset))
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        """Transactional ids by producer, of those that a coordinator knows."""
+        """The transactional ids that a coordinator knows, by producer."""
         return {int(row[2]): row[0] for row in self._rows("list")}
 
-    def _rows(self, *words: str) -> list[list[str]]:
-        lines = [line.split() for line in self._run(*words).splitlines() if line.strip()]
+    def _rows(self, *arguments: str) -> list[list[str]]:
+        lines = [line.split() for line in self._run(*arguments).splitlines() if line.strip()]
         return lines[1:]  # below the heading
 
-    def _run(self, *words: str) -> str:
-        # A file that only we can read: secrets on a command line are seen by everybody.
+    def _run(self, *arguments: str) -> str:
+        # A file that only this user can read: every user can see secrets on a command line.
         with tempfile.NamedTemporaryFile("w", prefix="kworker-", suffix=".properties") as file:
             file.writelines(f"{name}={_escaped(value)}\n" for name, value in self._settings.items())
             file.flush()
             common = ["--bootstrap-server", self._servers, "--command-config", file.name]
             try:
                 done = subprocess.run(
-                    [*self._command, _TOOL, *common, *words],
+                    [*self._command, _TOOL, *common, *arguments],
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -116,32 +116,35 @@ class Tool:
                 )
             except subprocess.TimeoutExpired:
                 raise Unreachable(
-                    f"Kafka's tool has no answer of {self._servers} for {_TOOL_TIMEOUT_S:g} s"
+                    f"Kafka's tool got no answer from {self._servers} within {_TOOL_TIMEOUT_S:g} s"
                 ) from None
         if done.returncode:
-            said = "".join(f"\n  {line}" for line in _last_words(done.stderr + done.stdout))
-            raise KworkerError(f"Kafka's tool failed ({' '.join(words[:1])}):{said}")
+            output = "".join(f"\n  {line}" for line in _last_lines(done.stderr + done.stdout))
+            raise KworkerError(f"Kafka's tool failed ({' '.join(arguments[:1])}):{output}")
         return done.stdout
 
 
 def offsets_partition(group: str, count: int) -> int:
-    """In which of so many partitions of its topic Kafka keeps a group's positions."""
+    """Returns the partition of `__consumer_offsets` that holds a group's positions."""
     code = 0
     for unit in memoryview(group.encode("utf-16-le")).cast("H"):
         code = (31 * code + unit) & 0xFFFFFFFF
-    # Java's hash of a string is signed; Kafka takes its amount.
+    # Java's hash of a string is signed; Kafka takes its absolute value.
     signed = code - (1 << 32) if code >> 31 else code
     return (0 if signed == -(1 << 31) else abs(signed)) % count
 
 
 def java_properties(properties: Properties) -> dict[str, str]:
-    """librdkafka's security in Java's names. Raises ConfigError for what has none there."""
-    told = {name: str(value) for name, value in properties.items()}
-    foreign = [name for name in told if name.startswith(_FOREIGN)]
-    if told.get("enable.ssl.certificate.verification", "true").lower() == "false":
+    """Returns librdkafka's security settings in Java's names.
+
+    Raises ConfigError for settings without one.
+    """
+    settings = {name: str(value) for name, value in properties.items()}
+    foreign = [name for name in settings if name.startswith(_FOREIGN)]
+    if settings.get("enable.ssl.certificate.verification", "true").lower() == "false":
         foreign.append("enable.ssl.certificate.verification")
-    mechanism = told.get("sasl.mechanism") or told.get("sasl.mechanisms") or ""
-    secured = told.get("security.protocol", "plaintext").upper()
+    mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or ""
+    secured = settings.get("security.protocol", "plaintext").upper()
     if secured.startswith("SASL") and mechanism not in _MODULES:
         foreign.append(f"sasl.mechanism = {mechanism or 'GSSAPI'}")
     if foreign:
@@ -149,42 +152,42 @@ def java_properties(properties: Properties) -> dict[str, str]:
             f"kafka.{foreign[0]} cannot be handed to Kafka's tool: run kafka-transactions.sh of a"
             " Kafka distribution with a --command-config of its own"
         )
-    found = {name: told[name] for name in _SAME if name in told}
+    found = {name: settings[name] for name in _SAME if name in settings}
     found["security.protocol"] = secured
     found["default.api.timeout.ms"] = found["request.timeout.ms"] = str(_ASK_TIMEOUT_MS)
     if secured.startswith("SASL"):
-        found |= _sasl(told, mechanism)
+        found |= _sasl(settings, mechanism)
     if secured.endswith("SSL"):
-        found |= dict(_ssl(told))
+        found |= dict(_ssl(settings))
     return found
 
 
-def _sasl(told: dict[str, str], mechanism: str) -> dict[str, str]:
+def _sasl(settings: dict[str, str], mechanism: str) -> dict[str, str]:
     user, password = (
-        told.get(f"sasl.{what}", "").replace("\\", "\\\\").replace('"', '\\"')
+        settings.get(f"sasl.{what}", "").replace("\\", "\\\\").replace('"', '\\"')
         for what in ("username", "password")
     )
     login = f'{_MODULES[mechanism]} required username="{user}" password="{password}";'
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
 
 
-def _ssl(told: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Certificates and keys as PEM, which Java takes as well."""
-    if "ssl.ca.pem" in told or "ssl.ca.location" in told:
+def _ssl(settings: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields certificates and keys as PEM, which Java accepts as well."""
+    if "ssl.ca.pem" in settings or "ssl.ca.location" in settings:
         yield "ssl.truststore.type", "PEM"
-        yield "ssl.truststore.certificates", _pem(told, "ssl.ca")
-    if "ssl.certificate.pem" in told or "ssl.certificate.location" in told:
+        yield "ssl.truststore.certificates", _pem(settings, "ssl.ca")
+    if "ssl.certificate.pem" in settings or "ssl.certificate.location" in settings:
         yield "ssl.keystore.type", "PEM"
-        yield "ssl.keystore.certificate.chain", _pem(told, "ssl.certificate")
-        yield "ssl.keystore.key", _pem(told, "ssl.key")
-    check = told.get("ssl.endpoint.identification.algorithm", "https")
+        yield "ssl.keystore.certificate.chain", _pem(settings, "ssl.certificate")
+        yield "ssl.keystore.key", _pem(settings, "ssl.key")
+    check = settings.get("ssl.endpoint.identification.algorithm", "https")
     yield "ssl.endpoint.identification.algorithm", "" if check == "none" else check
 
 
-def _pem(told: dict[str, str], what: str) -> str:
-    if f"{what}.pem" in told:
-        return told[f"{what}.pem"]
-    path = told.get(f"{what}.location", "")
+def _pem(settings: dict[str, str], what: str) -> str:
+    if f"{what}.pem" in settings:
+        return settings[f"{what}.pem"]
+    path = settings.get(f"{what}.location", "")
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -192,7 +195,7 @@ def _pem(told: dict[str, str], what: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As a line of a properties file, which is Latin-1."""
+    """Returns a value as in a properties file, which is Latin-1."""
     return "".join(map(_escape, value)).replace(" ", "\\ ")
 
 
@@ -205,7 +208,7 @@ def _escape(letter: str) -> str:
     return "".join(f"\\u{unit:04x}" for unit in units)
 
 
-def _last_words(said: str) -> Sequence[str]:
-    lines = [line.strip() for line in said.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("at ", "SLF4J", "Picked up"))]
-    return told[-5:]
+def _last_lines(output: str) -> Sequence[str]:
+    lines = [line.strip() for line in output.splitlines()]
+    own = [line for line in lines if line and not line.startswith(("at ", "SLF4J", "Picked up"))]
+    return own[-5:]

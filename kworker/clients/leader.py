@@ -23,16 +23,16 @@ from kworker.clients.leader_view import ViewAnswer, ViewQuestion, ViewReader
 from kworker.core.leadership import Candidacy, View
 from kworker.errors import ConfigError
 
-LOOK_S = 1.0
-LAPSED_S = 1.0  # how long a turn may wait for the answer that tells whether it leads still
+VIEW_EVERY_S = 1.0
+LAPSED_S = 1.0  # the longest wait of a turn for the answer that says if it still leads
 CLOSE_TIMEOUT_S = 3.0
-# How often a leader that has lapsed looks: not in a circle where answers come at once.
-_LAPSED_LOOK_S = 0.02
-_SILENCE = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-# A claim that came too late or too early: the next view tells whether it is to be made again.
-_PASSING = frozenset(
+# Between two views of a leader that has lapsed: not a busy loop where answers come at once.
+_LAPSED_VIEW_EVERY_S = 0.02
+_NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+# A claim that came too late or too early: the next view says if it is to be made again.
+_RETRIABLE = frozenset(
     {
-        *_SILENCE,
+        *_NO_ANSWER,
         KafkaError._WAIT_COORD,
         KafkaError.UNKNOWN_MEMBER_ID,
         KafkaError.ILLEGAL_GENERATION,
@@ -42,7 +42,7 @@ _PASSING = frozenset(
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-_WORDS = {
+_TEXTS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "topic {topic} does not exist: kworker topics create",
     KafkaError.GROUP_AUTHORIZATION_FAILED: (
         "the group {group} is forbidden: this user needs the right to read it"
@@ -60,12 +60,13 @@ _WORDS = {
 
 
 class Leadership:
-    """Whether this process is the one that leads, renewed by calling `turn` twice a second.
+    """This process's candidacy to lead, renewed by calling `turn` twice a second.
 
-    Owned by one thread. It stands by until a turn finds that it leads. When `leads` is false
-    after a turn, the owner ends all that only a leader may do, and stands by; the same before
-    `close`. A thread that is busy for long keeps its place, and asks for a turn before it looks.
-    `consumer` are the properties of the group's member, `admin` those of who asks about it.
+    Owned by one thread. The owner stands by until a turn finds that it leads. When `leads` is
+    False after a turn, and before `close`, the owner ends all that only a leader may do, and
+    stands by. A thread that is busy for long keeps its place, and calls `turn` before it reads
+    `leads`. `consumer` are the properties of the group's member, `admin` those of the client
+    that reads about the group.
     """
 
     def __init__(self, consumer: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
@@ -80,40 +81,40 @@ class Leadership:
         except KafkaException as error:
             raise ConfigError(f"kafka.consumer: {error.args[0].str()}") from error
         self._asked_at = -inf
-        self._unseen = ""  # why there is no view
-        self._refusal = ""  # why it cannot be a member, or cannot name itself
+        self._view_problem = ""  # the reason why there is no view
+        self._member_problem = ""  # the reason why it cannot be a member, or cannot claim the lead
 
     @property
     def leads(self) -> bool:
-        """By the clock: false also between turns, once nothing has proved it for a session."""
+        """True while this process leads: False, by the clock, a session after the last proof."""
         return self._candidacy.leads(_now())
 
     @property
     def leader(self) -> str:
-        """The process that was named last, for people; "" when none was. It may just be gone."""
+        """The last known leader, for people, "" without one; that process may just be gone."""
         leader = self._member.leader if self.leads else self._candidacy.leader
         return str(leader or "")
 
     @property
     def problem(self) -> str:
-        """What keeps the group from having a leader, or this process from knowing it."""
-        if self._refusal and not self.leads:
-            return self._refusal
-        if self._unseen or self.leads:
-            return self._unseen
+        """The reason why the group has no leader, or an unknown one; "" otherwise."""
+        if self._member_problem and not self.leads:
+            return self._member_problem
+        if self._view_problem or self.leads:
+            return self._view_problem
         reason = self._candidacy.reason()
         return f"group {self._group}: {reason}" if reason else ""
 
     def turn(self) -> None:
-        """Hears what is new and asks again; returns at once.
+        """Takes events and the answer that came, and asks again; returns at once.
 
         After a pause in which its lease has ended, it waits for the answer, `LAPSED_S` at most:
-        usually a few milliseconds, after which a leader that nobody has followed leads again.
+        usually a few milliseconds, after which a leader without a successor leads again.
         """
         self._round()
         deadline = _now() + LAPSED_S
         while self._candidacy.lapsed(now := _now()) and now < deadline:
-            self._round(_LAPSED_LOOK_S)
+            self._round(_LAPSED_VIEW_EVERY_S)
 
     def close(self) -> None:
         """Leaves the group, for another to lead; within `CLOSE_TIMEOUT_S`, also without brokers."""
@@ -125,20 +126,20 @@ class Leadership:
         events = self._member.poll()
         self._candidacy.identify(self._member.id())
         for event in events:
-            self._mind(event)
+            self._handle(event)
         self._ask_if_due()
         match self._views.answer(wait_s):
             case ViewAnswer(view, members):
-                self._unseen = ""
+                self._view_problem = ""
                 if members is not None:
                     self._candidacy.learn(members)
                 self._act_on(view)
             case KafkaError() as error:
-                self._unseen = self._say(error)
+                self._view_problem = self._describe(error)
 
     def _ask_if_due(self) -> None:
         now = _now()
-        every_s = _LAPSED_LOOK_S if self._candidacy.lapsed(now) else LOOK_S
+        every_s = _LAPSED_VIEW_EVERY_S if self._candidacy.lapsed(now) else VIEW_EVERY_S
         if now >= self._asked_at + every_s and self._views.ask(
             ViewQuestion(now, self._candidacy.wants_roster)
         ):
@@ -153,32 +154,32 @@ class Leadership:
             self._member.leave()
             self._member = LeaderMember(self._properties, self._topic)
 
-    def _mind(self, event: "MemberEvent") -> None:
+    def _handle(self, event: "MemberEvent") -> None:
         match event:
             case GroupAssigned(decides):
                 self._candidacy.assigned(decides=decides, now=_now())
                 self._asked_at = -inf  # only what is asked from now on counts
-                self._refusal = ""
+                self._member_problem = ""
             case GroupRevoked():
                 self._candidacy.revoked()
             case GroupLost():
                 self._candidacy.lost()
             case ClaimAccepted(claim):
                 self._candidacy.accepted(claim, _now())
-                self._refusal = ""
+                self._member_problem = ""
             case ClaimRefused(claim, error):
                 if claim and error.code() == KafkaError.UNKNOWN_MEMBER_ID:
                     self._candidacy.expelled(claim)
-                if error.code() not in _PASSING:
-                    self._refusal = self._say(error)
+                if error.code() not in _RETRIABLE:
+                    self._member_problem = self._describe(error)
             case _:
                 assert_never(event)
 
-    def _say(self, error: KafkaError) -> str:
-        if error.code() in _SILENCE:
+    def _describe(self, error: KafkaError) -> str:
+        if error.code() in _NO_ANSWER:
             return "Kafka does not answer"
-        if error.code() in _WORDS:
-            return _WORDS[error.code()].format(
+        if error.code() in _TEXTS:
+            return _TEXTS[error.code()].format(
                 group=self._group,
                 topic=self._topic,
                 session_ms=self._properties["session.timeout.ms"],

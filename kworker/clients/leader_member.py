@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from kworker.core.leadership import Claim, Leader
 
-# What goes wrong is told by `problem`.
+# `Leadership.problem` reports what goes wrong.
 QUIET = logging.getLogger("librdkafka.leader")
 QUIET.setLevel(logging.CRITICAL + 1)
 
@@ -59,7 +59,7 @@ class LeaderMember:
         )
 
     def poll(self) -> list[MemberEvent]:
-        """What has happened, in order."""
+        """Returns the events since the last call, in order."""
         while (message := self._consumer.poll(0)) is not None:
             if (error := message.error()) is not None:
                 self._events.append(ClaimRefused(None, error))
@@ -68,16 +68,16 @@ class LeaderMember:
         return events
 
     def id(self) -> str:
-        """By which the group knows it; "" when it is no member."""
+        """Returns the member id; "" when it is no member."""
         return self._consumer.memberid() or ""
 
     @property
     def leader(self) -> Leader:
-        """It, as a leader."""
+        """This member, as a leader."""
         return Leader(self.id(), socket.gethostname(), os.getpid())
 
     def commit(self, claim: Claim) -> None:
-        """Sends a claim, if the one before is answered."""
+        """Sends a claim, if the one before it is answered."""
         if self._claim is not None or self.id() != claim.member:
             return
         self._count += 1
@@ -91,7 +91,7 @@ class LeaderMember:
             self._claim = claim
 
     def leave(self) -> Thread:
-        """In a thread, which ends when it has left; without brokers that may take long."""
+        """Leaves the group on a thread, which is returned: without brokers it takes long."""
         leaving = Thread(target=self._consumer.close, name="leave", daemon=True)
         leaving.start()
         return leaving

@@ -11,7 +11,7 @@ from kworker.clients import roster
 from kworker.clients.leader_member import QUIET
 from kworker.core.leadership import Roster, View
 
-LOOK_TIMEOUT_S = 3.0
+VIEW_TIMEOUT_S = 3.0
 # The library's own ten seconds would be a leader's whole lease.
 RECONNECT_MS = 1000
 
@@ -23,11 +23,11 @@ class ViewQuestion(NamedTuple):
 
 class ViewAnswer(NamedTuple):
     view: View
-    roster: Roster | None  # None also where it was not told
+    roster: Roster | None  # None if not asked for, or not answered
 
 
 class ViewReader:
-    """Asks how the group stands, one question at a time, in a thread that owns the client."""
+    """Reads the group's claim and members, one request at a time, on a thread of its own."""
 
     def __init__(self, properties: Mapping[str, Any], group: str, topic: str) -> None:
         """Raises KafkaException for properties that the client refuses."""
@@ -37,13 +37,13 @@ class ViewReader:
         self._questions: SimpleQueue[ViewQuestion | None] = SimpleQueue()
         self._answers: SimpleQueue[ViewAnswer | KafkaError | Exception] = SimpleQueue()
         self._properties = {"reconnect.backoff.max.ms": RECONNECT_MS, **properties}
-        # Speaks of the group, and never joins it.
+        # Sends requests about the group, and never joins it.
         own = {"group.id": group, "group.protocol": "classic", "enable.auto.commit": False}
-        self._beside = Consumer({**self._properties, **own}, logger=QUIET)
-        Thread(target=self._run, name="look", daemon=True).start()
+        self._consumer = Consumer({**self._properties, **own}, logger=QUIET)
+        Thread(target=self._run, name="view", daemon=True).start()
 
     def ask(self, question: ViewQuestion) -> bool:
-        """False while the question before is not answered."""
+        """Sends a question; returns False while the one before it is not answered."""
         if self._asked:
             return False
         self._asked = True
@@ -51,7 +51,7 @@ class ViewReader:
         return True
 
     def answer(self, wait_s: float) -> ViewAnswer | KafkaError | None:
-        """The answer, once; None when it does not come in time. Raises what the thread died of."""
+        """Returns the answer, once; None without one in time. Raises the thread's error."""
         try:
             answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
         except Empty:
@@ -62,21 +62,21 @@ class ViewReader:
         return answer
 
     def end(self) -> None:
-        """Has the thread end when it has answered what it was asked."""
+        """Ends the thread after its last answer."""
         self._questions.put(None)
 
     def _run(self) -> None:
         try:
             while (question := self._questions.get()) is not None:
-                self._answers.put(self._look(question))
-            self._beside.close()
+                self._answers.put(self._read(question))
+            self._consumer.close()
         except Exception as error:  # noqa: BLE001 - the top of a thread; raised where it is asked
             self._answers.put(error)
 
-    def _look(self, question: ViewQuestion) -> ViewAnswer | KafkaError:
+    def _read(self, question: ViewQuestion) -> ViewAnswer | KafkaError:
         place = TopicPartition(self._topic, 0)
         try:
-            held = self._beside.committed([place], timeout=LOOK_TIMEOUT_S)[0]
+            held = self._consumer.committed([place], timeout=VIEW_TIMEOUT_S)[0]
         except KafkaException as error:
             return cast(KafkaError, error.args[0])
         if held.error is not None:

@@ -1,4 +1,4 @@
-"""How a process leaves its consumer group."""
+"""The way in which a process leaves its consumer group."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ def leave(
 ) -> None:
     """Closes the consumer; `for_good` also gives up a static member's place in the group.
 
-    One that is just joining is a member without knowing its id, by which it would leave: the
+    A consumer that is just joining does not know the member id by which it would leave: the
     group would wait for it, and give it partitions, for a whole session. So it joins first.
     """
     if for_good:

@@ -1,4 +1,4 @@
-"""Where a topic ends and what a group has read of it, asked and told with little or no waiting."""
+"""Ends of a topic and a group's positions in it, read and committed with little or no wait."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -20,15 +20,15 @@ from kworker.errors import ConfigError
 
 REQUEST_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 5.0
-# Says at each attempt that a broker is away: what goes wrong is told by `problem`.
+# It would log each attempt while a broker is away: `problem` reports what goes wrong.
 _QUIET = logging.getLogger("librdkafka.offsets")
 _QUIET.setLevel(logging.CRITICAL)
-_SILENCE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+_NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _Futures = Mapping[Any, "Future[Any]"]
 
 
 def connect(properties: Mapping[str, Any]) -> AdminClient:
-    """A client to share between a watch and any number of groups; does not wait for the broker.
+    """Makes a client to share between a watch and any number of groups; does not wait.
 
     Raises ConfigError for properties that librdkafka refuses.
     """
@@ -42,33 +42,33 @@ class TopicWatch:
     """The ends of one topic's partitions, renewed by calling `turn` now and then.
 
     Owned by one thread. While the broker or the topic is away, `problem` says so; `ends`
-    keeps the last answer, and is empty before the first of a topic. An end is
-    where a read_committed reader stops: what is in an open transaction is not there yet.
+    keeps the last answer, and is empty before the first of a topic. An end is where a
+    read_committed reader stops: before the records of an open transaction.
     """
 
     def __init__(self, client: AdminClient, topic: str) -> None:
         self._client = client
         self._topic = topic
         self._asked: _Futures = {}
-        self._partitions: list[int] = []  # as just told: their ends are asked next
-        self.topic_id = ""  # another, when the topic was deleted and made again
+        self._partitions: list[int] = []  # of the last answer: their ends are asked for next
+        self.topic_id = ""  # changes when the topic is deleted and made again
         self.ends: dict[int, int] = {}
         self.problem = ""
 
     def turn(self) -> None:
-        """Takes the answer that came, if one did, and asks again; returns at once."""
+        """Takes the answer, if one came, and asks again; returns at once."""
         self._client.poll(0)
         if not all(future.done() for future in self._asked.values()):
             return
         try:
             self._take({at: future.result() for at, future in self._asked.items()})
         except KafkaException as error:
-            self.problem = self._say(error.args[0])
+            self.problem = self._describe(error.args[0])
             self._partitions = []
         self._ask()
 
     def begins(self) -> dict[int, int]:
-        """Where the partitions begin, of which the ends are known; blocks while Kafka is asked.
+        """Returns the beginnings of the partitions whose ends are known. Blocks.
 
         Raises KafkaException.
         """
@@ -86,10 +86,10 @@ class TopicWatch:
             self._partitions = [p.id for p in found.partitions]
             if self.topic_id != str(found.topic_id):
                 self.topic_id = str(found.topic_id)
-                self.ends = {}  # of the other one
+                self.ends = {}  # of the deleted topic
 
     def _ask(self) -> None:
-        """First for the partitions, which may have become more, then for their ends."""
+        """Asks for the partitions, which may have become more, and next time for their ends."""
         if self._partitions:
             self._asked = self._client.list_offsets(
                 {TopicPartition(self._topic, p): OffsetSpec.latest() for p in self._partitions},
@@ -101,10 +101,10 @@ class TopicWatch:
                 TopicCollection([self._topic]), request_timeout=REQUEST_TIMEOUT_S
             )
 
-    def _say(self, error: KafkaError) -> str:
+    def _describe(self, error: KafkaError) -> str:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return f"topic {self._topic} does not exist: kworker topics create"
-        if error.code() in _SILENCE:
+        if error.code() in _NO_ANSWER:
             return "Kafka does not answer"
         return f"Kafka: {error.str()}"
 
@@ -112,9 +112,9 @@ class TopicWatch:
 def committed(
     properties: Mapping[str, Any], group: str, topic: str, partitions: Iterable[int]
 ) -> dict[int, int] | None:
-    """The positions that a group has committed; None if nobody answers in `READ_TIMEOUT_S`.
+    """Returns a group's committed positions; None without an answer in `READ_TIMEOUT_S`.
 
-    Asked by a consumer that joins nothing: the admin client's own call dereferences NULL, and
+    Read by a consumer that joins no group: the admin client's own call dereferences NULL, and
     ends the process, when the coordinator is new or has moved.
     """
     consumer = Consumer({**properties, "group.id": group}, logger=_QUIET)
@@ -132,7 +132,7 @@ class GroupOffsets:
     """The committed positions of a group without members, for tools that show lag.
 
     Owned by one thread. They are a copy, for people: the reader's own state is the truth,
-    so what cannot be published is only noted in `problem`, and overtaken by the next.
+    so a failed commit is only noted in `problem`, and the next one replaces it.
     """
 
     def __init__(self, client: AdminClient, group: str, topic: str) -> None:
@@ -144,7 +144,7 @@ class GroupOffsets:
         self.problem = ""
 
     def publish(self, positions: Mapping[int, int]) -> None:
-        """Commits what has changed, unless the last commit is still under way; returns at once."""
+        """Commits changed positions, unless the last commit is under way; returns at once."""
         if self._writing is not None and not self._finished(self._writing):
             return
         changed = {p: o for p, o in positions.items() if self._published.get(p) != o}
@@ -156,11 +156,11 @@ class GroupOffsets:
             )[self._group]
 
     def renew(self) -> None:
-        """Has all committed again at the next call: what is not, Kafka forgets after some days."""
+        """Makes the next call commit all again: Kafka forgets old positions after some days."""
         self._published.clear()
 
     def settle(self, positions: Mapping[int, int], timeout_s: float) -> None:
-        """Publishes for the last time: waits, at most `timeout_s`, until the broker has it."""
+        """Publishes for the last time: waits, `timeout_s` at most, until the broker has them."""
         self.publish(positions)
         if self._writing is not None:
             try:

@@ -1,4 +1,4 @@
-"""Kafka's producer as the worker uses it; `transactions` has the transactional one."""
+"""Kafka's producer as the worker uses it; the transactional one is in `transactions`."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ class KafkaProducer:
     """One idempotent producer. Used by one thread; `poll` serves its callbacks."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        """Raises Refused for properties that the library does not take."""
+        """Raises KafkaRequestError for properties that the library refuses."""
         self._fatal: str | None = None
         try:
             self._producer = Producer({**properties, "error_cb": self._on_error}, logger=_LOG)
@@ -27,13 +27,13 @@ class KafkaProducer:
 
     @property
     def fatal(self) -> str | None:
-        """Why this producer can never write again; None while it can."""
+        """The reason why this producer can never write again; None while it can."""
         return self._fatal
 
     def produce(self, output: Output, refused: Callable[[object, object], None]) -> None:
         """Queues a record. `refused(error, message)` is called from `poll` if it fails.
 
-        Raises QueueFull, or Refused when the client knows already that it cannot.
+        Raises QueueFull, or KafkaRequestError when the client knows already that it cannot.
         """
         try:
             hand_over(self._produce, output, refused)
@@ -46,11 +46,11 @@ class KafkaProducer:
 
     @property
     def unfinished(self) -> int:
-        """Records without a delivery report, in whatever queue."""
+        """The number of records without a delivery report."""
         return len(self._producer)
 
     def purge(self) -> None:
-        """Gives up what is queued and in flight; its reports come as failures."""
+        """Gives up records queued and in flight; their reports come as failures."""
         self._producer.purge()
 
     def _on_error(self, error: KafkaError) -> None:

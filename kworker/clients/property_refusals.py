@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class PropertyRefusal(NamedTuple):
-    """What librdkafka has against a property; "" when it names none."""
+    """librdkafka's objection to a property; its `name` is "" when it names none."""
 
     name: str
     reason: str
@@ -22,9 +22,9 @@ def refusals(
     properties: Mapping[str, Any],
     chosen: Collection[str] = (),
 ) -> Iterator[PropertyRefusal]:
-    """All that librdkafka says against these properties; asks no broker.
+    """Yields librdkafka's objections to these properties; asks no broker.
 
-    Of two that do not go together, the one that the user has `chosen` is to blame.
+    Of two that do not go together, the one that the user has `chosen` is named.
     """
     left = dict(properties)
     while reason := _refusal(kind, left):
@@ -41,7 +41,7 @@ def _culprit(
     reason: str,
     chosen: Collection[str],
 ) -> str:
-    """The property without which librdkafka says something else, if it is about one."""
+    """Returns the property without which librdkafka's objection changes; "" without one."""
     if named := [name for name in properties if name in reason]:
         return max(named, key=lambda name: (name in chosen, len(name)))
     if "configuration property" not in reason:

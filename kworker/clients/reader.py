@@ -16,7 +16,7 @@ _OWN = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "isolation.level": "read_committed",
-    # What retention deletes meanwhile is passed.
+    # Records that retention deletes meanwhile are passed over.
     "auto.offset.reset": "earliest",
     # A partition begins when the long wait for more of the one before is over.
     "fetch.wait.max.ms": 10,
@@ -26,16 +26,16 @@ _OWN = {
 
 
 class TopicReader:
-    """A consumer of partitions that it is told, as read_committed. Used by one thread."""
+    """A read_committed consumer of given partitions. Used by one thread."""
 
     def __init__(self, properties: Mapping[str, Any], group: str, *, timeout_s: float) -> None:
-        """`group` is nothing but a name that the client insists on."""
+        """`group` is only a name that the client requires."""
         self._timeout_s = timeout_s
         own = {**_OWN, "group.id": group, "group.protocol": "classic"}
         self._consumer = Consumer({**properties, **own}, logger=SILENT)
 
     def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]:
-        """The records within `spans`, one partition after the other.
+        """Yields the records within `spans`, one partition after the other.
 
         Raises Unreachable when nothing comes for `timeout_s`.
         """
@@ -54,13 +54,13 @@ class TopicReader:
                     return
 
     def _batch(self, at: TopicPartition) -> list[RawMessage]:
-        """Records, of which the last may be the event of the partition's end."""
+        """Returns records; the last may be the event of the partition's end."""
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             if (first := self._consumer.poll(left_s)) is not None:
                 found = [first, *self._consumer.consume(_BATCH, 0)]
-                if told := [raw for raw in cast(list[RawMessage], found) if _is_told(raw)]:
-                    return told
+                if wanted := [raw for raw in cast(list[RawMessage], found) if _is_wanted(raw)]:
+                    return wanted
         where = f"{at.topic}/{at.partition}"
         raise Unreachable(f"{where}: nothing comes from Kafka for {self._timeout_s:g} s")
 
@@ -72,8 +72,8 @@ def _is_end(raw: RawMessage) -> bool:
     return raw.error() is not None and raw.error().code() == KafkaError._PARTITION_EOF
 
 
-def _is_told(raw: RawMessage) -> bool:
-    """Not so an error that the client recovers from by itself. Raises KworkerError for others."""
+def _is_wanted(raw: RawMessage) -> bool:
+    """Returns False for an error from which the client recovers. Raises KworkerError for others."""
     if raw.error() is None or _is_end(raw):
         return True
     if event_of(raw) is ConsumerEvent.TRANSIENT:

@@ -14,8 +14,8 @@ from redis.retry import Retry
 from kworker.core.claim import Answer, Exchange, KeptOutcome, state_of
 from kworker.errors import Unreachable
 
-TIMEOUT_S = 2.0  # so long a thread may be stuck in a call
-# A claim is taken over from a dead owner, never let go by time: it only must not stay for ever.
+TIMEOUT_S = 2.0  # the longest that a call may block its thread
+# A claim is taken over from a dead owner, not released by time; it only must not stay for ever.
 CLAIM_S = 30 * 86_400.0
 
 # One script, so that one round trip carries marks and claims, in this order. Keys are not
@@ -74,10 +74,10 @@ return {refused, beats}
 
 
 def own_key(kind: str, prefix: str) -> str:
-    """Where kworker keeps what is no event's, for those with this prefix.
+    """Returns a key for kworker's own data beside the events of this prefix.
 
     An event's key is the prefix and its id, which may be any text: no other key may begin
-    with the prefix. Both of these cannot.
+    with the prefix. Neither of these two does.
     """
     own = f"kworker-own:{kind}:{prefix}"
     return own if not own.startswith(prefix) else f"own-{own}"
@@ -86,8 +86,8 @@ def own_key(kind: str, prefix: str) -> str:
 class RedisClaims:
     """One owner's claims and marks, in one Redis. Used by one thread.
 
-    An owner is one life of a worker; what it has claimed is its own until it marks or
-    releases it, or is found dead. Every call is its beat.
+    An owner is one process of a worker; it keeps a claim until it marks or releases it, or is
+    found dead. Every call is its heartbeat.
     """
 
     def __init__(
@@ -102,14 +102,16 @@ class RedisClaims:
         self._lives_ms = (round(ttl_s * 1000), round(max(ttl_s, CLAIM_S) * 1000))
 
     def exchange(self, ask: Exchange) -> Answer:
-        """Blocks for a round trip; `Unreachable` after the time-out, or when Redis refuses.
+        """Blocks for a round trip. Raises `Unreachable` after the time-out, or if Redis refuses.
 
-        Then all, some or nothing of it is done, and it may be said again as it is.
+        Then all, some or nothing of it is done, and the same exchange may be repeated.
         """
         self._number += 1
         numbers = [self._number, *self._lives_ms]
-        with _telling(self._redis):
-            return _answer(ask, *self._script(self._keys, [self._owner, *numbers, _packed(ask)]))
+        with _errors_converted(self._redis):
+            return _decode_answer(
+                ask, *self._script(self._keys, [self._owner, *numbers, _encode(ask)])
+            )
 
     def close(self) -> None:
         """Ends the connection."""
@@ -117,9 +119,9 @@ class RedisClaims:
 
 
 class RedisSuspects:
-    """Which records may have killed a process, for the other hosts. Used by one thread.
+    """Records that may have killed a process, shared with other hosts. Used by one thread.
 
-    By source position; what is known of each is the caller's text. Calls block for a round
+    The keys are source positions, the values texts of the caller. Calls block for a round
     trip and raise `Unreachable`; each may be repeated.
     """
 
@@ -129,20 +131,20 @@ class RedisSuspects:
         self._key = own_key("suspects", prefix)
 
     def put(self, suspects: Mapping[str, str]) -> None:
-        """Adds them, or replaces what was known."""
-        with _telling(self._redis):
+        """Adds suspects, or replaces their texts."""
+        with _errors_converted(self._redis):
             if fields := [text for each in suspects.items() for text in each]:
                 self._redis.hset(self._key, items=fields)
 
     def get(self) -> dict[str, str]:
-        """All that are known."""
-        with _telling(self._redis):
+        """Returns all suspects."""
+        with _errors_converted(self._redis):
             found = self._redis.hgetall(self._key)
             return {_decoded(source): _decoded(known) for source, known in found.items()}
 
     def remove(self, sources: Iterable[str]) -> None:
-        """They are none any more."""
-        with _telling(self._redis):
+        """Removes suspects."""
+        with _errors_converted(self._redis):
             if gone := list(sources):
                 self._redis.hdel(self._key, *gone)
 
@@ -153,33 +155,33 @@ class RedisSuspects:
 
 @dataclass(frozen=True, slots=True)
 class RedisServerInfo:
-    """What a Redis is, as far as it tells."""
+    """The settings of a Redis server, as far as it reports them."""
 
     eviction: str  # maxmemory-policy
     cluster: bool
-    keeps: bool | None  # on disk; None: it does not say
+    keeps: bool | None  # on disk; None: not reported
 
 
 def describe(url: str, *, timeout_s: float = 5.0) -> RedisServerInfo:
-    """Asks Redis; raises `Unreachable` with its words, never with the URL.
+    """Asks Redis for its settings. Raises `Unreachable` with its words, never with the URL.
 
     Raises ValueError for a URL that is none.
     """
     redis = _client(url, timeout_s)
     try:
-        with _telling(redis):
-            told: dict[str, Any] = redis.info("everything")
+        with _errors_converted(redis):
+            info: dict[str, Any] = redis.info("everything")
             return RedisServerInfo(
-                eviction=str(told.get("maxmemory_policy", "noeviction")),
-                cluster=bool(told.get("cluster_enabled")),
-                keeps=True if told.get("aof_enabled") else _saves(redis),
+                eviction=str(info.get("maxmemory_policy", "noeviction")),
+                cluster=bool(info.get("cluster_enabled")),
+                keeps=True if info.get("aof_enabled") else _saves(redis),
             )
     finally:
         redis.close()
 
 
 def _saves(redis: "Redis") -> bool | None:
-    """Whether snapshots are written now and then; hosted servers do not tell."""
+    """Returns True if snapshots are written; None for hosted servers, which do not report it."""
     try:
         return bool(redis.config_get("save").get("save"))
     except ResponseError:
@@ -187,7 +189,7 @@ def _saves(redis: "Redis") -> bool | None:
 
 
 def _client(url: str, timeout_s: float) -> "Redis":
-    """Without the library's own retries: the caller knows what to do meanwhile."""
+    """Makes a client without the library's own retries: the caller handles failures."""
     return Redis.from_url(
         url,
         socket_timeout=timeout_s,
@@ -197,19 +199,19 @@ def _client(url: str, timeout_s: float) -> "Redis":
 
 
 @contextmanager
-def _telling(redis: "Redis") -> Iterator[None]:
-    """Raises `Unreachable` for whatever Redis or the way to it refuses."""
+def _errors_converted(redis: "Redis") -> Iterator[None]:
+    """Converts errors of Redis, or of the connection, into `Unreachable`."""
     try:
         yield
     except (RedisError, ValueError) as error:
-        # Whatever is still on its way must not be taken for the next answer; and a replica
+        # An answer still on its way must not be taken for the next one; and a replica
         # that has become read-only is found again under the name of the new master.
         redis.connection_pool.disconnect()
         raise Unreachable(" ".join(str(error).split()) or type(error).__name__) from None
 
 
-def _packed(ask: Exchange) -> bytes:
-    """As the script reads it; text is compared there, never taken apart."""
+def _encode(ask: Exchange) -> bytes:
+    """Encodes an exchange for the script, which compares texts and never parses them."""
     takeovers = {
         str(index + 1): {
             "held": str(over.held),
@@ -242,8 +244,10 @@ def _packed(ask: Exchange) -> bytes:
     )
 
 
-def _answer(ask: Exchange, refused: Sequence[int | bytes], beats: Sequence[bytes | None]) -> Answer:
-    """`refused` is index and state in turn."""
+def _decode_answer(
+    ask: Exchange, refused: Sequence[int | bytes], beats: Sequence[bytes | None]
+) -> Answer:
+    """Decodes an answer; `refused` is index and state in turn."""
     states = zip(refused[::2], refused[1::2], strict=True)
     told = zip(ask.watched, beats, strict=True)
     return Answer(

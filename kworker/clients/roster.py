@@ -1,7 +1,7 @@
-"""Asks for the members of a consumer group in a process of its own, which may die of it.
+"""Reads the members of a consumer group in a process of its own, which that may crash.
 
-With librdkafka 2.16, whatever a client asks of a group's coordinator as an administrator may
-abort its process when the coordinator goes away meanwhile, or is back after it (librdkafka #4605).
+With librdkafka 2.16, an administrator's request to a group's coordinator may abort the process
+when the coordinator goes away meanwhile, or is back after it (librdkafka #4605).
 
 `python -m kworker.clients.roster` reads `{"properties": …, "group": …}` and writes member ids.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-# It imports nothing else: a standby waits for its start.
+# This module imports nothing else: a standby waits for its start.
 REQUEST_TIMEOUT_S = 3.0
 TIMEOUT_S = 10.0  # of the process, which has to start
 _QUIET = logging.getLogger("librdkafka.roster")
@@ -24,7 +24,7 @@ _QUIET.setLevel(logging.CRITICAL + 1)
 
 
 def members(properties: Mapping[str, Any], group: str) -> frozenset[str] | None:
-    """The ids of a group's members; None when nobody told them in `TIMEOUT_S`. Blocks."""
+    """Returns the ids of a group's members; None without an answer in `TIMEOUT_S`. Blocks."""
     asked = json.dumps({"properties": dict(properties), "group": group})
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """A group that never was, or was forgotten."""
+    """Returns True for a group that does not exist, or was forgotten."""
     kafka = error.args[0] if isinstance(error, KafkaException) else None
     return kafka is not None and kafka.code() == KafkaError.GROUP_ID_NOT_FOUND
 

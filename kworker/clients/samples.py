@@ -1,4 +1,4 @@
-"""How large a topic's records are, by a few of them: a topic tells its bytes to nobody."""
+"""The size of a topic's records, measured on a few of them: Kafka does not report it."""
 
 import logging
 import time
@@ -7,17 +7,17 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-PLACES = 5  # of a range, evenly spread, for its records may have grown, or shrunk
+PLACES = 5  # in a range, evenly spread, for records may have grown, or shrunk
 RECORDS_EACH = 40
 PATIENCE_S = 2.0  # for the next record
 DEADLINE_S = 5.0  # for all of them
 _QUIET = logging.getLogger("librdkafka.samples")
 _QUIET.setLevel(logging.CRITICAL)
 _PROPERTIES = {
-    "group.id": "kworker-samples",  # which it joins never
+    "group.id": "kworker-samples",  # which is never joined
     "enable.auto.commit": False,
     "enable.partition.eof": True,
-    "auto.offset.reset": "earliest",  # what has expired cannot be measured
+    "auto.offset.reset": "earliest",  # expired records cannot be measured
     "isolation.level": "read_committed",
     "fetch.message.max.bytes": 1 << 18,
     "fetch.wait.max.ms": 10,
@@ -29,11 +29,11 @@ _PROPERTIES = {
 def record_bytes(
     properties: Mapping[str, Any], topic: str, ranges: Iterable[tuple[int, tuple[int, int]]]
 ) -> float | None:
-    """Bytes of a record, key and headers included, where they are largest in these ranges.
+    """Returns the bytes of a record, key and headers included, where they are largest.
 
-    That is the mean of a few records, at each of a few places of each partition's range: an
-    offset, and the one after the last. None when nothing could be read. Takes a second, and
-    `DEADLINE_S` where Kafka is silent.
+    That is the greatest mean of a few records, at a few places of each partition's range (its
+    first offset and the one after its last). None when nothing could be read. Takes a second,
+    and `DEADLINE_S` where Kafka is silent.
     """
     consumer = Consumer({**properties, **_PROPERTIES}, logger=_QUIET)
     try:
@@ -51,7 +51,7 @@ def record_bytes(
 
 
 def _places(ranges: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, tuple[int, int]]]:
-    """The parts of all ranges that are looked at together."""
+    """Yields the parts of all ranges that are read together."""
     for nth in range(PLACES):
         parts = {
             partition: (
@@ -69,25 +69,25 @@ def _means(
     sizes: dict[int, list[int]] = {partition: [] for partition in place}
     begins = [TopicPartition(topic, p, begin) for p, (begin, _) in place.items()]
     consumer.assign(begins)
-    consumer.resume(begins)  # an assignment leaves paused what was
-    going = set(place)
-    heard = time.monotonic()
-    while going and heard + PATIENCE_S > (now := time.monotonic()) < deadline:
+    consumer.resume(begins)  # an assignment keeps pauses
+    open_partitions = set(place)
+    received_at = time.monotonic()
+    while open_partitions and received_at + PATIENCE_S > (now := time.monotonic()) < deadline:
         for message in consumer.consume(RECORDS_EACH, 0.1):
             partition = message.partition()
-            if partition not in going:
+            if partition not in open_partitions:
                 continue
-            heard = now
-            over = _is_over(message, place[partition][1])
-            if not over:
+            received_at = now
+            past = _is_past(message, place[partition][1])
+            if not past:
                 sizes[partition].append(size_of(message))
-            if over or len(sizes[partition]) == RECORDS_EACH:
-                going.discard(partition)
+            if past or len(sizes[partition]) == RECORDS_EACH:
+                open_partitions.discard(partition)
                 consumer.pause([TopicPartition(topic, partition)])
     return (sum(each) / len(each) for each in sizes.values() if each)
 
 
-def _is_over(message: Message, end: int) -> bool:
+def _is_past(message: Message, end: int) -> bool:
     if (error := message.error()) is None:
         return (message.offset() or 0) >= end
     if error.code() == KafkaError._PARTITION_EOF:
@@ -96,10 +96,10 @@ def _is_over(message: Message, end: int) -> bool:
 
 
 def size_of(message: Message) -> int:
-    """Bytes of what a reader holds of it."""
+    """Returns the bytes of a record in a reader's memory."""
     try:
         headers: Any = message.headers() or ()
     except (SystemError, UnicodeDecodeError):
-        headers = ()  # of a stranger; nobody can read them
-    told = sum(len(name) + len(value or b"") for name, value in headers)
-    return len(message.key() or b"") + len(message.value() or b"") + told
+        headers = ()  # unreadable, so not written by kworker
+    header_bytes = sum(len(name) + len(value or b"") for name, value in headers)
+    return len(message.key() or b"") + len(message.value() or b"") + header_bytes

@@ -6,7 +6,10 @@ from kworker.core.membership import Absence
 
 
 def absence_in(statistics: str, *, newer: bool) -> Absence | None:
-    """Why a client is no member of its group, by its statistics; `newer` is its protocol."""
+    """Returns the reason why a client is no member of its group, in its statistics.
+
+    `newer` is True for the protocol of KIP-848.
+    """
     # The group's part alone: the rest is long where there are many partitions.
     begin = statistics.rindex('"cgrp":') + len('"cgrp":')
     group = orjson.loads(statistics[begin : statistics.index("}", begin) + 1])
@@ -18,10 +21,10 @@ def absence_in(statistics: str, *, newer: bool) -> Absence | None:
 
 
 def _is_answered(statistics: str) -> bool:
-    """Whether the coordinator has answered a heartbeat of the newer protocol.
+    """Returns True if the coordinator has answered a heartbeat of the newer protocol.
 
-    With it, a member that is given nothing never leaves its first state; and heartbeats are
-    the one kind of request that is not counted by name.
+    With that protocol, a member without partitions never leaves its first state; and
+    heartbeats are the one kind of request that is not counted by name.
     """
     told = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
     return told is not None and bool(told["rx"] > sum(told["req"].values()))

@@ -9,9 +9,9 @@ from kworker.core.offset_map import Committed
 
 
 def offsets_of(positions: Mapping[PartitionId, Committed]) -> list[TopicPartition]:
-    """As the library takes them, in commits and in transactions.
+    """Returns positions as the library takes them, in commits and in transactions.
 
-    It adds a NUL to what is text, so what is empty is none.
+    The library adds a NUL to metadata, so empty metadata is left out.
     """
     return [
         TopicPartition(*at, *held) if held.metadata else TopicPartition(*at, held.position)
@@ -20,5 +20,5 @@ def offsets_of(positions: Mapping[PartitionId, Committed]) -> list[TopicPartitio
 
 
 def committed_in(answer: TopicPartition) -> Committed | None:
-    """What the library says that a group holds; None: nothing."""
+    """Returns the committed position in a library's answer; None without one."""
     return Committed(answer.offset, answer.metadata or "") if answer.offset >= 0 else None

@@ -22,8 +22,8 @@ _LOG = logging.getLogger("librdkafka")
 _FULL_WAIT_S = 0.05
 _AGAIN_S = 0.5
 _SOCKET_TIMEOUT_MS = 60_000  # the library's own
-_TELL_MS = 250  # between two statistics
-_PATIENCE_S = 2.0  # for them
+_STATISTICS_MS = 250  # between two statistics
+_STATISTICS_TIMEOUT_S = 2.0  # for them
 _RETRY_BACKOFF_MS = 100  # the library's own: it sends nothing again before most of this is over
 _FENCED = frozenset(
     {
@@ -45,43 +45,43 @@ _UNDER_WAY = frozenset(
 
 
 class Abortable(KafkaRequestError):
-    """Only this transaction is lost, and the producer is well."""
+    """Only this transaction is lost; the producer can go on after `abort`."""
 
 
 class Broken(Exception):
-    """The transaction takes no more; `abort` tells why, or mends it."""
+    """The open transaction takes no more records; `abort` ends it, or raises the reason."""
 
 
 class KafkaTransactor:
     """One transactional producer: records and a group's positions, all or nothing.
 
     Used by one thread at a time; each call blocks for `timeout_s` at most, and `queue`,
-    `poll` and `begin` not at all. What a call raised, or a commit or abort whose request may
-    have been sent twice, leaves in doubt: the producer must be closed and another one opened
-    under the same id, and the committed positions read back. Only what is `Abortable` may be
-    aborted instead.
+    `poll` and `begin` not at all. An error, or a commit or abort whose request may have been
+    sent twice, leaves the transaction in doubt: the producer must be closed, another one opened
+    under the same id, and the committed positions read back. Only after `Abortable` may the
+    transaction be aborted instead.
     """
 
     def __init__(
         self, properties: Mapping[str, Any], transactional_id: str, timeout_s: float
     ) -> None:
-        """Raises Refused for properties that the library does not take."""
+        """Raises KafkaRequestError for properties that the library refuses."""
         self._timeout_s = timeout_s
         # The broker may still hold a request that was not answered for so long, and the end of
         # this transaction would then end a later one, too.
         self._late_s = int(properties.get("socket.timeout.ms", _SOCKET_TIMEOUT_MS)) / 1000
-        self._again_s = int(properties.get("retry.backoff.ms", _RETRY_BACKOFF_MS)) / 2000
-        self._disturbed = ""  # what befell a connection since the last `begin`
-        self._repeats = 0  # requests that the library sent again or waited for in vain, ever
-        self._told_at = 0.0  # when that was known
+        self._resend_s = int(properties.get("retry.backoff.ms", _RETRY_BACKOFF_MS)) / 2000
+        self._disturbance = ""  # an error of a connection since the last `begin`
+        self._resends = 0  # requests that the library sent again, or that timed out, ever
+        self._statistics_at = 0.0  # the time of the last statistics
         self._open = False
-        self._fatal = False  # this client can do no more, whatever changes
+        self._fatal = False  # this client can never do anything again
         self._properties = {
             **properties,
             "transactional.id": transactional_id,
             "error_cb": self._on_error,
             "stats_cb": self._on_statistics,
-            "statistics.interval.ms": _TELL_MS,
+            "statistics.interval.ms": _STATISTICS_MS,
         }
         self._make()
 
@@ -93,27 +93,27 @@ class KafkaTransactor:
         self._produce: Any = self._producer.produce
 
     def open(self) -> None:
-        """Fences whoever had this id, and aborts what that one left open.
+        """Fences the last producer of this id, and aborts its open transaction.
 
-        Raises Refused; what is retriable may succeed when called again.
+        Raises KafkaRequestError; what is retriable may succeed when called again.
         """
-        if self._fatal:  # as without a right to the id, which may have been granted since
+        if self._fatal:  # e.g. without the right to the id, which may have been granted since
             self._make()
             self._fatal = False
         self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
 
     def begin(self) -> None:
-        """Raises Refused."""
+        """Raises KafkaRequestError."""
         self.poll()
-        self._disturbed = ""
+        self._disturbance = ""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
-            raise _refused(error) from None
+            raise _converted(error) from None
         self._open = True
 
     def produce(self, output: Output) -> None:
-        """Adds a record; waits while the queue is full. Raises Refused."""
+        """Adds a record; waits while the queue is full. Raises KafkaRequestError."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -125,14 +125,14 @@ class KafkaTransactor:
                     ) from None
                 self.poll(_FULL_WAIT_S)
             except KafkaException as error:
-                raise _refused(error) from None
+                raise _converted(error) from None
             else:
                 return
 
     def queue(self, output: Output, refused: Callable[[object, object], None]) -> None:
-        """Adds a record, without waiting. `refused(error, message)` hears if it fails.
+        """Adds a record, without waiting. `refused(error, message)` is called if it fails.
 
-        Raises QueueFull; Broken; Refused when the client knows already that it cannot.
+        Raises QueueFull; Broken; KafkaRequestError when the client knows already that it cannot.
         """
         try:
             hand_over(self._produce, output, refused)
@@ -146,12 +146,13 @@ class KafkaTransactor:
         try:
             self._producer.poll(wait_s)
         except KafkaException as error:
-            self._disturbed = str(error.args[0])  # it is fenced, and whatever is next says so, too
+            # It is fenced, as the next call will report, too.
+            self._disturbance = str(error.args[0])
 
     def trouble(self) -> str | None:
-        """Why the open transaction takes no more; None while it does."""
+        """Returns the reason why the open transaction takes no more; None while it does."""
         try:
-            # Which it is not the time for: what the library says tells the state it is in.
+            # It cannot begin twice: the library's error says which state it is in.
             self._producer.begin_transaction()
         except KafkaException as error:
             cause = error.args[0]
@@ -160,29 +161,29 @@ class KafkaTransactor:
 
     @property
     def unfinished(self) -> int:
-        """Records without a delivery report, in whatever queue."""
+        """The number of records without a delivery report."""
         return len(self._producer)
 
     def send_positions(
         self, positions: Mapping[PartitionId, Committed], group_metadata: Any
     ) -> None:
-        """Adds positions of the group whose consumer gave its `group_metadata`. Raises Refused."""
+        """Adds positions of the group of `group_metadata`. Raises KafkaRequestError."""
         offsets = offsets_of(positions)
         send = self._producer.send_offsets_to_transaction
         self._bounded(lambda: send(offsets, group_metadata, self._timeout_s))
 
     def commit(self) -> None:
-        """Makes all of it visible and durable. Raises Refused: then nobody knows."""
+        """Commits the transaction. Raises KafkaRequestError: then it is in doubt."""
         self._end("commit", self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """As if the transaction had never been. Raises Refused."""
+        """Aborts the transaction. Raises KafkaRequestError."""
         self._end("abort", self._producer.abort_transaction)
 
     def close(self) -> None:
         """Gives up an open transaction, in the background; a successor may `open` at once.
 
-        Whatever is still queued is reported now: later, it may be on its way by the successor.
+        Records still queued are reported now: later, the successor may be sending them.
         """
         if self._open:
             self._open = False
@@ -204,32 +205,32 @@ class KafkaTransactor:
         self.poll()  # serves the callback that may know of a disconnect
         if (took_s := time.monotonic() - began) >= self._late_s:
             raise KafkaRequestError(f"the {what} took {took_s:.0f} s", retriable=True)
-        if not self._disturbed and took_s >= self._again_s:
-            self._look_for_repeats()
-        if self._disturbed:
-            raise KafkaRequestError(f"during the {what}: {self._disturbed}", retriable=True)
+        if not self._disturbance and took_s >= self._resend_s:
+            self._check_for_resends()
+        if self._disturbance:
+            raise KafkaRequestError(f"during the {what}: {self._disturbance}", retriable=True)
 
-    def _look_for_repeats(self) -> None:
-        """A request may have been sent again: not every lost connection is told of.
+    def _check_for_resends(self) -> None:
+        """Checks if a request was sent again: not every lost connection is reported.
 
-        Only the statistics know, and those that are made after this.
+        Only statistics made after this call show that.
         """
         now = time.monotonic()
-        while self._told_at <= now:
+        while self._statistics_at <= now:
             self.poll(_FULL_WAIT_S)
-            if time.monotonic() - now > _PATIENCE_S:
-                self._disturbed = "no statistics"
+            if time.monotonic() - now > _STATISTICS_TIMEOUT_S:
+                self._disturbance = "no statistics"
                 return
 
     def _on_statistics(self, text: str) -> None:
-        told = orjson.loads(text)
-        repeats = sum(b["txretries"] + b["req_timeouts"] for b in told["brokers"].values())
-        if repeats > self._repeats:
-            self._repeats, self._disturbed = repeats, "a request was sent again"
-        self._told_at = told["ts"] / 1e6
+        statistics = orjson.loads(text)
+        resends = sum(b["txretries"] + b["req_timeouts"] for b in statistics["brokers"].values())
+        if resends > self._resends:
+            self._resends, self._disturbance = resends, "a request was sent again"
+        self._statistics_at = statistics["ts"] / 1e6
 
     def _bounded(self, call: Callable[[], None]) -> None:
-        """The library keeps not all of its time-outs while the coordinator is away."""
+        """Calls with a time-out: without a coordinator the library does not keep its own."""
         failures: list[KafkaException] = []
 
         def run() -> None:
@@ -245,14 +246,14 @@ class KafkaTransactor:
             raise KafkaRequestError(f"no answer for {self._timeout_s:g} s", retriable=True)
         if failures:
             self._fatal = failures[0].args[0].fatal()
-            raise _refused(failures[0])
+            raise _converted(failures[0])
 
     def _on_error(self, error: KafkaError) -> None:
-        self._disturbed = error.str()
+        self._disturbance = error.str()
 
 
 def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
-    """Holds the producer until it is over: freed while it adds a partition, it would crash."""
+    """Aborts, and keeps the producer until then: freed while it adds a partition, it crashes."""
     while True:
         try:
             abort(timeout_s)
@@ -264,7 +265,7 @@ def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
             return
 
 
-def _refused(error: KafkaException) -> KafkaRequestError:
+def _converted(error: KafkaException) -> KafkaRequestError:
     cause = error.args[0]
     if cause.code() in _FENCED or not cause.txn_requires_abort():
         return KafkaRequestError(str(cause), retriable=cause.code() not in _FENCED)

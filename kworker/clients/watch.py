@@ -1,7 +1,4 @@
-"""What the brokers know and a process shows or needs: ends of partitions, facts of topics.
-
-Asked without waiting: the admin client answers in the background.
-"""
+"""Ends of partitions and facts of topics, requested from the brokers without waiting."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping

@@ -79,7 +79,7 @@ def make_group_lag(config: Config) -> GroupLagReader:
 
     def read() -> GroupView:
         existing = watcher.topic_names() if config.source.pattern else []
-        return watcher.look([*source_topics(config, existing), config.requeue_topic])
+        return watcher.read([*source_topics(config, existing), config.requeue_topic])
 
     return GroupLagReader(read, lambda name: own_member(config, name))
 

@@ -26,7 +26,7 @@ def test_lag_and_owners_are_told_of_every_partition(
 
     def nobody_owns_any() -> bool:
         try:
-            return not watcher.look([source, "missing"]).owners
+            return not watcher.read([source, "missing"]).owners
         except AdminRequestError:  # the broker makes its topic of positions for the first group
             return False
 
@@ -38,7 +38,7 @@ def test_lag_and_owners_are_told_of_every_partition(
     transactor.open()
     transactor.begin()
     transactor.send_positions({(source, 0): Committed(4)}, member.consumer.group_metadata())
-    view = watcher.look([source, "missing"])
+    view = watcher.read([source, "missing"])
     assert view.behind == {(source, 0): 1, (source, 1): 4, (source, 2): 4}
     assert view.owners == {(source, n): "me-0" for n in range(3)}
     transactor.abort()

@@ -39,20 +39,20 @@ class MemoryLog:
 
 
 class MemoryTopic:
-    """Its settings may be changed at any time, as an operator would."""
+    """A topic, whose settings may be changed at any time, as an operator would."""
 
     def __init__(self, name: str, partitions: int, max_message_bytes: int) -> None:
-        self.id = name  # of this one alone: if it is made again, it has another
+        self.id = name  # changes when the topic is made again
         self.max_message_bytes = max_message_bytes
         self.compacted = False
         self.logs = [MemoryLog() for _ in range(partitions)]
 
     def refusals(self, batch: Collection[Output]) -> list[int]:
-        """Why none of a batch is written, a code for each; nothing if it is."""
+        """Returns an error code for each output of a refused batch; none if it is written."""
         if any(size_of(output) > self.max_message_bytes for output in batch):
             return [KafkaError.MSG_SIZE_TOO_LARGE] * len(batch)
         invalid = [self.compacted and output.key is None for output in batch]
-        if sum(invalid) > 1:  # of a single one nobody tells which it is
+        if sum(invalid) > 1:  # of a single one, the broker does not report which it is
             other = KafkaError._INVALID_DIFFERENT_RECORD
             return [KafkaError.INVALID_RECORD if wrong else other for wrong in invalid]
         return [KafkaError.INVALID_RECORD] * len(batch) if any(invalid) else []
@@ -61,8 +61,8 @@ class MemoryTopic:
 class MemoryKafka:
     """A broker: topics, groups, and what was committed when.
 
-    `up` set to False is a broker that nobody can reach; `writable`, one that answers
-    everybody but producers; `coordinated`, one that answers nothing about groups.
+    With `up` False no client can reach the broker; with `writable` False it does not answer
+    producers; with `coordinated` False, no request about groups.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -95,7 +95,7 @@ class MemoryKafka:
         return self._topics.get(name)
 
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:  # noqa: ARG002 - never waits
-        """Identities of the topics, but for those that do not exist. Raises Refused."""
+        """Identities of the topics, but for those that do not exist. Raises KafkaRequestError."""
         if not self.up:
             raise KafkaRequestError("broker unreachable", retriable=True)
         here = [name for name in topics if name in self._topics]
@@ -104,7 +104,7 @@ class MemoryKafka:
         return {name: TopicIdentity("memory", self._topics[name].id) for name in here}
 
     def log(self, at: PartitionId) -> MemoryLog:
-        """KeyError or IndexError where there is none."""
+        """Returns a partition's log. Raises KeyError or IndexError without one."""
         return self._topics[at[0]].logs[at[1]]
 
     def append(
@@ -133,7 +133,7 @@ class MemoryKafka:
         self.log((topic, partition)).trim(before)
 
     def records(self, topic: str) -> list[Fields]:
-        """All that a topic holds, partition by partition."""
+        """Returns a topic's records, partition by partition."""
         return [record for log in self._topics[topic].logs for record in log.records]
 
     def group(self, name: str) -> MemoryGroup:
@@ -142,19 +142,19 @@ class MemoryKafka:
         return self._groups[name]
 
     def committed(self, group: str) -> dict[PartitionId, int]:
-        """The group's positions."""
+        """Returns the group's positions."""
         return {at: held.position for at, held in self.group(group).committed.items()}
 
     def history(self, group: str) -> list[MemoryCommit]:
-        """Every commit that the group accepted, in order."""
+        """Returns every commit that the group accepted, in order."""
         return list(self.group(group).history)
 
     def new_name(self) -> str:
-        """A member's name, as the coordinator makes one up."""
+        """Returns a new member's name, as the coordinator does."""
         return f"member-{next(self._names):04}"
 
     def install(self, transactional_id: str, producer: object) -> None:
-        """Fences whoever had this id, and aborts what that one left open."""
+        """Fences the last producer of this id, and aborts its open transaction."""
         self._transactors[transactional_id] = producer
         for group in self._groups.values():
             group.pending.pop(transactional_id, None)
@@ -164,11 +164,11 @@ class MemoryKafka:
         self.install(transactional_id, None)
 
     def installed(self, transactional_id: str) -> object:
-        """The one producer that may write under this id."""
+        """Returns the one producer that may write under this id."""
         return self._transactors.get(transactional_id)
 
     def missing(self, topics: list[str]) -> list[str]:
-        """Those of a subscription's names and regular expressions that stand for no topic."""
+        """Returns names and regular expressions of a subscription that match no topic."""
         return [asked for asked in topics if not any(_matches(n, [asked]) for n in self._topics)]
 
     def _topics_changed(self, topic: str) -> None:
@@ -177,13 +177,13 @@ class MemoryKafka:
                 group.rebalance()
 
     def _partitions(self, topics: list[str]) -> list[PartitionId]:
-        """Those of the topics that exist, names and regular expressions alike."""
+        """Returns the partitions of existing topics, by names and regular expressions."""
         names = [name for name in sorted(self._topics) if _matches(name, topics)]
         return [(name, i) for name in names for i in range(len(self._topics[name].logs))]
 
 
 def size_of(output: Output) -> int:
-    """The bytes that the broker would measure, about."""
+    """Returns about the bytes that the broker would measure."""
     headers = sum(len(name.encode()) + len(value or b"") for name, value in output.headers)
     return len(output.key or b"") + len(output.value or b"") + headers + _RECORD_BYTES
 

@@ -15,7 +15,7 @@ from kworker.core.offset_map import Committed
 
 
 class Event(Fields):
-    """What a consumer is told beside records."""
+    """An event that a consumer returns in place of a record."""
 
     __slots__ = ("_error",)
 
@@ -28,13 +28,13 @@ class Event(Fields):
 
 
 class _Fetch:
-    """Where a consumer reads on in one partition."""
+    """A consumer's position in one partition."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self.paused = True
         self.stopped = False  # for good, at a gap
-        self.told_end = -1
+        self.reported_end = -1
 
 
 class MemoryConsumer:
@@ -47,7 +47,7 @@ class MemoryConsumer:
         self._listener = listener
         self._group = kafka.group(str(properties["group.id"]))
         self._static = str(properties.get("group.instance.id", ""))
-        self._tells_end = bool(properties.get("enable.partition.eof", False))
+        self._reports_eof = bool(properties.get("enable.partition.eof", False))
         self._member: MemoryMember | None = None
         self._topics: list[str] = []
         self._owned: list[PartitionId] = []
@@ -55,24 +55,24 @@ class MemoryConsumer:
         self._sent: list[dict[PartitionId, Committed]] = []  # commits that the broker has not seen
         self._answers: list[KafkaError | None] = []
         self._events: list[RawMessage] = []
-        self._told_missing: set[str] = set()
+        self._reported_missing: set[str] = set()
 
     def subscribe(self, topics: list[str]) -> None:
         self._topics = list(topics)
         self._join()
 
     def unsubscribe(self) -> None:
-        """The next `poll` revokes everything and leaves the group, as a static member too."""
+        """Makes the next `poll` revoke everything and leave the group, also as a static member."""
         self._topics = []
 
     @property
     def joined(self) -> bool:
-        """Whether the group knows it."""
+        """True while the group knows this member."""
         return self._member is not None
 
     @property
     def absence(self) -> Absence | None:
-        """Why it is no member of its group; None while it is one."""
+        """The reason why this is no member of its group; None while it is one."""
         member, kafka = self._member, self._kafka
         if not (kafka.up and kafka.coordinated):
             return Absence.COORDINATOR
@@ -81,7 +81,7 @@ class MemoryConsumer:
         return None if member.answered and self._group.steady else Absence.REBALANCE
 
     def recreate(self) -> None:
-        """Another client, with the same subscription."""
+        """Replaces this client by another one with the same subscription."""
         self._fetches, self._owned, self._sent = {}, [], []
         if self._kafka.up and self._kafka.coordinated:
             if not self._static:
@@ -89,13 +89,13 @@ class MemoryConsumer:
             self._join()
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
-        """Records and events, if there are any; serves every callback."""
+        """Returns records and events, if there are any; serves every callback."""
         if not self._kafka.up:
             return []
         if self._kafka.coordinated:
-            self._hear()
-            self._follow()
-        self._look_for_topics()
+            self._deliver_answers()
+            self._follow_group()
+        self._report_missing_topics()
         events, self._events = self._events[:most], self._events[most:]
         return events + self._fetch(most - len(events))
 
@@ -104,27 +104,27 @@ class MemoryConsumer:
         partitions: Iterable[PartitionId],
         timeout_s: float,  # noqa: ARG002
     ) -> dict[PartitionId, Committed | None]:
-        """What the group holds of each, None where it holds nothing. Raises Refused."""
+        """Returns the group's position of each, None without one. Raises KafkaRequestError."""
         asked = list(partitions)
         if self.hidden(asked):
             raise KafkaRequestError("a transaction holds positions of the group", retriable=True)
         return {at: self._group.committed.get(at) for at in asked}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Those whose positions an open transaction hides. Raises Refused."""
+        """Returns partitions whose positions a transaction hides. Raises KafkaRequestError."""
         self._reach_coordinator()
         pending = set[PartitionId]().union(*self._group.pending.values())
         return [at for at in partitions if at in pending]
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
-        """Takes up partitions at positions (None: the beginning; or LOST), paused."""
+        """Begins with partitions at positions (None: the beginning; or LOST), paused."""
         self._fetches = {
             at: _Fetch(self._kafka.log(at).low if position is None else position)
             for at, position in positions.items()
         }
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:  # noqa: ARG002 - all, as eager members do
-        """Answers a revoke or a loss."""
+        """Gives partitions up, after a revoke or a loss."""
         self._fetches = {}
 
     def pause(self, partitions: Iterable[PartitionId]) -> None:
@@ -134,45 +134,51 @@ class MemoryConsumer:
     def resume(self, partitions: Iterable[PartitionId]) -> None:
         for fetch in self._of(partitions):
             fetch.paused = False
-            fetch.told_end = -1
+            fetch.reported_end = -1
 
     def seek(self, at: PartitionId, offset: int) -> None:
-        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        """Makes a paused partition go on at this offset when it is resumed."""
         self._fetches[at].position = offset
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Sends positions; `Listener.committed` hears of the end, inside `poll`."""
+        """Sends positions; `Listener.committed` receives the outcome, inside `poll`."""
         self._sent.append(dict(positions))
         self._deliver_commits()
 
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """The same with the answer at once. Raises Refused."""
+        """Commits, and waits for the answer. Raises KafkaRequestError."""
         self._reach_coordinator()
         self._deliver_commits()
         if (error := self._group.commit(self._member, positions)) is not None:
             raise KafkaRequestError(str(error), retriable=True)
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:  # noqa: ARG002
-        """The first offset that a partition holds and the one after its last. Raises Refused."""
+        """Returns a partition's first offset and the one after its last.
+
+        Raises KafkaRequestError.
+        """
         self._reach()
         log = self._kafka.log(at)
         return log.low, log.high
 
     def group_metadata(self) -> MemoryGroupMetadata:
-        """What a transaction shows for its right to commit. Raises Refused without a session."""
+        """Returns the metadata with which a transaction may commit.
+
+        Raises KafkaRequestError without a session.
+        """
         if self._member is None or self._member.expelled:
             raise KafkaRequestError("not a member of the group", retriable=True)
         return MemoryGroupMetadata(self._group, self._member, self._member.generation)
 
     def close(self) -> None:
-        """Gives up what it has, and leaves if dynamic."""
+        """Gives up all partitions, and leaves the group if dynamic."""
         self._give_up()
         if not self._static:
             self._leave()
         self._member = None
 
     def expire(self) -> None:
-        """The session is over, as if this consumer had not been heard of for too long."""
+        """Ends the session, as if this consumer had sent no heartbeat for too long."""
         if self._member is not None:
             self._group.expel(self._member)
 
@@ -203,14 +209,14 @@ class MemoryConsumer:
         while self._kafka.up and self._kafka.coordinated and self._sent:
             self._answers.append(self._group.commit(self._member, self._sent.pop(0)))
 
-    def _hear(self) -> None:
+    def _deliver_answers(self) -> None:
         self._deliver_commits()
         answers, self._answers = self._answers, []
         for error in answers:
             self._listener.committed(None if error is None else str(error))
 
-    def _follow(self) -> None:
-        """One step of what the group asks for: a loss, a revoke or an assignment."""
+    def _follow_group(self) -> None:
+        """Takes one step that the group demands: a loss, a revoke or an assignment."""
         member = self._member
         if member is None:
             return
@@ -221,7 +227,7 @@ class MemoryConsumer:
             self._fenced()
         elif member.expelled:
             self._lose()
-        elif self._group.waits_for(member):
+        elif self._group.awaits(member):
             self._give_up()
             self._group.rejoin(member)
         elif (assignment := member.fetch_assignment()) is not None:
@@ -239,19 +245,19 @@ class MemoryConsumer:
             self._listener.lost(owned)
         self._join()
 
-    def _look_for_topics(self) -> None:
-        """Tells once of each subscribed topic that does not exist."""
+    def _report_missing_topics(self) -> None:
+        """Adds one event for each subscribed topic that does not exist."""
         missing = set(self._kafka.missing(self._topics))
-        for topic in sorted(missing - self._told_missing):
+        for topic in sorted(missing - self._reported_missing):
             error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
             self._events.append(Event((topic, -1), -1, error))
-        self._told_missing = missing
+        self._reported_missing = missing
 
     def _of(self, partitions: Iterable[PartitionId]) -> list[_Fetch]:
         return [self._fetches[at] for at in partitions if at in self._fetches]
 
     def _fetch(self, most: int) -> list[RawMessage]:
-        """From each partition in turn, beginning with the one that has waited longest."""
+        """Reads each partition in turn, beginning with the one that has waited longest."""
         taken: list[RawMessage] = []
         for at in list(self._fetches):
             if len(taken) >= most:
@@ -271,12 +277,12 @@ class MemoryConsumer:
         found: list[RawMessage] = [*log.read(fetch.position, most)]
         if len(found) < most:
             fetch.position = log.high
-            return found + self._end(at, fetch)
+            return found + self._eof(at, fetch)
         fetch.position = found[-1].offset() + 1
         return found
 
-    def _end(self, at: PartitionId, fetch: _Fetch) -> list[RawMessage]:
-        if not self._tells_end or fetch.told_end == fetch.position:
+    def _eof(self, at: PartitionId, fetch: _Fetch) -> list[RawMessage]:
+        if not self._reports_eof or fetch.reported_end == fetch.position:
             return []
-        fetch.told_end = fetch.position
+        fetch.reported_end = fetch.position
         return [Event(at, fetch.position, KafkaError(KafkaError._PARTITION_EOF))]

@@ -11,7 +11,7 @@ from kworker.core.offset_map import METADATA_MAX, Committed
 
 @dataclass(frozen=True, slots=True)
 class MemoryCommit:
-    """One accepted commit of one position, for those who check histories."""
+    """One accepted commit of one position, for tests that check histories."""
 
     group: str
     member: str
@@ -35,7 +35,7 @@ class MemoryMember:
         self.expelled = False  # its session is over
 
     def fetch_assignment(self) -> list[PartitionId] | None:
-        """The assignment, once in each generation."""
+        """Returns the assignment, once in each generation."""
         if self.answered:
             return None
         self.answered = True
@@ -44,7 +44,7 @@ class MemoryMember:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroupMetadata:
-    """A member in one generation, as a transaction shows it."""
+    """A member in one generation, for the commit of a transaction."""
 
     group: "MemoryGroup"
     member: MemoryMember
@@ -52,10 +52,10 @@ class MemoryGroupMetadata:
 
 
 class MemoryGroup:
-    """One consumer group of the classic protocol: everybody gives up all, then gets anew.
+    """One consumer group of the classic protocol: members give up all partitions, then rejoin.
 
-    A rebalance ends when every member has come back; one that does not come holds the
-    others up until it is expelled, as a session time-out would.
+    A rebalance ends when every member has rejoined; one that does not holds the others up
+    until it is expelled, as by a session time-out.
     """
 
     def __init__(self, name: str, partitions: Callable[[list[str]], list[PartitionId]]) -> None:
@@ -71,7 +71,7 @@ class MemoryGroup:
         self.history: list[MemoryCommit] = []
 
     def join(self, name: str, topics: list[str]) -> MemoryMember:
-        """A consumer joins; under the name of a static member it takes over its place."""
+        """Adds a consumer; under a static member's name it takes over that place."""
         member, old = MemoryMember(name, topics), self._members.get(name)
         self._members[name] = member
         if old is not None:
@@ -84,19 +84,19 @@ class MemoryGroup:
         return member
 
     def leave(self, member: MemoryMember) -> None:
-        """The member is gone, by its own will or by the end of its session."""
+        """Removes a member that has left, or whose session has ended."""
         if self._members.get(member.name) is member:
             del self._members[member.name]
             self.rebalance()
             self._complete()
 
     def expel(self, member: MemoryMember) -> None:
-        """Its session is over; it learns so when it next asks."""
+        """Ends a member's session; its next request shows it."""
         member.expelled = True
         self.leave(member)
 
     def rebalance(self) -> None:
-        """From now on everybody has to come back before anybody goes on."""
+        """Begins a rebalance: every member has to rejoin."""
         if not self._rebalancing:
             self._rebalancing = True
             for member in self._members.values():
@@ -104,26 +104,26 @@ class MemoryGroup:
 
     @property
     def steady(self) -> bool:
-        """Whether every member has come back to the present generation."""
+        """True if every member has rejoined for the present generation."""
         return not self._rebalancing
 
-    def waits_for(self, member: MemoryMember) -> bool:
+    def awaits(self, member: MemoryMember) -> bool:
         return self._rebalancing and not member.rejoined
 
     def rejoin(self, member: MemoryMember) -> None:
-        """The member has given up what it had."""
+        """Rejoins a member that has given up its partitions."""
         member.rejoined = True
         self._complete()
 
     def reads(self, topic: str) -> bool:
-        """Whether any member's subscription has partitions of the topic."""
+        """Returns True if any member subscribes to the topic."""
         topics = [name for member in self._members.values() for name in member.topics]
         return any(at[0] == topic for at in self._partitions(topics))
 
     def commit(
         self, member: MemoryMember | None, positions: Mapping[PartitionId, Committed]
     ) -> KafkaError | None:
-        """Takes over positions, of whatever partition and also backwards, as the broker does."""
+        """Commits positions of any partition, also backwards, as the broker does."""
         if (error := self.refusal(member)) is not None:
             return error
         name, generation = ("", -1) if member is None else (member.name, member.generation)
@@ -134,13 +134,13 @@ class MemoryGroup:
     def accept(
         self, member: str, generation: int, positions: Mapping[PartitionId, Committed]
     ) -> None:
-        """Takes over what was not refused; of a transaction also after the member has left."""
+        """Commits positions without a check; those of a transaction also after the member left."""
         for at, held in positions.items():
             self.committed[at] = held
             self.history.append(MemoryCommit(self._name, member, generation, at, *held))
 
     def refusal(self, member: MemoryMember | None) -> KafkaError | None:
-        """Why positions are not taken from this member now; from nobody, while it has members."""
+        """Returns the error for a commit of this member now; of no member, while there are some."""
         if member is None:
             return KafkaError(KafkaError.UNKNOWN_MEMBER_ID) if self._members else None
         if member.expelled:
@@ -168,14 +168,14 @@ class MemoryGroup:
 
 
 def fits(held: Committed) -> bool:
-    """Whether a broker takes its metadata."""
+    """Returns True if a broker accepts the metadata."""
     return len(held.metadata.encode()) <= METADATA_MAX
 
 
 def _range(
     members: Mapping[str, MemoryMember], partitions: Callable[[list[str]], list[PartitionId]]
 ) -> dict[str, list[PartitionId]]:
-    """Each topic in runs of neighbours, the longer ones first, in the order of names."""
+    """Assigns each topic in runs of partitions, the longer ones first, by order of names."""
     shares: dict[str, list[PartitionId]] = {name: [] for name in members}
     readers: dict[str, list[str]] = {}
     for name in sorted(members):

@@ -31,17 +31,17 @@ class MemoryProducer:
 
     @property
     def fatal(self) -> str | None:
-        """Why this producer can never write again; None while it can."""
+        """The reason why this producer can never write again; None while it can."""
         return self._fatal
 
     def fail(self, reason: str) -> None:
-        """What an unrecoverable error does: nothing is written any more."""
+        """Fails as with an unrecoverable error: nothing is written any more."""
         self._fatal = reason
 
     def produce(self, output: Output, refused: Reporting) -> None:
         """Queues a record. `refused(error, message)` is called from `poll` if it fails.
 
-        Raises QueueFull, or Refused when the client knows already that it cannot.
+        Raises QueueFull, or KafkaRequestError when the client knows already that it cannot.
         """
         if len(self._queue) >= self._most:
             raise QueueFull
@@ -54,7 +54,7 @@ class MemoryProducer:
         self._queue.append((output, refused))
 
     def poll(self) -> None:
-        """Writes what is queued, unless the broker is away, and reports what was refused."""
+        """Writes queued records, unless the broker is away, and reports refused ones."""
         if self._fatal is not None or not (self._kafka.up and self._kafka.writable):
             return
         batches: dict[PartitionId, list[tuple[Output, Reporting]]] = {}
@@ -68,16 +68,16 @@ class MemoryProducer:
 
     @property
     def unfinished(self) -> int:
-        """Records without a delivery report."""
+        """The number of records without a delivery report."""
         return len(self._queue)
 
     def purge(self) -> None:
-        """Gives up what is queued; its reports come at once."""
+        """Gives up queued records; their reports come at once."""
         queue, self._queue = self._queue, []
         report(queue, KafkaError._PURGE_QUEUE)
 
     def _write(self, at: PartitionId, batch: list[tuple[Output, Reporting]]) -> None:
-        """All of a batch or nothing: one record that is refused fails its neighbours."""
+        """Writes all of a batch or nothing: one refused record fails the others."""
         topic = self._kafka.topic(at[0])
         if topic is None:
             self._unknown.add(at[0])
@@ -93,14 +93,14 @@ class MemoryProducer:
 
 
 def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> None:
-    """Tells of each output of a batch why it is not written."""
+    """Reports for each output of a batch why it is not written."""
     every = [codes] * len(batch) if isinstance(codes, int) else codes
     for (output, refused), code in zip(batch, every, strict=True):
         refused(KafkaError(code), Fields((output.topic, -1, -1), -1, None, None, ()))
 
 
 def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> int:
-    """The one that is asked for, else the key's, else the next of `spread`."""
+    """Returns the partition that the output names, else its key's, else the next of `spread`."""
     if output.partition >= 0:
         return output.partition
     chosen = next(spread) if output.key is None else murmur2(output.key) & 0x7FFFFFFF

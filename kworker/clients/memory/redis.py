@@ -1,4 +1,4 @@
-"""Redis in memory: what `clients/redis.py` is to a real one, for tests and with nothing running."""
+"""Redis in memory: the twin of `clients/redis.py`, for tests with no server running."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,9 +19,9 @@ from kworker.errors import Unreachable
 
 
 class MemoryRedis:
-    """A server. Its switches: `away` answers nobody, `readonly` and `full` take no writes.
+    """A server. Its switches: `away` answers no request, `readonly` and `full` refuse writes.
 
-    `deaf` does what it is told and does not answer: what was sent may have been done.
+    `deaf` executes requests and does not answer: a request may have been executed.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -33,13 +33,13 @@ class MemoryRedis:
         self.calls = 0
 
     def flush(self) -> None:
-        """Forgets everything."""
+        """Deletes everything."""
         self._ids.clear()
         self._beats.clear()
         self.suspects.clear()
 
     def state(self, name: str) -> ClaimState | None:
-        """What is known of a prefixed id."""
+        """Returns the state of a prefixed id; None without one."""
         state, until = self._ids.get(name, (None, 0.0))
         return state if self._now_s() < until else None
 
@@ -53,13 +53,13 @@ class MemoryRedis:
         return self._beats.get(owner)
 
     def renew(self, owner: str, number: int) -> None:
-        """Notes a call; `Unreachable` for one that comes after a later one."""
+        """Records a call's number. Raises `Unreachable` for one that comes after a later one."""
         if (last := self._beats.get(owner, 0)) > number:
             raise Unreachable(f"LATE {last}")
         self._beats[owner] = number
 
     def begin(self) -> None:
-        """A call comes; `Unreachable` when it is refused."""
+        """Begins a call. Raises `Unreachable` if it is refused."""
         self.calls += 1
         if self.away:
             raise Unreachable("Connection refused")
@@ -69,7 +69,7 @@ class MemoryRedis:
             raise Unreachable("command not allowed when used memory > 'maxmemory'.")
 
     def end(self) -> None:
-        """It was served; `Unreachable` when the answer is lost."""
+        """Ends a call. Raises `Unreachable` if the answer is lost."""
         if self.deaf:
             raise Unreachable("Timeout reading from socket")
 
@@ -118,7 +118,7 @@ class MemoryRedisClaims:
             self._redis.delete(name)
 
     def _claim(self, id_: str, source: str, over: Takeover | None) -> ClaimState | None:
-        """What stands in the way; None when it is granted."""
+        """Claims an id; returns the state that prevents it, None when it is granted."""
         name, mine = self._prefix + id_, Claimed(self._owner, source)
         state = self._redis.state(name)
         if state in (None, mine) or (over is not None and self._still(over, state)):

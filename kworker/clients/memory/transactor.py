@@ -21,8 +21,8 @@ _QUEUE_RECORDS = 100_000
 class MemoryTransactor:
     """`KafkaTransactor` without a broker: `commit` writes all that was produced, or nothing.
 
-    Of an open transaction there is nothing to read, so every consumer is a read_committed
-    one. As on a broker, a marker uses up an offset of each partition that was written.
+    An open transaction shows no record, so every consumer is a read_committed one. As on a
+    broker, a marker uses up an offset of each partition that was written.
     """
 
     def __init__(
@@ -44,18 +44,21 @@ class MemoryTransactor:
         self._spread = count()
 
     def open(self) -> None:
-        """Fences and aborts what a predecessor left. Raises Refused."""
+        """Fences the last producer of this id and aborts its transaction.
+
+        Raises KafkaRequestError.
+        """
         if not self._kafka.up:
             raise KafkaRequestError("broker unreachable", retriable=True)
         self._kafka.install(self._id, self)
 
     def begin(self) -> None:
-        """Raises Refused."""
+        """Raises KafkaRequestError."""
         self._check(opened=False)
         self._open = True
 
     def produce(self, output: Output) -> None:
-        """Adds a record to the transaction. Raises Refused."""
+        """Adds a record to the transaction. Raises KafkaRequestError."""
         self._check()
         self._outputs.append(output)
 
@@ -73,7 +76,7 @@ class MemoryTransactor:
         self._queued.append((output, refused))
 
     def poll(self) -> None:
-        """Adds what is queued, unless the broker is away, and reports what was refused."""
+        """Adds queued records, unless the broker is away, and reports refused ones."""
         if not (self._kafka.up and self._kafka.writable):
             return
         batches: dict[str, list[tuple[Output, Reporting]]] = {}
@@ -90,18 +93,18 @@ class MemoryTransactor:
 
     @property
     def unfinished(self) -> int:
-        """Records without a delivery report."""
+        """The number of records without a delivery report."""
         return len(self._queued)
 
     def trouble(self) -> str | None:
-        """Why the open transaction takes no more; None while it does."""
+        """Returns the reason why the open transaction takes no more; None while it does."""
         fenced = self._kafka.installed(self._id) is not self
         return str(KafkaError(KafkaError._FENCED)) if fenced else self._broken or None
 
     def send_positions(
         self, positions: Mapping[PartitionId, Committed], group_metadata: MemoryGroupMetadata
     ) -> None:
-        """Adds positions of a group to the transaction. Raises Refused."""
+        """Adds positions of a group to the transaction. Raises KafkaRequestError."""
         self._check()
         member = group_metadata.member
         error = group_metadata.group.refusal(member)
@@ -116,7 +119,7 @@ class MemoryTransactor:
         group_metadata.group.pending[self._id] = positions
 
     def commit(self) -> None:
-        """Makes all of it visible and durable. Raises Refused."""
+        """Commits the transaction. Raises KafkaRequestError."""
         self._check()
         self.poll()
         self._check_outputs()
@@ -130,13 +133,13 @@ class MemoryTransactor:
         self._end()
 
     def abort(self) -> None:
-        """As if the transaction had never been. Raises Refused."""
+        """Aborts the transaction. Raises KafkaRequestError."""
         self._check()
         report(self._queued, KafkaError._PURGE_QUEUE)
         self._end()
 
     def close(self) -> None:
-        """Gives up an open transaction; what cannot be told now, a successor's `open` tells."""
+        """Gives up an open transaction; if the broker is away, a successor's `open` aborts it."""
         if self._open and self._kafka.up and self._kafka.installed(self._id) is self:
             self._end()
         self._open = False
@@ -157,7 +160,7 @@ class MemoryTransactor:
                 raise KafkaRequestError(str(KafkaError(code)), retriable=True)
 
     def _refusals(self, batch: list[Output]) -> list[int]:
-        """Why the broker takes nothing of a batch for one topic, a code for each."""
+        """Returns an error code for each output of a refused batch; none if it is not refused."""
         topic = self._kafka.topic(batch[0].topic)
         if topic is None:
             return [KafkaError._UNKNOWN_TOPIC] * len(batch)

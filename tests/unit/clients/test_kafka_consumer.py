@@ -64,7 +64,7 @@ class Over(KafkaConsumer):
         super().__init__({}, self)
         self.subscribe(["orders"])
 
-    def _made(self) -> Any:
+    def _make_client(self) -> Any:
         return self._client
 
     def assigned(self, partitions: list[PartitionId]) -> None:

@@ -171,7 +171,7 @@ def test_what_was_repeated_before_does_not_count_again() -> None:
 
 def test_without_statistics_a_slow_commit_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows, so nobody may be sure."""
-    monkeypatch.setattr(transactions, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(transactions, "_STATISTICS_TIMEOUT_S", 0.0)
     client = Client()
     client.took_s = 0.21
     transactor = Over(client)
