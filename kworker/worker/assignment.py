@@ -117,7 +117,7 @@ class Assignment:
         partition = Partition(*at, self.rebalances, self.index(at), position, origin, done)
         self.partitions[at] = partition
         self.fresh.add(partition)
-        self._committer.know(at, held)
+        self._committer.learn(at, held)
 
     @property
     def topics(self) -> set[str]:
@@ -219,7 +219,7 @@ class Assignment:
                 partition.open = False
                 self.fresh.discard(partition)
                 self._drop(partition)
-            if self._committer.told(at) is not None:
+            if self._committer.known(at) is not None:
                 known = self._known.get(at[0])
                 self._had[at] = known.topic_id if known else ""
             self._committer.forget(at)

@@ -169,7 +169,7 @@ class Calm(RuleBasedStateMachine):
     def note_what_is_read_back(self, bench: Bench) -> None:
         """At each assignment, what the group held as done just then."""
         committer = bench.poller.committer
-        know = committer.know
+        know = committer.learn
 
         def noting(at: PartitionId, held: Committed | None) -> None:
             epoch = bench.poller.assignment.rebalances
@@ -178,7 +178,7 @@ class Calm(RuleBasedStateMachine):
             self.known.setdefault((bench, at, epoch), (0 if held is None else held.position, known))
             know(at, held)
 
-        committer.know = noting  # type: ignore[method-assign]
+        committer.learn = noting  # type: ignore[method-assign]
 
     @rule(data=st.data(), count=st.integers(1, 5))
     def turn(self, data: st.DataObject, count: int) -> None:

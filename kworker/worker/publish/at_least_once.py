@@ -1,4 +1,4 @@
-"""How outcomes become durable, together with the positions behind them: at least once."""
+"""The guarantee at-least-once, and the protocol of both guarantees."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -11,7 +11,10 @@ from kworker.worker.publish.publisher import Publisher
 
 
 class DeliveryGuarantee(Protocol):
-    """What the poller needs of either guarantee. Owned by the poll thread; nothing waits."""
+    """Makes outcomes durable, and the positions that follow from them.
+
+    Owned by the poll thread; no method waits.
+    """
 
     @property
     def published(self) -> int:
@@ -19,62 +22,62 @@ class DeliveryGuarantee(Protocol):
 
     @property
     def problems(self) -> list[str]:
-        """Why something waits, a line each."""
+        """Reasons why outcomes wait, a line each."""
 
     @property
     def busy(self) -> bool:
-        """Something will be heard soon."""
+        """True if an answer of Kafka is expected soon."""
 
     @property
     def positions_readable(self) -> bool:
-        """Nothing of ours stands between the group's positions and who reads them."""
+        """True if no transaction of this worker can hide positions of the group."""
 
     def nothing_pending(self, partitions: Collection[Partition]) -> bool:
-        """Nothing is under way, and the group knows all that is settled of these."""
+        """True if nothing is under way and the group holds all that is settled of these."""
 
     def drained(self, going: Collection[Partition]) -> bool:
-        """Nothing is left to do for these but `give_up`."""
+        """True if nothing is left to do for these but `give_up`."""
 
     def turn(self, now: float) -> list[Record]:
-        """Moves on what is under way; records that are settled by it."""
+        """Moves on what is under way; returns the records that are settled by it."""
 
     def flush(self, now: float) -> None:
-        """The interval is over: what is published by now shall be settled."""
+        """Begins to settle what is published by now: the commit interval is over."""
 
     def commit(self, now: float) -> None:
-        """Tells the group what is settled."""
+        """Commits what is settled."""
 
     def give_up(self, going: Collection[Partition]) -> None:
-        """They go now: the last word to the group."""
+        """Commits these for the last time: they are revoked now."""
 
     def drop(self, partition: Partition) -> None:
-        """It is given up, or lost."""
+        """Ends with a partition that is given up or lost."""
 
     def take_dropped(self) -> list[Record]:
-        """Records that are others' to publish, since the last call."""
+        """Returns the records dropped since the last call: other members publish them."""
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Others hear from the brokers, and have done so `since` then."""
+        """Notes that other clients have had answers from the brokers since `since`."""
 
     def end(self) -> bool:
-        """Publishes no more; whether nothing is open. To be asked until that is so."""
+        """Publishes no more; False while a transaction is open: to be called again."""
 
 
 class AtLeastOnce:
-    """First the acknowledgements, then the positions: between them a crash repeats."""
+    """Commits positions once outputs are acknowledged: a crash in between repeats outputs."""
 
     def __init__(
         self,
         publisher: Publisher,
         committer: Committer,
         partitions: Mapping[PartitionId, Partition],
-        backlog: Outbox,
+        outbox: Outbox,
     ) -> None:
-        """`partitions` are those that are owned, now and whenever it is looked at."""
+        """`partitions` always holds those that are owned."""
         self._publisher = publisher
         self._committer = committer
         self._partitions = partitions
-        self._backlog = backlog
+        self._outbox = outbox
 
     @property
     def published(self) -> int:
@@ -93,10 +96,10 @@ class AtLeastOnce:
         return True
 
     def nothing_pending(self, partitions: Collection[Partition]) -> bool:
-        return not self._committer.under_way and not self._committer.news(partitions)
+        return not self._committer.under_way and not self._committer.to_commit(partitions)
 
-    def drained(self, going: Collection[Partition]) -> bool:  # noqa: ARG002 - whose it is
-        return not self._backlog.pending
+    def drained(self, going: Collection[Partition]) -> bool:  # noqa: ARG002 - all of them
+        return not self._outbox.pending
 
     def turn(self, now: float) -> list[Record]:
         return self._publisher.turn(now)
@@ -111,7 +114,7 @@ class AtLeastOnce:
         self._committer.commit_now(going)
 
     def drop(self, partition: Partition) -> None:
-        """What was handed over is published all the same: it has an outcome, and once is enough."""
+        """Does nothing: what was handed over has an outcome, and is published all the same."""
 
     def take_dropped(self) -> list[Record]:
         return []

@@ -119,7 +119,7 @@ class ExactlyOnce:
 
     def nothing_pending(self, partitions: Collection[Partition]) -> bool:
         idle = not self.busy and not self._batch.records and self._in_doubt is None
-        return idle and not self._committer.news(partitions)
+        return idle and not self._committer.to_commit(partitions)
 
     def drained(self, going: Collection[Partition]) -> bool:
         return not self._outbox.pending and self.nothing_pending(going)
@@ -152,10 +152,10 @@ class ExactlyOnce:
         self._flush_due = True
 
     def commit(self, now: float) -> None:
-        """Positions go with the transactions."""
+        """Does nothing: positions are sent in the transactions."""
 
     def give_up(self, going: Collection[Partition]) -> None:
-        """What was not committed by now is not."""
+        """Does nothing: positions that were not sent in a transaction are not committed."""
 
     def drop(self, partition: Partition) -> None:
         self._dropped += self._outbox.drop(partition)
@@ -208,7 +208,7 @@ class ExactlyOnce:
         """Begins a transaction; False if there is nothing to put into one, or Kafka refuses."""
         owned = self._partitions.values()
         self._outbox.update(now)
-        if not (self._outbox.is_ready() or (self._flush_due and self._committer.news(owned))):
+        if not (self._outbox.is_ready() or (self._flush_due and self._committer.to_commit(owned))):
             if self._flush_due and not self._outbox.pending:
                 self._problem = ""  # what it was about is gone, with its partition
             self._flush_due = False
@@ -246,7 +246,7 @@ class ExactlyOnce:
     def _end(self, now: float) -> None:
         """Sends the positions as they are once the batch is settled, and commits."""
         settling = self._settling()
-        positions = self._committer.news(self._partitions.values(), settling)
+        positions = self._committer.to_commit(self._partitions.values(), settling)
         if not positions or not all(_names(positions, partition) for partition in settling):
             self._abort(now)  # a topic did not take what it was begun for
             return
@@ -255,7 +255,7 @@ class ExactlyOnce:
         except KafkaRequestError as refused:
             self._abort(now, why=str(refused))  # the client will report the loss
             return
-        self._committer.sending(positions, self._partitions.values(), settling)
+        self._committer.note_sent(positions, self._partitions.values(), settling)
         transactor, self._sent = self._transactor, positions
 
         def end() -> None:
@@ -384,7 +384,7 @@ class ExactlyOnce:
         self._in_doubt = None
         for at, positions in held.items():
             if at in self._partitions:
-                self._committer.know(at, positions)
+                self._committer.learn(at, positions)
         self._outbox.settled(settled)
         self._outbox.put_back(self._still_ours(lost))
         self._step, self._problem = TransactionStep.READY, ""

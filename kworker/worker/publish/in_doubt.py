@@ -1,4 +1,4 @@
-"""When nobody knows what became of a transaction: what to ask, and what the answer means."""
+"""Transactions whose end is not known, and fences by other processes."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,25 +12,25 @@ from kworker.worker.intake import Fenced
 
 
 class FencedByTwin(Fenced):
-    """Another process has this one's transactional id, and does not let go of it."""
+    """Another process uses this one's transactional id, and takes it again and again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InDoubtTransaction:
-    """A transaction that may be there or not: its records, and the positions sent with it."""
+    """A transaction that may be committed or not: its records, and the positions sent with it."""
 
     records: Sequence[Record]
     sent: Mapping[PartitionId, Committed]
 
     @property
     def partitions(self) -> set[PartitionId]:
-        """The partitions whose positions tell, or are needed to go on."""
+        """The partitions whose positions say if it was, or are needed to go on."""
         return {*self.sent, *map(_at, self.records)}
 
     def resolved(
         self, held: Mapping[PartitionId, Committed | None]
     ) -> tuple[list[Record], list[Record]]:
-        """The records that are there, and those that never were, by what the group holds."""
+        """The records that were committed, and those that were not, by what the group holds."""
         there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         settled = [record for record in self.records if _at(record) in there]
         return settled, [record for record in self.records if _at(record) not in there]
@@ -38,10 +38,10 @@ class InDoubtTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FencePolicy:
-    """How often a transactional id is taken back from another process before this one ends."""
+    """The number of fences by another process after which this one ends."""
 
     limit_s: float  # transaction.timeout.ms: the coordinator fences one that is open for longer
-    excuse_s: float = 60.0  # after a doubt, a fence may be of our own past
+    excuse_s: float = 60.0  # after a passing refusal, a fence may be by our own past
     within_s: float = 60.0  # so far back fences count
     most: int = 10  # a stranger's init_transactions is one fence, a second copy's fight is many
     # Two that fence each other are fenced in turn, so the one with less patience ends. It
@@ -66,10 +66,10 @@ class ForeignFence:
 
 
 class FencingJudge:
-    """Tells a fence by our own past from one by another process, and counts those.
+    """Distinguishes fences by our own past from those by another process, and counts the latter.
 
-    Owned by the thread that transacts. `began` is when the service did, not this process of
-    it: a worker that starts again is no newcomer.
+    Owned by the thread that transacts. `began` is the start of the service, not of this process:
+    a worker that starts again is no newcomer.
     """
 
     def __init__(self, name: str, policy: FencePolicy, began: float) -> None:
@@ -82,10 +82,11 @@ class FencingJudge:
     def judge(
         self, refused: KafkaRequestError, begun_at: float | None, now: float
     ) -> ForeignFence | None:
-        """Hears of each doubt, and when its transaction began; None if no other process did it.
+        """Returns the fence that a refusal means; None if no other process fenced this one.
 
-        Our own past may fence: with a transaction that was open for too long, or with what is
-        still under way after a doubt that passes. Raises FencedByTwin for one fence too many.
+        Called for each refusal that leaves a transaction in doubt, which began at `begun_at`.
+        Our own past may fence, too: by a transaction that was open for too long, or by a request
+        still under way after a passing refusal. Raises FencedByTwin for one fence too many.
         """
         policy = self._policy
         if refused.retriable:
@@ -100,7 +101,7 @@ class FencingJudge:
         foreign.append(now)
         while now - foreign[0] > policy.within_s:
             foreign.popleft()
-        # By its age when the fight began: nobody gains patience by fighting.
+        # By its age at the first of these fences: a fight must not make it more patient.
         most = policy.patience(foreign[0] - self._began)
         if len(foreign) >= most:
             age_s = now - self._began

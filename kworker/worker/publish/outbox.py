@@ -17,7 +17,7 @@ _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 
 @dataclass(frozen=True, slots=True)
 class OutboxPolicy:
-    """How much may wait, and how soon a refusal is tried again."""
+    """Limits of what may wait, and the delays before a refused output is tried again."""
 
     bytes_max: int
     records_max: int
@@ -101,7 +101,7 @@ class Outbox:
 
     @property
     def problems(self) -> list[str]:
-        """What topics refuse, a line each."""
+        """Reasons of topics for refusing outputs, a line each."""
         return [f"{topic}: {problem}" for topic, problem in self.refusals.problems.items()]
 
     @property

@@ -13,15 +13,15 @@ from kworker.worker.publish.refusals import outputs_of
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
 
 Produce = Callable[[Output, Callable[[object, object], None]], None]
-"""Queues an output; the second hears of its failure. Raises QueueFull; Refused."""
+"""Queues an output; the second argument is called if it fails. Raises QueueFull; Refused."""
 
 
 class FillResult(Enum):
-    """Why a batch took no more."""
+    """The reason why a batch took no more."""
 
-    ALL = auto()  # that waits, or that may be taken in one turn
-    QUEUE = auto()  # the producer's is full
-    REFUSED = auto()  # the client refused one: what comes after it has to wait for the next
+    ALL = auto()  # it has all that waits, or that may be taken in one turn
+    QUEUE = auto()  # the producer's queue is full
+    REFUSED = auto()  # the client refused a record; those after it are for the next batch
 
 
 class OutputBatch:
@@ -76,16 +76,16 @@ class OutputBatch:
 
     @property
     def torn(self) -> bool:
-        """Some outputs of a record are in it, and others have to follow."""
+        """True if some outputs of a record are in it, and others have to follow."""
         return self._torn is not None
 
     def holds(self, partition: Partition) -> bool:
-        """Whether anything of a partition was produced."""
+        """True if any output of a partition was produced."""
         torn = self._torn is not None and self._torn.partition is partition
         return torn or any(record.partition is partition for record in self.records)
 
     def take(self) -> list[Record]:
-        """All of it, whatever became of it, in part or not; the batch is empty."""
+        """Empties the batch; returns its records, with the torn one."""
         records, self.records, self.spoiled = self.records, [], False
         if self._torn is not None:
             records.append(self._torn)
@@ -93,10 +93,10 @@ class OutputBatch:
         return records
 
     def finish(self, now: float) -> list[Record]:
-        """All reports are there: what Kafka did not refuse is settled.
+        """Empties the batch when all reports are there; returns what Kafka did not refuse.
 
-        A torn record goes on in the next batch; if anything was refused, it comes again with
-        that: one that is refused with it would else be taken to be refused alone.
+        A torn record goes on in the next batch. If anything was refused, it is returned to the
+        outbox with that: one that is refused with it would else be taken to be refused alone.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.refusals]
@@ -111,5 +111,5 @@ class OutputBatch:
         return settled
 
     def give_up(self) -> None:
-        """Nothing of it is in Kafka for sure: it comes again, each from its first output."""
+        """Returns all to the outbox, to be written again: nothing of it is in Kafka for sure."""
         self._outbox.put_back(self.take())

@@ -23,12 +23,12 @@ class SizedProperties:
         self._outdated = False
 
     def properties(self) -> Properties:
-        """For the next one."""
+        """The properties of the next producer."""
         self._made, self._outdated = self._sizes(), False
         return {**self._given, **self._made}
 
     def outdated(self) -> bool:
-        """Whether limits have changed since the last one was made."""
+        """True if limits have changed since the last producer was made."""
         if self._version != self._facts.version:
             self._version = self._facts.version
             self._outdated = self._made != self._sizes()

@@ -1,4 +1,4 @@
-"""Publishing at least once: batches, each settled when Kafka has acknowledged all of it."""
+"""Publishing at least once: a batch is settled when Kafka has acknowledged all of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kworker.worker.publish.output_batch import FillResult, OutputBatch
 
 
 class Producer(Protocol):
-    """What the publisher needs of `KafkaProducer` or its twin."""
+    """The part of `KafkaProducer`, or of its twin, that the publisher uses."""
 
     @property
     def fatal(self) -> str | None: ...
@@ -24,43 +24,43 @@ class Producer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportPolicy:
-    """How often reports are heard, and what happens when none come."""
+    """How often delivery reports are served, and how long they are waited for."""
 
     every_s: float = 0.004
-    patience_s: float = 5.0  # say so
+    patience_s: float = 5.0  # without reports: it is a problem
     give_up_s: float = 15.0  # though the brokers answer: another producer
-    rest_s: float = 1.0  # before that one writes
+    rest_s: float = 1.0  # before that other one writes
 
 
 class Publisher:
-    """The outputs of finished records, on their way to Kafka.
+    """Writes the outputs of finished records to Kafka.
 
-    Owned by the poll thread. A batch is open while outputs are produced into it;
-    closing, it takes nothing more until every delivery report is there; then its
-    records are settled, but for those that Kafka refused.
-    Reports are heard only then, and not at every turn: for each of them the client gives
-    the interpreter's lock away and asks for it back.
+    Owned by the poll thread. A batch is open while outputs are produced into it; closing, it
+    takes nothing more until every delivery report is there; then its records are settled, but
+    for those that Kafka refused.
+    Reports are served only then, and not at every turn: for each of them the client releases
+    the interpreter's lock and takes it again.
     """
 
     def __init__(
         self,
         make: Callable[[], Producer],
-        backlog: Outbox,
+        outbox: Outbox,
         hearing: ReportPolicy | None = None,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`outdated`: what was made is not as `make` would make it now."""
+        """`outdated` says that `make` would make another producer than it made last."""
         self._make = make
         self._outdated = outdated
-        self._backlog = backlog
+        self._outbox = outbox
         self._hearing = hearing or ReportPolicy()
         self._producer = make()
-        self._batch = OutputBatch(backlog)
+        self._batch = OutputBatch(outbox)
         self._closing = False
         self._closing_since = 0.0
         self._hear_at = 0.0
         self._not_before = 0.0
-        self.problem = ""  # why nothing is acknowledged, if so
+        self.problem = ""  # the reason why nothing is acknowledged
 
     @property
     def published(self) -> int:
@@ -69,16 +69,16 @@ class Publisher:
 
     @property
     def closing(self) -> bool:
-        """The batch waits for its acknowledgements."""
+        """True while the batch waits for its acknowledgements."""
         return self._closing
 
     def close_batch(self, now: float) -> None:
-        """From now on the batch only waits for its acknowledgements."""
+        """Closes the batch, which then only waits for its acknowledgements."""
         if self._batch.records and not self._closing:
             self._closing, self._closing_since = True, now
 
     def turn(self, now: float) -> list[Record]:
-        """Produces what it may, hears what was acknowledged. Never waits.
+        """Produces what it may, and serves delivery reports. Never waits.
 
         Returns the records all of whose outputs are in Kafka.
         """
@@ -97,10 +97,11 @@ class Publisher:
         return []
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Others hear from the brokers; a producer that does not will not any more.
+        """Replaces a producer without acknowledgements, though other clients have answers.
 
-        Its library can lose a partition's leader over a broker's restart, for good. While no
-        broker answered nobody heard: another would write again what is about to be acknowledged.
+        Its library can lose a partition's leader over a broker's restart, for good. The time in
+        which no broker answered does not count: another producer would write again what is about
+        to be acknowledged.
         """
         if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
             self._replace(now, "no acknowledgement, though the brokers answer")
@@ -120,7 +121,7 @@ class Publisher:
         return self._batch.finish(now)
 
     def _replace(self, now: float, why: str) -> None:
-        """A producer that can write no more: all that it had is written again by another."""
+        """Replaces a producer that can write no more: another writes again all that it had."""
         self.problem = f"producer replaced: {why}"
         self._not_before = now + self._hearing.rest_s
         self._producer.purge()

@@ -8,10 +8,10 @@ from kworker.core.record import Record
 
 
 class RefusalSearch:
-    """Records of one topic that are tried again in ever smaller portions, in their order.
+    """Tries records of one topic again in ever smaller portions, in their order.
 
-    Owned by the backlog. Brokers refuse a whole batch for one record, and mostly do not name
-    it; what is refused alone is guilty, or `doubted` where the topic may be at fault.
+    Owned by the refusals. Brokers refuse a whole batch for one record, and mostly do not name
+    it. A record that is refused alone is guilty, or `doubted` where the topic may be at fault.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -20,10 +20,10 @@ class RefusalSearch:
         self._portions: deque[list[Record]] = deque()  # to be tried
         self._doubted: list[Record] = []
         self._rests_until = 0.0
-        self._stranger = False  # whose turn it is, among those that nobody has tried alone
+        self._stranger = False  # the present probe is one that was not refused alone
 
     def __iter__(self) -> Iterator[Record]:
-        """What is not tried now."""
+        """The records that are not being tried."""
         return chain(self._doubted, *self._portions)
 
     @property
@@ -32,15 +32,15 @@ class RefusalSearch:
 
     @property
     def wants_stranger(self) -> bool:
-        """Whether one of its topic that nobody refused would tell more than those in doubt."""
+        """True if a record that was never refused would show more than the doubted ones."""
         return bool(self._doubted) and not self._portions
 
     def add(self, records: Iterable[Record]) -> None:
-        """More of its topic, to be tried after all others."""
+        """Takes more records of its topic, to be tried after all others."""
         self._portions.append(list(records))
 
     def begin(self, now: float) -> list[Record]:
-        """The next portion; none while the topic rests."""
+        """Returns the next portion; none while the topic rests."""
         if self._doubted and self.took:
             self._portions.appendleft(self._doubted)
             self._doubted = []
@@ -51,8 +51,10 @@ class RefusalSearch:
         return self.portion
 
     def _probe(self) -> list[Record]:
-        """One that was refused alone, and in its turn one that was not: if that is taken, the
-        topic is well, and those that it refuses are guilty."""
+        """Returns, in turns, one record that was refused alone and one that was not.
+
+        If the latter is taken, the topic is well, and the records that it refuses are guilty.
+        """
         self._stranger = not self._stranger and bool(self._portions)
         if not self._stranger:
             return [self._doubted.pop(0)]
@@ -63,9 +65,9 @@ class RefusalSearch:
         return [one]
 
     def refused(self, guilty: Collection[Record]) -> Record | None:
-        """Reports came of the portion, and of these that they, or others with them, are invalid.
+        """Ends the trial of the portion, of which these, or others with them, are invalid.
 
-        Returns the one that was refused alone.
+        Returns the record that was refused alone, if any.
         """
         portion, self.portion = self.portion, []
         if len(portion) == 1 and portion[0] in guilty:
@@ -78,14 +80,14 @@ class RefusalSearch:
         return None
 
     def doubt(self, record: Record, until: float) -> None:
-        """It was refused alone, but so may be all others: the topic rests."""
-        # In their order: one that was in doubt before is the first of them.
+        """Keeps a record that was refused alone, as all others may be: the topic rests."""
+        # In their order: one that was doubted before is the first of them.
         at = len(self._doubted) if self._stranger else 0
         self._doubted.insert(at, record)
         self._rests_until = until
 
     def forget(self, records: Collection[Record]) -> None:
-        """They are settled, condemned, or others' to publish."""
+        """Ends the search among records that are settled, condemned or other members'."""
 
         def kept(each: Iterable[Record]) -> list[Record]:
             return [record for record in each if record not in records]

@@ -1,4 +1,4 @@
-"""What topics refused: which of them back off, and which records wait for that."""
+"""Topics that refused outputs and back off, and the records that wait for them."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What it takes to settle exactly once: a transactor, a member of the group, and patience."""
+"""The collaborators of exactly-once, its steps and its time-outs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kworker.core.outcome import Output
 
 
 class Transactor(Protocol):
-    """What is needed of `KafkaTransactor` or its twin."""
+    """The part of `KafkaTransactor`, or of its twin, that exactly-once uses."""
 
     @property
     def unfinished(self) -> int: ...
@@ -29,7 +29,7 @@ class Transactor(Protocol):
 
 
 class TransactionMember(Protocol):
-    """What is needed of `KafkaConsumer` or its twin."""
+    """The part of `KafkaConsumer`, or of its twin, that exactly-once uses."""
 
     def group_metadata(self) -> object: ...
     def positions(
@@ -57,13 +57,13 @@ class TransactionStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionPolicy:
-    """What is waited for, and how long."""
+    """Intervals and time-outs of transactions."""
 
-    serve_every_s: float = 1.0  # callbacks, at least: what is not heard piles up in the client
+    serve_every_s: float = 1.0  # callbacks, at least: they pile up in the client
     hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited
-    look_every_s: float = 0.05  # whether the transaction is broken, when they do not come
-    patience_s: float = 5.0  # without them, or an answer: say so
+    look_every_s: float = 0.05  # for a broken transaction, when they do not come
+    patience_s: float = 5.0  # without them, or an answer: it is a problem
     give_up_s: float = 15.0  # though the brokers answer: another producer
-    rest_s: float = 0.2  # after a transaction that was aborted, and it is not known by whom
+    rest_s: float = 0.2  # after a transaction that was aborted for no known record
     again_s: tuple[float, float] = (0.05, 1.0)  # until another producer: first, longest
     read_s: float = 5.0

@@ -41,7 +41,7 @@ def told(position: int) -> Committed:
 def committing() -> tuple[Broker, Committer, Partition]:
     broker = Broker()
     committer = Committer(broker, POLICY)
-    committer.know(AT, told(0))
+    committer.learn(AT, told(0))
     return broker, committer, a_partition()
 
 
@@ -70,7 +70,7 @@ def test_nothing_new_is_not_sent() -> None:
 def test_the_position_of_an_empty_partition_is_sent_where_there_was_none() -> None:
     """Lag tools show zero instead of nothing."""
     broker, committer, partition = committing()
-    committer.know(AT, None)
+    committer.learn(AT, None)
     committer.commit([partition], 1.0)
     assert broker.sent == [{AT: told(0)}]
 
@@ -95,7 +95,7 @@ def test_after_an_error_the_same_is_tried_again_and_said() -> None:
     committer.commit([partition], 1.2)
     committer.answered(None)
     assert broker.sent == [{AT: told(1)}, {AT: told(1)}]
-    assert (committer.problem, committer.commits, committer.told(AT)) == (None, 1, told(1))
+    assert (committer.problem, committer.commits, committer.known(AT)) == (None, 1, told(1))
 
 
 def test_an_answer_that_never_comes_does_not_end_commits() -> None:
@@ -124,7 +124,7 @@ def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
 
 def test_what_the_group_has_from_before_is_not_committed_again() -> None:
     broker, committer, _ = committing()
-    committer.know(AT, told(7))
+    committer.learn(AT, told(7))
     partition = a_partition(position=7)
     committer.commit([partition], 1.0)
     assert broker.sent == []
@@ -173,7 +173,7 @@ def test_only_what_it_owns_is_told_again() -> None:
     """The brokers would take any other, too, and another member would find it."""
     broker, committer, partition = committing()
     other = a_partition(number=1)
-    committer.know(("orders", 1), told(0))
+    committer.learn(("orders", 1), told(0))
     settle(partition)
     settle(other)
     committer.commit([partition, other], 1.0)
@@ -203,7 +203,7 @@ class CommitterAgainstModel(RuleBasedStateMachine):
             return
         held = self.group.get(at)
         self.partitions[at] = a_partition(number=number, position=held and held.position)
-        self.committer.know(at, held)
+        self.committer.learn(at, held)
 
     @precondition(lambda self: self.partitions)
     @rule(data=st.data(), count=st.integers(1, 3))
@@ -252,7 +252,7 @@ class CommitterAgainstModel(RuleBasedStateMachine):
     def it_never_believes_more_than_the_group_has(self) -> None:
         """Else a position would never be sent again, and its records done twice."""
         for at in self.partitions:
-            told = self.committer.told(at)
+            told = self.committer.known(at)
             assert told is None or told <= self.group.get(at, NOTHING)
 
     def teardown(self) -> None:
