@@ -1,4 +1,4 @@
-"""What the group has given this worker: partitions, each with an epoch and a ledger."""
+"""The partitions that the group has given this worker, each with an epoch and a ledger."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -33,7 +33,7 @@ _MISSING_S = 2.0  # for topics that are not there: they may be too new for the b
 
 
 class Assigning(PositionReader, Protocol):
-    """What the assignment needs of `KafkaConsumer` or its twin."""
+    """The part of `KafkaConsumer`, or of its twin, that the assignment uses."""
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None: ...
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]: ...
@@ -63,14 +63,14 @@ class Assignment:
         identify: Identify,
         finish: Callable[[list[Partition]], None],
         drop: Callable[[Partition], None],
-        calm: Callable[[], bool],
+        positions_readable: Callable[[], bool],
         had: Mapping[PartitionId, str],
     ) -> None:
         """Where the group `had` a position, by the topic's id, it must have one."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
-        self._calm = calm  # whether nothing of ours hides the positions
+        self._positions_readable = positions_readable  # False while our transaction hides them
         self._had = dict(had)
         self.maps_ignored = 0
         self._missing: set[str] = set()  # topics that were assigned, and are not there
@@ -125,7 +125,7 @@ class Assignment:
         return {topic for topic, _ in self.partitions} | self._missing
 
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
-        """Of the topics assigned, those that are others by now, under their old names."""
+        """The assigned topics that were deleted and made again, or made at last, by these ids."""
         known = {topic: self._known[topic] for topic, _ in self.partitions}
         others = {t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id}
         return sorted(others | (self._missing & ids.keys()))
@@ -136,7 +136,7 @@ class Assignment:
         identities: Mapping[str, TopicIdentity],
         origins: Mapping[PartitionId, bytes],
     ) -> dict[PartitionId, Committed | None]:
-        """Where topics that were made again begin, if what the group holds is of the ones before.
+        """The beginnings of topics that were made again while the group held positions in them.
 
         The brokers forget it with a topic, but not what was committed since: by a worker that
         had not heard of it yet, here or in a process that is gone. Its metadata says so; where
@@ -180,18 +180,18 @@ class Assignment:
         return []
 
     def revoked(self, partitions: list[PartitionId]) -> None:
-        """What is in hand may finish; the group waits for us as long as this takes."""
+        """Gives partitions up; records in hand may finish, and the group waits for that long."""
         going = [self.partitions[at] for at in partitions if at in self.partitions]
         self._finish(going)
         self._close(partitions)
         _LOG.info("revoked", partitions=_names(partitions))
 
     def lost(self, partitions: list[PartitionId]) -> None:
-        """Others may own them already, or nobody: drop everything, commit nothing."""
+        """Drops everything and commits nothing: other members may own the partitions already."""
         self._lost_at = time.monotonic()
         self._close(partitions)
         _LOG.warning(
-            "partitions lost; whoever has them next goes on from what is committed",
+            "partitions lost; their next owner goes on from what is committed",
             partitions=_names(partitions),
         )
 
@@ -204,7 +204,7 @@ class Assignment:
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:
-        """The member itself is gone, and nobody is left to answer."""
+        """Drops everything: the member itself is gone."""
         self._forget(list(self.partitions))
         self._missing.clear()
 
@@ -236,14 +236,14 @@ class Assignment:
     def _read(
         self, partitions: list[PartitionId]
     ) -> tuple[dict[PartitionId, Committed | None], Mapping[str, TopicIdentity]]:
-        """What the group holds, and the identities of the topics that are there.
+        """The positions that the group holds, and the identities of the topics that are there.
 
         Both are empty when a drain begins before they are known: then nothing begins any more.
         A partition of a topic that is not there begins when the topic is: see `made_again`.
         """
         if not partitions:
             return {}, {}
-        held = self._awaited.positions(self._consumer, partitions, self._wait_for_calm)
+        held = self._awaited.positions(self._consumer, partitions, self._wait_for_own_transaction)
         topics = {topic for topic, _ in partitions}
         found = None if held is None else self._identities(topics)
         if held is None or found is None:
@@ -259,7 +259,7 @@ class Assignment:
         return {at: each for at, each in held.items() if at[0] in found}, found
 
     def _identities(self, topics: Collection[str]) -> Mapping[str, TopicIdentity] | None:
-        """At each assignment, for a topic may have been made again. None in a drain."""
+        """Identities as of now, for a topic may have been made again. None in a drain."""
         deadline = time.monotonic() + _MISSING_S
         while True:
             found = self._awaited.answer(lambda: self._identify(topics, ASK_S), str)
@@ -269,10 +269,10 @@ class Assignment:
                 return None
             time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
 
-    def _wait_for_calm(self) -> None:
-        """An open transaction of a dead predecessor ends when its successor is ready."""
+    def _wait_for_own_transaction(self) -> None:
+        """Waits until our producer is ready, which ends a transaction of a dead predecessor."""
         until = time.monotonic() + ASK_S
-        while not self._calm() and time.monotonic() < until:
+        while not self._positions_readable() and time.monotonic() < until:
             self.beat()
             time.sleep(_LOOK_AGAIN_S)
 

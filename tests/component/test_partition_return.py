@@ -79,7 +79,7 @@ def test_a_loss_is_not_told_as_the_gain_of_others() -> None:
     with capture_logs() as lines:
         lose(bench)
     [lost] = [line["event"] for line in lines if line["log_level"] == "warning"]
-    assert lost == "partitions lost; whoever has them next goes on from what is committed"
+    assert lost == "partitions lost; their next owner goes on from what is committed"
     assert (bench.owned, begun(bench)) == ([AT], [0])
 
 
