@@ -44,11 +44,12 @@ class OutputBatch:
             self._torn = None
             outbox.waiting.appendleft(torn)
         waiting, refusals, batch = outbox.waiting, outbox.refusals, self.records
+        backing_off = refusals.backing_off
         for _ in range(min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
             outputs = outputs_of(record)
             sent = self._sent if record is torn else 0
-            if refusals.backing_off and not sent and refusals.blocks(record):
+            if backing_off and not sent and refusals.blocks(record):
                 outbox.block_first()
                 continue
             try:
