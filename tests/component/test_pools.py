@@ -21,7 +21,7 @@ from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_bat
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
-from kworker.worker.handlers.signature import batching
+from kworker.worker.handlers.signature import make_batching
 from kworker.worker.handlers.thread_pool import ThreadPool
 from kworker.worker.topic_limits import TopicLimits
 from tests.support import claims_rig
@@ -102,7 +102,7 @@ def _batch_handlers(function: Any, work_: Work, *, is_async: bool) -> Handlers:
     mark = mark_of(batch(size=SIZE, wait="1h")(form))
     assert mark is not None
     form.__annotations__ = {"what": list[Message]}
-    called = batching("h", form, form, mark)
+    called = make_batching("h", form, form, mark)
     return Handlers(Handler("h", form, is_async, None, work_.dead, called), {})
 
 

@@ -1,4 +1,4 @@
-"""One event loop for `async def` handlers, behind the same face as the pool of threads."""
+"""One event loop for `async def` handlers, with the interface of the thread pool."""
 
 import asyncio
 import threading
@@ -21,61 +21,61 @@ from kworker.worker.handlers.thread_pool import Take, emptied, place_of
 _LOG = structlog.get_logger()
 
 SLACK_S = 0.001
-_TELL_EVERY_S = 10.0
+_LOG_EVERY_S = 10.0
 
 
 class HandlerLoop:
-    """The thread of an event loop, on which coroutines of handlers run.
+    """The thread of an event loop that runs the coroutines of handlers.
 
-    Nothing is begun after `stop`; what has begun is left where it is.
+    Nothing begins after `stop`; running coroutines are left suspended.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tell_at = 0.0
-        self._stopped = False  # written by `stop`, before the loop hears of it
+        self._log_at = 0.0
+        self._stopped = False  # written by `stop`, before the loop is stopped
         self._thread = threading.Thread(target=self._serve, name="handlers", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def call(self, begin: Callable[[Any], None], what: Any) -> None:
-        """`begin(what)`, on the loop. Called by any thread."""
-        self._loop.call_soon_threadsafe(self._call, begin, what)
+    def call(self, function: Callable[[Any], None], argument: Any) -> None:
+        """Calls `function(argument)` on the loop. Called by any thread."""
+        self._loop.call_soon_threadsafe(self._call, function, argument)
 
     def spawn(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs the coroutine that `begin` makes, which catches whatever it meets.
+        """Runs the coroutine that `begin` makes, which must catch every exception.
 
         Called on the loop.
         """
         task = self._loop.create_task(begin())
         self._tasks.add(task)  # the loop itself keeps only weak references
-        task.add_done_callback(partial(self._over, begin))
+        task.add_done_callback(partial(self._after_task, begin))
 
-    def _over(
+    def _after_task(
         self, begin: Callable[[], Coroutine[Any, Any, None]], task: asyncio.Task[None]
     ) -> None:
         self._tasks.discard(task)
-        # A handler that cancels every task of the loop meets those, too, that have not begun.
+        # A handler that cancels every task of the loop cancels some that have not begun.
         if task.cancelled() and not self._stopped:
             self.spawn(begin)
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child, on the loop: `end` is called before any other coroutine goes on."""
-        # What this very round of the loop still has to do would come before a `call_soon`.
+        """In a forked child, on the loop: `end` is called before any other coroutine runs."""
+        # Callbacks of the loop's present round would run before a `call_soon`.
         getattr(self._loop, "_ready", deque[Any]()).clear()
         self._loop.call_soon(end)
 
     def stop(self) -> None:
-        """The loop ends; does not wait. Called by any thread."""
+        """Stops the loop; does not block. Called by any thread."""
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _call(self, begin: Callable[[Any], None], what: Any) -> None:
+    def _call(self, function: Callable[[Any], None], argument: Any) -> None:
         # A coroutine made in the loop's last round would never be awaited.
         if not self._stopped:
-            begin(what)
+            function(argument)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -87,29 +87,29 @@ class HandlerLoop:
             else:
                 how = "stopped the loop"
             if not self._stopped:
-                self._tell(how)
+                self._log_stop(how)
 
-    def _tell(self, how: str) -> None:
-        """The handler that waits for such a task fails of it; one that nobody waits for is over."""
-        if (now := time.monotonic()) >= self._tell_at:
-            self._tell_at = now + _TELL_EVERY_S
-            _LOG.warning(f"a task or callback of a handler {how}; the loop of all handlers goes on")
+    def _log_stop(self, how: str) -> None:
+        """Logs it; a handler that awaits such a task gets the exception."""
+        if (now := time.monotonic()) >= self._log_at:
+            self._log_at = now + _LOG_EVERY_S
+            _LOG.warning(f"a task or callback of a handler {how}; the handlers' loop continues")
 
 
 class AsyncPool:
-    """Up to as many handlers in flight as there are hands, on one loop in one thread.
+    """Runs as many handlers at once as there are hands, on one loop in one thread.
 
-    A record begins when its coroutine takes it from its run, from the left. What a busy loop
-    has not come to, the poll thread may take from the right.
+    A record begins when its coroutine takes it from the left of its run. While the loop is busy,
+    the poll thread may take records that have not begun from the right.
     """
 
-    def __init__(self, work: AsyncInvoke, hands: Sequence[Hand]) -> None:
-        self._work = work
+    def __init__(self, invoke: AsyncInvoke, hands: Sequence[Hand]) -> None:
+        self._invoke = invoke
         self._hands = hands
         self._free = list(range(len(hands)))  # touched by the loop's thread only
         self.completed = CompletionQueue()
         self._handed = 0  # by the poll thread
-        self._unbegun: list[deque[Record]] = []  # runs of which some had not, when it last looked
+        self._unbegun: list[deque[Record]] = []  # runs that had not begun all records, last turn
         self._finished = 0  # by the loop's thread
         self._loop = HandlerLoop()
 
@@ -117,22 +117,22 @@ class AsyncPool:
         self._loop.start()
 
     def feed(self, take: Take) -> int:
-        """Takes as many records as handlers may start now; how many that was."""
+        """Takes as many records as handlers may start now; returns their number."""
         self._unbegun = [run for run in self._unbegun if run]
         free = self._free_now()
         if free > 0 and (run := take(free)):
-            fed = len(run)  # before the loop has it
+            fed = len(run)  # counted before the loop has the run
             self.hand(run)
             return fed
         return 0
 
     @property
     def has_work(self) -> bool:
-        """A record was handed over and has not come back."""
+        """True if a record was handed over and has not come back."""
         return self._handed > self._finished
 
     def slack_s(self) -> float:
-        """For how long the next outcomes can wait: a moment, as long as no handler could start."""
+        """Returns the time that the next outcomes can wait: none if a handler could start now."""
         return 0.0 if self._free_now() else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:
@@ -141,27 +141,27 @@ class AsyncPool:
         self._unbegun.append(run)
         self._loop.call(self._begin, run)
 
-    def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - the face of a pool
-        """Nothing: whatever was handed over starts as soon as the loop turns."""
+    def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
+        """Returns nothing: records that were handed over start as soon as the loop turns."""
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
-        """What was handed over and has not started: all of `going`, and of others, too."""
+        """Returns records that have not started: all of `going`, and others, too."""
         unbegun, self._unbegun = self._unbegun, []
         back = [record for run in unbegun for record in emptied(run)]
         self._handed -= len(back)
         return back
 
     def flush(self) -> None:
-        """Nothing: whatever was handed over waits for a handler only."""
+        """Does nothing: a record that was handed over waits for a handler only."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child: nothing begins or goes on, and `end` is called after its handler."""
+        """In a forked child: no coroutine runs on; `end` is called after the handler."""
         self.withdraw(())
         self._loop.after_fork_in_child(end)
 
     def stop(self) -> None:
-        """Handlers still running are left where they are; nothing more is begun."""
+        """Begins nothing more; running handlers are left suspended."""
         self._loop.stop()
 
     def _free_now(self) -> int:
@@ -180,10 +180,10 @@ class AsyncPool:
         now_ns = time.monotonic_ns()
         try:
             self._hands[index].take(place_of(record), now_ns)
-            # What waited here while its partition was taken away is another's to do.
-            going = record.partition.open
-            record.outcome = await self._work(record, now_ns) if going else NOT_ATTEMPTED
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            # Its partition may have been revoked meanwhile: another worker runs it then.
+            owned = record.partition.open
+            record.outcome = await self._invoke(record, now_ns) if owned else NOT_ATTEMPTED
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
             record.outcome = Failed(error)
         self._hands[index].clear()
         self._free.append(index)

@@ -1,4 +1,4 @@
-"""Records on their way into batches: gathered by handler, until there are enough of them."""
+"""Buffers of records for batch handlers, until there are enough for a batch."""
 
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -10,10 +10,10 @@ from kworker.worker.handlers.signature import Batching
 
 
 class BatchBuffer:
-    """The records that wait to be a batch of one handler. Owned by the poll thread.
+    """The records that wait for a batch of one handler. Owned by the poll thread.
 
-    Without `batching` each of them is one: a record of a handler that takes one at a
-    time, or one of which a handler is told.
+    Without `batching` a batch is a single record: of a handler that takes one at a time, or
+    one for a handler's `dead`.
     """
 
     def __init__(self, batching: Batching | None, size_max: int) -> None:
@@ -24,87 +24,87 @@ class BatchBuffer:
 
     @property
     def next_size(self) -> int:
-        """Of the next batch, if it began now."""
+        """The size of the next batch, if it began now."""
         return min(self.size, len(self._waiting))
 
     @property
     def since(self) -> float:
-        """When the first became ready; IndexError when there is none."""
+        """The time at which the first record became ready. Raises IndexError without one."""
         return self._waiting[0][0]
 
     def add(self, record: Record, now: float) -> None:
         self._waiting.append((now, record))
 
-    def due(self, now: float) -> bool:
-        """There is a batch to begin."""
+    def is_due(self, now: float) -> bool:
+        """Returns True if there is a batch to begin."""
         waiting = self._waiting
         full = len(waiting) >= self.size
         return bool(waiting) and (full or now - self.since >= self._wait_s)
 
     def flush(self) -> None:
-        """What is here has waited long enough."""
+        """Makes all records due."""
         self._waiting = deque((-inf, record) for _, record in self._waiting)
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Those of these partitions; the others wait on."""
+        """Removes and returns the records of these partitions."""
         back = [record for _, record in self._waiting if record.partition in going]
         if back:
             self._waiting = deque(each for each in self._waiting if each[1].partition not in going)
         return back
 
     def take(self) -> list[Record]:
-        """The next batch: those that came first."""
+        """Removes and returns the next batch, oldest first."""
         following = self._waiting.popleft
         return [following()[1] for _ in range(self.next_size)]
 
 
 class BatchBuffers:
-    """Those of all handlers. Owned by the poll thread."""
+    """The buffers of all handlers. Owned by the poll thread."""
 
     def __init__(self, handlers: Handlers, size_max: int) -> None:
         self._handlers = handlers
-        self._alone = BatchBuffer(None, size_max)
+        self._single = BatchBuffer(None, size_max)
         self._of = {batching: BatchBuffer(batching, size_max) for batching in handlers.batchings}
-        self._all = [self._alone, *self._of.values()]
+        self._all = [self._single, *self._of.values()]
         self._of_topic: dict[str, BatchBuffer] = {}
-        # For how many records more: the next batch of each may be there.
-        self.room = sum(gathering.size for gathering in self._all)
+        # Records that may still be added: up to the next batch of each handler.
+        self.room = sum(buffer.size for buffer in self._all)
 
     def add(self, records: Iterable[Record], now: float) -> None:
-        """Records that may run now."""
+        """Adds records that may run now."""
         for record in records:
-            self._gathering(record).add(record, now)
+            self._buffer_of(record).add(record, now)
             self.room -= 1
 
     def flush(self) -> None:
-        """What has been gathered so far is due."""
-        for gathering in self._all:
-            gathering.flush()
+        """Makes all records due."""
+        for buffer in self._all:
+            buffer.flush()
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Those of these partitions, of which nothing shall begin."""
-        back = [record for gathering in self._all for record in gathering.withdraw(going)]
+        """Removes and returns the records of these partitions."""
+        back = [record for buffer in self._all for record in buffer.withdraw(going)]
         self.room += len(back)
         return back
 
     def longest_due(self, now: float) -> BatchBuffer | None:
-        """Of those with a batch to begin."""
-        due = [gathering for gathering in self._all if gathering.due(now)]
-        return min(due, key=lambda gathering: gathering.since, default=None)
+        """Returns the buffer whose batch has been due longest; None without one."""
+        due = [buffer for buffer in self._all if buffer.is_due(now)]
+        return min(due, key=lambda buffer: buffer.since, default=None)
 
-    def take(self, gathering: BatchBuffer) -> list[Record]:
-        """Its next batch."""
-        records = gathering.take()
+    def take(self, buffer: BatchBuffer) -> list[Record]:
+        """Removes and returns a buffer's next batch."""
+        records = buffer.take()
         self.room += len(records)
         return records
 
-    def _gathering(self, record: Record) -> BatchBuffer:
+    def _buffer_of(self, record: Record) -> BatchBuffer:
         if record.on_dead is not None:
-            return self._alone
+            return self._single
         topic = record.raw.topic()
         return self._of_topic.get(topic) or self._route(topic)
 
     def _route(self, topic: str) -> BatchBuffer:
         batching = self._handlers.batching_of(topic)
-        gathering = self._of_topic[topic] = self._of[batching] if batching else self._alone
-        return gathering
+        buffer = self._of_topic[topic] = self._of[batching] if batching else self._single
+        return buffer

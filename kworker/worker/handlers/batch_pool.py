@@ -1,4 +1,4 @@
-"""The pools of processes with batch handlers, behind the same face as the other pools."""
+"""The pool of processes with batch handlers, with the interface of the other pools."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ from kworker.worker.handlers.thread_pool import Take
 
 
 class BatchRunners(Protocol):
-    """Runs batches, up to `most` at once; those it is through with are in `done`."""
+    """Runs batches, up to `most` at once; finished ones are in `done`."""
 
     most: int
     done: deque[HandlerBatch]
@@ -31,98 +31,98 @@ class BatchRunners(Protocol):
 
 
 class BatchPool:
-    """Gathers the records of each batch handler, and has a crew run them.
+    """Buffers the records of each batch handler, and has its runners run them.
 
     A batch begins when it is full, or when its first record has waited for the handler's
-    `wait`; the one that waits longest goes first. What is gathered counts as handed over,
+    `wait`; the one that waits longest goes first. A buffered record counts as handed over,
     so its lane is busy: no two records of a batch are of one lane. Owned by the poll thread.
-    `hands` bounds the records under way: there is one for each.
+    `hands` bounds the running records: there is one for each.
     """
 
     def __init__(
         self,
         handlers: Handlers,
-        crew: BatchRunners,
+        runners: BatchRunners,
         hands: Sequence[Hand],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.completed = CompletionQueue()
-        self._crew = crew
+        self._runners = runners
         self._free = list(hands)
         self._clock = clock
-        self._gatherings = BatchBuffers(handlers, len(hands))
+        self._buffers = BatchBuffers(handlers, len(hands))
         self._running: set[HandlerBatch] = set()
 
     def start(self) -> None:
-        self._crew.start()
+        self._runners.start()
 
     def feed(self, take: Take) -> int:
-        """Takes what batches can be made of now; how many records that was."""
-        gatherings = self._gatherings
+        """Takes the records that batches have room for; returns their number."""
+        buffers = self._buffers
         fed = 0
-        while gatherings.room > 0 and (records := take(gatherings.room)):
+        while buffers.room > 0 and (records := take(buffers.room)):
             now = self._clock()
-            gatherings.add(records, now)
+            buffers.add(records, now)
             fed += len(records)
             self._begin(now)
         return fed
 
     @property
     def has_work(self) -> bool:
-        """A batch is under way, or would be if there was room; what is gathered may wait."""
-        return bool(self._running) or self._gatherings.longest_due(self._clock()) is not None
+        """True if a batch runs, or is due; records in a batch that is not due do not count."""
+        return bool(self._running) or self._buffers.longest_due(self._clock()) is not None
 
     def slack_s(self) -> float:
-        """For how long the next outcomes can wait: a moment, as long as no batch could begin."""
-        return 0.0 if len(self._running) < self._crew.most else SLACK_S
+        """Returns the time that the next outcomes can wait: none if a batch could begin now."""
+        return 0.0 if len(self._running) < self._runners.most else SLACK_S
 
     def reclaim(self, now: float) -> list[Record]:
-        """Nothing; but what has waited long enough begins. Called each turn by the poll thread."""
+        """Begins what is due, and returns nothing. Called each turn by the poll thread."""
         self._begin(now)
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """What has not begun: of `going` all, of others what was with the crew already.
+        """Returns records that have not begun: all of `going`, and others that runners hold.
 
         Called by the poll thread.
         """
-        back = self._gatherings.withdraw(going)
+        back = self._buffers.withdraw(going)
         for batch in self._running:
             back += batch.take()
         return back
 
     def flush(self) -> None:
-        """What has been gathered so far begins at the next turn, as far as the crew reaches."""
-        self._gatherings.flush()
+        """Makes all buffered records due, to begin at the next turn."""
+        self._buffers.flush()
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child: no part of a batch begins, and `end` is called after its handler."""
+        """In a forked child: no part of a batch begins; `end` is called after the handler."""
         for batch in self._running:
             batch.stopped = True
-        self._crew.after_fork_in_child(end)
+        self._runners.after_fork_in_child(end)
 
     def stop(self) -> None:
-        """What is called ends, and nothing more is begun; does not wait."""
+        """Begins nothing more; running calls end as they may. Does not block."""
         for batch in self._running:
             batch.stopped = True
-        self._crew.stop()
+        self._runners.stop()
 
     def _begin(self, now: float) -> None:
-        """Whatever is due, as far as the crew and the hands reach."""
+        """Begins what is due, as far as runners and hands are free."""
         self._collect()
-        while len(self._running) < self._crew.most:
-            gathering = self._gatherings.longest_due(now)
-            if gathering is None or gathering.next_size > len(self._free):
+        while len(self._running) < self._runners.most:
+            buffer = self._buffers.longest_due(now)
+            if buffer is None or buffer.next_size > len(self._free):
                 return
-            records = self._gatherings.take(gathering)
+            records = self._buffers.take(buffer)
             hands = [self._free.pop() for _ in records]
-            batch = HandlerBatch(records, hands, gathering.batching, self.completed)
+            batch = HandlerBatch(records, hands, buffer.batching, self.completed)
             self._running.add(batch)
-            self._crew.begin(batch)
+            self._runners.begin(batch)
 
     def _collect(self) -> None:
-        """Places and hands of those that are through."""
-        done = self._crew.done
+        """Frees the runners and hands of finished batches."""
+        done = self._runners.done
         while done:
             batch = done.popleft()
             self._running.remove(batch)
@@ -130,12 +130,12 @@ class BatchPool:
 
 
 class ThreadRunners:
-    """Handler threads, a batch each."""
+    """Runs each batch in a thread of a fixed number."""
 
-    def __init__(self, work: RunBatch, threads: int) -> None:
+    def __init__(self, run_batch: RunBatch, threads: int) -> None:
         self.most = threads
         self.done: deque[HandlerBatch] = deque()
-        self._work = work
+        self._run_batch = run_batch
         self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
         self._batches: SimpleQueue[HandlerBatch | None] = SimpleQueue()
         self._threads = [
@@ -160,8 +160,8 @@ class ThreadRunners:
     def _serve(self) -> None:
         while (batch := self._batches.get()) is not None:
             try:
-                self._work(batch)
-            except BaseException as error:  # noqa: BLE001 - a thread that ends is missing for all others
+                self._run_batch(batch)
+            except BaseException as error:  # noqa: BLE001 - the pool would lack this thread
                 batch.fail(error)
             if self._end_copy is not None:
                 self._end_copy()
@@ -170,12 +170,12 @@ class ThreadRunners:
 
 
 class LoopRunners:
-    """One event loop, with up to `concurrency` batches in flight."""
+    """Runs up to `concurrency` batches on one event loop."""
 
-    def __init__(self, work: AsyncRunBatch, concurrency: int) -> None:
+    def __init__(self, run_batch: AsyncRunBatch, concurrency: int) -> None:
         self.most = concurrency
         self.done: deque[HandlerBatch] = deque()
-        self._work = work
+        self._run_batch = run_batch
         self._loop = HandlerLoop()
 
     def start(self) -> None:
@@ -195,8 +195,8 @@ class LoopRunners:
 
     async def _run(self, batch: HandlerBatch) -> None:
         try:
-            await self._work(batch)
-        except BaseException as error:  # noqa: BLE001 - its hands are missing for all others
+            await self._run_batch(batch)
+        except BaseException as error:  # noqa: BLE001 - the pool would lack its hands
             batch.fail(error)
         self.done.append(batch)
         batch.wake()

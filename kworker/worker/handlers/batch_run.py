@@ -1,4 +1,4 @@
-"""Batches on their way through a handler: part by part, until each record has ended once."""
+"""The run of a batch by a handler: part by part, until each record has ended once."""
 
 import time
 from collections import deque
@@ -19,18 +19,18 @@ from kworker.worker.handlers.signature import Batching
 from kworker.worker.handlers.thread_pool import place_of
 
 RunBatch = Callable[["HandlerBatch"], None]
-"""Runs a batch until each of its records has ended; what it raises is theirs that have not."""
+"""Runs a batch until each record has ended; an exception fails the records that have not."""
 AsyncRunBatch = Callable[["HandlerBatch"], Awaitable[None]]
-"""The same, on the loop."""
+"""Does the same on the loop."""
 
 
 class HandlerBatch:
     """Records that one handler is called with, until each has its outcome.
 
-    Made by the poll thread, then its runner's. There is a hand for each record, since
-    any of them may be what ends the process. Without `batching` it is a single record,
-    of a handler that takes one at a time, or one of which a handler is told. Until its
-    runner begins, the poll thread may have its records back: `take` gives them to one of both.
+    Made by the poll thread, then owned by its runner. There is a hand for each record, since
+    any of them may kill the process. Without `batching` it is a single record: of a handler
+    that takes one at a time, or one for a handler's `dead`. Until the runner begins, the poll
+    thread may withdraw the records: `take` gives them to the first of the two that calls it.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class HandlerBatch:
         self._hand_of = dict(zip(records, hands, strict=True))
         self._completed = completed
         self._waiting = deque([records])
-        self._bisection: Bisection[Record] | None = None  # its runner's, from its begin
+        self._bisection: Bisection[Record] | None = None  # the runner's, once it has begun
 
     def take(self) -> Sequence[Record]:
-        """Its records, for the first that asks, who begins or withdraws them; nothing after."""
+        """Returns the records to the first caller, and nothing after that."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return ()
 
     def next(self) -> list[Record]:
-        """What to run now, in hand; nothing when all have ended.
+        """Returns the records to run now, noted as in hand; nothing when all have ended.
 
-        What waited here while its partition was taken away is another's to do.
+        Records whose partition was revoked meanwhile are not run.
         """
         bisection = self._begun()
         while not self.stopped and (part := bisection.next()):
@@ -75,13 +75,13 @@ class HandlerBatch:
     def _begun(self) -> Bisection[Record]:
         if self._bisection is None:
             records = self.take()
-            if not records:  # withdrawn, and no more its runner's to end
+            if not records:  # withdrawn: not for the runner to end
                 self._hand_of.clear()
             self._bisection = Bisection(records)
         return self._bisection
 
     def raised(self, part: Sequence[Record], error: BaseException) -> PartOutcomes:
-        """How the records of a part ended; nothing when it is run again in smaller ones."""
+        """Returns the ends of a part's records; nothing if it runs again in smaller parts."""
         bisection = self._begun()
         if not (ends := bisection.raised(part, error)):
             for record in part:
@@ -96,13 +96,13 @@ class HandlerBatch:
         self._completed.add(record)
 
     def fail(self, error: BaseException) -> None:
-        """What has not ended fails with what it, or its handler, made kworker raise."""
+        """Fails every record that has not ended."""
         self._begun()
         for record in list(self._hand_of):
             self.end(record, Failed(error))
 
     def wake(self) -> None:
-        """Some have ended."""
+        """Wakes the poll thread: some records have ended."""
         self._completed.wake()
 
     def _hold(self, records: Sequence[Record]) -> None:
@@ -114,7 +114,10 @@ class HandlerBatch:
 def make_run_batch(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> RunBatch:
-    """Runs a batch on the calling thread. A call may take `timeout_s`."""
+    """Makes the function that runs a batch on the calling thread.
+
+    A call may take `timeout_s`.
+    """
     one = make_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
@@ -122,7 +125,7 @@ def make_run_batch(
         for record in batch.next():
             try:
                 outcome = one(record, time.monotonic_ns())
-            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
             batch.end(record, outcome)
 
@@ -133,7 +136,7 @@ def make_run_batch(
             try:
                 # What it returned may raise as well, being a list of the user's own kind.
                 ends = returned(len(part.records), batching.call(part.items, part.messages))
-            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 ends = batch.raised(part.records, error)
             calls.end(batch, part, ends)
         return None
@@ -144,7 +147,7 @@ def make_run_batch(
 def make_async_run_batch(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> AsyncRunBatch:
-    """Runs a batch on the loop."""
+    """Makes the coroutine function that runs a batch on the loop."""
     one = make_async_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
@@ -152,7 +155,7 @@ def make_async_run_batch(
         for record in batch.next():
             try:
                 outcome = await one(record, time.monotonic_ns())
-            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
             batch.end(record, outcome)
 
@@ -164,7 +167,7 @@ def make_async_run_batch(
                 # What it returned may raise as well, being a list of the user's own kind.
                 value = await batching.call(part.items, part.messages)
                 ends = returned(len(part.records), value)
-            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 ends = batch.raised(part.records, error)
             calls.end(batch, part, ends)
         return None
@@ -173,7 +176,7 @@ def make_async_run_batch(
 
 
 class _Part(NamedTuple):
-    """What a handler is called with, and of which records that is made."""
+    """The arguments of one call, and the records that they stand for."""
 
     records: list[Record]
     items: list[Any]
@@ -181,7 +184,7 @@ class _Part(NamedTuple):
 
 
 class _Calls:
-    """What comes before and after each call of a batch handler. Stateless."""
+    """Prepares each call of a batch handler, and ends its records. Stateless."""
 
     def __init__(self, encoder: ResultEncoder, timeout_s: float, attempts: float) -> None:
         self._encoder = encoder
@@ -189,7 +192,7 @@ class _Calls:
         self._attempts = attempts
 
     def next(self, batch: HandlerBatch, batching: Batching) -> _Part | None:
-        """The next call; what cannot be decoded ends before it."""
+        """Returns the next call; records that cannot be decoded end before it."""
         while records := batch.next():
             part = self._decoded(batch, batching, records)
             if part.records:
@@ -198,7 +201,7 @@ class _Calls:
         return None
 
     def end(self, batch: HandlerBatch, part: _Part, ends: PartOutcomes) -> None:
-        """Gives each record of a call its outcome; none of them when its halves will tell."""
+        """Ends each record of a call; none if `ends` is empty, since its halves run again."""
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))
         batch.wake()
@@ -225,5 +228,5 @@ class _Calls:
             if isinstance(end, BaseException):
                 return Failed(end)
             return self._encoder.encode(record, end)
-        except BaseException as error:  # noqa: BLE001 - what cannot be written is its outcome
+        except BaseException as error:  # noqa: BLE001 - a result that cannot be written is a failure
             return Failed(error)

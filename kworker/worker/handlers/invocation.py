@@ -1,4 +1,4 @@
-"""One run of a handler: the message that it is given, and its outcome."""
+"""One run of a handler: its message and its outcome."""
 
 import inspect
 import math
@@ -16,18 +16,18 @@ from kworker.worker.handlers.results import ResultEncoder
 _LOG = structlog.get_logger()
 
 Invoke = Callable[[Record, int], Outcome]
-"""Runs the handler for a record that began at a monotonic time in ns; may raise anything."""
+"""Runs the handler for a record, begun at a monotonic time in ns; may raise anything."""
 AsyncInvoke = Callable[[Record, int], Awaitable[Outcome]]
-"""The same, on the loop."""
+"""Does the same on the loop."""
 
 
 def make_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> Invoke:
-    """Runs a record's handler on the calling thread.
+    """Makes the function that runs a record's handler on the calling thread.
 
-    A run may take `timeout_s`; of a record that keeps failing there are `attempts`. A
-    record with an `on_dead` call has its handler's `dead` called instead.
+    A run may take `timeout_s`; a record that keeps failing has `attempts` runs. For a
+    record with an `on_dead` call, the handler's `dead` is called instead.
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
@@ -42,13 +42,15 @@ def make_invoke(
         returned = only(message) if only else of(record.raw.topic())(message)
         return NO_RESULTS if returned is None else encode(record, returned)
 
-    return _telling(run_one, handlers, attempts, timeout_ns) if handlers.has_on_dead else run_one
+    return (
+        _with_on_dead(run_one, handlers, attempts, timeout_ns) if handlers.has_on_dead else run_one
+    )
 
 
 def make_async_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> AsyncInvoke:
-    """Runs a record's handler on the loop; all else as `make_invoke`."""
+    """Makes the coroutine function that does the same on the loop."""
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
@@ -63,12 +65,12 @@ def make_async_invoke(
         return NO_RESULTS if returned is None else encode(record, returned)
 
     if handlers.has_on_dead:
-        return _async_telling(run_one, handlers, attempts, timeout_ns)
+        return _with_async_on_dead(run_one, handlers, attempts, timeout_ns)
     return run_one
 
 
 def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
-    """What a handler is given of a record, where a call more does not matter."""
+    """Returns a record's message, where the cost of one more call does not matter."""
     message = object.__new__(Message)
     message._raw = record.raw
     message._attempt = record.attempt
@@ -77,10 +79,10 @@ def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
     return message
 
 
-def _telling(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: int) -> Invoke:
-    """`run_one`, but for records of which a `dead` is told."""
+def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: int) -> Invoke:
+    """Adds to `run_one` the call of `dead`, for records with an `on_dead` call."""
 
-    def run_or_tell(record: Record, began_ns: int) -> Outcome:
+    def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
         if (call := record.on_dead) is None:
             return run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
@@ -91,33 +93,33 @@ def _telling(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: i
             _warn(message, error)
         return call.letter
 
-    return run_or_tell
+    return run_or_call_dead
 
 
-def _async_telling(
+def _with_async_on_dead(
     run_one: AsyncInvoke, handlers: Handlers, attempts: float, timeout_ns: int
 ) -> AsyncInvoke:
-    """The same, on the loop, where `dead` is a function or a coroutine function."""
+    """Does the same on the loop, where `dead` is a function or a coroutine function."""
 
-    async def run_or_tell(record: Record, began_ns: int) -> Outcome:
+    async def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
         if (call := record.on_dead) is None:
             return await run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
         try:
             if dead := handlers.on_dead_of(message.topic):
-                told = dead(message, call.error)
-                if inspect.isawaitable(told):
-                    await told
+                called = dead(message, call.error)
+                if inspect.isawaitable(called):
+                    await called
         except BaseException as error:  # noqa: BLE001 - whatever it raises, the outcome stands
             _warn(message, error)
         return call.letter
 
-    return run_or_tell
+    return run_or_call_dead
 
 
 def _warn(message: Message, error: BaseException) -> None:
     _LOG.warning(
-        "the handler's dead() raised; the dead letter is written all the same",
+        "the handler's dead() raised; the dead letter is written nevertheless",
         record=f"{message.topic}/{message.partition}/{message.offset}",
         error=str(Failure.of(error)),
     )

@@ -1,4 +1,4 @@
-"""The user's handler: found, made once, called with what it asks for."""
+"""The loading of the user's handlers: imported, and each class instantiated once."""
 
 import functools
 import importlib
@@ -12,20 +12,22 @@ from kworker.config.model import Config
 from kworker.core.batch import mark_of
 from kworker.errors import ConfigError
 from kworker.message import Message
-from kworker.worker.handlers.signature import Batching, Call, batching, calling, one_by_one
+from kworker.worker.handlers.signature import Batching, Call, make_batching, make_call, one_by_one
 
 OnDead = Callable[[Message, BaseException], Any]
 
 
 @dataclass(frozen=True)
 class Handler:
-    """One route: what to call for a message, and how it ends."""
+    """One handler of the user's, a function or an instance."""
 
     name: str
-    call: Call  # for a batch handler: with a batch of one
+    call: Call  # of a batch handler: a batch of one
     is_async: bool
     close: Callable[[], None] | None = None
-    dead: OnDead | None = None  # told before a dead letter; of an async handler, maybe awaitable
+    dead: OnDead | None = (
+        None  # called before a dead letter; of an async handler, it may return an awaitable
+    )
     batching: Batching | None = None
 
 
@@ -43,65 +45,65 @@ class Handlers:
 
     @property
     def only(self) -> Call | None:
-        """The one handler of all topics; None when it depends on the topic."""
+        """The handler of all topics; None if it depends on the topic."""
         return self._all[0].call if len(self._all) == 1 else None
 
     @property
     def batchings(self) -> set[Batching]:
-        """Of those that take batches."""
+        """The batch settings of all batch handlers."""
         return {handler.batching for handler in self._all if handler.batching}
 
     @property
     def has_on_dead(self) -> bool:
-        """Some of them are told before a dead letter."""
+        """True if any handler has a `dead`, which is called before a dead letter."""
         return any(handler.dead for handler in self._all)
 
     def of(self, topic: str) -> Call:
-        """By source topic. KeyError for one without a handler, which the configuration excludes."""
+        """Returns the call of a source topic. Raises KeyError if it has no handler."""
         handler = self._routes.get(topic, self._default)
         if handler is None:
             raise KeyError(topic)
         return handler.call
 
     def batching_of(self, topic: str) -> Batching | None:
-        """None for a handler of one record at a time, and for a topic without a handler."""
+        """Returns a topic's batch settings; None for single records, or without a handler."""
         handler = self._routes.get(topic, self._default)
         return handler.batching if handler else None
 
     def on_dead_of(self, topic: str) -> OnDead | None:
-        """What is told before a dead letter of this source topic, if anything.
+        """Returns the handler's `dead` for this source topic, if it has one.
 
-        A stranger's record in the requeue topic has no handler where each source has its own.
+        A foreign record in the requeue topic has no handler if each source has its own.
         """
         handler = self._routes.get(topic, self._default)
         return handler.dead if handler else None
 
     def close(self) -> None:
-        """At the end of a drain; what it raises is the caller's to log."""
+        """Closes every handler, at the end of a drain. Raises whatever their `close` raises."""
         for close in {handler.close for handler in self._all if handler.close}:
             close()
 
 
 def load(config: Config) -> Handlers:
-    """Imports every handler and makes the classes' one instance.
+    """Imports every handler and instantiates each class once.
 
-    Raises ConfigError for what no restart can help; what a class's `__init__` raises
-    passes through: it opens connections, and may work the next time.
+    Raises ConfigError for what no restart can help. An exception from a class's `__init__`
+    passes through: it opens connections, and may succeed the next time.
     """
     folder = str(config.file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    made: dict[str, Handler] = {}
+    loaded: dict[str, Handler] = {}
     for reference in {config.handler, *config.handlers.values()} - {""}:
-        made[reference] = _handler(config, reference, find(reference))
-    if len({handler.is_async for handler in made.values()}) > 1:
+        loaded[reference] = _handler(config, reference, find(reference))
+    if len({handler.is_async for handler in loaded.values()}) > 1:
         raise ConfigError("handlers: `def` and `async def` handlers cannot share a process")
-    routes = {topic: made[reference] for topic, reference in config.handlers.items()}
-    return Handlers(made.get(config.handler), routes)
+    routes = {topic: loaded[reference] for topic, reference in config.handlers.items()}
+    return Handlers(loaded.get(config.handler), routes)
 
 
 def find(reference: str) -> Any:
-    """What `module:name` names. Raises ConfigError, with the import's own words."""
+    """Returns the callable that `module:name` names. Raises ConfigError with the import's error."""
     module_name, _, name = reference.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -131,11 +133,11 @@ def _handler(config: Config, reference: str, found: Any) -> Handler:
     if inspect.iscoroutinefunction(dead) and not is_async:
         raise ConfigError(f"handler: {reference}: dead() is `async def`, and __call__ is not")
     if mark := mark_of(getattr(function, "func", function)):
-        batches = batching(reference, target, function, mark)
-        _fits(config, reference, batches)
+        batches = make_batching(reference, target, function, mark)
+        _check_size(config, reference, batches)
         call = one_by_one(batches, is_async)
         return Handler(reference, call, is_async, close, dead, batches)
-    return Handler(reference, calling(reference, target, function), is_async, close, dead)
+    return Handler(reference, make_call(reference, target, function), is_async, close, dead)
 
 
 def _method(target: Any, name: str) -> Callable[..., Any] | None:
@@ -143,7 +145,7 @@ def _method(target: Any, name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def _fits(config: Config, reference: str, batching: Batching) -> None:
+def _check_size(config: Config, reference: str, batching: Batching) -> None:
     if batching.size > config.workers.in_flight:
         raise ConfigError(
             f"handler: {reference}: a batch of {batching.size} never fills:"

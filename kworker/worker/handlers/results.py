@@ -1,4 +1,4 @@
-"""What a handler returned, as records to produce: serialised, addressed, measured."""
+"""The encoder of a handler's results: serialises, addresses and measures them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -16,11 +16,11 @@ from kworker.core.outcome import NO_RESULTS, Output, Result, Results, TooLarge, 
 from kworker.core.record import Record
 from kworker.worker.topic_limits import TopicLimits
 
-_PLAIN = frozenset({type(None), str, int, bool})  # holds no number that JSON lacks
+_PLAIN = frozenset({type(None), str, int, bool})  # types without NaN and infinity
 
 
 class ResultEncoder:
-    """Turns what handlers return into outputs. Stateless: any thread may use it."""
+    """Encodes what handlers return as outputs. Stateless: any thread may use it."""
 
     def __init__(
         self, topic: str, further: Collection[str], limits: TopicLimits, replay: str = ""
@@ -32,7 +32,7 @@ class ResultEncoder:
         self._replay = replay
 
     def encode(self, record: Record, returned: Any) -> Results:
-        """Raises Unpublishable for what could not be written or would be refused."""
+        """Encodes a returned value. Raises Unpublishable if it cannot be written or is too big."""
         if returned is None:
             return NO_RESULTS
         first = record.attempt == 1 and record.envelope is None
@@ -45,7 +45,7 @@ class ResultEncoder:
         return self._measured([self._output(record, returned, 0)])
 
     def _plain(self, record: Record, item: dict[Any, Any]) -> Results:
-        """What almost every result is: the same as `_output`, without its questions."""
+        """Encodes the commonest result, faster than `_output` does."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
         value = _json(item)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
@@ -66,8 +66,8 @@ class ResultEncoder:
     def _measured(self, outputs: list[Output]) -> Results:
         for output in outputs:
             if output.size > (most := self._limits.max_bytes(output.topic)):
-                told = f"a result of up to {output.size} bytes; {output.topic} takes {most}"
-                raise TooLarge(told, outputs)
+                text = f"a result of up to {output.size} bytes; {output.topic} takes {most}"
+                raise TooLarge(text, outputs)
         return Results(outputs)
 
     def _addressed(self, raw: RawMessage, result: Result, headers: HeaderList) -> Output:
@@ -83,7 +83,7 @@ class ResultEncoder:
 
 
 def own_headers(record: Record, index: int) -> HeaderList:
-    """Where a result comes from; index and attempt only where they tell something."""
+    """Returns the headers of a result: its source, and index and attempt beyond the first."""
     raw = record.raw
     headers: HeaderList = [(SOURCE, str(record.source).encode())]
     if index:
@@ -96,19 +96,19 @@ def own_headers(record: Record, index: int) -> HeaderList:
 
 
 def replay_header(record: Record, replay: str) -> HeaderList:
-    """What marks all that comes of a replay; nothing without one.
+    """Returns the header of outputs of a replay; none without one.
 
-    Nor for an event that has a claim: what was done before does not run, so that this replay
-    is the first to complete it, and what comes of it is as good as live.
+    An event with a claim gets none either: it runs only if it was never done before, so this
+    replay is the first to complete it, and its outputs count as live.
     """
     return [(REPLAY, replay.encode())] if replay and not record.claim else []
 
 
 def serialise(value: Any) -> bytes:
-    """Bytes and text as they are, all else as JSON. Raises Unpublishable."""
+    """Returns bytes and text as they are, all else as JSON. Raises Unpublishable."""
     match value:
         case bytes():
-            return bytes(value)  # of a kind that every process knows
+            return bytes(value)  # a subclass may be unknown to another process
         case str():
             return _encoded(value)
         case BaseModel():
@@ -131,25 +131,25 @@ def _json(value: Any) -> bytes:
         data = orjson.dumps(value)
     except TypeError as error:  # orjson's own error is one
         raise Unpublishable(f"{type(value).__name__}: {error}") from None
-    if data.find(b"null") >= 0:  # `in` asks first, by an exception, whether it is a number
+    if data.find(b"null") >= 0:  # `in` first tries bytes as a number, and raises inside
         _refuse_what_became_null(value)
     return data
 
 
 def _refuse_what_became_null(value: Any) -> None:
-    """NaN and infinity are written as null, without a word; raises Unpublishable for them."""
+    """Raises Unpublishable for NaN and infinity, which are silently written as null."""
     several = [{"the result": value}]
-    for each in several:  # which grows
+    for each in several:  # the list grows meanwhile
         for name, item in _items_of(each):
             if isinstance(item, float):
                 if not isfinite(item):
-                    raise Unpublishable(f"{name} is {item}, which JSON cannot say")
+                    raise Unpublishable(f"{name} is {item}, which JSON cannot hold")
             elif type(item) not in _PLAIN:
                 several.append(item)
 
 
 def _items_of(value: Any) -> Iterable[tuple[object, Any]]:
-    """What a value holds, with its names."""
+    """Returns the items of a value with their names."""
     if isinstance(value, dict):
         return value.items()
     if isinstance(value, list | tuple | set | frozenset):
@@ -175,7 +175,7 @@ def _bytes(what: str, value: Any) -> bytes:
 
 
 def _users(headers: Any) -> HeaderList:
-    """The user's headers of a Result; kworker's own names are not theirs to set."""
+    """Returns the user's headers of a Result. Raises Unpublishable, also for kworker's names."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     own = []
     for pair in pairs:
@@ -183,7 +183,9 @@ def _users(headers: Any) -> HeaderList:
             raise Unpublishable(f"a header is {pair!r}, expected a name and a value")
         name, value = pair
         if b"\0" in _encoded(name):
-            raise Unpublishable(f"header {name!r} holds a NUL, where Kafka's client would cut it")
+            raise Unpublishable(
+                f"header {name!r} contains a NUL, where Kafka's client would cut it off"
+            )
         own.append((name, None if value is None else _bytes(f"header {name!r}", value)))
     if forged := [name for name, _ in own if name.lower().startswith("kworker-")]:
         raise Unpublishable(f"header {forged[0]!r} is kworker's own")

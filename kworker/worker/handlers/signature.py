@@ -1,4 +1,4 @@
-"""What a handler's parameters ask for, and how it is called with it."""
+"""The parameters of a handler, and the call that fits them."""
 
 import inspect
 import types
@@ -23,18 +23,21 @@ _LISTS = (list, Sequence)
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How a batch handler is called: with at most `size` records, `wait_s` after the first."""
+    """The settings and the call of a batch handler.
+
+    A batch has at most `size` records, and begins at the latest `wait_s` after its first.
+    """
 
     size: int
     wait_s: float
-    item: Call  # what its list holds for a message; raises Undecodable
+    item: Call  # the list's element for a message; raises Undecodable
     call: Callable[[list[Any], list[Message]], Any]  # with the items, and their messages
 
 
-def calling(reference: str, target: Any, function: Any) -> Call:
-    """`target` as a function of a message, whatever its parameters ask for.
+def make_call(reference: str, target: Any, function: Any) -> Call:
+    """Returns `target` as a function of a message.
 
-    `function` is what has its parameters. Raises ConfigError.
+    `function` has its parameters. Raises ConfigError.
     """
     parameters = _parameters(reference, function)
     if typing.get_origin(parameters[0]) in _LISTS:
@@ -55,8 +58,8 @@ def calling(reference: str, target: Any, function: Any) -> Call:
     return typed
 
 
-def batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Batching:
-    """The same of a batch handler, whose parameters are lists. Raises ConfigError."""
+def make_batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Batching:
+    """Returns the settings of a batch handler, whose parameters are lists. Raises ConfigError."""
     parameters = _parameters(reference, function)
     if _model(parameters[0]):
         name = parameters[0].__name__
@@ -79,7 +82,7 @@ def batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Bat
 
 
 def one_by_one(batching: Batching, is_async: bool) -> Call:
-    """A batch handler as a function of a message: it is given a batch of one."""
+    """Returns a batch handler as a function of a message, called with a batch of one."""
 
     def call(message: Message) -> Any:
         try:
@@ -99,7 +102,7 @@ def one_by_one(batching: Batching, is_async: bool) -> Call:
 
 
 def decode(model: type[BaseModel], message: Message) -> BaseModel:
-    """Raises Undecodable, without the value: it may hold what logs must not."""
+    """Decodes a value. Raises Undecodable without the value, which logs must not hold."""
     try:
         return model.model_validate_json(message.value or b"null")
     except ValidationError as error:
@@ -115,18 +118,18 @@ def _end(end: Any) -> Any:
 
 
 def _parameters(reference: str, function: Any) -> list[Any]:
-    """The annotations of the required positional parameters, at least one."""
+    """Returns the annotations of the required positional parameters, at least one."""
     every = inspect.signature(function).parameters.values()
     required = [p for p in every if p.default is p.empty and p.kind not in _REST]
     if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:
-        raise ConfigError(f"handler: {reference}: nobody can give its keyword {named[0]!r}")
+        raise ConfigError(f"handler: {reference}: keyword {named[0]!r} has no default")
     if not 1 <= len(required) <= 2:
         raise ConfigError(f"handler: {reference}: expected one or two parameters")
     return [_hint(function, p.annotation) for p in required]
 
 
 def _hint(function: Any, annotation: Any) -> Any:
-    """What an annotation names; None for a name that only a type checker imports."""
+    """Returns the type of an annotation; None for a name that only a type checker imports."""
     scope = getattr(getattr(function, "func", function), "__globals__", {})
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:

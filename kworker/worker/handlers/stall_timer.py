@@ -1,25 +1,25 @@
-"""For how long a pool has ended nothing although it should: the sign that it has stopped."""
+"""The time for which a pool has completed nothing although it has work: is it stuck?"""
 
-_LOOKED_AWAY_S = 1.0
+_GAP_S = 1.0
 
 
 class StallTimer:
-    """The time since a pool of handlers last ended a record, while it owes one.
+    """Measures the time since a pool with work last completed a record.
 
-    Owned by the poll thread, which looks each turn; times are monotonic seconds. Time in which
-    it did not look says nothing, for meanwhile nobody took what ended.
+    Owned by the poll thread, which updates it each turn; times are monotonic seconds. A longer
+    gap between two updates starts it anew, since nothing was taken from the pool meanwhile.
     """
 
     def __init__(self) -> None:
-        self._since = self._looked = 0.0
+        self._since = self._updated = 0.0
 
     def update(self, now: float, *, ended: bool, has_work: bool) -> None:
-        """`has_work`: records were handed over, or could be, and did not come back yet."""
-        if ended or not has_work or now - self._looked > _LOOKED_AWAY_S:
+        """`has_work`: records were handed over, or could be, and have not come back."""
+        if ended or not has_work or now - self._updated > _GAP_S:
             self._since = now
-        self._looked = now
+        self._updated = now
 
     @property
     def stalled_s(self) -> float:
-        """As of the last look. Handlers may be at work all the time; who asks must know that."""
-        return self._looked - self._since
+        """The time as of the last update. Handlers may be running: the caller must check that."""
+        return self._updated - self._since

@@ -1,4 +1,4 @@
-"""The bounded pool of handler threads: runs of records in, records with outcomes out."""
+"""The pool of handler threads: takes runs of records, returns records with outcomes."""
 
 import threading
 import time
@@ -17,15 +17,15 @@ from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
 
 Take = Callable[[int], deque[Record]]
-"""Up to so many records of different lanes; none when nothing may run."""
+"""Returns up to so many records of different lanes; none when nothing may run."""
 
-RUN_S = 0.001  # so much work is handed over at once
+RUN_S = 0.001  # of work in a run, as far as its records' cost is known
 RUN_MOST = 256
-STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run that has not moved for so long gives its rest back
+STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
-_SLACK = 0.4  # of a record's time
+_SLACK = 0.4  # of the time of a record
 _FORGET = 0.3
-_SAMPLED = 8  # runs of one record, of which one is measured: a thread's CPU time is a system call
+_SAMPLED = 8  # of so many runs of one record one is measured: thread_time() is a system call
 CHEAP_S = 0.0003
 _COMPUTING = 0.2  # of a run's time, much of which a computing thread waits for the others
 _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each other
@@ -33,34 +33,33 @@ _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each oth
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What one run cost: seconds a record, and the share of them that was computing."""
+    """The cost of a run: seconds a record, and the share of them in which it computed."""
 
     record_s: float
     computing: float
 
 
 class ThreadPool:
-    """`threads` handler threads.
+    """A handler thread for each of `hands`.
 
-    A run is a deque of records of different lanes. Its thread takes them from the
-    left; the poll thread may take what has not started from the right, when one
-    slow record would hold up the others, or when nothing more shall begin: both are
-    atomic, so nobody needs a lock.
+    A run is a deque of records of different lanes. Its thread takes them from the left. The
+    poll thread may take records that have not started from the right, when one slow record
+    would hold up the others, or when nothing more is to begin. Both are atomic, without a lock.
     Cheap handlers that compute get few runs at once; all others get every thread.
     """
 
-    def __init__(self, work: Invoke, hands: Sequence[Hand]) -> None:
-        self._work = work
+    def __init__(self, invoke: Invoke, hands: Sequence[Hand]) -> None:
+        self._invoke = invoke
         self._hands = hands
         self._runs: SimpleQueue[deque[Record] | None] = SimpleQueue()
         self.completed = CompletionQueue()
-        self._now: list[deque[Record] | None] = [None] * len(hands)  # each thread's run
-        self._finished = [0] * len(hands)  # runs, by thread
-        self._handed = 0  # runs, by the poll thread
-        self._unbegun: list[deque[Record]] = []  # runs of which some had not, when it last looked
+        self._current: list[deque[Record] | None] = [None] * len(hands)  # run of each thread
+        self._finished = [0] * len(hands)  # number of runs, by thread
+        self._handed = 0  # number of runs, by the poll thread
+        self._unbegun: list[deque[Record]] = []  # runs that had not begun all records, last turn
         self._seen: list[tuple[deque[Record] | None, int]] = [(None, 0)] * len(hands)
         self._seen_at = 0.0
-        self._stuck = 0  # runs that do not move
+        self._stuck = 0  # number of runs without progress
         self._sample = self._known = _Sample(RUN_S, 0.0)  # the first runs are of one
         self._placement = CpuAffinity(CpuAffinityPolicy())
         self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
@@ -74,7 +73,7 @@ class ThreadPool:
             thread.start()
 
     def feed(self, take: Take) -> int:
-        """Takes the runs that have their use now; how many records that was."""
+        """Takes the runs that are useful now; returns the number of their records."""
         self._learn()
         self._unbegun = [run for run in self._unbegun if run]
         size = max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
@@ -82,17 +81,17 @@ class ThreadPool:
         for _ in range(self._useful() - self._moving()):
             if not (run := take(size)):
                 break
-            fed += len(run)  # before a thread has it
+            fed += len(run)  # counted before a thread has the run
             self.hand(run)
         return fed
 
     @property
     def has_work(self) -> bool:
-        """A run was handed over and has not come to its end."""
+        """True if a run was handed over and has not ended."""
         return self._handed > sum(self._finished)
 
     def slack_s(self) -> float:
-        """For how long the next outcomes can wait too: while most threads have a run waiting."""
+        """Returns the time that outcomes can wait: some, if most threads have a run waiting."""
         if self._moving() < 0.75 * self._useful():
             return 0.0
         return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))
@@ -104,13 +103,16 @@ class ThreadPool:
         self._runs.put(run)
 
     def reclaim(self, now: float) -> list[Record]:
-        """What has not started of runs that do not move. Called by the poll thread."""
+        """Returns records that have not started, of runs without progress.
+
+        Called by the poll thread.
+        """
         if now - self._seen_at < min(STUCK_S_MOST, max(STUCK_S, 2 * self._known.record_s)):
             return []
         self._seen_at = now
         self._placement.decide(self._cheap() and self._known.computing > _COMPUTING, now)
         before = self._seen
-        self._seen = [(run, -1 if run is None else len(run)) for run in self._now]
+        self._seen = [(run, -1 if run is None else len(run)) for run in self._current]
         stuck = [
             run
             for (run, left), (was, had) in zip(self._seen, before, strict=True)
@@ -120,25 +122,25 @@ class ThreadPool:
         return [record for run in stuck for record in emptied(run)]
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
-        """What was handed over and has not started: all of `going`, and of others, too.
+        """Returns records that have not started: all of `going`, and others, too.
 
-        Wherever a run is, queued or in a thread's hands. Called by the poll thread.
+        Their runs may be queued, or with a thread. Called by the poll thread.
         """
         unbegun, self._unbegun = self._unbegun, []
         return [record for run in unbegun for record in emptied(run)]
 
     def flush(self) -> None:
-        """Nothing: whatever was handed over waits for a handler only."""
+        """Does nothing: a record that was handed over waits for a handler only."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child: its one thread begins nothing, and calls `end` after its handler."""
+        """In a forked child: its one thread begins nothing; `end` is called after the handler."""
         self._end_copy = end
         self.withdraw(())
-        for run in self._now:
+        for run in self._current:
             emptied(run or deque())
 
     def stop(self) -> None:
-        """Every thread ends after its present record, and begins nothing more; does not wait."""
+        """Ends every thread after its present record. Does not block."""
         self.withdraw(())
         for _ in self._threads:
             self._runs.put(None)
@@ -156,7 +158,7 @@ class ThreadPool:
         return self._handed - sum(self._finished) - self._stuck
 
     def _useful(self) -> int:
-        """How many runs may be under way: for each that runs, one that waits for its thread."""
+        """Returns the most runs at once: for each that runs, one more that waits."""
         threads = len(self._threads)
         if self._cheap():
             saturating = int(_SATURATED / max(self._known.computing, 1e-3))
@@ -164,14 +166,14 @@ class ThreadPool:
         return 2 * threads
 
     def _cheap(self) -> bool:
-        """A record takes so little that handing it over counts."""
+        """Returns True if a record takes so little that handing it over matters."""
         return self._known.record_s < CHEAP_S
 
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
         hand.set_thread(threading.get_native_id())
         while (run := self._runs.get()) is not None:
-            self._now[index] = run
+            self._current[index] = run
             if len(run) > 1 or self._finished[index] % _SAMPLED == 0:
                 self._sample = self._sampled(run, hand)
             else:
@@ -180,24 +182,20 @@ class ThreadPool:
                 self._end_copy()
             self.completed.wake()
             hand.clear()
-            self._now[index] = None
+            self._current[index] = None
             self._finished[index] += 1
 
     def _sampled(self, run: deque[Record], hand: Hand) -> _Sample:
         began, computed = time.monotonic(), time.thread_time()
         if not (done := self._run(run, hand)):
-            return self._known  # it was withdrawn
+            return self._known  # the run was withdrawn
         wall_s = time.monotonic() - began + 1e-9
         return _Sample(wall_s / done, (time.thread_time() - computed) / wall_s)
 
     def _run(self, run: deque[Record], hand: Hand) -> int:
-        """How many records it ran; others may have been taken back meanwhile."""
-        work, following, add, clock_ns = (
-            self._work,
-            run.popleft,
-            self.completed.add,
-            time.monotonic_ns,
-        )
+        """Runs a run's records, but for those taken back meanwhile; returns their number."""
+        invoke, add = self._invoke, self.completed.add
+        following, clock_ns = run.popleft, time.monotonic_ns
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
         record: Record | None = None
         done = 0
@@ -210,26 +208,26 @@ class ThreadPool:
             partition = record.partition
             now_ns = clock_ns()
             try:
-                # Inside, too: a thread that ends of one record is missing for all others.
+                # Inside the `try`, too: an exception here must not end the thread.
                 words[since_at] = now_ns
                 place = partition.place + record.offset if record.envelope is None else record.place
                 words[place_at] = place
-                # What waited here while its partition was taken away is another's to do.
-                record.outcome = work(record, now_ns) if partition.open else NOT_ATTEMPTED
-            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+                # Its partition may have been revoked meanwhile: another worker runs it then.
+                record.outcome = invoke(record, now_ns) if partition.open else NOT_ATTEMPTED
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 record.outcome = Failed(error)
             add(record)
             done += 1
 
 
 def place_of(record: Record) -> int:
-    """What names a record in the scoreboard: by its source position, where that is known."""
+    """Returns the scoreboard's word for a record: its source position, where that is known."""
     envelope = record.envelope
     return record.partition.place + record.offset if envelope is None else record.place
 
 
 def emptied(run: deque[Record]) -> list[Record]:
-    """What was left in a run, in its order; from the right, for others take from the left."""
+    """Removes and returns the rest of a run, in order: threads take from its left."""
     records: list[Record] = []
     while run:
         try:

@@ -30,7 +30,7 @@ from kworker.worker.handlers.batch_pool import BatchPool, BatchRunners, LoopRunn
 from kworker.worker.handlers.batch_run import HandlerBatch, make_async_run_batch, make_run_batch
 from kworker.worker.handlers.loader import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
-from kworker.worker.handlers.signature import Batching, batching
+from kworker.worker.handlers.signature import Batching, make_batching
 from kworker.worker.topic_limits import TopicLimits
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
@@ -167,7 +167,7 @@ class Bench:
 def batching_of(function: Any, size: int, wait: str = HOUR) -> Batching:
     mark = mark_of(batch(size=size, wait=wait)(function))
     assert mark is not None
-    return batching("f", function, function, mark)
+    return make_batching("f", function, function, mark)
 
 
 Benches = Callable[..., Bench]
@@ -687,7 +687,7 @@ def test_after_stop_nothing_is_begun(threads: Benches) -> None:
     calls.until_made(0, 1)
     bench.pool.stop()
     calls.release(0, 1)
-    crew = bench.pool._crew
+    crew = bench.pool._runners
     assert isinstance(crew, ThreadRunners)
     eventually(lambda: not any(t.is_alive() for t in crew._threads), timeout_s=WAIT_S)
     bench.now += 2 * HOUR_S
@@ -701,7 +701,7 @@ def test_a_stopped_loop_begins_nothing_of_what_it_was_given(loops: Benches) -> N
     bench.batches(calls, size=1)
     bench.pool.stop()
     bench.feed(records(0))
-    crew = bench.pool._crew
+    crew = bench.pool._runners
     assert isinstance(crew, LoopRunners)
     eventually(lambda: not crew._loop._thread.is_alive(), timeout_s=WAIT_S)
     assert calls.made == []

@@ -312,7 +312,7 @@ class Level(Enum):
 )
 def test_nan_and_infinity_are_unpublishable_and_not_null(returned: Any, name: str) -> None:
     """A table would hold NULL where there was a number, and nobody would know."""
-    with pytest.raises(Unpublishable, match=f"^{name}, which JSON cannot say$"):
+    with pytest.raises(Unpublishable, match=f"^{name}, which JSON cannot hold$"):
         outputs(returned)
 
 
