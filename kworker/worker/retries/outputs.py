@@ -48,8 +48,8 @@ class FailureOutputs:
             (names.DUE, b"%d" % due_ms),
             *_redriven(record),
         ]
-        told: HeaderList = [(names.ERROR, str(failure)[:_ERROR_MAX].encode())]
-        headers = [*_carried(record), *own, *told]
+        error = (names.ERROR, str(failure)[:_ERROR_MAX].encode())
+        headers = [*_carried(record), *own, error]
         key, value = record.raw.key(), record.raw.value()
         partition = self._limits.partition_for(topic, source.partition)
         return self.cut(Output(topic, key, value, headers, partition=partition))
@@ -85,9 +85,9 @@ class FailureOutputs:
             ]
             return Output(self._dead_topic, key, value, headers)
 
-        told = self.cut(letter(key, value, _carried(record), message, stack))
-        if self.fits(told):
-            return told
+        whole = self.cut(letter(key, value, _carried(record), message, stack))
+        if self.fits(whole):
+            return whole
         bare = letter(key, value, [], message + names.NO_ROOM_FOR_HEADERS.encode(), b"")
         if self.fits(bare):
             return bare
@@ -96,7 +96,7 @@ class FailureOutputs:
             # No source takes a record so large: a foreign client wrote it there.
             stays = names.no_room(at.topic, at.number, record.offset)
             return letter(None, None, [], message + stays.encode(), b"")
-        return told  # its topic takes less than it should, and waits until a person raises that
+        return whole  # it waits until a person raises the topic's limit
 
     def fits(self, letter: Output) -> bool:
         """Returns True if its topic takes a record so large, as far as is known."""
@@ -110,8 +110,8 @@ class FailureOutputs:
         over = letter.size - self._limits.max_bytes(letter.topic)
         if over <= 0:
             return letter
-        told = {name: content or b"" for name, content in letter.headers if name in _CUT}
-        stack, message = told.get(names.STACKTRACE, b""), told.get(names.MESSAGE, b"")
+        texts = {name: content or b"" for name, content in letter.headers if name in _CUT}
+        stack, message = texts.get(names.STACKTRACE, b""), texts.get(names.MESSAGE, b"")
         cut = min(over, len(stack))
         shorter = {
             names.STACKTRACE: _whole(stack[cut:]),
