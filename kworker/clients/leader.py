@@ -102,7 +102,7 @@ class Leadership:
             return self._member_problem
         if self._view_problem or self.leads:
             return self._view_problem
-        reason = self._candidacy.reason()
+        reason = self._candidacy.problem()
         return f"group {self._group}: {reason}" if reason else ""
 
     def turn(self) -> None:
@@ -132,7 +132,7 @@ class Leadership:
             case ViewAnswer(view, members):
                 self._view_problem = ""
                 if members is not None:
-                    self._candidacy.learn(members)
+                    self._candidacy.update_roster(members)
                 self._act_on(view)
             case KafkaError() as error:
                 self._view_problem = self._describe(error)
@@ -146,7 +146,7 @@ class Leadership:
             self._asked_at = now
 
     def _act_on(self, view: View) -> None:
-        claim = self._candidacy.look(view, _now())
+        claim = self._candidacy.update(view, _now())
         if claim is not None:
             self._member.commit(claim)
         if self._candidacy.overdue():

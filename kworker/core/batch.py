@@ -1,4 +1,4 @@
-"""Batch handlers as their authors write them: the decorator, and how a batch says what failed."""
+"""The public interface of batch handlers: the decorator, and the exception for one record."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ _MARK = "_kworker_batch"
 
 @dataclass(frozen=True, slots=True)
 class BatchMark:
-    """What `@batch` was given."""
+    """The arguments of `@batch`."""
 
     size: int
     wait_s: float
@@ -26,18 +26,17 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
     exception instance, which is that record's failure. A list of another length, or
     anything else, is a failure of every record.
 
-    What it raises instead: `BatchFailed` tells which record failed, and what those before it
-    led to. Any other exception,
-    `Retry`, `Snooze` and `Reject` among them, is some record's: the batch is halved, and
-    each half called by itself, until a single record raises. So it is for `Unavailable`,
-    which may be one customer's; but first one record is called alone, then another, and
-    when both raise it the service is down: the others were not attempted, and wait until
-    it is back. (Where it is known to be one record's, return it for that record.) So a
-    record is in at most 1 + ⌈log2 size⌉ calls.
+    It may raise `BatchFailed`, which names the record that failed and the outcomes of those
+    before it. Any other exception, `Retry`, `Snooze` and `Reject` among them, belongs to some
+    record: the batch is halved, and each half called by itself, until a single record raises.
+    The same holds for `Unavailable`, which may concern one customer only; but first one record
+    is called alone, then another, and if both raise it the service is down: the others were not
+    attempted, and wait until it is available. (If you know the record, return the exception for
+    that record.) So a record is in at most 1 + ⌈log2 size⌉ calls.
 
     With `ordering = "key"` no two records of a batch have the same key, but for null.
-    Raises ValueError for a size or a wait that is none, and TypeError for a class: it is
-    its `__call__` that is decorated.
+    Raises ValueError for an invalid size or wait, and TypeError for a class: decorate its
+    `__call__` instead.
     """
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"size is {size!r}, expected a whole number of at least 1")
@@ -53,7 +52,7 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
 
 
 def mark_of(function: Any) -> BatchMark | None:
-    """How a function was decorated; None for one that takes a record at a time."""
+    """Returns the arguments of a function's `@batch`; None if it takes a record at a time."""
     mark = getattr(function, _MARK, None)
     return mark if isinstance(mark, BatchMark) else None
 
@@ -61,13 +60,13 @@ def mark_of(function: Any) -> BatchMark | None:
 class BatchFailed(Exception):
     """Raised by a batch handler: it stopped at the record `index`, from 0, because of `cause`.
 
-    That one follows the retry policy as if it had raised `cause`. `results` are the outcomes
+    That record follows the retry policy as if it had raised `cause`. `results` are the outcomes
     of those before it, as the handler would have returned them: a result, None or an exception
-    instance for each. Without `results` those before it run again, for what they led to is
-    not known; so do those after it. All of these come at once, and spend no attempt.
+    instance for each. Without `results` those before it run again, since their outcomes are not
+    known. Those after it run again, too. All of these run at once, and spend no attempt.
     """
 
-    # What holds for a subclass whose __init__ does not call this one: no record is named.
+    # Defaults for a subclass whose __init__ does not call this one: no record is named.
     index: int = -1
     cause: BaseException | None = None
     results: Sequence[Any] | None = None
@@ -77,7 +76,7 @@ class BatchFailed(Exception):
     ) -> None:
         """Raises TypeError for other types, and ValueError for more or fewer results.
 
-        Raised in the handler, those are like anything else that it raises.
+        In a handler, these count like any other exception of it.
         """
         if not isinstance(cause, BaseException):
             raise TypeError(f"cause is {cause!r}, expected an exception instance")
@@ -96,7 +95,7 @@ class BatchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NotAttempted:
-    """The outcome of a record that its batch did not come to: it runs again, no attempt spent."""
+    """The outcome of a record that did not run: it runs again, and no attempt is spent."""
 
 
 NOT_ATTEMPTED = NotAttempted()

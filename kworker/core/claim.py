@@ -1,4 +1,4 @@
-"""What Redis says of an event, what one call to it carries."""
+"""The states of an event in Redis, and the contents of one call to it."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import orjson
 from kworker.core.message import HeaderList
 from kworker.core.outcome import NO_RESULTS, Output, Results
 
-OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed on
+OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed over
 
 
 # -- states -----------------------------------------------------------------------------
@@ -17,7 +17,7 @@ OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed on
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """In the hands of an owner, by the record at a source position."""
+    """The event is held by an owner, for the record at a source position."""
 
     owner: str
     source: str
@@ -28,7 +28,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """Its handler ended after its partition had gone; the next owner publishes the outcome."""
+    """Its handler ended after the partition was revoked; the next owner publishes the outcome."""
 
     source: str
     outcome: str
@@ -39,7 +39,7 @@ class KeptOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDone:
-    """All that it led to is durable."""
+    """The event is done: all its outputs are durable."""
 
     def __str__(self) -> str:
         return "d"
@@ -49,7 +49,7 @@ ClaimState = Claimed | KeptOutcome | ClaimDone
 
 
 def state_of(text: str) -> ClaimState:
-    """The reverse of `str`. Raises ValueError for what kworker did not write."""
+    """Parses the text that `str` makes. Raises ValueError for any other text."""
     kind, rest = text[:1], text[1:]
     if text == "d":
         return ClaimDone()
@@ -65,7 +65,7 @@ def state_of(text: str) -> ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Turns a claim into the outcome that its handler had, if it is still the one that is meant."""
+    """Replaces a claim by the outcome of its run, if that claim is still there."""
 
     id: str
     claim: Claimed
@@ -74,48 +74,48 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Ends a claim, if it is still the one that is meant."""
+    """Ends a claim, if that claim is still there."""
 
     id: str
     claim: Claimed
-    ended_too: bool = True  # or the outcome that was left there for its record
+    ended_too: bool = True  # also an outcome that was left for its record
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """Of an id in dead hands; only while it still is, and `beat` is the owner's last."""
+    """Takes a claim over from a dead owner, if it is still there and `beat` is the owner's last."""
 
     held: Claimed
     beat: int | None
-    gone: bool = False  # the owner is known to be no more, whatever its beat
+    gone: bool = False  # the owner is known to have ended, whatever its beat
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What one call to Redis carries: marks, and after them claims. Safe to repeat."""
+    """The contents of one call to Redis: updates, then claims. Safe to repeat."""
 
     done: Sequence[str] = ()
     ended: Sequence[HandOver] = ()
     released: Sequence[Release] = ()
-    ids: Sequence[str] = ()  # to claim, each once
+    ids: Sequence[str] = ()  # to claim; each occurs once
     sources: Sequence[str] = ()  # the source position of each
     takeovers: Mapping[int, Takeover] = field(default_factory=dict)  # by index in `ids`
-    watched: Sequence[str] = ()  # owners whose beat is asked
+    watched: Sequence[str] = ()  # owners whose beat is requested
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The ids, by index, that were not granted, and why; the beats of the watched owners."""
+    """The states of ids that were not granted, by index, and the beats of watched owners."""
 
     refused: Mapping[int, ClaimState]
     beats: Mapping[str, int | None]
 
 
-# -- outcomes handed on -----------------------------------------------------------------
+# -- outcomes handed over ---------------------------------------------------------------
 
 
 def pack(results: Results) -> str | None:
-    """Returns the results as text; None for those that are too large to hand on."""
+    """Returns results as text; None if they are too large to hand over."""
     if sum(map(_bytes_of, results.outputs)) > OUTCOME_BYTES_MAX:
         return None
     packed = [
@@ -126,7 +126,7 @@ def pack(results: Results) -> str | None:
 
 
 def unpack(text: str) -> Results:
-    """The reverse of `pack`."""
+    """Parses the text that `pack` makes."""
     outputs = [
         Output(topic, _bytes(key), _bytes(value), [(name, _bytes(own)) for name, own in headers])
         for topic, key, value, headers in orjson.loads(text) or ()

@@ -7,7 +7,7 @@ _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000
 
 
 def parse_duration(text: object) -> float:
-    """`"200ms"`, `"5s"`, `"10m"`, `"24h"`, `"7d"` in seconds; ValueError otherwise."""
+    """Returns `"200ms"`, `"5s"`, `"10m"`, `"24h"` or `"7d"` in seconds; else raises ValueError."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError('expected a duration such as "200ms", "5s", "10m" or "24h"')
@@ -18,7 +18,7 @@ def parse_duration(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The one spelling of a duration (60 s is `1m`), which also names delay topics."""
+    """Returns the one spelling of a duration (60 s is `1m`), which also names delay topics."""
     milliseconds = round(seconds * 1000)
     if not milliseconds:
         return "0s"

@@ -1,4 +1,4 @@
-"""Idempotency: how the id of a record's event is made."""
+"""The id of a record's event, by which idempotency recognises it."""
 
 import hashlib
 import json
@@ -10,22 +10,22 @@ import orjson
 from kworker.core.record import Record
 
 IdOf = Callable[[Record], str]
-"""The id of a record's event; raises NoId."""
+"""Returns the id of a record's event. Raises NoId."""
 
-ID_MOST = 200  # characters: a longer one is known by its hash
+ID_MOST = 200  # characters; a longer id is replaced by its hash
 
 
 class NoId(Exception):
-    """The record has no id: it is absent, null or empty, or the value cannot be read."""
+    """The record has no id: the field is absent, null or empty, or the value cannot be read."""
 
 
 def names_function(spec: str) -> bool:
-    """Whether `idempotency.key` is `module:function`."""
+    """Returns True if an `idempotency.key` is `module:function`."""
     return spec != "key" and not spec.startswith(("json:", "header:"))
 
 
 def id_of(spec: str) -> IdOf:
-    """What `json:PATH`, `header:NAME` and `key` mean."""
+    """Returns the function for `json:PATH`, `header:NAME` or `key`."""
     kind, _, rest = spec.partition(":")
     if kind == "json":
         return _in_json(rest)
@@ -33,7 +33,7 @@ def id_of(spec: str) -> IdOf:
 
 
 def fit(text: str) -> str:
-    """An id as Redis gets it. Raises NoId for an empty one: it tells no two events apart."""
+    """Returns an id as Redis gets it. Raises NoId for an empty one: many events would share it."""
     if not text:
         raise NoId("the id is empty")
     if len(text) <= ID_MOST and (text.isascii() or _is_unicode(text)):
@@ -42,7 +42,7 @@ def fit(text: str) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Not so for half a surrogate pair, which JSON may spell."""
+    """Returns False for half a surrogate pair, which JSON can contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -103,14 +103,14 @@ def _in_json(path: str) -> IdOf:
             return fit(found)
         if type(found) is int:
             return str(found)
-        # orjson makes a float, which forgets digits, of an integer beyond 64 bits.
+        # orjson reads an integer beyond 64 bits as a float, which loses digits.
         return fit(_as_text(at(_as_python_reads(value))))
 
     return of
 
 
 def _as_python_reads(value: bytes) -> Any:
-    """As `Message.json()` does, with NaN and all; numbers keep every digit, as text."""
+    """Parses as `Message.json()` does, NaN included; numbers stay text, with every digit."""
     try:
         return json.loads(value, parse_float=str, parse_constant=str)
     except (ValueError, RecursionError):

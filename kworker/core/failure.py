@@ -1,4 +1,4 @@
-"""What is told of a run that raised: enough to decide by, to log, and to write in headers."""
+"""The description of a failed run, to decide by, to log, and to write in headers."""
 
 import math
 import traceback
@@ -23,8 +23,8 @@ FailureKind = Literal[
     "operator",
 ]
 AFTER_MAX_S = 100 * 365 * 86_400.0
-"""A longer wait that a handler asks for is cut to this: no calendar holds what comes of it."""
-_TEXT_MAX = 2_000  # characters of a message, which may hold a whole document
+"""The longest wait that a handler may request; beyond, the due time is no calendar date."""
+_TEXT_MAX = 2_000  # characters of a message, which may contain a whole document
 _NAME_MAX = 200  # characters of what is unavailable, or of a type's name
 _STACK_BYTES_MAX = 8 << 10
 
@@ -33,8 +33,9 @@ _STACK_BYTES_MAX = 8 << 10
 class Failure:
     """One failed run, as plain values: it crosses processes.
 
-    `exception` is the dotted name of its type, `lineage` that and the bare name of it and
-    of each of its bases, `after` seconds, `name` what is unavailable, `where` the line that raised.
+    `exception` is the dotted name of its type; `lineage` has the dotted and the bare name of the
+    type and each of its bases; `after` is in seconds; `name` is of the unavailable dependency;
+    `where` is the line that raised.
     """
 
     kind: FailureKind
@@ -53,9 +54,9 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """Describes what a handler raised, or what kworker found; without its stack.
+        """Describes an exception without its stack.
 
-        To write that down costs more than all the rest, and most failures are not final.
+        Formatting the stack costs more than all the rest, and most failures are not final.
         """
         if isinstance(error, Described):
             return error.failure
@@ -71,27 +72,27 @@ class Failure:
 
     @classmethod
     def unreadable(cls, error: BaseException, what: str) -> "Failure":
-        """Describes what a record made kworker itself raise; `what` says where, and what follows.
+        """Describes an exception of kworker's own code; `what` says where, and what follows.
 
-        The library wraps what it could not decode: its cause says more than it does.
+        The Kafka library wraps an error of decoding: the cause says more than the wrapper.
         """
         cause = error.__cause__ if isinstance(error, SystemError) else None
-        told = error if cause is None else cause
-        text = f"{what} ({text_of(told)})"
-        return cls("unreadable", exception=_dotted(type(told)), message=text, where=_where(error))
+        shown = error if cause is None else cause
+        text = f"{what} ({text_of(shown)})"
+        return cls("unreadable", exception=_dotted(type(shown)), message=text, where=_where(error))
 
     @classmethod
     def in_full(cls, error: BaseException) -> "Failure":
-        """The same with its stack."""
+        """Describes an exception with its stack."""
         return error.failure if isinstance(error, Described) else cls.of(error).with_stack(error)
 
     def with_stack(self, error: BaseException) -> "Failure":
-        """The same, told of this error."""
+        """Returns the failure with the stack of this exception."""
         return self if isinstance(error, Described) else replace(self, stack=_stack(error))
 
 
 class Described(Exception):
-    """Stands for a failure that happened elsewhere, or that no handler raised."""
+    """Carries a failure of another process, or one that no handler raised."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
@@ -126,21 +127,21 @@ def _lineage(of: type) -> tuple[str, ...]:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, as far as it lets itself be asked: never raises."""
+    """Returns an exception's text; never raises, whatever its `__str__` does."""
     return _text_of(error, _TEXT_MAX)
 
 
-def _text_of(told: Any, most: int) -> str:
+def _text_of(value: Any, most: int) -> str:
     try:
-        text = str(told)
-        # What UTF-8 cannot say must not stop a dead letter from being written.
+        text = str(value)
+        # Characters that UTF-8 lacks must not prevent a dead letter.
         return str.encode(text[:most], errors="backslashreplace").decode()
     except BaseException as raised:  # noqa: BLE001 - the user's own __str__, which may even exit
         return f"(its text cannot be made: {type(raised).__name__})"
 
 
 def _seconds(after: Any) -> float | None:
-    """None, which is the policy's own wait, for what is no number of seconds."""
+    """Returns None, which is the policy's own wait, for a value that is no number of seconds."""
     if not isinstance(after, int | float) or math.isnan(after):
         return None
     return float(min(max(after, 0), AFTER_MAX_S))
@@ -156,7 +157,7 @@ def _where(error: BaseException) -> str:
 
 
 def _stack(error: BaseException) -> str:
-    """The last 8 KiB of the traceback: the innermost frames and the error."""
+    """Returns the last 8 KiB of the traceback: the innermost frames and the error."""
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException as raised:  # noqa: BLE001 - the user's own __str__ again

@@ -1,4 +1,4 @@
-"""kworker's headers: their names, and what a record carries from topic to topic."""
+"""kworker's headers: their names, and the envelope of a record from topic to topic."""
 
 import re
 from collections.abc import Iterable
@@ -25,23 +25,23 @@ FOREIGN_TOPIC = "kafka_dlt-original-topic"
 FOREIGN_EXCEPTION = "kafka_dlt-exception-fqcn"
 
 NO_ROOM_FOR_HEADERS = "; its own headers have no room in the dead-letter topic and are not copied"
-"""What a dead letter's message ends with that cannot have all of its record."""
+"""The end of a dead letter's message if the record's headers do not fit."""
 _OWN = "kworker-"
 _CARRIED = "kworker-in-"  # the user's own header of a reserved name, while kworker has the record
 COUNT_MAX = 1_000_000
-"""Of attempts, and of times redriven."""
+"""The highest number of attempts, and of times redriven."""
 OFFSET_BITS = 48
-"""Of an offset: more than any partition has, and what the scoreboard has room for."""
+"""Bits of an offset: more than any partition needs, and as many as the scoreboard holds."""
 DUE_MS_MAX = 253_402_300_799_999
 """The last millisecond that a calendar can name: the end of the year 9999."""
 _PARTITION_MAX = (1 << 31) - 1
-_TIME_MS_MAX = (1 << 63) - 1  # of a source: whatever its producer wrote, before 1970 as well
+_TIME_MS_MAX = (1 << 63) - 1  # of a source timestamp, which may be any number, before 1970 as well
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # as brokers name them
 _WHOLE = re.compile(rb"-?[0-9]{1,19}")  # as kworker writes them
 
 
 class Forged(ValueError):
-    """A record in one of kworker's topics whose headers kworker did not write."""
+    """Headers in one of kworker's topics that kworker did not write."""
 
 
 SourcePosition = tuple[str, int, int]
@@ -50,7 +50,7 @@ SourcePosition = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a record comes from first: position and timestamp (ms) in its source topic."""
+    """The origin of a record: position and timestamp (ms) in its source topic."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class Source:
     timestamp: int
 
     def __str__(self) -> str:
-        """As in a header."""
+        """Returns the text of the header."""
         return f"{self.topic}/{self.partition}/{self.offset}/{self.timestamp}"
 
     @property
@@ -68,7 +68,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: bytes) -> "Source":
-        """Raises Forged for what is none, or no broker could hold."""
+        """Parses the text of the header. Raises Forged for any other text."""
         parts = text.rsplit(b"/", 3)
         if len(parts) == 4 and (topic := _topic(parts[0])):
             partition = _whole(parts[1], 0, _PARTITION_MAX)
@@ -81,10 +81,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What kworker's headers say of a record that comes again, and the user's own headers.
+    """The headers of a record in one of kworker's topics: kworker's, and the user's own.
 
-    `carried` is what goes on with the record to the next of kworker's topics: the user's
-    headers, those of reserved names under `kworker-in-…`; `restored` is what the user wrote.
+    `carried` are the user's headers as they go on to the next of kworker's topics, reserved
+    names as `kworker-in-…`; `restored` are the headers that the user wrote.
     """
 
     source: Source
@@ -119,13 +119,13 @@ class Envelope:
 
 
 def no_room(topic: str, partition: int, offset: int) -> str:
-    """The same of a stranger's record that has no room at all, and is where it is for ever."""
+    """Returns the end of a dead letter's message if a foreign record does not fit at all."""
     place = f"{topic}/{partition}/{offset}"
     return f"; it has no room in the dead-letter topic and stays at {place}"
 
 
 def carried(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
-    """A source record's headers as kworker's topics carry them: none can pass for kworker's own."""
+    """Returns a source record's headers for kworker's topics: none can pass for kworker's own."""
     return [
         (_CARRIED + name.removeprefix(_OWN) if name.startswith(_OWN) else name, value)
         for name, value in headers
@@ -133,7 +133,7 @@ def carried(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
 
 
 def restored(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
-    """The reverse of `carried`."""
+    """Returns the headers from which `carried` made these."""
     return [
         (_OWN + name.removeprefix(_CARRIED) if name.startswith(_CARRIED) else name, value)
         for name, value in headers
@@ -141,7 +141,7 @@ def restored(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
 
 
 def without_foreign(headers: HeaderList) -> HeaderList:
-    """A dead letter's carried headers without the two that kworker added for other tools.
+    """Returns a dead letter's carried headers without the two that kworker added for other tools.
 
     Those are the last of their names: the record itself may have had some, too.
     """
@@ -154,7 +154,7 @@ def without_foreign(headers: HeaderList) -> HeaderList:
 
 
 def _number(own: dict[str, bytes], name: str, least: int, most: int) -> int:
-    """`least` where it is absent. Raises Forged for what is out of range."""
+    """Returns a number; `least` if absent. Raises Forged for one out of range."""
     if name not in own:
         return least
     if (number := _whole(own[name], least, most)) is None:
@@ -163,7 +163,7 @@ def _number(own: dict[str, bytes], name: str, least: int, most: int) -> int:
 
 
 def _whole(text: bytes, least: int, most: int) -> int | None:
-    """None for what is no number in that range."""
+    """Returns None for a text that is no number in that range."""
     if not _WHOLE.fullmatch(text):
         return None
     number = int(text)
@@ -171,6 +171,6 @@ def _whole(text: bytes, least: int, most: int) -> int | None:
 
 
 def _topic(text: bytes) -> str:
-    """Empty for what cannot be a topic's name."""
+    """Returns "" for a text that cannot be a topic's name."""
     name = text.decode(errors="replace")
     return name if _TOPIC.fullmatch(name) else ""

@@ -1,9 +1,9 @@
-"""Which member of a consumer group leads it, and for how long it may rely on that.
+"""The election of a leader among a consumer group's members, and its lease.
 
 The leader's name stands in the metadata of what the group has committed for partition 0 of a
 topic. The member that owns this partition is the decider: it alone may appoint a leader, itself,
-and only when the one that is named is no member any more. A rebalance moves the partition, and
-the leader stays. Kafka takes commits of present members only, so each proves its author's place.
+and only when the named one has left the group. A rebalance moves the partition, and the leader
+stays. Kafka accepts commits of members only, so each proves that its author is one.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-# A member's last heartbeat is at most so much older than a question of its process.
+# A member's last heartbeat is at most so much older than a request of its process.
 _HEARTBEAT_AGE_S = 1.0
 _RED_S = 15.0  # longer than most rebalances
 _REJOIN_S = 120.0
@@ -28,22 +28,22 @@ class Leader(NamedTuple):
         return f"process {self.pid} on {self.host}"
 
     def note(self, count: int) -> str:
-        """The metadata that names it, another for each count."""
+        """Returns the metadata that names it, another text for each count."""
         return json.dumps({**self._asdict(), "count": count})
 
     @classmethod
     def noted(cls, metadata: str) -> "Leader | None":
-        """The leader that metadata names; None where `note` has not written it."""
+        """Returns the leader that metadata names; None if `note` has not written it."""
         try:
-            told = json.loads(metadata)
-            return cls(str(told["member"]), str(told["host"]), int(told["pid"]))
+            data = json.loads(metadata)
+            return cls(str(data["member"]), str(data["host"]), int(data["pid"]))
         except (ValueError, TypeError, KeyError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the group holds, as it was told at some time after `asked_at`."""
+    """The metadata that the group holds, as read at some time after `asked_at`."""
 
     asked_at: float
     metadata: str
@@ -55,7 +55,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The ids of the group's members, as they were told at some time after `asked_at`."""
+    """The ids of the group's members, as read at some time after `asked_at`."""
 
     asked_at: float
     members: frozenset[str]
@@ -73,9 +73,9 @@ class Claim(NamedTuple):
 
 
 class Candidacy:
-    """One member's part: when it claims to lead, and whether it leads.
+    """One member's part in the election: its claims to lead, and its lease.
 
-    Owned by one thread. Times are seconds of a clock that goes on while the machine sleeps. A
+    Owned by one thread. Times are seconds of a clock that runs on while the machine sleeps. A
     leader has a lease, which begins anew with each claim that the group accepts, and ends with
     the session that the coordinator counts from there: after that, another may lead.
     """
@@ -85,35 +85,37 @@ class Candidacy:
         self._member = ""
         self._assigned_at: float | None = None  # None during a rebalance
         self._decides = False
-        self._roster: Roster | None = None  # of this assignment: each change of it ends that
+        self._roster: Roster | None = (
+            None  # read in this assignment, which ends with any change of it
+        )
         self._until: float | None = None  # when the lease ends; None: none in this session
         self._heard_at = -inf  # the answer to the last claim that was accepted
         self._view = View(-inf, "")
         self._silent_since: float | None = None
         self._unplaced_since: float | None = None
-        self._doubted_since: float | None = None
+        self._unnamed_since: float | None = None
 
     def identify(self, member: str) -> None:
-        """Takes the id that the group knows it by, "" without one. Another is another session."""
+        """Sets the id that the group gave it, "" without one. Another id is another session."""
         if member != self._member:
             self._member = member
             self._until = None
             self.revoked()
 
     def assigned(self, *, decides: bool, now: float) -> None:
-        """A rebalance is over; `decides` says whether partition 0 is this member's."""
+        """Notes the end of a rebalance; `decides` is True if partition 0 is this member's."""
         self._assigned_at = now
         self._decides = decides
         self._roster = None
 
     def revoked(self) -> None:
-        """A rebalance begins. A leader leads on: it is a member all the same."""
+        """Notes the begin of a rebalance. A leader leads on, since it is still a member."""
         self._assigned_at = None
         self._decides = False
         self._roster = None
 
     def lost(self) -> None:
-        """The client has reason to believe that its session is over. A claim can tell otherwise."""
+        """Notes that the client believes its session to be over. A claim can show otherwise."""
         self.revoked()
         if self._until is not None:
             self._until = -inf
@@ -122,49 +124,49 @@ class Candidacy:
         return self._until is not None and now < self._until
 
     def lapsed(self, now: float) -> bool:
-        """Whether it has led, and only the group can tell if it still does."""
+        """Returns True if its lease is over, and only the group can extend it."""
         return self._until is not None and now >= self._until
 
     @property
     def leader(self) -> Leader | None:
-        """The one that was named last; it may be gone."""
+        """The leader that was named last; it may have left the group."""
         return self._view.named
 
     @property
     def wants_roster(self) -> bool:
-        """Whether it has to know who is a member: the decider, once after each rebalance."""
+        """True if it needs the list of members: the decider, once after each rebalance."""
         return self._decides and self._roster is None and self._until is None
 
-    def learn(self, roster: Roster) -> None:
-        """Takes a roster in, unless it may be older than this assignment."""
+    def update_roster(self, roster: Roster) -> None:
+        """Stores a roster, unless it may be older than this assignment."""
         fresh = self._assigned_at is not None and roster.asked_at >= self._assigned_at
         if fresh and self._member in roster.members:
             self._roster = roster
 
-    def look(self, view: View, now: float) -> Claim | None:
-        """Takes a view in; the claim that is to be made now, if there is one."""
+    def update(self, view: View, now: float) -> Claim | None:
+        """Stores a view; returns the claim that is to be made now, if there is one."""
         if view.asked_at < self._heard_at:
             return None  # it may be older than the claim that was accepted since
         self._watch(view, now)
         named = view.named
         if named is not None and named.member != self._member:
-            self._until = self._doubted_since = None
+            self._until = self._unnamed_since = None
             gone = self._roster is not None and named.member not in self._roster.members
             return self._appointment(view, now) if gone else None
         if named is not None and self._until is not None:
-            self._doubted_since = None
+            self._unnamed_since = None
             self._outlast_rebalance(view, now)
             return self._renewal(now)
-        if self.leads(now):  # its name went with the topic, or a stranger's commit is over it
+        if self.leads(now):  # its name went with the topic, or a foreign commit replaced it
             return self._renewal(now)
         self._until = None
-        return self._doubted(view, now)
+        return self._claim_without_leader(view, now)
 
     def accepted(self, claim: Claim, now: float) -> None:
-        """The group has committed a claim of this member's.
+        """Notes that the group has committed a claim of this member.
 
         An appointment counts only in the assignment in which it was decided: the client may have
-        kept it back until the next, with another decider.
+        held it back until the next one, with another decider.
         """
         still_decides = claim.decided_at in (None, self._assigned_at)
         if claim.member == self._member and still_decides:
@@ -172,16 +174,16 @@ class Candidacy:
             self._heard_at = now
 
     def expelled(self, claim: Claim) -> None:
-        """The group has refused a claim, because it does not know the member any more."""
+        """Notes that the group has refused a claim, because the member is unknown to it."""
         if claim.member == self._member:
             self._until = None
 
     def overdue(self) -> bool:
-        """Whether it has had no place in the group for so long that another client should join."""
+        """Returns True if it has been no member for so long that another client should join."""
         return self._lasts(self._unplaced_since) >= _REJOIN_S
 
-    def reason(self) -> str:
-        """What is wrong with the group, as of the last view; "" when nothing is."""
+    def problem(self) -> str:
+        """Returns the group's problem as of the last view; "" without one."""
         unplaced_s, silent_s = self._lasts(self._unplaced_since), self._lasts(self._silent_since)
         if unplaced_s >= _RED_S:
             return f"no place in it for {unplaced_s:.0f} s: a rebalance does not end"
@@ -198,7 +200,7 @@ class Candidacy:
         )
 
     def rejoin(self) -> None:
-        """Another client joins: the time that it may take begins."""
+        """Notes that another client joins, and starts its time to do so."""
         self.identify("")
         self._unplaced_since = None
 
@@ -215,23 +217,23 @@ class Candidacy:
         return 0.0 if since is None else self._view.asked_at - since
 
     def _outlast_rebalance(self, view: View, now: float) -> None:
-        """No claim is possible in a rebalance, nor is a member expelled that waits for its end."""
+        """Extends the lease in a rebalance: no claim is possible, and no member is expelled."""
         if self._assigned_at is None and self._until is not None and self.leads(now):
             self._until = max(self._until, view.asked_at + self._session_s - _HEARTBEAT_AGE_S)
 
-    def _doubted(self, view: View, now: float) -> Claim | None:
-        """Of a view that names nobody, or this member without it knowing why.
+    def _claim_without_leader(self, view: View, now: float) -> Claim | None:
+        """Returns the claim after a view that names no leader, or this member unexpectedly.
 
-        Whoever led when its name was lost may do so for the rest of its lease.
+        A leader whose name was lost may still lead for the rest of its lease.
         """
-        self._doubted_since = _since(self._doubted_since, True, view.asked_at)
+        self._unnamed_since = _since(self._unnamed_since, True, view.asked_at)
         alone = self._roster is not None and self._roster.members == {self._member}
-        if not alone and self._lasts(self._doubted_since) < self._session_s:
+        if not alone and self._lasts(self._unnamed_since) < self._session_s:
             return None
         return self._appointment(view, now) if view.named is None else self._renewal(now)
 
     def _appointment(self, view: View, now: float) -> Claim | None:
-        """By the decider, of a view that is no older than the assignment which made it that."""
+        """Returns the decider's claim, if the view is no older than its assignment."""
         if not self._decides or self._assigned_at is None or view.asked_at < self._assigned_at:
             return None
         return Claim(self._member, now, self._assigned_at)
@@ -242,7 +244,7 @@ class Candidacy:
 
 
 def _since(before: float | None, holds: bool, now: float) -> float | None:
-    """The first of the successive times at which a condition held."""
+    """Returns the first of the successive times at which a condition held."""
     if not holds:
         return None
     return now if before is None else before

@@ -1,4 +1,4 @@
-"""What of one partition may be committed: a position, and what is done beyond it.
+"""The ledger of one partition: the position to commit, and the records done beyond it.
 
 The one place that adds 1 to an offset.
 """
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from kworker.core.offset_map import OffsetRange, fits, size
 
-_FORGET_LEAST = 4_096  # settled records beyond one that is not, before they are forgotten
+_FORGET_LEAST = 4_096  # settled records beyond an unsettled one, before they are forgotten
 _SAMPLES_MOST = 1_024
 
 
@@ -18,9 +18,9 @@ class Ledger:
     """The records of one partition that were delivered and are not yet settled.
 
     Owned by the poll thread, for one assignment. Offsets are learned from records
-    received, in ascending order; what lies between two of them (compaction, markers
-    of transactions) does not exist and is the same as settled. So what is settled may
-    be forgotten, and a ledger is about as large as what is not.
+    received, in ascending order; offsets between two of them (compaction, transaction
+    markers) do not exist, and count as settled. So settled offsets may be forgotten, and a
+    ledger is about as large as the number of unsettled ones.
     """
 
     __slots__ = (
@@ -37,53 +37,55 @@ class Ledger:
     )
 
     def __init__(self, position: int | None, done: Iterable[OffsetRange] = ()) -> None:
-        """`position` is where delivery begins, or None when only the first record will tell.
+        """`position` is where delivery begins; None if only the first record will show that.
 
-        `done` beyond it are offsets that were settled before: they will come, and must not run.
+        `done` beyond it are offsets settled earlier: they are delivered again, and must not run.
         """
-        self._end = position  # everything below was delivered or does not exist
-        self._reached = position or 0  # the same, as far as records tell
+        self._end = position  # all offsets below were delivered or do not exist
+        self._reached = position or 0  # the same, as far as records show
         self._open: deque[int] = deque()  # delivered; the first one is not settled
-        self._settled: set[int] = set()  # of those, settled beyond the first
-        self._before = deque(done)  # where something is still to come
-        self._forgotten_to = -1  # the end of what was settled beyond the first and is forgotten
-        self._known: frozenset[int] = frozenset()  # open when something was last forgotten
-        self._known_to = 0  # the end of what was delivered then
+        self._settled: set[int] = set()  # of `_open`, those settled beyond the first
+        self._before = deque(done)  # ranges of `done` that are not yet delivered
+        self._forgotten_to = (
+            -1
+        )  # end of the offsets that were settled beyond the first, and forgotten
+        self._known: frozenset[int] = frozenset()  # `_open` when offsets were last forgotten
+        self._known_to = 0  # `_reached` when offsets were last forgotten
         self._samples: deque[tuple[int, int]] = deque()  # (offset, timestamp) now and then
-        self.version = 0  # another one whenever more is done
+        self.version = 0  # changes whenever more is done
 
     @property
     def position(self) -> int | None:
-        """Everything below may be committed; None before the first record or end of partition."""
+        """The position to commit; None before the first record or the end of the partition."""
         if self._open:
             return self._open[0]
         return self._rest()[0] if self._before else self._end
 
     @property
     def end(self) -> int | None:
-        """Where the next record is expected, or beyond."""
+        """The lowest offset that the next record can have."""
         return self._end
 
     @property
     def unsettled(self) -> int:
-        """Delivered records that hold back or lie beyond the position, not yet settled."""
+        """The number of delivered records that are not settled."""
         return len(self._open) - len(self._settled)
 
     @property
     def has_done_beyond(self) -> bool:
-        """Whether a record beyond the first that is not settled is."""
+        """True if a record beyond the first unsettled one is settled."""
         forgotten = bool(self._open) and self._open[0] < self._forgotten_to
         return forgotten or bool(self._settled or self._before)
 
     def is_done(self, offset: int) -> bool:
-        """Whether it is known as done that has not been delivered, or is below the position."""
+        """Returns True if an offset is below the position, or done earlier, to be redelivered."""
         position = self.position
         if position is not None and offset < position:
             return True
         return any(begin <= offset < end for begin, end in self._before)
 
     def position_after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[OffsetRange]]:
-        """The position, and what is done beyond it, once these records will be settled, too."""
+        """Returns the position and the ranges done beyond it, as if these were settled, too."""
         if self._settled:
             self._forget()
         opened = [offset for offset in self._open if offset not in offsets]
@@ -98,20 +100,20 @@ class Ledger:
         return opened[0], runs + before
 
     def _rest(self) -> tuple[int | None, list[OffsetRange]]:
-        """The same when nothing that was delivered is left."""
+        """Returns both for a ledger without unsettled records."""
         before = list(self._before)
         if before and self._end is not None and before[0][0] <= self._end:
             return before[0][1], before[1:]
         return self._end, before
 
-    # -- what may be delivered --------------------------------------------------------
+    # -- room -------------------------------------------------------------------------
 
     def count_fitting(self, offsets: Sequence[int]) -> int:
-        """How many of these records, ascending, may be delivered next.
+        """Returns the number of these records, ascending, that may be delivered next.
 
-        So many that a commit can tell what is done beyond the position, whichever of them
-        and of those before them are settled first. With nothing unsettled, at least one:
-        what is done beyond a single record was told before, or is nothing.
+        A commit must be able to map what is done beyond the position, whichever of them and of
+        those before them are settled first. With nothing unsettled, it is at least one: then
+        there is nothing new to map beyond that record.
         """
         most, least = len(offsets), 0 if self.unsettled else 1
         if self._fits(most, offsets[0], offsets[-1]):
@@ -125,7 +127,7 @@ class Ledger:
         return least
 
     def has_room(self, more: int, offset: int) -> bool:
-        """Whether so many records, from this offset on, may be delivered next."""
+        """Returns True if so many records, from this offset on, may be delivered next."""
         return not self.unsettled or self._fits(more, offset, offset + more)
 
     def _fits(self, more: int, first: int, last: int) -> bool:
@@ -136,16 +138,16 @@ class Ledger:
             rest = size(self._reached, [(max(b, self._reached), e) for b, e in self._before])
         return fits(self.unsettled + more, end - begin, rest)
 
-    # -- what happens -----------------------------------------------------------------
+    # -- delivery and settling --------------------------------------------------------
 
     def deliver(self, offset: int) -> bool:
-        """A record arrived; False, and nothing changes, when it was delivered before."""
+        """Delivers a record; returns False, and changes nothing, if it was delivered before."""
         return self.deliver_run([offset]) is not None
 
     def deliver_run(self, offsets: list[int]) -> Collection[int] | None:
-        """A run of records arrived, ascending: those of them that were settled before.
+        """Delivers records, ascending; returns those that were settled earlier.
 
-        None, and nothing changes, if any was delivered before.
+        Returns None, and changes nothing, if any was delivered before.
         """
         if self._end is not None and offsets[0] < self._end:
             return None
@@ -171,14 +173,14 @@ class Ledger:
         return done
 
     def advance_end(self, position: int) -> None:
-        """The end of the partition is at `position`: markers below it need no waiting."""
+        """Notes that the partition ends at `position`: no record below it is still to come."""
         if self._end is None or position > self._end:
             self._end = position
             while self._before and self._before[0][1] <= position:
-                self._before.popleft()  # there is nothing of it any more
+                self._before.popleft()  # its records are gone
 
     def settle(self, offsets: Iterable[int]) -> None:
-        """Everything about these delivered records is durable. Settling twice is harmless."""
+        """Settles delivered records: all their outputs are durable. Twice is harmless."""
         opened, settled, known_to = self._open, self._settled, self._known_to
         self.version += 1
         for offset in offsets:
@@ -190,12 +192,12 @@ class Ledger:
                     settled.remove(opened.popleft())
             elif offset > opened[0] and (offset >= known_to or offset in self._known):
                 settled.add(offset)
-        # As much work as there is gain, so that it costs each record the same.
+        # Only when as much is gained as it costs, so that the cost per record is constant.
         if len(settled) >= _FORGET_LEAST and 2 * len(settled) >= len(opened):
             self._forget()
 
     def _forget(self) -> None:
-        """What is settled beyond the first that is not leaves a gap, like what does not exist."""
+        """Drops settled offsets beyond the first unsettled one: like a gap, they need no entry."""
         if settled := self._settled:
             highest = next(offset for offset in reversed(self._open) if offset in settled)
             self._forgotten_to = max(self._forgotten_to, highest + 1)
@@ -203,17 +205,17 @@ class Ledger:
             self._settled = set()
         self._known, self._known_to = frozenset(self._open), self._reached
 
-    # -- its age ----------------------------------------------------------------------
+    # -- age --------------------------------------------------------------------------
 
     def sample_timestamp(self, offset: int, timestamp_ms: int) -> None:
-        """Remembers when about this offset was written, for `oldest_ms`."""
+        """Remembers about when this offset was written, for `oldest_ms`."""
         self._samples.append((offset, timestamp_ms))
         if len(self._samples) > _SAMPLES_MOST:
-            # Of what is not the oldest, every other one will do.
+            # Every other one is precise enough.
             self._samples = deque(list(self._samples)[::2])
 
     def oldest_ms(self) -> int | None:
-        """About when the oldest unsettled record was written; None when all are settled."""
+        """Returns about when the oldest unsettled record was written; None if all are settled."""
         if not self._open:
             self._samples.clear()
             return None

@@ -1,4 +1,4 @@
-"""A process's place in its group: since when it has none, when to say so, when to join anew."""
+"""The membership of a process in its group: how long it has none, and when to rejoin."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from math import inf
 
 
 class Absence(Enum):
-    """Why a client is no member of its group."""
+    """The cause for which a client is no member of its group."""
 
     JOINING = "it has not joined yet"
     REBALANCE = "the group's rebalance does not end"
@@ -15,7 +15,7 @@ class Absence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MembershipPolicy:
-    """Seconds without a place in the group."""
+    """Limits for the time without membership, in seconds."""
 
     red_s: float = 15.0  # longer than most rebalances: then the status says so
     renew_s: float = 60.0  # while brokers answer: then another client joins,
@@ -23,12 +23,12 @@ class MembershipPolicy:
 
 
 class Membership:
-    """Since when this process is no member of its group.
+    """Measures for how long this process has been no member of its group.
 
-    Owned by the thread that polls. Times are monotonic seconds. A client waits for the answer
-    to a lost join for five minutes, so another one takes its place; but not often, because
-    each makes the whole group rebalance. A coordinator that is away is found again by the
-    client itself, and what it holds may still be its own.
+    Owned by the thread that polls. Times are monotonic seconds. A client waits five minutes for
+    the answer to a lost join request, so another client takes its place; but not often, because
+    each makes the whole group rebalance. A coordinator that is down is found again by the
+    client itself, and its partitions may still be its own.
     """
 
     def __init__(self, policy: MembershipPolicy, now: float) -> None:
@@ -43,7 +43,7 @@ class Membership:
         return self._absence is None
 
     def update(self, absence: Absence | None, now: float) -> None:
-        """Why it is no member now, as its client tells; None: it is one."""
+        """Stores the client's present cause of absence; None: it is a member."""
         if absence is None:
             self._patience_s = self._policy.renew_s
         elif self._absence is None:
@@ -51,17 +51,19 @@ class Membership:
         self._absence = absence
 
     def problem(self, now: float, answering_since: float) -> str | None:
-        """What is wrong, in a line; nothing while no broker answers, which others say."""
+        """Returns the problem as a line; None while no broker answers, reported elsewhere."""
         absent_s = now - self._since
         if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:
             return None
         if self._absence is Absence.COORDINATOR:
-            then = "it is looked for"
+            then = "the client looks for it"
         else:
-            then = f"joins anew in {max(0.0, self._renew_at(answering_since) - now):.0f} s"
+            then = (
+                f"another client joins in {max(0.0, self._renew_at(answering_since) - now):.0f} s"
+            )
         return (
             f"not a member of the group for {absent_s:.0f} s, though brokers answer:"
-            f" {self._absence.value}; what is done meanwhile cannot be committed; {then}"
+            f" {self._absence.value}; work done meanwhile cannot be committed; {then}"
         )
 
     def renewal_due(self, now: float, answering_since: float) -> bool:

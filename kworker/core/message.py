@@ -11,7 +11,7 @@ HeaderList = list[tuple[str, bytes | None]]
 
 
 class Undecodable(ValueError):
-    """The value is not what it should be: poison, since it will never be."""
+    """The value cannot be decoded, and never will be: the record becomes a dead letter."""
 
 
 class RawMessage(Protocol):
@@ -29,7 +29,7 @@ class RawMessage(Protocol):
 
 
 class Fields:
-    """A record made of plain values: what tests and twins hand over as a `RawMessage`."""
+    """A `RawMessage` of plain values."""
 
     __slots__ = ("_headers", "_key", "_position", "_timestamp", "_value")
 
@@ -76,25 +76,25 @@ class Fields:
 
 
 NO_HEADERS = "its headers cannot be read and are not copied"
-"""What a dead letter says of a record that the client cannot tell the headers of."""
+"""Text in the dead letter of a record whose headers the client cannot decode."""
 
 
 def headers_of(
     raws: Sequence[RawMessage],
 ) -> tuple[list[HeaderList | None], dict[int, Exception]]:
-    """The headers of records of one client, and by index what it raised instead of some.
+    """Returns the headers of one client's records, and by index the exceptions instead of some.
 
-    Each record is asked once: the client, asked again for headers that it cannot decode,
-    returns a list that ends the process of whoever looks at it. And not by a call in Python's
-    own code: there it returns such a list the first time already, once the interpreter has
-    specialised the call, and what it raised appears at the next best line (measured on 3.11).
+    `headers()` is called once for each record: called again for headers that it cannot decode,
+    the client returns a list that crashes the process when it is read. Nor is it called from
+    Python code: once the interpreter has specialised that call, it returns such a list the first
+    time, and its exception appears at some later line (measured on 3.11).
     """
     headers: list[HeaderList | None] = []
     raised: dict[int, Exception] = {}
-    asking = map(type(raws[0]).headers, raws)
+    calls = map(type(raws[0]).headers, raws)
     while len(headers) < len(raws):
         try:
-            headers.extend(asking)
+            headers.extend(calls)
         except Exception as error:  # noqa: BLE001 - becomes the dead letter of that record
             raised[len(headers)] = error
             headers.append(None)
@@ -102,6 +102,6 @@ def headers_of(
 
 
 def without_headers(raw: RawMessage) -> RawMessage:
-    """Stands in for a record whose headers nobody may ask for again."""
+    """Returns a copy of a record whose `headers()` must not be called again."""
     position, stamp = (raw.topic(), raw.partition(), raw.offset()), raw.timestamp()[1]
     return Fields(position, stamp, raw.key(), raw.value(), ())

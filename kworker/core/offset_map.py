@@ -1,4 +1,4 @@
-"""What travels as text in a commit's metadata: whose position it is, and what is done beyond it."""
+"""The text in a commit's metadata: the identity of its topic, and the offsets done beyond it."""
 
 import re
 from base64 import b64encode
@@ -24,30 +24,30 @@ _CHECK_BYTES = 4
 _BODY_MAX = (METADATA_MAX - len(_PREFIX)) // 4 * 3
 RUNS_BYTES_MAX = _BODY_MAX - _HEAD.size - _CHECK_BYTES
 SPAN_MAX = 8 * RUNS_BYTES_MAX
-"""Offsets of which a map can tell each."""
+"""Offsets that a map of bits can hold."""
 
-_JOINT_BYTES = 10  # by which a number grows, at most, when the offsets before a run become more
+_JOINT_BYTES = 10  # the most by which a number grows when more offsets precede its run
 _RUNS, _BITS = 0, 1
 _END = 1 << 63
 _ONES = re.compile("1+")
 
 
 class Committed(NamedTuple):
-    """What a group holds of a partition."""
+    """A group's committed position of a partition, with its metadata."""
 
     position: int
     metadata: str = ""
 
 
 class TopicIdentity(NamedTuple):
-    """Which topic it is: one that is made again, or in another cluster, is another."""
+    """The identity of a topic: one that is recreated, or in another cluster, is another."""
 
     cluster_id: str
     topic_id: str
 
 
 class Ignored(NamedTuple):
-    """Metadata that tells nothing of this partition."""
+    """Metadata that says nothing about this partition."""
 
     kind: Literal["foreign", "damaged"]
     why: str
@@ -62,9 +62,9 @@ def ids_untold(topics: Iterable[str]) -> str:
 
 
 def origin_of(identity: TopicIdentity, at: tuple[str, int]) -> bytes:
-    """Names the log whose offsets a commit is about: the place, then the topic that is there.
+    """Returns a digest of the log that a commit is about: its place, then its topic's id.
 
-    A topic that is made again is another at the same place. Tools that mirror a cluster, or
+    A topic that is recreated is another one at the same place. Tools that mirror a cluster, or
     copy a topic, take the metadata along to another place.
     """
     topic, partition = at
@@ -76,31 +76,31 @@ def _digest(text: str) -> bytes:
 
 
 def encode(origin: bytes, base: int, runs: Sequence[OffsetRange]) -> str:
-    """Whose position `base` is, and the map of what is done beyond it.
+    """Encodes the log whose position `base` is, and the map of what is done beyond it.
 
-    The offset `base` is not done: the first run begins above it. Raises ValueError for more
-    than fits, which `fits` rules out.
+    The offset `base` is not done: the first run begins above it. Raises ValueError for a map
+    that is too large, which `fits` rules out.
     """
-    form, told = _smaller(base, runs) if runs else (_RUNS, b"")
-    if len(told) > RUNS_BYTES_MAX:
+    form, data = _smaller(base, runs) if runs else (_RUNS, b"")
+    if len(data) > RUNS_BYTES_MAX:
         raise ValueError(f"{len(runs)} runs do not fit into the metadata of a commit")
-    body = _HEAD.pack(origin, base, form) + told
+    body = _HEAD.pack(origin, base, form) + data
     return _PREFIX + b64encode(body + crc32(body).to_bytes(_CHECK_BYTES)).decode()
 
 
 def _smaller(base: int, runs: Sequence[OffsetRange]) -> tuple[int, bytes]:
     bits_bytes = (runs[-1][1] - base + 6) // 8
     if len(runs) < bits_bytes:  # of which each takes one at least
-        told = _runs(base, runs)
-        if len(told) <= bits_bytes:
-            return _RUNS, told
+        data = _runs(base, runs)
+        if len(data) <= bits_bytes:
+            return _RUNS, data
     return _BITS, _bits(base, runs)
 
 
 def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignored:
-    """What is done beyond a committed position, by the metadata that came with it.
+    """Returns the offsets done beyond a committed position, by the metadata of its commit.
 
-    What has no map tells nothing that could be ignored, whosever it is.
+    Metadata without a map is never `Ignored`, whichever log it is of: there is nothing in it.
     """
     if not text:
         return []
@@ -109,44 +109,44 @@ def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignor
         return Ignored("foreign", "of another version" if ours else "not written by kworker")
     if (body := _body(text)) is None:
         return Ignored("damaged", "its check sum does not match")
-    told_origin, base, form = _HEAD.unpack_from(body)
-    told = body[_HEAD.size :]
-    if not told:
+    found_origin, base, form = _HEAD.unpack_from(body)
+    data = body[_HEAD.size :]
+    if not data:
         return []
-    if told_origin != origin:
+    if found_origin != origin:
         return Ignored("foreign", "of another cluster, topic or partition")
     if base != position:
         return Ignored("foreign", f"of position {base}, not {position}")
-    runs = _from_bits(base, told) if form else _from_runs(base, told)
+    runs = _from_bits(base, data) if form else _from_runs(base, data)
     return Ignored("damaged", "its runs make no sense") if runs is None else runs
 
 
 def same_topic(held: Committed, origin: bytes) -> bool | None:
-    """Whether a position is of this topic, by the metadata that came with it.
+    """Returns True if a position is of this topic, by the metadata of its commit.
 
-    False: of one that was there before, under the same name. None: nobody knows, for the
-    metadata is of another place or position, damaged, or not ours.
+    False: it is of an earlier topic of the same name. None: that is not known, since the
+    metadata is of another place or position, damaged, or not kworker's.
     """
     text = held.metadata
     if not text.startswith(_PREFIX) or (body := _body(text)) is None:
         return None
-    told, base, _ = _HEAD.unpack_from(body)
-    if told[:_DIGEST_BYTES] != origin[:_DIGEST_BYTES] or base != held.position:
+    data, base, _ = _HEAD.unpack_from(body)
+    if data[:_DIGEST_BYTES] != origin[:_DIGEST_BYTES] or base != held.position:
         return None
-    return bool(told == origin)
+    return bool(data == origin)
 
 
 class Settled(NamedTuple):
-    """What a group had settled of a partition, as far as what it holds tells."""
+    """The offsets that a group has settled in a partition, by what it has committed."""
 
     position: int
     beyond: Sequence[OffsetRange] = ()
 
     @classmethod
     def of(cls, held: Committed, identity: TopicIdentity | None, at: tuple[str, int]) -> "Settled":
-        """A map that cannot be read tells nothing.
+        """Reads a commit; a map that cannot be read counts as empty.
 
-        Of a topic that was made again nothing is settled by a position of the one before.
+        A position of an earlier topic of the same name settles nothing.
         """
         if identity is None:
             return cls(held.position)
@@ -158,12 +158,12 @@ class Settled(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind the last offset that is."""
+        """The offset after the last settled one."""
         return self.beyond[-1][1] if self.beyond else self.position
 
     @property
     def count_beyond(self) -> int:
-        """Offsets beyond the position; some may have no record."""
+        """The number of settled offsets beyond the position; some may have no record."""
         return sum(end - begin for begin, end in self.beyond)
 
     def has(self, offset: int) -> bool:
@@ -184,29 +184,29 @@ def _body(text: str) -> bytes | None:
     return body
 
 
-# -- what fits ------------------------------------------------------------------------
+# -- size of a map --------------------------------------------------------------------
 
 
 def fits(unsettled: int, span: int, rest: int = 0) -> bool:
-    """Whether the map is sure to fit, whichever of the unsettled records end first.
+    """Returns True if the map surely fits, whichever of the unsettled records end first.
 
-    They lie within `span` offsets from the position on. `rest` is what `size` says of runs
-    that lie beyond them.
+    They lie within `span` offsets from the position on. `rest` is the `size` of runs that lie
+    beyond them.
     """
     return span <= SPAN_MAX or _size_max(unsettled, span) + rest <= RUNS_BYTES_MAX
 
 
 def unsettled_max(span: int) -> int:
-    """The most unsettled records for which `fits`."""
+    """Returns the most unsettled records for which `fits` is True."""
     return bisect_left(range(span), True, key=lambda n: not fits(n + 1, span))
 
 
 def _size_max(unsettled: int, span: int) -> int:
-    """The most bytes that `_runs` makes of as many records that are not done.
+    """Returns the most bytes that `_runs` makes around so many records that are not done.
 
-    Each run needs one of them before it, so there are no more runs than that; and runs of so
-    many offsets that they need one byte more are as few as the span has room for. Two that
-    stand together cost a byte beside their run, which is less than a run for each would.
+    Each run needs one of them before it, so there are no more runs than records; and the span
+    has room for only so many runs that are long enough to need one byte more. Two records that
+    stand together cost one byte beside their run, which is less than a run for each.
     """
     size, shift = unsettled, 6
     while longer := span >> shift:
@@ -218,42 +218,42 @@ def _size_max(unsettled: int, span: int) -> int:
 
 
 def size(base: int, runs: Sequence[OffsetRange]) -> int:
-    """What runs add to a map, at most, if they follow others that reach up to `base`."""
+    """Returns the most bytes that runs add to a map after others that reach up to `base`."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
 
 # -- run lengths ----------------------------------------------------------------------
-# By turns, how many offsets are done, and how many before them are not: nearly always one,
-# so that stands in the lowest bit of the other number.
+# Alternately, the number of offsets that are done, and of those before them that are not. The
+# latter is nearly always 1, which is marked in the lowest bit of the former instead.
 
 
 def _runs(base: int, runs: Iterable[OffsetRange]) -> bytes:
-    told = bytearray()
+    data = bytearray()
     before = base
     for begin, end in runs:
         gap = begin - before
         done = (end - begin - 1) << 1 | (gap > 1)
         if done > 0x7F:
-            _put(told, done)
+            _put(data, done)
         else:
-            told.append(done)
+            data.append(done)
         if gap > 1:
-            _put(told, gap - 2)
+            _put(data, gap - 2)
         before = end
-    return bytes(told)
+    return bytes(data)
 
 
-def _put(told: bytearray, number: int) -> None:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+def _put(data: bytearray, number: int) -> None:
+    """Appends a number, seven bits a byte, the lowest first; the eighth says that more follow."""
     while number > 0x7F:
-        told.append(number & 0x7F | 0x80)
+        data.append(number & 0x7F | 0x80)
         number >>= 7
-    told.append(number)
+    data.append(number)
 
 
-def _numbers(told: bytes) -> list[int] | None:
+def _numbers(data: bytes) -> list[int] | None:
     numbers, number, shift = [], 0, 0
-    for byte in told:
+    for byte in data:
         number |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
@@ -262,8 +262,8 @@ def _numbers(told: bytes) -> list[int] | None:
     return None if shift else numbers
 
 
-def _from_runs(base: int, told: bytes) -> list[OffsetRange] | None:
-    if (numbers := _numbers(told)) is None:
+def _from_runs(base: int, data: bytes) -> list[OffsetRange] | None:
+    if (numbers := _numbers(data)) is None:
         return None
     runs: list[OffsetRange] = []
     before, rest = base, iter(numbers)
@@ -292,7 +292,7 @@ def _bits(base: int, runs: Sequence[OffsetRange]) -> bytes:
     return int(flags, 2).to_bytes((len(flags) + 7) // 8, "little")
 
 
-def _from_bits(base: int, told: bytes) -> list[OffsetRange] | None:
-    flags = f"{int.from_bytes(told, 'little'):b}"[::-1]
+def _from_bits(base: int, data: bytes) -> list[OffsetRange] | None:
+    flags = f"{int.from_bytes(data, 'little'):b}"[::-1]
     runs = [(base + 1 + m.start(), base + 1 + m.end()) for m in _ONES.finditer(flags)]
     return runs if runs and runs[-1][1] < _END else None

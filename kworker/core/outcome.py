@@ -1,4 +1,4 @@
-"""How a run of a handler can end: what it returns, what it raises, what kworker makes of both."""
+"""The ends of a handler's run: returned values, exceptions, and the outcomes made of both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kworker.core.message import HeaderList, Headers
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result with a say in where it goes.
+    """One result with its own key, headers, table or topic.
 
     `value` is a dict, list, bytes, str, pydantic model or None (a tombstone). The key
     is the source's unless given. `table` routes it to the Spark table that selects it;
@@ -29,10 +29,10 @@ class Result:
 class Retry(Exception):
     """Raised by a handler: try this record again, `after` a duration such as "30s".
 
-    ValueError for an `after` that is none.
+    Raises ValueError for an `after` that is no duration.
     """
 
-    # What holds for a subclass whose __init__ does not call this one.
+    # Defaults for a subclass whose __init__ does not call this one.
     after: str | None = None
     after_s: float | None = None
 
@@ -43,12 +43,12 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a handler: not now; again `after` a duration, and no attempt is counted.
+    """Raised by a handler: run this record again `after` a duration, without counting an attempt.
 
-    ValueError for an `after` that is none.
+    Raises ValueError for an `after` that is no duration.
     """
 
-    # What holds for a subclass whose __init__ does not call this one.
+    # Defaults for a subclass whose __init__ does not call this one.
     after: str = "1s"
     after_s: float = 1.0
 
@@ -59,9 +59,9 @@ class Snooze(Exception):
 
 
 class Unavailable(Exception):
-    """Raised by a handler: the dependency `name` is down, which is nobody's fault."""
+    """Raised by a handler: the dependency `name` is down, and no record is at fault."""
 
-    name: str = "a dependency"  # for a subclass whose __init__ does not call this one
+    name: str = "a dependency"  # default for a subclass whose __init__ does not call this one
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -69,13 +69,13 @@ class Unavailable(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this record will never work."""
+    """Raised by a handler: this record can never succeed."""
 
 
 class Unpublishable(Exception):
     """A result that cannot be written: not serialisable, too large, or to an unknown topic.
 
-    `outputs` are all that the run led to, if they may be written after all.
+    `outputs` are all outputs of the run, if they may still be written.
     """
 
     def __init__(self, reason: str, outputs: "Sequence[Output] | None" = None) -> None:
@@ -84,11 +84,11 @@ class Unpublishable(Exception):
 
 
 class TooLarge(Unpublishable):
-    """A result over its topic's limit, as that was known."""
+    """A result over its topic's limit, as far as that was known."""
 
 
 class Output:
-    """One record to produce, ready: bytes and a topic."""
+    """One record to produce: bytes and a topic."""
 
     __slots__ = ("key", "own", "partition", "size", "topic", "value")
 
@@ -101,12 +101,12 @@ class Output:
         size: int | None = None,
         partition: int = -1,
     ) -> None:
-        """Bytes as `headers` are the source alone: thousands wait, and lists cost more.
+        """`headers` as bytes is the source header alone, which costs less than a list.
 
-        They are for the only result of a record that has no headers, and has this key.
+        It is for the only result of a record that has no headers, and has this key.
 
-        `size` is an upper bound of its bytes in a batch, from a caller who has counted;
-        without a `partition` the key decides.
+        `size` is an upper bound of its bytes in a batch, if the caller has computed it;
+        without a `partition` the key chooses one.
         """
         self.topic = topic
         self.key = key
@@ -117,13 +117,13 @@ class Output:
 
     @property
     def headers(self) -> HeaderList:
-        """In order, as they are written."""
+        """The headers in the order in which they are written."""
         own = self.own
         return [(SOURCE, own)] if isinstance(own, bytes) else own
 
 
 def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:
-    """An upper bound of a record's bytes in a record batch."""
+    """Returns an upper bound of a record's bytes in a record batch."""
     size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
     for name, content in headers:
         size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
@@ -174,7 +174,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The event was processed before, or elsewhere: nothing to run or to publish."""
+    """The event was done before, or elsewhere: nothing to run or to publish."""
 
 
 SKIPPED = Skipped()
@@ -187,9 +187,9 @@ Outcome = Results | RetryScheduled | DeadLettered | Failed | Skipped | NotAttemp
 
 @dataclass(frozen=True, slots=True)
 class OnDeadCall:
-    """An order to the pool: the handler's `dead` hears of `error`, then the letter is the outcome.
+    """An order to the pool: call the handler's `dead` with `error`; the letter is the outcome.
 
-    `dead` may do what it likes: the letter is written all the same.
+    Whatever `dead` does or raises, the letter is written.
     """
 
     error: BaseException

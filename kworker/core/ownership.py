@@ -1,4 +1,4 @@
-"""Partitions that no worker has, and for how long already."""
+"""Partitions without an owner in the group, and for how long."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,22 +8,22 @@ _NAMED_MOST = 5
 
 
 class Ownership:
-    """Since when which partitions of a group have been nobody's.
+    """Measures for how long partitions of a group have had no owner.
 
     Owned by the supervisor. Times are monotonic seconds.
     """
 
     def __init__(self, patience_s: float) -> None:
-        """Whatever is nobody's for so long is told: longer than most rebalances."""
+        """`patience_s` should be longer than most rebalances take."""
         self._patience_s = patience_s
         self._since: dict[PartitionId, float] = {}
 
-    def hear(self, unowned: Collection[PartitionId], now: float) -> None:
-        """These have no owner now."""
+    def update(self, unowned: Collection[PartitionId], now: float) -> None:
+        """Stores the partitions that have no owner now."""
         self._since = {at: self._since.get(at, now) for at in unowned}
 
-    def reason(self, behind: Mapping[PartitionId, int], now: float) -> str | None:
-        """What is wrong, in a line: of those that have been nobody's for long."""
+    def problem(self, behind: Mapping[PartitionId, int], now: float) -> str | None:
+        """Returns a line about partitions that have had no owner for too long; None without any."""
         long = sorted(at for at, since in self._since.items() if now - since >= self._patience_s)
         if not long:
             return None
@@ -33,5 +33,5 @@ class Ownership:
         records = sum(behind.get(at, 0) for at in long)
         return (
             f"no worker has {names}{more}, for {longest_s:.0f} s: {records:,} records wait; the"
-            " group gives them out when the session of the member that had them is over"
+            " group assigns them when the session of the member that had them is over"
         )

@@ -1,34 +1,34 @@
-"""Where a group stands in a partition, and where it may be put."""
+"""A group's position in a partition, and the positions it may be reset to."""
 
 from typing import Literal, NamedTuple
 
 
 class Offset(NamedTuple):
-    """So many records from a partition's beginning of time."""
+    """An absolute offset."""
 
     number: int
 
 
 class Time(NamedTuple):
-    """The first record of that time or later."""
+    """The offset of the first record of that time or later."""
 
     ms: int
 
 
 Goal = Literal["earliest", "latest"] | Offset | Time
-"""Where to put a group."""
+"""The position to reset a group to."""
 
 
 class GroupPosition(NamedTuple):
-    """One partition: the group's position, and what there is to read."""
+    """A group's position in one partition, and the offsets that the partition holds."""
 
     topic: str
     partition: int
     committed: int | None  # None: the group has no position
     low: int  # the first offset that the partition holds
-    high: int  # the one after its last
-    finished_beyond: int = 0  # offsets beyond the position that are done, too
-    made_again: bool = False  # the topic was: the position is of the one before, and not believed
+    high: int  # the offset after its last
+    finished_beyond: int = 0  # number of offsets beyond the position that are done
+    made_again: bool = False  # the position is of an earlier topic of this name, so it is not used
 
     @property
     def at(self) -> tuple[str, int]:
@@ -36,25 +36,25 @@ class GroupPosition(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Records that are there and not yet settled."""
+        """The number of records that exist and are not settled."""
         if self.made_again:
             return self.high - self.low
         return None if self.committed is None else max(0, self.high - max(self.committed, self.low))
 
     @property
     def expired(self) -> int:
-        """Records that were deleted before the group had them."""
+        """The number of records that were deleted before the group had read them."""
         if self.committed is None or self.made_again:
             return 0
         return max(0, self.low - self.committed)
 
     def clamped(self, position: int) -> int:
-        """The position within what the partition holds that is nearest."""
+        """Returns the nearest position within the partition's offsets."""
         return min(max(position, self.low), self.high)
 
 
 class Move(NamedTuple):
-    """A partition and its new position; `wanted` is what was asked for."""
+    """A partition and its new position; `wanted` is the requested one."""
 
     standing: GroupPosition
     wanted: int

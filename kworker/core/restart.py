@@ -1,4 +1,4 @@
-"""When a dead process starts again, and when not: back-off and the crash-loop limit."""
+"""The restart of dead processes: back-off and the crash-loop limit."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """The numbers of DESIGN 7.1."""
+    """The limits of restarts."""
 
     window_s: float = 10.0  # deaths closer together than this are a series
-    deaths_at_once: int = 2  # of a series, these are answered without a delay
+    deaths_at_once: int = 2  # of a series, the first that restart without a delay
     first_delay_s: float = 1.0
     longest_delay_s: float = 30.0
     failed_starts_max: int = 5  # deaths in a row before the first poll, other than by SIGKILL
@@ -17,7 +17,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """The process starts again after `delay_s`; `failed_starts` is how near the limit it is."""
+    """The process starts again after `delay_s`; `failed_starts` counts towards the limit."""
 
     delay_s: float
     failed_starts: int
@@ -25,13 +25,13 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Starting again cannot help: so many starts have failed in a row."""
+    """The process does not start again: too many starts have failed in a row."""
 
     failed_starts: int
 
 
 class Backoff:
-    """A delay that doubles with each failure and begins anew after a calm life."""
+    """A delay that doubles with each failure, and starts anew after a life without one."""
 
     def __init__(self, first_s: float, longest_s: float, calm_s: float) -> None:
         self._first_s = first_s
@@ -41,31 +41,31 @@ class Backoff:
 
     @property
     def active(self) -> bool:
-        """Whether the last failure was answered with a delay."""
+        """True if the last failure led to a delay."""
         return self._delay_s > 0
 
     def calm(self, life_s: float) -> bool:
-        """Whether a life was long enough to forget the failures before it."""
+        """Returns True if a life was long enough to forget the failures before it."""
         return life_s >= self._calm_s
 
     def failed(self, life_s: float) -> float:
-        """The delay after a failure that ended a life of `life_s`."""
+        """Returns the delay after a failure that ended a life of `life_s`."""
         longer = self._delay_s * 2 if self.active and not self.calm(life_s) else self._first_s
         self._delay_s = min(longer, self._longest_s)
         return self._delay_s
 
     def forget(self) -> None:
-        """The next failure is the first."""
+        """Forgets all failures so far."""
         self._delay_s = 0.0
 
 
 class RestartHistory:
-    """The deaths of one slot, and what each means for the next start.
+    """Decides about the next start after each death of one slot's process.
 
-    Two rules meet here. A slot that polled starts again at once, and backs off
-    only when deaths come close together. A start that never polled backs off
-    from the first failure, and a row of those is given up; a SIGKILL is
-    somebody's doing, so it neither adds to that row nor ends it.
+    A process that has polled starts again at once, and backs off only when deaths follow each
+    other closely. One that never polled backs off from the first failure, and after a number
+    of those in a row the slot gives up. A SIGKILL comes from outside, so it neither adds to
+    that row nor ends it.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:
@@ -75,7 +75,7 @@ class RestartHistory:
         self._failed_starts = 0
 
     def died(self, *, now: float, life_s: float, polled: bool, killed: bool) -> StartAgain | GiveUp:
-        """Told of each death, once; `killed` is death by SIGKILL, times are monotonic seconds."""
+        """Returns the next step after a death, by SIGKILL if `killed`; `now` is monotonic."""
         if polled:
             self._failed_starts = 0
         elif not killed:

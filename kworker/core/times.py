@@ -1,17 +1,17 @@
-"""Points in time as a person types and reads them."""
+"""Points in time as text for people: parsing and formatting."""
 
 from datetime import UTC, datetime
 
 from kworker.core.duration import parse_duration
 
 EPOCH_MS_MIN = 10**11
-"""A smaller whole number (it would be of before 1973-03-03) is taken for no time."""
+"""A smaller whole number, which would be before 1973-03-03, is not accepted."""
 
 EXPECTED = 'expected ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoch milliseconds'
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970; ValueError for what is no time."""
+    """Returns milliseconds since 1970. Raises ValueError for a text that is no time."""
     if text.isascii() and text.isdigit():
         if int(text) < EPOCH_MS_MIN:
             raise ValueError(f'"{text}" is too small for epoch milliseconds')
@@ -39,7 +39,7 @@ def _epoch_ms(at: datetime) -> int:
 
 
 def iso(at_ms: int) -> str:
-    """As people read it, in UTC, to the second."""
+    """Returns a time in UTC, to the second."""
     try:
         return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):  # a header may claim any number
@@ -47,7 +47,7 @@ def iso(at_ms: int) -> str:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """How long that is back, in its largest unit: `3h`."""
+    """Returns the time since then in its largest unit: `3h`."""
     seconds = max(0, now_ms - at_ms) // 1000
     for unit, of in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= of:

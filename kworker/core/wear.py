@@ -1,4 +1,4 @@
-"""When a worker that has grown too large is replaced, and when that would not help."""
+"""The replacement of workers that have grown over their memory limit."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -8,7 +8,7 @@ from kworker.core.restart import Backoff
 
 @dataclass(frozen=True, slots=True)
 class WearPolicy:
-    """How much a replacement must give back, and how soon one may follow another."""
+    """The memory that a replacement must give back, and the time between two of them."""
 
     gives_back: float = 0.1  # of the limit, at least
     first_s: float = 60.0  # between two replacements of one slot, doubling
@@ -22,21 +22,21 @@ class Fits:
 
 @dataclass(frozen=True, slots=True)
 class TooLargeAtFirst:
-    """Over the limit before the first record was taken: a new life would be, too."""
+    """Over the limit before the first record was taken: a replacement would be, too."""
 
     baseline_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Over the limit again, soon after it was replaced for that."""
+    """Over the limit again, too soon after it was replaced for that."""
 
     for_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class WornOut:
-    """To be replaced now."""
+    """Over the limit, and to be replaced now."""
 
 
 Judgement = Fits | TooLargeAtFirst | Waits | WornOut
@@ -57,13 +57,13 @@ class Wear:
         self._not_before = float("-inf")
 
     def begins(self, now: float) -> None:
-        """A new life."""
+        """Notes the start of a new process."""
         self._began = now
 
     def weigh(
         self, size_bytes: int, baseline_bytes: int, limit_bytes: int, now: float
     ) -> Judgement:
-        """Of a life that has polled. Changes nothing."""
+        """Judges the size of a process that has polled. Changes nothing."""
         grown = size_bytes - baseline_bytes
         if size_bytes > limit_bytes and grown >= limit_bytes * self._policy.gives_back:
             if now >= self._not_before or grown > limit_bytes:
@@ -74,23 +74,23 @@ class Wear:
         return Fits()
 
     def replaced(self, now: float) -> None:
-        """It is replaced for its size: the next time waits longer, but after a long life."""
+        """Notes a replacement; the next one waits longer, unless the process has lived long."""
         self._not_before = now + self._backoff.failed(now - self._began)
 
 
 def reason(judgement: Judgement, size_bytes: int, limit_bytes: int) -> str:
-    """Why that is red, to follow the worker's name; "" when it is not."""
+    """Returns the problem as text to follow the worker's name; "" without one."""
     most = f"over workers.memory = {_mebibytes(limit_bytes)}"
     match judgement:
         case TooLargeAtFirst(baseline_bytes):
             return (
-                f"took {_mebibytes(baseline_bytes)} before its first record, {most}: to replace it"
+                f"took {_mebibytes(baseline_bytes)} before its first record, {most}: replacing it"
                 " cannot help; raise workers.memory, or import less"
             )
         case Waits(for_s):
             return (
                 f"has grown to {_mebibytes(size_bytes)}, {most}, and was replaced for that lately:"
-                f" it is again in {for_s:.0f} s"
+                f" the next replacement is due in {for_s:.0f} s"
             )
         case WornOut():
             return f"has grown to {_mebibytes(size_bytes)}, {most}: it is drained and replaced"

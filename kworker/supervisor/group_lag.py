@@ -30,10 +30,10 @@ class GroupLag:
         self._compare_at = now + _COMPARE_EVERY_S
         delay_text = read_delay_text()
         others = {(topic, number) for topic, numbers in delay_text.others for number in numbers}
-        self._ownership.hear(_behind(delay_text).keys() - others - self._owned(), now)
+        self._ownership.update(_behind(delay_text).keys() - others - self._owned(), now)
 
     def problems(self, delay_text: Text, now: float) -> list[str]:
-        problem = self._ownership.reason(_behind(delay_text), now)
+        problem = self._ownership.problem(_behind(delay_text), now)
         return [problem] if problem else []
 
     def status(self, delay_text: Text) -> dict[str, Any]:

@@ -21,14 +21,14 @@ def candidate(*members: str, decides: bool = True) -> Candidacy:
     made.identify("me-1")
     made.assigned(decides=decides, now=100.0)
     if members:
-        made.learn(Roster(101.0, frozenset(members)))
+        made.update_roster(Roster(101.0, frozenset(members)))
     return made
 
 
 def leader(*, decides: bool = False) -> Candidacy:
     """Leads by a claim of second 101; another has joined since."""
     made = candidate("me-1")
-    claim = made.look(view(101.0, None), 101.0)
+    claim = made.update(view(101.0, None), 101.0)
     assert claim
     made.accepted(claim, 101.0)
     made.revoked()
@@ -57,7 +57,7 @@ def test_the_decider_alone_claims_and_only_over_nobody(
     """Of what is no older than the assignment that made it the decider."""
     made = candidate(*members, decides=decides)
     expected = Claim("me-1", 101.25, 100.0) if claims else None
-    assert made.look(seen, 101.25) == expected
+    assert made.update(seen, 101.25) == expected
     assert not made.leads(101.25)
 
 
@@ -65,14 +65,14 @@ def test_a_roster_is_of_one_assignment() -> None:
     """Whoever joins or leaves begins another."""
     made = candidate()
     assert made.wants_roster
-    made.learn(Roster(99.0, frozenset(["me-1"])))
+    made.update_roster(Roster(99.0, frozenset(["me-1"])))
     assert made.wants_roster
-    made.learn(Roster(101.0, frozenset(["me-1"])))
+    made.update_roster(Roster(101.0, frozenset(["me-1"])))
     assert not made.wants_roster
     made.revoked()
     made.assigned(decides=True, now=102.0)
     assert made.wants_roster
-    assert made.look(view(103.0, OTHER), 103.0) is None
+    assert made.update(view(103.0, OTHER), 103.0) is None
 
 
 def test_only_a_decider_that_does_not_lead_wants_a_roster() -> None:
@@ -83,7 +83,7 @@ def test_only_a_decider_that_does_not_lead_wants_a_roster() -> None:
 def test_a_claim_counts_when_the_group_has_committed_it() -> None:
     """Not when it is sent, from where its session counts."""
     made = candidate("me-1")
-    claim = made.look(view(101.0, OTHER), 102.0)
+    claim = made.update(view(101.0, OTHER), 102.0)
     assert claim
     assert not made.leads(102.0)
     made.accepted(claim, 103.0)
@@ -96,7 +96,7 @@ def test_a_claim_counts_when_the_group_has_committed_it() -> None:
 def test_a_claim_of_an_earlier_session_or_assignment_does_not_count(change: str) -> None:
     """The client may have kept it back until another decided."""
     made = candidate("me-1")
-    claim = made.look(view(101.0, OTHER), 101.0)
+    claim = made.update(view(101.0, OTHER), 101.0)
     assert claim
     if change == "session":
         made.identify("me-2")
@@ -109,10 +109,10 @@ def test_a_claim_of_an_earlier_session_or_assignment_does_not_count(change: str)
 def test_a_view_that_may_be_older_than_the_accepted_claim_says_nothing() -> None:
     """It was asked while the commit was under way, and names the one before."""
     made = candidate("me-1")
-    claim = made.look(view(101.0, OTHER), 101.0)
+    claim = made.update(view(101.0, OTHER), 101.0)
     assert claim
     made.accepted(claim, 103.0)
-    assert made.look(view(102.0, OTHER), 103.0) is None
+    assert made.update(view(102.0, OTHER), 103.0) is None
     assert made.leads(103.0)
 
 
@@ -120,7 +120,7 @@ def test_a_leader_renews_its_claim_whoever_decides() -> None:
     """Kafka refuses it once the session is over; while it takes it, the session goes on."""
     made = leader()
     for second in range(102, 200):
-        claim = made.look(view(second, ME), second)
+        claim = made.update(view(second, ME), second)
         assert claim == Claim("me-1", second, None)
         made.accepted(claim, second)
         assert made.leads(second + 9)
@@ -132,21 +132,21 @@ def test_a_leader_leads_through_a_rebalance_that_lasts() -> None:
     made.revoked()
     for second in range(102, 200):
         assert made.leads(second)
-        assert made.look(view(second, ME), second) is None
+        assert made.update(view(second, ME), second) is None
 
 
 def test_in_a_rebalance_a_lease_that_has_ended_stays_ended() -> None:
     """Its process stood still: nobody knows for how long it has been no member."""
     made = leader()
     made.revoked()
-    assert made.look(view(120.0, ME), 120.0) is None
+    assert made.update(view(120.0, ME), 120.0) is None
     assert not made.leads(120.0)
 
 
 def test_a_leader_that_sees_another_named_is_none_at_once() -> None:
     """Its lease is not waited for."""
     made = leader()
-    assert made.look(view(103.0, OTHER), 103.0) is None
+    assert made.update(view(103.0, OTHER), 103.0) is None
     assert not made.leads(103.0)
     assert not made.lapsed(103.0)
 
@@ -173,7 +173,7 @@ def test_a_lease_that_has_ended_comes_back_by_a_claim() -> None:
     """The process stood still, or brokers were away, and nobody has followed."""
     made = leader()
     assert made.lapsed(120.0)
-    claim = made.look(view(120.0, ME), 120.0)
+    claim = made.update(view(120.0, ME), 120.0)
     assert claim == Claim("me-1", 120.0, None)
     assert not made.leads(120.0)
     made.accepted(claim, 120.0)
@@ -185,7 +185,7 @@ def test_what_the_client_calls_lost_comes_back_by_a_claim() -> None:
     made.lost()
     assert not made.leads(103.0)
     made.assigned(decides=False, now=103.0)
-    claim = made.look(view(103.0, ME), 103.0)
+    claim = made.update(view(103.0, ME), 103.0)
     assert claim
     made.accepted(claim, 103.0)
     assert made.leads(103.0)
@@ -194,7 +194,7 @@ def test_what_the_client_calls_lost_comes_back_by_a_claim() -> None:
 def test_an_answer_is_worth_a_session_from_when_it_was_asked() -> None:
     """One that lay in a socket while the process stood still is old."""
     made = leader()
-    claim = made.look(view(103.0, ME), 103.0)
+    claim = made.update(view(103.0, ME), 103.0)
     assert claim
     made.accepted(claim, 150.0)
     assert not made.leads(150.0)
@@ -203,40 +203,40 @@ def test_an_answer_is_worth_a_session_from_when_it_was_asked() -> None:
 def test_a_leader_writes_its_name_again_where_it_is_missing() -> None:
     """It went with the topic that was deleted, or a stranger committed over it."""
     made = leader()
-    assert made.look(view(103.0, None), 103.0) == Claim("me-1", 103.0, None)
+    assert made.update(view(103.0, None), 103.0) == Claim("me-1", 103.0, None)
     made.revoked()
-    assert made.look(view(104.0, None), 104.0) is None
+    assert made.update(view(104.0, None), 104.0) is None
     assert made.leads(104.0)
 
 
 def test_a_leader_whose_name_stays_missing_leads_no_longer_than_its_lease() -> None:
     made = leader()
     for second in range(103, 111):
-        assert made.look(view(second, None), second)
+        assert made.update(view(second, None), second)
         assert made.leads(second)
-    assert made.look(view(111, None), 111) is None
+    assert made.update(view(111, None), 111) is None
     assert not made.leads(111.0)
 
 
 def test_among_several_without_a_name_the_decider_waits_for_a_session() -> None:
     """One of them may have led, and lost its name with the topic."""
     made = candidate(*BOTH)
-    claims = {s: made.look(view(s, None), s) for s in range(101, 113)}
+    claims = {s: made.update(view(s, None), s) for s in range(101, 113)}
     assert [second for second, claim in claims.items() if claim] == [111, 112]
 
 
 def test_a_name_that_comes_back_ends_the_wait() -> None:
     made = candidate(*BOTH)
     for second in range(101, 110):
-        assert made.look(view(second, None), second) is None
-    assert made.look(view(110, OTHER), 110) is None
-    assert made.look(view(112, None), 112) is None
+        assert made.update(view(second, None), second) is None
+    assert made.update(view(110, OTHER), 110) is None
+    assert made.update(view(112, None), 112) is None
 
 
 def test_named_without_knowing_why_it_waits_for_a_session() -> None:
     """Its commit was accepted late: another may have been named between, and lead."""
     made = candidate(decides=False)
-    claims = {s: made.look(view(s, ME), s) for s in range(101, 112)}
+    claims = {s: made.update(view(s, ME), s) for s in range(101, 112)}
     assert [second for second, claim in claims.items() if claim] == [111]
     assert claims[111] == Claim("me-1", 111, None)
 
@@ -245,34 +245,34 @@ def test_a_leader_that_is_silent_is_told() -> None:
     """A tool that joined the group may own partition 0, and appoint nobody."""
     made = candidate(decides=False)
     for second in range(101, 150):
-        made.look(view(second, OTHER, count=second), second)
-        assert made.reason() == ""
+        made.update(view(second, OTHER, count=second), second)
+        assert made.problem() == ""
     for second in range(150, 171):
-        made.look(view(second, OTHER), second)
-    assert made.reason().startswith("process 2 on there leads, and has been silent for 20 s")
-    made.look(view(171, OTHER, count=1), 171)
-    assert made.reason() == ""
+        made.update(view(second, OTHER), second)
+    assert made.problem().startswith("process 2 on there leads, and has been silent for 20 s")
+    made.update(view(171, OTHER, count=1), 171)
+    assert made.problem() == ""
 
 
 def test_a_group_without_a_leader_is_told() -> None:
     made = candidate(decides=False)
     for second in range(101, 123):
-        made.look(view(second, None), second)
-    assert made.reason().startswith("no leader for 21 s: partition 0 belongs to a client")
+        made.update(view(second, None), second)
+    assert made.problem().startswith("no leader for 21 s: partition 0 belongs to a client")
 
 
 def test_one_without_a_place_says_so_and_joins_again() -> None:
     """The library waits for minutes for the answer to a join that was lost."""
     made = candidate()
     made.revoked()
-    made.look(view(101, OTHER, 1), 101)
-    assert (made.reason(), made.overdue()) == ("", False)
-    made.look(view(120, OTHER, 2), 120)
-    assert made.reason() == "no place in it for 19 s: a rebalance does not end"
-    made.look(view(221, OTHER, 3), 221)
+    made.update(view(101, OTHER, 1), 101)
+    assert (made.problem(), made.overdue()) == ("", False)
+    made.update(view(120, OTHER, 2), 120)
+    assert made.problem() == "no place in it for 19 s: a rebalance does not end"
+    made.update(view(221, OTHER, 3), 221)
     assert made.overdue()
     made.rejoin()
-    made.look(view(222, OTHER, 4), 222)
+    made.update(view(222, OTHER, 4), 222)
     assert not made.overdue()
 
 
@@ -281,10 +281,10 @@ def test_a_leader_that_waits_for_a_rebalance_is_not_replaced() -> None:
     made = leader()
     made.revoked()
     for second in range(102, 400):
-        made.look(view(second, ME), second)
+        made.update(view(second, ME), second)
     assert made.leads(400.0)
     assert not made.overdue()
-    assert made.reason() == ""
+    assert made.problem() == ""
 
 
 @pytest.mark.parametrize(

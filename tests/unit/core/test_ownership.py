@@ -13,24 +13,24 @@ def ownership() -> Ownership:
 
 
 def test_a_rebalance_is_shorter_and_no_reason(ownership: Ownership) -> None:
-    ownership.hear([("orders", 1)], 100.0)
-    assert ownership.reason(BEHIND, 119.0) is None
-    ownership.hear([], 119.5)
-    ownership.hear([("orders", 1)], 120.0)
-    assert ownership.reason(BEHIND, 139.0) is None
+    ownership.update([("orders", 1)], 100.0)
+    assert ownership.problem(BEHIND, 119.0) is None
+    ownership.update([], 119.5)
+    ownership.update([("orders", 1)], 120.0)
+    assert ownership.problem(BEHIND, 139.0) is None
 
 
 def test_what_nobody_has_is_named_with_the_records_that_wait(ownership: Ownership) -> None:
-    ownership.hear([("orders", 1), ("orders", 3)], 100.0)
-    ownership.hear([("orders", 1), ("orders", 2), ("orders", 3)], 110.0)
-    assert ownership.reason(BEHIND, 125.0) == (
-        "no worker has orders/1, orders/3, for 25 s: 40 records wait; the group gives them out"
+    ownership.update([("orders", 1), ("orders", 3)], 100.0)
+    ownership.update([("orders", 1), ("orders", 2), ("orders", 3)], 110.0)
+    assert ownership.problem(BEHIND, 125.0) == (
+        "no worker has orders/1, orders/3, for 25 s: 40 records wait; the group assigns them"
         " when the session of the member that had them is over"
     )
 
 
 def test_of_many_some_are_named(ownership: Ownership) -> None:
-    ownership.hear(BEHIND, 100.0)
-    reason = ownership.reason(BEHIND, 120.0)
+    ownership.update(BEHIND, 100.0)
+    reason = ownership.problem(BEHIND, 120.0)
     assert reason
     assert "orders/4 and 4 more, for 20 s: 360 records wait" in reason
