@@ -372,12 +372,12 @@ def test_an_outcome_of_which_nobody_asks_is_forgotten() -> None:
     bench.end_with_result(b"0")
     kafka.log(AT).records.pop(0)
     bench.turn(6)
-    outliving = bench.poller.dispatch._orphans
-    assert outliving
+    orphans = bench.poller.dispatch._orphans
+    assert orphans
     bench.end(b"1")
     bench.turn(3)
     assert kafka.committed(GROUP) == {AT: 2}
-    assert not outliving
+    assert not orphans
 
 
 @pytest.mark.parametrize("retry", [None, HOLD])

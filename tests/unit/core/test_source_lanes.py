@@ -11,6 +11,7 @@ from kworker.core.headers import Envelope, Source
 from kworker.core.lanes import Lanes
 from kworker.core.record import Partition, Record
 from kworker.worker.orphans import OrphanedRuns
+from tests.support.orphans import leave, meet
 from tests.support.records import a_partition, a_record
 
 At = tuple[str, int]
@@ -38,7 +39,7 @@ class Rebalances(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lanes = Lanes("key")
-        self.outliving = OrphanedRuns(keeps=True)
+        self.orphans = OrphanedRuns(keeps=True)
         self.open: dict[At, Partition] = {}
         # By partition: offset, key and source of what has not ended.
         self.log: dict[At, dict[int, tuple[bytes | None, Source]]] = {at: {} for at in PLACES}
@@ -61,7 +62,7 @@ class Rebalances(RuleBasedStateMachine):
         self.arrived.setdefault(lane_of(record), []).append(record)
 
     def begin(self, record: Record) -> None:
-        run = self.outliving.meet(record)
+        run = meet(self.orphans, record)
         if run is record:
             key = record.raw.key()
             assert key is None or self.arrived[lane_of(record)][0] is record, "it overtook one"
@@ -90,7 +91,7 @@ class Rebalances(RuleBasedStateMachine):
         partition = self.open[at] = a_partition(at[0], at[1])
         partition.origin = b"log"
         self.lanes.open(partition)
-        self.outliving.returned(self.open.values())
+        self.orphans.returned(self.open.values())
         for offset in sorted(self.log[at]):
             self.deliver(at, offset)
 
@@ -100,8 +101,8 @@ class Rebalances(RuleBasedStateMachine):
         partition = self.open.pop(data.draw(st.sampled_from(list(self.open))))
         partition.open = False
         going = [record for record in self.running if record.partition is partition]
-        self.lanes.put_back(self.outliving.withdraw([partition]))
-        self.outliving.leave(partition, going)
+        self.lanes.put_back(self.orphans.withdraw([partition]))
+        leave(self.orphans, partition, going)
         self.lanes.close(partition)
         for there in self.arrived.values():
             there[:] = [record for record in there if record.partition is not partition]
@@ -131,9 +132,9 @@ class Rebalances(RuleBasedStateMachine):
         if record.partition.open:
             self.end(record)
             return
-        ends = self.outliving.ended([record])
+        ends = self.orphans.ended([record])
         self.lanes.put_back(ends.freed)
-        for run in ends.taken_up:
+        for run in ends.adopted:
             self.stands_for(run)
             self.end(run)
 

@@ -4,7 +4,8 @@ import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.record import Partition, PartitionLanes, Record
-from kworker.worker.orphans import FinishedRun, LaneBusy, OrphanedRuns
+from kworker.worker.orphans import OrphanedRuns
+from tests.support.orphans import leave, meet
 from tests.support.records import a_partition, a_record
 
 KEY = b"k"
@@ -30,25 +31,6 @@ def retried(requeue: Partition, offset: int = 4) -> Record:
 def again(record: Record, partition: Partition) -> Record:
     """Read once more, in another epoch."""
     return event(partition, record.offset, record.lane)
-
-
-def leave(orphans: OrphanedRuns, partition: Partition, running: list[Record]) -> None:
-    """The partition is closed, and these of its records still run."""
-    orphans.close(partition)
-    orphans.take_over(running)
-
-
-def meet(orphans: OrphanedRuns, record: Record) -> Record | None:
-    """The run that counts for a record, its own or an orphan; None while it waits."""
-    match orphans.match(record):
-        case FinishedRun() as finished:
-            return orphans.adopt(finished, record)
-        case LaneBusy():
-            orphans.wait(record)
-            return None
-        case None:
-            orphans.begin(record)
-            return record
 
 
 @pytest.fixture
