@@ -38,7 +38,7 @@ def _preflight(config: Config) -> PreflightReport:
 
     findings = before_start(config)
     fit = exit_code(findings) is ExitCode.OK
-    others = second_copy.look(config) if fit else second_copy.Twins()
+    others = second_copy.search(config) if fit else second_copy.Twins()
     sorted_by: dict[ExitCode, list[str]] = {}
     for finding in [*findings, *others.findings]:
         sorted_by.setdefault(finding.exit_code, []).append(str(finding))

@@ -1,4 +1,4 @@
-"""What a check found, and the exit code of the worst of it."""
+"""Findings of checks, and the exit code of the worst of them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from kworker.errors import ExitCode
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a check found, and what to do about it.
+    """A problem that a check found, and the next step.
 
-    `CONFIG`: waiting will not help. `ALREADY_RUNNING`: nor against another copy. `UNREACHABLE`:
-    it may. `OK`: good to know, no more.
+    Exit code `CONFIG`, and `ALREADY_RUNNING` for another copy: waiting will not help.
+    `UNREACHABLE`: waiting may help. `OK`: only a hint.
     """
 
     key: str
@@ -24,7 +24,7 @@ class Finding:
 
 
 def exit_code(findings: Iterable[Finding]) -> ExitCode:
-    """The one that tells the worst of them."""
+    """Returns the exit code of the worst finding."""
     codes = {finding.exit_code for finding in findings}
     worst = (ExitCode.CONFIG, ExitCode.ALREADY_RUNNING, ExitCode.UNREACHABLE)
     return next((code for code in worst if code in codes), ExitCode.OK)

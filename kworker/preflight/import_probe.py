@@ -1,7 +1,7 @@
-"""Imports handlers in a process of its own, since an import may do anything, and says how it went.
+"""Imports handlers in a process of its own, since an import may do anything, and reports.
 
-Run as `python -m kworker.preflight.import_probe DESCRIPTOR FOLDER REFERENCE…`: the words go to
-the open file descriptor, since handlers may print.
+Run as `python -m kworker.preflight.import_probe DESCRIPTOR FOLDER REFERENCE…`: the report goes
+to the open file descriptor, since handlers may print.
 """
 
 import json
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def problems(folder: str, references: Sequence[str]) -> Mapping[str, str]:
-    """What is wrong with each reference that cannot be used."""
+    """Returns the problem of each reference that cannot be used."""
     return {reference: text for reference in references if (text := _problem(folder, reference))}
 
 
@@ -45,7 +45,7 @@ def _problem(folder: str, reference: str) -> str:
 
 
 def _last_words(error: BaseException, folder: str) -> str:
-    """The last line of a traceback, and where in the user's own files it points."""
+    """Returns the last line of a traceback, and its place in the user's own files."""
     words = traceback.format_exception_only(error)[-1].strip()
     places = [*_places(error)]
     own = [place for place in places if place[0].startswith(folder)]

@@ -19,7 +19,7 @@ IMPORT_TIMEOUT_S = 40.0
 
 
 def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Finding]:
-    """Whether every handler can be imported, tried in a process of its own, and fits in memory."""
+    """Checks that every handler imports, in a process of its own, and fits in memory."""
     keys = {config.handler: "handler"} if config.handler else {}
     for topic, reference in config.handlers.items():
         keys.setdefault(reference, f"handlers.{topic}")
@@ -30,46 +30,49 @@ def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> li
 
 
 class ImportedReferences(NamedTuple):
-    """References to Python, as a process found them that has imported all; 0: not known."""
+    """Findings of a process that has imported all references; 0 bytes: unknown."""
 
     findings: list[Finding]
     rss_bytes: int
 
 
 def _unfit_for_memory(config: Config, rss_bytes: int) -> list[Finding]:
-    """A worker that is too large before its first record would be so after each replacement."""
+    """Checks the size after imports: a worker over its limit by then would be replaced for ever."""
     most, step = config.workers.memory, "raise it, or import less"
-    takes = f"{rss_bytes >> 20} MiB are taken by a process that has only imported the handlers"
+    takes = f"a process that has only imported the handlers takes {rss_bytes >> 20} MiB"
     if rss_bytes > most:
-        return [Finding("workers.memory", f"{format_size(most)}, and {takes}", step)]
+        return [Finding("workers.memory", f"{format_size(most)}, but {takes}", step)]
     ceiling = memory_ceiling(config)
     records = ceiling.total - WORKER_BYTES if ceiling else 0
     if rss_bytes + records <= most:
         return []
-    text = f"{takes}, which leaves less of {format_size(most)} than its records may take"
+    text = f"{takes} of {format_size(most)}, which leaves too little for its records"
     text += f" ({records >> 20} MiB): it would be replaced often"
     return [Finding("workers.memory", text, f"{step}, or lower in_flight_bytes", ExitCode.OK)]
 
 
 def import_all(config: Config, keys: Mapping[str, str], timeout_s: float) -> ImportedReferences:
-    """What is wrong with references to Python, each told at its key."""
+    """Imports references to Python; returns the problems, each with its configuration key."""
     step = "correct it, or the module"
     try:
-        problems, rss_bytes = _probed(config.file.parent, list(keys), timeout_s)
+        problems, rss_bytes = _probe(config.file.parent, list(keys), timeout_s)
     except subprocess.TimeoutExpired:
-        # A loaded machine, perhaps: the next try may be in time.
+        # Perhaps the machine is busy: the next try may be in time.
         text = f"{', '.join(keys)} not imported within {timeout_s:g} s"
-        step = "see what the module waits for"
+        step = "find out what the module waits for"
         late = Finding(next(iter(keys.values())), text, step, ExitCode.UNREACHABLE)
         return ImportedReferences([late], 0)
     found = [Finding(keys[name], f"{name} {text}", step) for name, text in problems.items()]
     return ImportedReferences(found, rss_bytes)
 
 
-def _probed(
+def _probe(
     folder: Path, references: Sequence[str], timeout_s: float
 ) -> tuple[Mapping[str, str], int]:
-    """What is wrong with each reference, and the size with all of them; raises `TimeoutExpired`."""
+    """Returns the problem of each bad reference, and the size with all imported.
+
+    Raises `TimeoutExpired`.
+    """
     receive, send = os.pipe()
     with os.fdopen(receive, "rb") as answers:
         # -P and our own path: what a worker can import, and nothing from the working directory.
@@ -89,13 +92,13 @@ def _probed(
             os.close(send)
         words = answers.read()
     if not words:
-        end = f"ends the process that imports it ({_end(done)})"
+        end = f"ends the process that imports it ({_exit_text(done)})"
         return dict.fromkeys(references[:1], end), 0
     found = json.loads(words)
     return found["problems"], found["rss_bytes"]
 
 
-def _end(done: "subprocess.CompletedProcess[bytes]") -> str:
+def _exit_text(done: "subprocess.CompletedProcess[bytes]") -> str:
     if done.returncode < 0:
         return signal.Signals(-done.returncode).name
     return f"exit code {done.returncode}"

@@ -32,7 +32,7 @@ ClientKind = Literal["consumer", "producer"]
 
 
 def check_client_properties(config: Config) -> list[Finding]:
-    """Whether librdkafka takes the properties of every client; asks no broker."""
+    """Checks that librdkafka accepts the properties of every client; asks no broker."""
     from kworker.clients.property_refusals import refusals
 
     found: dict[str, Finding] = {}
@@ -55,7 +55,7 @@ def _property_key(config: Config, kind: ClientKind, name: str) -> str:
 
 
 def check_topics(config: Config) -> list[Finding]:
-    """Whether brokers answer and the topics are there, and what about them is not as planned."""
+    """Checks that brokers answer, and that topics exist and are as planned."""
     try:
         admin = admin_of(config)
         wanted = source_topics(config, admin.topic_names())
@@ -76,14 +76,14 @@ def check_topics(config: Config) -> list[Finding]:
 
 
 def admin_of(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
-    """An administrator's client for checks. Raises KworkerError."""
+    """Makes the administrator's client for checks. Raises KworkerError."""
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=timeout_s)
 
 
 def unanswered(error: KworkerError) -> Finding:
-    """The brokers did not answer, or said no."""
+    """Returns the finding of brokers that did not answer, or refused."""
     step = "start the brokers (kworker sandbox up, for development) or correct it"
     if not isinstance(error, Unreachable):
         step = "ask who runs the brokers"
@@ -91,7 +91,7 @@ def unanswered(error: KworkerError) -> Finding:
 
 
 def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
-    """Nothing to wait for at a group's first start; later somebody is at work on the cluster."""
+    """Returns the finding of missing topics: to wait for, unless it is the first start."""
     are = "topic is" if len(missing) == 1 else "topics are"
     return Finding(
         "source.topics" if set(missing) & set(config.source.topics) else "name",
@@ -155,7 +155,7 @@ def _small_results(
 def _uneven(
     config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
 ) -> list[Finding]:
-    """Where partition p of requeue does not sit with partition p of the source."""
+    """Finds sources whose partition p is not assigned together with partition p of requeue."""
     requeue = topics[config.requeue_topic].partitions
     return [
         Finding(

@@ -1,4 +1,4 @@
-"""Checks of the groups' committed positions, and the group's first ones."""
+"""Checks of the groups' committed positions, and the commit of the first ones."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ GROUP_TIMEOUT_S = 30.0
 
 
 def check_positions(config: Config) -> list[Finding]:
-    """Whether the groups' positions are told, and how long a killed member keeps its partitions."""
+    """Checks that no transaction hides the groups' positions, and the brokers' session time-out."""
     try:
         admin = admin_of(config)
         existing = admin.topic_names()
     except KworkerError:
-        return []  # which is what `check_topics` is about
+        return []  # which `check_topics` reports
     try:
         pattern = re.compile(delay_pattern(config))
         groups = {
@@ -60,19 +60,19 @@ def _hidden(group: str, hidden: Sequence[tuple[str, int]]) -> Finding:
 
 
 _SESSION = "group.consumer.session.timeout.ms"
-_SESSION_MS = 15_000  # a killed worker should not be missed for much longer than ten seconds
+_SESSION_MS = 15_000  # a killed worker's partitions should move after about ten seconds
 
 
 def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
-    """With the newer protocol the broker decides."""
+    """Checks the session time-out, which the brokers set for the newer protocol."""
     if not speaks_new_protocol(config):
         return
     session_ms = int(admin.broker_setting(_SESSION) or 0)
     if session_ms > _SESSION_MS:
         yield Finding(
             "kafka.consumer.group.protocol",
-            f"{_SESSION} of the brokers is {session_ms}: for so long nobody has the partitions of"
-            " a worker that was killed",
+            f"{_SESSION} of the brokers is {session_ms}: the partitions of a killed worker have no"
+            " owner for so long",
             f"set {_SESSION} to 10000 on the brokers, or, where kafka-configs is at hand, for this"
             " group alone: kafka-configs --alter --entity-type groups --entity-name"
             f" {config.name} --add-config consumer.session.timeout.ms=10000 (not below"
@@ -82,11 +82,11 @@ def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
 
 
 def ensure_start_offsets(config: Config) -> list[Finding]:
-    """At the group's first start, commits where it begins, before the first record is taken.
+    """Commits the group's first positions, at its first start, before any record is read.
 
-    So what `source.start` means is settled once, and no later loss of positions can silently
-    skip or repeat a topic: a group that is noted in `state_dir` and has none is an error, and
-    so is a partition.
+    So `source.start` takes effect once, and no later loss of positions can silently skip or
+    repeat a topic: a group noted in `state_dir`, or one of its partitions, without a position
+    is an error.
     """
     note = GroupNote(config.state_dir)
     try:
@@ -116,13 +116,13 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
 
 
 def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
-    """Of some partitions, or of all."""
+    """Returns the finding of lost positions: of partitions `gone`, or of all."""
     where = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
     each = "; for each of them, with --topic and --partition" if gone else ""
     return Finding(
         "source.start",
-        f"the group {config.name} ran before and has no positions{where} now: they expired,"
-        " somebody deleted them, or its source topics were deleted and made again",
+        f"the group {config.name} ran before and has no positions{where} now: they expired or"
+        " were deleted, or its source topics were deleted and made again",
         f"choose where to go on with kworker offsets reset{each}, or, to begin as at a first start,"
         f" remove {GroupNote(config.state_dir).path}",
         ExitCode.UNREACHABLE,

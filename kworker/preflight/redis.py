@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_redis(config: Config) -> list[Finding]:
-    """Whether Redis answers, where it is configured, and keeps what it is given."""
+    """Checks that Redis, where configured, answers and keeps its data."""
     if config.idempotency is None:
         return []
     from kworker.clients.redis import describe
@@ -29,21 +29,21 @@ def check_redis(config: Config) -> list[Finding]:
 
 
 def _unfit(key: str, server: "RedisServerInfo") -> Iterator[Finding]:
-    """A Redis that forgets lets effects be repeated."""
+    """Finds settings with which Redis loses data, so that effects are repeated."""
     if server.eviction != "noeviction":
         yield Finding(
             key,
-            f"maxmemory-policy is {server.eviction}: with its memory full, it would forget what"
-            " is done, and effects would be repeated",
+            f"maxmemory-policy is {server.eviction}: when its memory is full, it forgets which"
+            " events are done, and their effects are repeated",
             "set it to noeviction (redis-cli config set maxmemory-policy noeviction, and in its"
             " configuration), or give kworker a Redis of its own",
         )
     if server.cluster:
-        yield Finding(key, "it is a Redis Cluster, which is not supported", "name a single Redis")
+        yield Finding(key, "a Redis Cluster is not supported", "name a single Redis")
     if server.keeps is False:
         yield Finding(
             key,
-            "it keeps nothing on disk: restarted, it has forgotten what is done",
-            "turn on appendonly, if effects must not be repeated then",
+            "it keeps nothing on disk: after a restart it has forgotten which events are done",
+            "turn on appendonly, if their effects must not be repeated then",
             ExitCode.OK,
         )

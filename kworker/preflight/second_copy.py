@@ -1,7 +1,7 @@
 """Another copy of an instance: on this host by its lock, on others by the group's members.
 
-It is looked for before the first worker joins, so that the copy that comes second is refused.
-This asks Kafka, so the supervisor has it done by a child that ends.
+The search comes before the first worker joins, so that the second copy is refused. It asks
+Kafka, so the supervisor runs it in a child that ends.
 """
 
 import re
@@ -27,9 +27,9 @@ _KEY = "instance"
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """What is known of other copies, and of the cluster on which they would be ours.
+    """Findings of other copies, and the id of the cluster.
 
-    Those `elsewhere` may have died, which the group knows after `session_s`.
+    Copies `elsewhere` may have died, which the group knows after `session_s`.
     """
 
     cluster: str = ""
@@ -38,8 +38,8 @@ class Twins:
     session_s: float = 0.0
 
 
-def look(config: Config) -> Twins:
-    """Looks for others; this folder's own running service is none."""
+def search(config: Config) -> Twins:
+    """Searches for other copies; this folder's own running service is none."""
     try:
         cluster = admin_of(config).cluster_id()
         other = holder(cluster, config)
@@ -49,13 +49,13 @@ def look(config: Config) -> Twins:
 
 
 def online(config: Config) -> list[Finding]:
-    """All that is found, for `check`."""
-    found = look(config)
+    """Returns all findings, for `check`."""
+    found = search(config)
     return [*found.findings, *found.elsewhere]
 
 
 def here(config: Config, other: LockHolder) -> list[Finding]:
-    """What it means that this one has the lock; nothing if it is this folder's own."""
+    """Returns the finding of a lock's holder; none if it is this folder's own service."""
     if other.pid == StateFolder(config.state_dir).supervisor_pid():
         return []
     if not other.alive:
@@ -75,14 +75,14 @@ def here(config: Config, other: LockHolder) -> list[Finding]:
 
 
 def _elsewhere(config: Config, cluster: str) -> Twins:
-    """Only static members have names; of those on this host the lock has told."""
+    """Searches the groups for copies on other hosts: only static members have names."""
     if config.workers.membership != "static":
         return Twins(cluster)
     from kworker.clients.admin_connection import AdminRequestError
 
     session_ms = consumer_properties(config, slot=0)["session.timeout.ms"]
     try:
-        # One is enough; the others are its fellows.
+        # One member is enough: the others are of the same copy.
         member = next(_members(config, admin_of(config, GROUP_TIMEOUT_S)), None)
     except AdminRequestError as refused:
         unseen = Finding(

@@ -11,7 +11,7 @@ from kworker.preflight.imports import IMPORT_TIMEOUT_S, import_all
 
 
 def check_spark(config: Config) -> list[Finding]:
-    """Whether the Spark job could start here, where `start` launches it."""
+    """Checks that the Spark job could start here, if `start` launches it."""
     if config.spark is None or config.spark.run == "elsewhere":
         return []
     found = []

@@ -176,7 +176,9 @@ def test_handlers_that_cannot_fit_in_memory_are_refused(configured: Configured) 
     file = configured("[workers]\nmemory = '400MiB'", handlers="x = b'x' * (500 << 20)\n" + HANDLER)
     [found] = check_handlers(toml_file.load(file))
     assert (found.key, found.exit_code) == ("workers.memory", ExitCode.CONFIG)
-    assert found.problem.startswith("400MiB, and 5")
+    assert found.problem.startswith(
+        "400MiB, but a process that has only imported the handlers takes 5"
+    )
 
 
 def test_handlers_that_leave_no_room_for_records_are_told(configured: Configured) -> None:

@@ -139,8 +139,8 @@ def test_without_the_right_to_see_the_group_it_starts_and_says_what_that_costs(
     for made in admin.create_acls([AclBinding(*rule, *deny)]).values():
         made.result(10)
     config = toml_file.load(blind.config)
-    eventually(lambda: second_copy.look(config).findings, what="the rule holds")
-    found = second_copy.look(config)
+    eventually(lambda: second_copy.search(config).findings, what="the rule holds")
+    found = second_copy.search(config)
     assert (found.elsewhere, exit_code(found.findings)) == ([], ExitCode.OK)
     [finding] = found.findings
     assert str(finding).startswith("instance: the group's members cannot be seen (")
