@@ -52,8 +52,8 @@ class LeaderMember:
         self._events: deque[MemberEvent] = deque()
         self._claim: Claim | None = None  # which the group has not answered yet
         self._count = 0
-        told = {**properties, "on_commit": self._on_commit}
-        self._consumer = Consumer(told, logger=QUIET)
+        own = {**properties, "on_commit": self._on_commit}
+        self._consumer = Consumer(own, logger=QUIET)
         self._consumer.subscribe(
             [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )

@@ -249,10 +249,10 @@ def _decode_answer(
 ) -> Answer:
     """Decodes an answer; `refused` is index and state in turn."""
     states = zip(refused[::2], refused[1::2], strict=True)
-    told = zip(ask.watched, beats, strict=True)
+    found = zip(ask.watched, beats, strict=True)
     return Answer(
         {int(index): state_of(_decoded(state)) for index, state in states},
-        {owner: None if beat is None else int(beat) for owner, beat in told},
+        {owner: None if beat is None else int(beat) for owner, beat in found},
     )
 
 

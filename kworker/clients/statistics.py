@@ -26,5 +26,5 @@ def _is_answered(statistics: str) -> bool:
     With that protocol, a member without partitions never leaves its first state; and
     heartbeats are the one kind of request that is not counted by name.
     """
-    told = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
-    return told is not None and bool(told["rx"] > sum(told["req"].values()))
+    coordinator = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
+    return coordinator is not None and bool(coordinator["rx"] > sum(coordinator["req"].values()))
