@@ -19,7 +19,7 @@ _LOOK_S = 0.02
 
 
 class PositionReader(Protocol):
-    """What is needed of `KafkaConsumer` or its twin."""
+    """The part of `KafkaConsumer`, or its twin, that reads positions."""
 
     def positions(
         self, partitions: Iterable[PartitionId], timeout_s: float
@@ -42,7 +42,7 @@ class AwaitedPositions:
     def positions(
         self, client: PositionReader, partitions: list[PartitionId], ready: Callable[[], None]
     ) -> dict[PartitionId, Committed | None] | None:
-        """What the group holds of each; None when it was time to end before that was known.
+        """Returns the committed positions; None when it was time to end before they were known.
 
         `ready` ends what hides positions and is our own, or raises Refused.
         """
@@ -56,7 +56,7 @@ class AwaitedPositions:
     def answer(
         self, request: Callable[[], _Answer], why: Callable[[KafkaRequestError], str]
     ) -> _Answer | None:
-        """What `request` returns once it raises Refused no more; None when it was time to end.
+        """Repeats `request` until it succeeds; returns None when it was time to end before.
 
         `why` makes a reason of each refusal.
         """

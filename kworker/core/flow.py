@@ -1,4 +1,4 @@
-"""Back-pressure: how much may be taken now, and which partitions must wait."""
+"""Back-pressure: the room for more records, and the partitions that must wait."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,30 +8,31 @@ from kworker.core.record import Partition, Record, by_partition
 
 @dataclass(frozen=True, slots=True)
 class FlowPolicy:
-    """Bounds of what one worker holds without an outcome."""
+    """Bounds of the records that one worker holds without an outcome."""
 
     records_max: int
     bytes_max: int
     held_max: int = 5_000  # records of keys that are held
     held_bytes_max: int = 16 << 20
-    low: float = 0.5  # of its bound: where a paused partition goes on
-    patience_s: float = 0.5  # no room for so long: pause, and poll on
-    starving_s: float = 1.0  # a partition over its credit keeps another from its first record
-    crowded_records: int = 250  # room for so many: what was crowded goes on
-    crowded_s: float = 5.0  # it lasts, and is told
+    low: float = 0.5  # of its bound, at which a paused partition resumes
+    patience_s: float = 0.5  # without room; then pause, and poll on
+    starving_s: float = 1.0  # while a partition over its credit keeps another from any record
+    crowded_records: int = 250  # with map room for so many, a partition resumes
+    crowded_s: float = 5.0  # with a full map, before that is reported
 
 
 class Flow:
-    """Counts what is in flight and decides what to take and what to pause.
+    """Counts the records in flight, and decides what to take and what to pause.
 
-    Owned by the poll thread. Not taking is cheaper than pausing, which throws away
-    what the client has prefetched; so a full worker first just takes nothing, and
-    pauses when it has had no room for `patience_s`, because then it must poll on. A
-    partition has a credit, twice its even share; for long over it, it is paused while
-    another starves: that has records, none of them here, since what was prefetched
-    comes first. Mostly the other's turn comes sooner than that. A crowded partition has so
-    many unsettled records, so far apart, that a commit could not tell what is done between
-    one more of them: it is paused until some have ended, whoever starves or not.
+    Owned by the poll thread. Pausing throws away what the client has prefetched, so a full
+    worker first just takes nothing. It pauses when it has had no room for `patience_s`, because
+    then it must poll on.
+
+    Starvation: a partition has a credit of twice its even share. It is paused when it is over
+    that for `starving_s` while another partition has records and none of them is here.
+
+    Full map: the unsettled records of a partition are so many, or so far apart, that the offset
+    map in its commit metadata has no room for one more. It is paused until some have ended.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -52,7 +53,7 @@ class Flow:
         self.blocked = False  # for now: what is finished cannot be published
 
     def forget(self, partition: Partition) -> None:
-        """The partition is given up; what it still has in flight counts no more."""
+        """Takes a closed partition, with all that it has in flight, out of every count."""
         self.records -= partition.in_flight
         self.bytes -= partition.in_flight_bytes
         partition.in_flight = partition.in_flight_bytes = 0
@@ -65,12 +66,12 @@ class Flow:
         self._crowded_since.pop(partition, None)
 
     def crowd(self, partition: Partition, offset: int) -> None:
-        """From this offset on there is no room in its map; its consumer has paused it."""
+        """Notes a full offset map, from this offset on, of a partition that is paused already."""
         partition.crowded = offset
         self.paused.add(partition)
 
     def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
-        """Records of one partition were taken, of so many bytes each."""
+        """Counts records that were taken of one partition, with their sizes in bytes."""
         total = sum(sizes)
         self.records += len(sizes)
         self.bytes += total
@@ -80,7 +81,7 @@ class Flow:
         self._largest = max(max(sizes), self._largest - (self._largest >> 4))
 
     def leave(self, records: Sequence[Record]) -> None:
-        """Records got an outcome, or were dropped."""
+        """Takes records that have an outcome, or were dropped, out of the counts."""
         for partition, own in by_partition(records):
             total = sum([record.memory_bytes for record in own])
             partition.in_flight -= len(own)
@@ -89,19 +90,19 @@ class Flow:
             self.bytes -= total
 
     def drop(self, records: Sequence[Record]) -> None:
-        """Records are forgotten, held or not."""
+        """Takes records out of the counts, held or not."""
         self.release(records)
         self.leave(records)
 
     def hold(self, records: Iterable[Record]) -> None:
-        """Records of a key that is held are no longer in flight."""
+        """Counts records of a held key as held instead of in flight."""
         fresh = [record for record in records if record not in self._held]
         self.leave(fresh)
         self._held.update(fresh)
         self._count_held(fresh, 1)
 
     def release(self, records: Iterable[Record]) -> None:
-        """Of these, what was held is in flight again."""
+        """Counts those of the records that were held as in flight again."""
         back = [record for record in records if record in self._held]
         self._held.difference_update(back)
         self._count_held(back, -1)
@@ -116,7 +117,7 @@ class Flow:
             record.partition.held_bytes += sign * record.memory_bytes
 
     def room(self, most: int) -> int:
-        """How many records to take now: 0 when full; 1 at least when nothing is in flight."""
+        """Returns the number of records to take: 0 when full; at least 1 with none in flight."""
         if self.stopped or self.blocked or self._held_full():
             return 0
         by_bytes = (self._policy.bytes_max - self.bytes) // self._largest
@@ -127,12 +128,12 @@ class Flow:
         return room
 
     def _held_full(self) -> bool:
-        """Whatever comes now may belong to a key that is held."""
+        """Returns True if no more may be held: any record may belong to a held key."""
         policy = self._policy
         return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 
     def must_pause_all(self, now: float) -> bool:
-        """Without room for longer than patience, and not yet well below; or stopped."""
+        """Returns True when stopped, or without room for `patience_s` and not yet well below it."""
         if self.stopped:
             return True
         if self._all_paused and not self._low():
@@ -154,7 +155,7 @@ class Flow:
         )
 
     def to_pause(self, partitions: Iterable[Partition], now: float) -> set[Partition]:
-        """Those of the assigned partitions that shall be paused now, the others shall not be."""
+        """Returns the assigned partitions to pause; all others are to be resumed."""
         assigned = list(partitions)
         self._look_at_crowded(assigned, now)
         if self.must_pause_all(now):
@@ -165,7 +166,7 @@ class Flow:
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
-        """Over its credit for longer than it may be; paused, until well below it."""
+        """Returns True for one over its credit for too long; once paused, until well below it."""
         if partition in self.paused:
             self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)
@@ -196,6 +197,6 @@ class Flow:
                 self._crowded_since.setdefault(partition, now)
 
     def crowded(self, now: float) -> list[Partition]:
-        """Those that have waited for room for longer than may pass unsaid."""
+        """Returns the partitions whose offset map has been full for `crowded_s`."""
         patience_s = self._policy.crowded_s
         return [p for p, since in self._crowded_since.items() if now - since >= patience_s]

@@ -1,4 +1,4 @@
-"""Order: which records may run now. A lane is one key (or one partition), never a hash bucket."""
+"""The order of records. A lane is one key (or one partition), never a hash bucket."""
 
 import heapq
 from collections import deque
@@ -14,10 +14,10 @@ _WHOLE_PARTITION = True
 
 
 class Dropped(NamedTuple):
-    """What a drop took out of the lanes, and what it made free."""
+    """The records that a drop took out of the lanes, and those of others that it freed."""
 
     records: list[Record]
-    unheld: list[Record]  # of others, that waited behind one of those that was held
+    unheld: list[Record]  # waited behind a held record that was dropped
 
 
 class Lanes:
@@ -41,7 +41,7 @@ class Lanes:
 
     @property
     def ready(self) -> bool:
-        """Something may run."""
+        """True if a record may run."""
         return bool(self._turn)
 
     @property
@@ -49,7 +49,7 @@ class Lanes:
         return len(self._parked)
 
     def open(self, partition: Partition) -> None:
-        """Before any of its records: it has the lanes that its source had, if any are held."""
+        """Gives a new partition the lanes of its source that are still held; before its records."""
         at = (partition.topic, partition.number)
         partition.home = self._homes.setdefault(at, partition.home)
 
@@ -113,7 +113,7 @@ class Lanes:
         return run
 
     def put_back(self, records: Iterable[Record]) -> None:
-        """Records that were taken and did not start, in the order in which they were taken."""
+        """Takes back records that did not start, in the order in which they were taken."""
         for record in reversed(list(records)):
             home = record.home
             if not home.ready:
@@ -121,9 +121,9 @@ class Lanes:
             home.ready.appendleft(record)
 
     def finish(self, records: Iterable[Record]) -> None:
-        """The records have their last outcome: the next of each lane may run.
+        """Frees the lanes of records that have ended: the next of each may run.
 
-        One whose partition was closed meanwhile holds no lane.
+        A record whose partition was closed meanwhile holds no lane.
         """
         for record in records:
             lane = record.lane
@@ -138,7 +138,7 @@ class Lanes:
                 continue
             if following.follower is not None:
                 following.last = record.last
-            # One that somebody keeps must not keep all that came after it.
+            # A record that is kept for long must not keep all that came after it.
             record.follower = None
             del record.last
             home.busy[lane] = following
@@ -153,29 +153,29 @@ class Lanes:
                 ready.append(following)
 
     def behind(self, record: Record) -> Sequence[Record]:
-        """What waits in the record's lane for the end of its holder."""
+        """Returns the records that wait in a record's lane for the end of its holder."""
         holder = None if record.lane is None else record.home.busy.get(record.lane)
         return () if holder is None else followers(holder)
 
     def park(self, record: Record, due: float) -> None:
-        """The record runs again at `due` (monotonic seconds); its lane waits with it."""
+        """Parks a record until `due` (monotonic seconds); its lane waits with it."""
         heapq.heappush(self._parked, (due, next(self._turns), record))
 
     def hold(self, record: Record, due: float) -> list[Record]:
-        """The same; all that is held with it. What comes to its lane until then is held, too."""
+        """Parks a record and holds its lane, with what comes to it; returns all that is held."""
         self.park(record, due)
         if record.lane is not None:
             self._holding.add((record.home, record.lane))
         return [record, *self.behind(record)]
 
     def held_back(self, records: Iterable[Record]) -> list[Record]:
-        """Of records just added, those that wait behind one that is held."""
+        """Returns those of the records just added that wait behind a held record."""
         if not self._holding:
             return []
         return [record for record in records if (record.home, record.lane) in self._holding]
 
     def wake(self, now: float) -> list[Record]:
-        """What is due becomes ready."""
+        """Makes the parked records that are due ready; returns them."""
         woken = []
         while self._parked and self._parked[0][0] <= now:
             woken.append(heapq.heappop(self._parked)[2])
@@ -184,7 +184,7 @@ class Lanes:
         return woken
 
     def pull(self, records: Iterable[Record]) -> list[Record]:
-        """Of these, those that are parked; they are no more. Their lanes still wait for them."""
+        """Takes those of the records that are parked out; their lanes still wait for them."""
         wanted = {id(record) for record in records}
         found = sorted(entry for entry in self._parked if id(entry[2]) in wanted)
         if found:
@@ -195,7 +195,7 @@ class Lanes:
         return pulled
 
     def recall(self, records: Iterable[Record]) -> list[Record]:
-        """Of these, those that are parked become ready before their time."""
+        """Makes those of the records that are parked ready before their time; returns them."""
         pulled = self.pull(records)
         self._ready(pulled)
         return pulled

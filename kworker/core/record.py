@@ -1,4 +1,7 @@
-"""A record on its way through a worker, and the partition that it came from."""
+"""A record on its way through a worker, and the partition that it came from.
+
+One file over 300 lines, since partition, lanes and record know each other.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
@@ -17,11 +20,11 @@ _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what
 
 
 class PartitionLanes:
-    """The lanes of one source partition, whichever assignment it is of, or none.
+    """The lanes of one source partition, whatever its assignment.
 
-    Kept by Lanes. What comes again runs here beside what its source delivers, so a lane is a key
-    of the source for as long as a record holds it: also while the source partition, or the
-    requeue partition, goes and returns. It ends with the last partition or record that has it.
+    Kept by Lanes. Records of the requeue topic run in the lanes of their source partition. So a
+    lane outlives the assignment of the source partition and of the requeue partition: it ends
+    with the last partition or record that has it.
     """
 
     __slots__ = ("__weakref__", "busy", "number", "ready", "topic")
@@ -33,7 +36,7 @@ class PartitionLanes:
         self.busy: dict[object, Record] = {}  # the record that holds each lane; others follow it
 
     def replace(self, holder: "Record", by: "Record") -> None:
-        """Its lane, if the record holds one, is held by another."""
+        """Gives the lane that a record holds, if it holds one, to another record."""
         if self.busy.get(holder.lane) is holder:
             self.busy[holder.lane] = by
             behind = followers(holder)
@@ -83,7 +86,7 @@ class Partition:
         origin: bytes,
         done: Iterable[OffsetRange] = (),
     ) -> None:
-        """`position` and what is `done` beyond it are what the group holds."""
+        """`position`, and the ranges `done` beyond it, are those that the group holds."""
         self.topic = topic
         self.number = number
         self.prefix = f"{topic}/{number}/".encode()  # of a source position in a header
@@ -91,13 +94,13 @@ class Partition:
         self.frame_size = RECORD_OVERHEAD + _POSITION_BYTES_MAX + len(self.prefix)
         self.epoch = epoch
         self.known = known  # its index in the scoreboard's text
-        # What makes, with an offset added, one word of both.
+        # With an offset added, one word names both.
         self.place = min(known, NAMELESS) << PLACE_BITS
         self.ledger = Ledger(position, done)
         self.origin = origin
         self._told = ""  # the last metadata
         self._told_of: tuple[int | None, int] = (None, -1)  # the position and version it tells
-        self.crowded: int | None = None  # the offset from which on its map had no room
+        self.crowded: int | None = None  # the offset from which on its offset map had no room
         self.open = True
         self.end_offset = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
@@ -108,7 +111,7 @@ class Partition:
         self.home = PartitionLanes(topic, number)  # or that of an earlier epoch: see `Lanes.open`
 
     def committed(self) -> Committed | None:
-        """What the group shall hold of it now; None while nobody knows where it begins."""
+        """Returns the position and map to commit now; None while no position is known."""
         ledger, position = self.ledger, self.ledger.position
         if position is None:
             return None
@@ -119,7 +122,7 @@ class Partition:
         return Committed(position, self._told)
 
     def committed_after(self, offsets: Collection[int]) -> Committed | None:
-        """The same, once these records will be settled, too: before anybody knows that."""
+        """Returns the position and map to commit once these records are settled, too."""
         position, runs = self.ledger.position_after(offsets)
         if position is None:
             return None
@@ -128,16 +131,16 @@ class Partition:
 
     @property
     def starving(self) -> bool:
-        """It has records, and none of them is here."""
+        """True if Kafka has records of the partition, and none is in flight."""
         return self.in_flight == 0 and self.end_offset > (self.ledger.end or 0)
 
 
 Reports = tuple[tuple[object, object], ...]
-"""Delivery reports of outputs that failed: what the client says, and the output."""
+"""Delivery reports of outputs that failed: the client's error, and the message."""
 
 
 PACKED: RawMessage = Fields(("", -1, -1), 0, None, None, ())
-"""Stands in for the client's record where `values` and its result tell all of it."""
+"""Stands in for the client's record where `values` and the result have all of it."""
 
 
 class Values:
@@ -224,7 +227,10 @@ class Record:
         self.refusals: Reports = ()  # of its outputs, by Kafka
 
     def comes_again(self, envelope: Envelope, known: int) -> None:
-        """It was taken from the requeue topic; `known` is its source's index in the scoreboard."""
+        """Takes the envelope of a record of the requeue topic.
+
+        `known` is the index of its source partition in the scoreboard.
+        """
         source = envelope.source
         self.envelope = envelope
         self.place = (min(known, NAMELESS) << PLACE_BITS) + source.offset
@@ -233,14 +239,14 @@ class Record:
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
 
     def stand_for(self, again: "Record") -> None:
-        """`again` is this record, read in a later epoch, where nobody has seen it run."""
+        """Takes the place of `again`, which is this record redelivered in a later epoch."""
         again.home.replace(again, self)
         self.partition, self.home, self.lane = again.partition, again.home, again.lane
         self.memory_bytes, self.taken = again.memory_bytes, again.taken
         self.refusals = ()  # of outputs that are written anew
 
     def unpack(self) -> None:
-        """What it was can be read again, and it keeps the values of no others."""
+        """Reverses `pack`: the record can be read again, and keeps no other record's value."""
         if self.raw is PACKED:
             source, result = self._packed()
             self.raw = Fields(source.place, source.timestamp, result.key, self.values[self.nth], ())
@@ -254,7 +260,7 @@ class Record:
 
     @property
     def source(self) -> Source:
-        """Where it comes from first, whichever topic it was taken from."""
+        """The position in its source topic, whatever topic it was taken from."""
         if self.envelope is not None:
             return self.envelope.source
         if self.raw is PACKED:
@@ -271,7 +277,7 @@ class Record:
 
 
 def followers(record: Record) -> list[Record]:
-    """Those behind it in its lane, in order."""
+    """Returns the records behind a record in its lane, in order."""
     found: list[Record] = []
     following = record.follower
     while following is not None:
@@ -281,7 +287,7 @@ def followers(record: Record) -> list[Record]:
 
 
 def follow(holder: Record, behind: Sequence[Record]) -> None:
-    """These, and no others, follow the holder of a lane."""
+    """Sets the records that follow the holder of a lane."""
     if holder.follower is not None:
         del holder.last
     for record, following in zip_longest((holder, *behind), behind):
@@ -291,10 +297,10 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
 
 
 def pack(records: Sequence[Record]) -> None:
-    """They have run, and wait with thousands of others: of each only the value is kept.
+    """Keeps only the value of records that have run and wait with thousands of others.
 
-    The rest is told by its outcome, which must be one `Output` with the source alone as `own`.
-    All values are kept as long as one of the records is packed.
+    The outcome has the rest: it must be one `Output` with the source alone as `own`. All values
+    are kept as long as one of the records is packed.
     """
     values = Values([record.raw.value() for record in records])
     for nth, record in enumerate(records):
@@ -304,7 +310,7 @@ def pack(records: Sequence[Record]) -> None:
 
 
 def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:
-    """The records of each partition together: what is done for many at once costs half."""
+    """Groups records by partition: work for many at once costs half."""
     found: defaultdict[Partition, list[Record]] = defaultdict(list)
     for record in records:
         found[record.partition].append(record)
@@ -312,7 +318,7 @@ def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequenc
 
 
 def edges(column: Sequence[object]) -> list[int]:
-    """Where an entry differs from the one before it; and the end."""
+    """Returns the indexes of entries that differ from the one before; and the length."""
     if not column or column.count(column[0]) == len(column):
         return [len(column)] if column else []
     changes = [i for i, differs in enumerate(map(ne, column, column[1:]), 1) if differs]

@@ -1,4 +1,4 @@
-"""Which parts a worker is made of, as its configuration asks."""
+"""Puts the parts of a worker together, as its configuration says."""
 
 import math
 import re
@@ -101,7 +101,7 @@ class Role:
 
 
 def make_encoder(config: Config, limits: TopicLimits, replay: str = "") -> ResultEncoder:
-    """What turns what handlers return into records to write."""
+    """Makes the encoder of handlers' results."""
     return ResultEncoder(config.delivery.results, config.delivery.topics, limits, replay)
 
 
@@ -158,7 +158,7 @@ def make_poll_loop(
 def make_guarantee(
     config: Config, role: Role, limits: TopicLimits, outbox: Outbox
 ) -> Callable[[WorkerConsumer, Committer, Mapping[PartitionId, Partition]], DeliveryGuarantee]:
-    """How the guarantee asks outcomes to become durable."""
+    """Returns the maker of the delivery guarantee."""
     properties = worker_producer_properties(config, slot=role.slot)
     sized = SizedProperties(properties, limits)
 
@@ -190,7 +190,7 @@ def make_guarantee(
 
 
 def make_decider(config: Config, limits: TopicLimits, replay: str) -> RetryDecider:
-    """What decides about failed runs."""
+    """Makes the decider about failed runs."""
     retry = config.retry
     breaker = DeadLetterLimitPolicy.of(config.dead_letter.breaker)
     return RetryDecider(
@@ -233,7 +233,7 @@ def make_claims(
 
 
 def _is_source(config: Config) -> Callable[[str], bool]:
-    """Of which topics a record that comes again may be."""
+    """Returns the test for topics that a record of the requeue topic may come from."""
     if config.source.pattern:
         pattern = re.compile(config.source.pattern)
         return lambda topic: bool(pattern.match(topic)) and not of_a_service(topic)

@@ -66,7 +66,7 @@ class Assignment:
         positions_readable: Callable[[], bool],
         had: Mapping[PartitionId, str],
     ) -> None:
-        """Where the group `had` a position, by the topic's id, it must have one."""
+        """`had` has the topic ids of partitions where the group must have a position."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
@@ -227,7 +227,7 @@ class Assignment:
 
     @property
     def waits_for(self) -> str | None:
-        """What an assignment inside the present turn cannot do without."""
+        """The problem for which an assignment waits inside the present turn; None without one."""
         return self._awaited.problem
 
     def _goes_on(self) -> bool:
@@ -286,7 +286,7 @@ class Assignment:
         return index
 
     def index_of_guest(self, at: PartitionId) -> int:
-        """The same of a source whose record comes again here; NAMELESS once there are too many.
+        """Returns the index of a requeued record's source partition; NAMELESS beyond a limit.
 
         A forged record may name any, and the list has to have room for what is assigned.
         """

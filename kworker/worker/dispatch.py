@@ -1,4 +1,7 @@
-"""Dispatch: records go from the lanes to the handlers, and come back with an outcome."""
+"""Dispatch: records go from the lanes to the handlers, and come back with an outcome.
+
+Over 300 lines, since one file names every place where such a record can be.
+"""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable

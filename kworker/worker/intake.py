@@ -1,4 +1,7 @@
-"""Intake: what the client returns, into ledger and lanes; and what its events mean."""
+"""Intake: records of the client go into ledger and lanes; its events are understood.
+
+One file over 300 lines: every kind of record and event that the client may deliver.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -43,7 +46,7 @@ class OutOfOrder(Exception):
 
 
 class Taking(Assigning, Protocol):
-    """What the intake needs of `KafkaConsumer` or its twin."""
+    """The part of `KafkaConsumer`, or its twin, that the intake needs."""
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]: ...
     def pause(self, partitions: Iterable[PartitionId]) -> None: ...
@@ -55,7 +58,7 @@ class Taking(Assigning, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IntakePolicy:
-    """Where records come again, of which topics they may be, and how old a new one may be."""
+    """The requeue topic, the source topics of its records, and the largest age of a new record."""
 
     requeue: str = ""
     is_source: Callable[[str], bool] = lambda _topic: True
@@ -63,7 +66,7 @@ class IntakePolicy:
 
 
 class Intake:
-    """Takes records of the present epochs; everything else comes again, or is an event.
+    """Takes records of the present epochs; all others are redelivered, or are events.
 
     Owned by the poll thread.
     """
@@ -91,7 +94,7 @@ class Intake:
         self.problems: dict[str, str] = {}
 
     def take(self, most: int, wait_s: float) -> int:
-        """How many records and events came. Rebalances happen in here.
+        """Polls, and returns the number of records and events. Rebalances happen in here.
 
         Raises Fenced; OutOfOrder, after which only a new start knows the position.
         """
@@ -102,9 +105,9 @@ class Intake:
         return len(batch)
 
     def rebalanced(self, fresh: Collection[Partition]) -> None:
-        """Reasons that the new assignment has answered are forgotten.
+        """Drops the problems that the new assignment has answered.
 
-        A partition that stopped, and was not given anew, stands still as before.
+        A partition that stopped, and was not assigned anew, remains stopped.
         """
         begun = {(partition.topic, partition.number) for partition in fresh}
         owned = self._assignment.partitions.keys()
@@ -117,11 +120,11 @@ class Intake:
         }
 
     def stopped(self, at: PartitionId) -> bool:
-        """Whether a partition waits for a person, who decides where to go on."""
+        """Returns True for a partition that waits for `kworker offsets reset`."""
         return _gap_at(at) in self.problems
 
     def _deliver(self, batch: list[RawMessage]) -> None:
-        """Into ledger and lanes, what is of one partition together.
+        """Puts records into ledger and lanes, those of one partition together.
 
         Field by field, not record by record: it costs half as much.
         """
@@ -161,12 +164,12 @@ class Intake:
             self._add(partition, raws, offsets)
 
     def _read_again(self, topic: str) -> None:
-        """It was read after all: there again, or allowed without a rebalance."""
+        """Drops the problem of a topic that was read after all: it is there again, or allowed."""
         if self.problems:
             self.problems.pop(f"source {topic}", None)
 
     def _give_back(self, partition: Partition, offset: int) -> None:
-        """What has no room in its map comes again, when it has."""
+        """Gives back records for which the offset map has no room, until it has."""
         at = (partition.topic, partition.number)
         self._consumer.pause([at])
         self._consumer.seek(at, offset)
@@ -197,13 +200,13 @@ class Intake:
             self._flow.hold(late)
 
     def _readable(self, records: list[Record], raised: Mapping[int, Exception]) -> list[Record]:
-        """The records but for those that made the client raise; they are dead letters."""
+        """Returns the readable records; those that made the client raise are dead letters."""
         for i, error in raised.items():
             self._fail_early([_dead(records[i], Failure.unreadable(error, NO_HEADERS))])
         return [record for i, record in enumerate(records) if i not in raised]
 
     def _join_sources(self, records: list[Record]) -> None:
-        """Records that come again run in the lanes of their sources."""
+        """Puts records of the requeue topic into the lanes of their sources."""
         for record in records:
             try:
                 envelope = Envelope.open(record.raw.headers() or ())
@@ -226,7 +229,7 @@ class Intake:
                 self._flow.hold((record,))
 
     def _young(self, records: list[Record], max_age_s: float) -> list[Record]:
-        """Those that are not too old; judged once, when first taken."""
+        """Returns the records that are not too old; judged once, when first taken."""
         oldest_ms = (self._wall() - max_age_s) * 1000
         old = [record for record in records if 0 <= record.raw.timestamp()[1] < oldest_ms]
         if not old:
@@ -238,7 +241,10 @@ class Intake:
         return [record for record in records if record not in expired]
 
     def _present(self, at: PartitionId) -> Partition | None:
-        """None: what came is of an earlier epoch, or was given back, or the drain has begun."""
+        """Returns a partition whose records may be taken; None for those of an earlier epoch.
+
+        None, too, for records that were given back, and once a drain has begun.
+        """
         partition = self._assignment.partitions.get(at)
         if partition is None or partition in self._assignment.fresh or self._flow.stopped:
             return None
@@ -262,7 +268,7 @@ class Intake:
                 _LOG.warning("kafka reports; the client goes on", error=event.error().str())
 
     def _gap(self, at: PartitionId) -> None:
-        """The partition stops, by itself: the client fetches nothing more of it."""
+        """Reports a partition that stopped by itself: the client fetches no more of it."""
         name = f"{at[0]}/{at[1]}"
         partition = self._assignment.partitions.get(at)
         if partition is None:
@@ -282,7 +288,7 @@ class Intake:
 
 
 def _gap_at(at: PartitionId) -> str:
-    """The name of the reason for which a partition stands still."""
+    """Returns the name of the problem of a stopped partition."""
     return f"gap {at[0]}/{at[1]}"
 
 
@@ -291,7 +297,7 @@ def _failed(record: Record, kind: FailureKind, message: str) -> Record:
 
 
 def _dead(record: Record, failure: Failure) -> Record:
-    """It has no lane: nothing waits for it, and it waits for nothing."""
+    """Fails a record outside of any lane: no record waits for it, and it waits for none."""
     record.lane = None
     record.outcome = Failed(Described(failure))
     return record
@@ -300,7 +306,7 @@ def _dead(record: Record, failure: Failure) -> Record:
 def _sizes(
     raws: list[RawMessage], keys: list[bytes | None], headers: list[HeaderList | None]
 ) -> list[int]:
-    """What each costs in memory, about."""
+    """Returns the approximate bytes that each record takes in memory."""
     both = zip(raws, keys, strict=True)
     sizes = [_OBJECT_BYTES + len(raw) + (len(key) if key else 0) for raw, key in both]
     if any(headers):

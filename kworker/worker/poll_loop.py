@@ -1,4 +1,7 @@
-"""The poll loop of a worker: takes records, hands them over, settles, publishes, commits."""
+"""The poll loop of a worker: takes records, hands them over, settles, publishes, commits.
+
+Over 300 lines: one thread owns all of this, and its state and revokes are here.
+"""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What the worker tells: scoreboard, lag, process title."""
+"""Reports the state of a worker: scoreboard, lag, process title."""
 
 import time
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ class StatusReporter:
         self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
     def turn(self) -> None:
-        """Called each turn of the loop; most of the work only now and then."""
+        """Reports, and asks the brokers, when it is time; called each turn of the loop."""
         if self.beat():
             self._ask(time.monotonic())
 
     def beat(self) -> bool:
-        """The same without asking the brokers, for what waits inside a turn; whether it told."""
+        """Reports without asking the brokers, for waits inside a turn; True if it was time to."""
         now_ns = time.monotonic_ns()
         self._slot.words[Field.HEARTBEAT_NS] = now_ns
         now = now_ns / 1e9
@@ -50,7 +50,7 @@ class StatusReporter:
         return True
 
     def report(self) -> None:
-        """Everything, now."""
+        """Reports everything now."""
         loop, words = self._loop, self._slot.words
         words[Field.POLLED] = 1
         for name, value in loop.stats()._asdict().items():
@@ -120,7 +120,7 @@ class ProcessTitle:
         self._at = time.monotonic()
 
     def text(self, now: float) -> str:
-        """With the rate since the last call."""
+        """Returns the title, with the rate since the last call."""
         words = self._slot.words
         done, seconds = words[Field.DONE], max(now - self._at, 1e-3)
         rate = (done - self._done) / seconds

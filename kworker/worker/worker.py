@@ -1,4 +1,7 @@
-"""One worker process, put together: its threads, its signals, its way out."""
+"""One worker process: its threads, its signals, its exit.
+
+One file over 300 lines, since the main thread and the poll thread share one phase.
+"""
 
 import ctypes
 import faulthandler
@@ -55,7 +58,7 @@ _MARKS_S = 2.0  # at least, for what Redis is still to be told
 
 
 def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
-    """The life of a worker after the fork; returns its exit code.
+    """Runs a worker after the fork; returns its exit code.
 
     `lifeline_fd` reads end-of-file when the supervisor is gone: then this drains too. `began`
     is when that did, monotonic.
@@ -127,7 +130,7 @@ class Worker:
         self._signals.append(number)
 
     def _keep_signals(self) -> None:
-        """Whatever a handler's module, or a library in C, has made of them meanwhile."""
+        """Takes back signals that a handler's module, or a library in C, has taken."""
         lost = [
             signal.Signals(number).name
             for number in _RECORDED
@@ -141,7 +144,7 @@ class Worker:
             )
 
     def _build_handlers(self) -> Handlers | None:
-        """Tries again with back-off while a class cannot be made; None when told to stop."""
+        """Makes the handlers, again with back-off while a class raises; None at a drain."""
         wait_s, most_s = _BUILD_AGAIN_S
         while True:
             try:
@@ -157,7 +160,7 @@ class Worker:
             wait_s = min(most_s, wait_s * 2)
 
     def _pause(self, seconds: float) -> bool:
-        """Waits, as alive; True when it is time to stop."""
+        """Waits, with a beat; returns True when a drain has begun."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
@@ -166,7 +169,7 @@ class Worker:
         return False
 
     def _wait(self, seconds: float) -> bool:
-        """Until a signal, the supervisor's end, or the time; True when it is time to drain."""
+        """Waits for a signal, the supervisor's end, or the time; returns True once draining."""
         self._keep_signals()
         fds = [self._wakeup_fd, self._lifeline_fd, self._guard.fd]
         readable, _, _ = select.select(fds, [], [], seconds)
@@ -199,7 +202,7 @@ class Worker:
         self._slot.words[Field.PHASE] = phase
 
     def _watch(self, thread: threading.Thread, title: ProcessTitle) -> None:
-        """Until the poll thread has ended, or has had its time to."""
+        """Waits until the poll thread has ended, or its time is over."""
         most_s = _ABORT_S + LEAVE_S + CLOSE_S  # beyond the drain
         while thread.is_alive() and time.monotonic() < self._drain_by + most_s:
             setproctitle.setproctitle(title.text(time.monotonic()))
@@ -274,7 +277,7 @@ class Worker:
         self._leave(made[0], reporter)
 
     def _learn(self, limits: TopicLimits, watch: KafkaWatch) -> bool:
-        """Waits, red, until the brokers tell what the topics take; False: told to stop."""
+        """Waits, red, for the limits of the topics; returns False when a drain begins first."""
         ask_at = time.monotonic() + _ASK_EVERY_S
         while self._phase < Phase.DRAINING:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
@@ -295,7 +298,7 @@ class Worker:
         self._slot.write_text(Text(problems=reasons))
 
     def _beat(self, reporter: StatusReporter) -> float:
-        """Called by what waits inside a turn; for how many seconds more it may."""
+        """Reports a beat of a wait inside a turn; returns the seconds that it may go on."""
         reporter.beat()
         if self._phase < Phase.DRAINING:
             return inf
@@ -303,7 +306,7 @@ class Worker:
 
     @property
     def _kept_s(self) -> float:
-        """Handlers get most of a drain's time, Kafka the rest."""
+        """The seconds of a drain that are kept for Kafka; handlers get the rest."""
         return min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
 
     def _serve(self, loop: PollLoop, reporter: StatusReporter) -> None:
@@ -315,8 +318,11 @@ class Worker:
             except Fenced as fenced:
                 if not loop.assignment.lost_lately:
                     raise
-                _LOG.warning("fenced by its own past; joins anew", error=str(fenced))
-                loop.rejoin("fenced by its own past")
+                _LOG.warning(
+                    "fenced by a late commit of its own lost session; rejoining the group",
+                    error=str(fenced),
+                )
+                loop.rejoin("fenced by a late commit of its own lost session")
             reporter.turn()
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0
@@ -326,7 +332,7 @@ class Worker:
                 self._enter(Phase.RUNNING)
 
     def _drain(self, loop: PollLoop, reporter: StatusReporter) -> None:
-        """What has begun ends and is committed."""
+        """Lets what has begun end, and commits it."""
         loop.stop_taking()
         while not loop.idle and time.monotonic() < self._drain_by - self._kept_s:
             loop.turn()

@@ -1,4 +1,4 @@
-"""Where a worker's threads run: on one CPU while that is enough for them, else anywhere.
+"""CPU affinity: a worker's threads share one CPU while that is enough for them.
 
 The interpreter's lock lets one of them run at a time. When each hand-over of that lock goes to
 another CPU, all that a record is made of moves with it, and a CPU that sleeps has to be woken. So
@@ -37,7 +37,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CpuAffinityPolicy:
-    """When one CPU is enough, and how long it is kept before the scheduler chooses anew."""
+    """Limits of CPU use below which one CPU is enough, and the time until another choice."""
 
     keep_s: float = 5.0
     choose_s: float = 0.05
@@ -112,7 +112,7 @@ class CpuAffinity:
 
 @functools.cache
 def _let_children_go() -> None:
-    """What a handler starts would have its thread's one CPU for life; so it is let go before."""
+    """Gives a thread every CPU before it starts a process, which would inherit its one CPU."""
     every = os.sched_getaffinity(0)
 
     def hear(event: str, _arguments: object) -> None:

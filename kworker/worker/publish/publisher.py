@@ -24,7 +24,7 @@ class Producer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportPolicy:
-    """How often delivery reports are served, and how long they are waited for."""
+    """Intervals of serving delivery reports, and the limits of waiting for them."""
 
     every_s: float = 0.004
     patience_s: float = 5.0  # without reports: it is a problem

@@ -38,7 +38,7 @@ class TransactionMember(Protocol):
 
 
 class TransactionStep(Enum):
-    """Where a transactional producer is, and its present transaction."""
+    """The steps of a transactional producer, and of its present transaction."""
 
     AWAY = auto()  # the producer is to be opened
     TAKEN = auto()  # it is to be opened, and another process took its id
