@@ -149,7 +149,7 @@ class KafkaTransactor:
             # It is fenced, as the next call will report, too.
             self._disturbance = str(error.args[0])
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Returns the reason why the open transaction takes no more; None while it does."""
         try:
             # It cannot begin twice: the library's error says which state it is in.

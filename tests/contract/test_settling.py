@@ -411,7 +411,7 @@ class Denying:
     def unfinished(self) -> int:
         return self._transactor.unfinished + self._broken
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         return "topic authorization failed" if self._broken else None
 
     def abort(self) -> None:

@@ -68,7 +68,7 @@ class MemoryTransactor:
         Raises QueueFull; Broken; Oversized.
         """
         if self._broken or self._kafka.installed(self._id) is not self:
-            raise Broken(self.trouble())
+            raise Broken(self.problem())
         if len(self._queued) >= self._most:
             raise QueueFull
         if size_of(output) > self._most_bytes:
@@ -96,7 +96,7 @@ class MemoryTransactor:
         """The number of records without a delivery report."""
         return len(self._queued)
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Returns the reason why the open transaction takes no more; None while it does."""
         fenced = self._kafka.installed(self._id) is not self
         return str(KafkaError(KafkaError._FENCED)) if fenced else self._broken or None

@@ -192,7 +192,7 @@ class ExactlyOnce:
         try:
             filled = self._batch.fill(self._transactor.queue, now)
         except Broken as broken:
-            self._abort(now, broken=self._transactor.trouble() or str(broken))
+            self._abort(now, broken=self._transactor.problem() or str(broken))
             return
         if filled is FillResult.QUEUE:
             self._transactor.poll()  # makes room
@@ -240,7 +240,7 @@ class ExactlyOnce:
         elif now >= self._look_at:
             self._look_at = now + self._policy.look_every_s
             self._note_silence(now)
-            if broken := self._transactor.trouble():
+            if broken := self._transactor.problem():
                 self._abort(now, broken=broken)
 
     def _end(self, now: float) -> None:

@@ -57,7 +57,7 @@ def one_transaction(brokers: MockCluster, used: KafkaTransactor) -> None:
     deadline = time.monotonic() + 5
     while used.unfinished:
         used.poll(0.02)
-        if trouble := used.trouble():
+        if trouble := used.problem():
             raise Broken(trouble)
         assert time.monotonic() < deadline
     quiet = {"log_level": 0}
