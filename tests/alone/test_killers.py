@@ -75,7 +75,7 @@ STOOD_S = TIMEOUT_S + 0.5 + 2.0 + 4.0
 FDS_MORE = 8  # a cell's pipes
 
 
-def test_only_culprits_die_and_all_else_goes_on_beside_them_and_beside_random_kills(
+def test_only_poison_records_die_beside_random_kills(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """One bad record cannot stop the service, and nobody is convicted for standing beside it."""

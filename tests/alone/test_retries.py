@@ -36,7 +36,7 @@ def handle(message):
 
 
 @pytest.mark.timeout(600)
-def test_5_000_records_that_fail_three_times_come_back_when_due_through_kills_and_a_rebalance(
+def test_5_000_failing_records_are_retried_on_time_through_kills(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """Each is done with its four attempts, and others only where a kill cut one off."""

@@ -29,7 +29,7 @@ SERIES_FREE = 2  # the first of a series are not
 SLOWISH = lasting(0.004)
 
 
-def test_20_kills_in_a_run_of_100_000_lose_nothing_and_repeat_only_what_was_in_hand(
+def test_20_kills_in_100_000_records_lose_nothing(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """The promise of at-least-once, with every repeat accounted for and the gaps short."""

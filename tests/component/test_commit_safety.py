@@ -1,4 +1,4 @@
-"""Commit safety under random schedules: O1, O3, O4, O5 and O6 of FAULTS, without a crash of luck.
+"""Commit safety under random schedules: O1 and O3 to O6 of tests/support/oracles.py.
 
 Records, members, deaths, rebalances, failures, an unreachable broker and drains come in every
 order; each commit is judged in the moment in which the broker takes it.
@@ -251,7 +251,7 @@ class Calm(RuleBasedStateMachine):
                 bench.pool.end(record, [Output(RESULTS, name(at), b"r", [])] * copies)
 
     def check_lanes(self, bench: Bench) -> None:
-        """O6, O7: of one key of one partition at most one is in hand, whatever the epochs.
+        """At most one record of a key of one partition is in hand, whatever the epochs.
 
         And each outcome waits in one place.
         """
@@ -283,7 +283,7 @@ class Calm(RuleBasedStateMachine):
         self.check_that_nothing_known_was_begun()
 
     def check_that_nothing_known_was_begun(self) -> None:
-        """P4: what finished stays finished, whoever died since."""
+        """A finished record stays finished, whichever worker has died since."""
         for bench in self.everybody:
             for record in bench.pool.runs:
                 at = (record.partition.topic, record.partition.number)

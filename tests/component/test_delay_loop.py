@@ -81,7 +81,7 @@ def test_a_record_goes_where_its_source_is(
     assert record.partition() == 5 % 2
 
 
-def test_what_remains_is_waited_for_in_further_hops(
+def test_the_rest_of_a_delay_is_spent_in_further_hops(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """12 s: first ten, then two times one; never early."""
@@ -93,7 +93,9 @@ def test_what_remains_is_waited_for_in_further_hops(
     assert len(kafka.records(SECOND)) == 2
 
 
-def test_what_waits_is_told_by_delay(bench: DelayBench, kafka: MemoryKafka, clocks: Clocks) -> None:
+def test_waiting_records_are_counted_by_delay(
+    bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
+) -> None:
     wait(kafka, clocks, TEN, 1, 2)
     first_ms = clocks.wall_ms + 10_000
     bench.turns()
@@ -151,7 +153,7 @@ def test_due_times_survive_a_rebalance(
 
 
 @pytest.mark.parametrize("though_committed", [True, False])
-def test_a_transaction_in_doubt_is_looked_up_and_nobody_goes_twice(
+def test_a_forward_in_doubt_is_looked_up_and_goes_once(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks, though_committed: bool
 ) -> None:
     """The committed positions alone tell what was forwarded."""
@@ -165,7 +167,7 @@ def test_a_transaction_in_doubt_is_looked_up_and_nobody_goes_twice(
 
 
 @pytest.mark.parametrize("though_committed", [True, False])
-def test_killed_between_forward_and_commit_nobody_goes_twice(
+def test_a_kill_between_forward_and_commit_forwards_once(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks, though_committed: bool
 ) -> None:
     """A duplicate here would fork the whole chain of attempts."""
@@ -178,7 +180,7 @@ def test_killed_between_forward_and_commit_nobody_goes_twice(
     assert texts(kafka) == numbers(range(50))
 
 
-def test_a_rebalance_after_a_transaction_in_doubt_finds_the_positions(
+def test_a_rebalance_after_an_in_doubt_forward_finds_positions(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """Until it is aborted, the transaction hides them from the assignment that waits for them."""
@@ -199,10 +201,8 @@ def test_a_rebalance_after_a_transaction_in_doubt_finds_the_positions(
     assert texts(kafka) == numbers(range(50))
 
 
-def test_while_an_assignment_waits_for_positions_it_says_so(
-    kafka: MemoryKafka, clocks: Clocks
-) -> None:
-    """P7. It waits inside of a turn, for as long as it takes."""
+def test_a_wait_for_hidden_positions_is_reported(kafka: MemoryKafka, clocks: Clocks) -> None:
+    """The wait takes place inside a turn, for as long as it lasts."""
     kafka.group("orders.delay").pending["another-delay"] = {(SECOND, 0): Committed(1)}
     told: list[str] = []
 
@@ -220,7 +220,7 @@ def test_while_an_assignment_waits_for_positions_it_says_so(
     assert bench.loop.problems == []
 
 
-def test_told_to_end_while_positions_are_hidden_it_begins_nothing(
+def test_a_stopping_delay_process_begins_no_hidden_partition(
     kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     kafka.group("orders.delay").pending["another-delay"] = {(SECOND, 0): Committed(1)}
@@ -229,7 +229,7 @@ def test_told_to_end_while_positions_are_hidden_it_begins_nothing(
     assert bench.assignment.partitions == {}
 
 
-def test_a_commit_in_doubt_that_went_leaves_no_reason_behind(
+def test_a_resolved_in_doubt_commit_leaves_no_problem(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """It stayed red until the next record of that partition, for minutes or for days."""
@@ -241,7 +241,7 @@ def test_a_commit_in_doubt_that_went_leaves_no_reason_behind(
     assert bench.loop.problems == []
 
 
-def test_without_a_place_in_its_group_it_says_so_and_joins_anew(
+def test_a_delay_process_without_a_group_answer_joins_anew(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """Due records wait, and nothing else tells why."""
@@ -275,7 +275,7 @@ def test_a_zombie_forwards_nothing(bench: DelayBench, kafka: MemoryKafka, clocks
     assert texts(kafka) == numbers(range(50))
 
 
-def test_without_kafka_it_waits_says_so_and_goes_on(
+def test_a_kafka_outage_is_reported_and_waited_for(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     wait(kafka, clocks, SECOND, *range(20))
@@ -289,7 +289,7 @@ def test_without_kafka_it_waits_says_so_and_goes_on(
 
 
 def test_without_requeue_what_is_due_waits_and_the_rest_goes_on(clocks: Clocks) -> None:
-    """P7: never skipped, never an exit; and one forged record needs no requeue."""
+    """A missing requeue topic means wait, not exit; a forged record does not need it."""
     kafka = MemoryKafka(lambda: clocks.wall_ms / 1000)
     for topic in (*DELAYS_MS, DEAD):
         kafka.create(topic, 2)
@@ -306,7 +306,7 @@ def test_without_requeue_what_is_due_waits_and_the_rest_goes_on(clocks: Clocks) 
     assert bench.loop.problems == []
 
 
-def test_a_record_that_is_refused_keeps_only_its_own_partition_waiting(
+def test_a_refused_record_holds_back_only_its_own_partition(
     kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """It fails every transaction that it is in, so it is tried alone."""
@@ -344,7 +344,7 @@ def test_a_strangers_dead_letter_has_what_there_is_room_for(
     value: bytes | None,
     says: str,
 ) -> None:
-    """P5: else no transaction with it is taken, and its partition stands still for ever."""
+    """Its partition would stand still for ever: no transaction with the record is accepted."""
     topic = kafka.topic(DEAD)
     assert topic
     topic.max_message_bytes = 2_000
@@ -385,7 +385,7 @@ def test_a_delay_that_is_new_is_found(
     assert texts(kafka) == ["1"]
 
 
-def test_without_any_delay_nothing_is_wrong(clocks: Clocks) -> None:
+def test_an_empty_list_of_delays_is_no_problem(clocks: Clocks) -> None:
     """`delays = []` has no topic, and a service that has none must not be red for ever."""
     kafka = MemoryKafka(lambda: clocks.wall_ms / 1000)
     for topic in (REQUEUE, DEAD):
@@ -401,7 +401,7 @@ def test_without_any_delay_nothing_is_wrong(clocks: Clocks) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, HOUR_MS])
-def test_when_the_clock_jumps_due_times_are_honoured_by_it_and_nothing_spins(
+def test_due_times_survive_clock_jumps_without_a_busy_loop(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks, jump_ms: int
 ) -> None:
     """Nor does what is written after an hour back wait for what was written before."""
@@ -422,7 +422,7 @@ def test_when_the_clock_jumps_due_times_are_honoured_by_it_and_nothing_spins(
     assert texts(kafka) == numbers(range(10))
 
 
-def test_old_records_and_records_from_the_future_are_no_special_case(
+def test_very_old_and_future_records_wait_by_their_due_time(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """Written 15 days ago, or by a clock two hours ahead: the due time decides."""
@@ -436,7 +436,7 @@ def test_old_records_and_records_from_the_future_are_no_special_case(
 def test_forged_records_are_told_and_counted(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """P1: what is given up is counted and logged, each one."""
+    """Each record that is given up is counted and logged."""
     kafka.append(SECOND, 0, value=b"1", headers=(("kworker-source", b"nonsense"),))
     wait(kafka, clocks, SECOND, 2)
     bench.run(1_500)
@@ -447,10 +447,10 @@ def test_forged_records_are_told_and_counted(
     assert f"{SECOND}/0/0" in said
 
 
-def test_headers_that_cannot_be_read_are_one_records_matter_in_a_delay_topic(
+def test_unreadable_headers_in_a_delay_topic_kill_one_record(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """P5: the delay process ended of it, and of nothing else again."""
+    """The delay process ended at such a record, again and again."""
     unheard(kafka, SECOND, 0, key=b"\xff", value=b"1")
     wait(kafka, clocks, SECOND, 2)
     bench.run(1_500)
@@ -463,7 +463,7 @@ def test_headers_that_cannot_be_read_are_one_records_matter_in_a_delay_topic(
     assert "dead letter: unreadable" in capsys.readouterr().out
 
 
-def test_at_the_end_of_an_emptied_partition_nothing_is_left_to_tools(
+def test_an_emptied_delay_partition_shows_no_lag(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """Markers of transactions are no records, but lag tools count them."""
@@ -476,7 +476,7 @@ def test_at_the_end_of_an_emptied_partition_nothing_is_left_to_tools(
     assert bench.loop.transactions == before
 
 
-def test_what_was_deleted_before_it_was_read_stops_its_partition_and_names_the_gap(
+def test_records_deleted_unread_stop_their_partition(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     wait(kafka, clocks, SECOND, 0)
@@ -497,7 +497,7 @@ def test_what_was_deleted_before_it_was_read_stops_its_partition_and_names_the_g
     assert successor.loop.problems == [reason]
 
 
-def test_a_twin_of_its_identity_ends_it(bench: DelayBench, kafka: MemoryKafka) -> None:
+def test_a_fenced_delay_process_ends(bench: DelayBench, kafka: MemoryKafka) -> None:
     """Two of one name would fence each other for ever."""
     bench.turns()
     properties: dict[str, Any] = {"group.id": "orders.delay", "group.instance.id": "delay"}
@@ -513,7 +513,7 @@ def by_a_stranger(kafka: MemoryKafka) -> MemoryTransactor:
     return stranger
 
 
-def test_an_id_that_a_stranger_takes_is_taken_back(
+def test_a_stolen_transactional_id_is_taken_back(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
     """As often as it takes it, but ever more slowly: what waits here can wait a little longer."""
@@ -528,7 +528,9 @@ def test_an_id_that_a_stranger_takes_is_taken_back(
         assert bench.loop.problems == []
 
 
-def test_a_newcomer_with_the_id_of_another_ends(kafka: MemoryKafka, clocks: Clocks) -> None:
+def test_the_newer_of_two_with_one_transactional_id_ends(
+    kafka: MemoryKafka, clocks: Clocks
+) -> None:
     """Of two copies of a service with dynamic workers, only this tells them of each other."""
     young = DelayBench(kafka, clocks, began=clocks.now_s)
     young.turns()
@@ -542,10 +544,10 @@ def test_a_newcomer_with_the_id_of_another_ends(kafka: MemoryKafka, clocks: Cloc
         young.run(4_000)
 
 
-def test_an_id_is_not_taken_back_by_one_that_is_no_member(
+def test_a_former_member_does_not_take_its_id_back(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:
-    """P9: who took it may own its partitions, too."""
+    """The stranger that took the id may own its partitions, too."""
     bench.turns()
     wait(kafka, clocks, SECOND, 1)
     stranger = by_a_stranger(kafka)

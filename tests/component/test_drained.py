@@ -37,10 +37,10 @@ def drained(bench: Bench) -> int:
 
 @BOTH
 @pytest.mark.parametrize("results", [0, 2, RECORDS])
-def test_finished_records_that_are_not_committed_are_left(
+def test_finished_uncommitted_records_count_as_left(
     kafka: MemoryKafka, name: str, results: int
 ) -> None:
-    """P8: they come again, so the exit code says so, with the count."""
+    """Such records come again, so the exit code says so, with the count."""
     bench = bench_of(kafka, name)
     kafka.up = False
     for i, record in enumerate(list(bench.pool.held)):
@@ -55,7 +55,7 @@ def test_finished_records_that_are_not_committed_are_left(
 
 
 @BOTH
-def test_what_was_committed_before_is_not_left(kafka: MemoryKafka, name: str) -> None:
+def test_committed_records_are_not_counted_as_left(kafka: MemoryKafka, name: str) -> None:
     bench = bench_of(kafka, name)
     bench.end(b"0", b"2", b"3")
     bench.turn(6)
@@ -72,8 +72,8 @@ def test_a_handler_that_does_not_end_is_left(kafka: MemoryKafka, name: str) -> N
 
 
 @BOTH
-def test_a_drain_leaves_nothing_of_what_waits_for_its_time(kafka: MemoryKafka, name: str) -> None:
-    """P8: held keys, what is unavailable, and an open breaker do not make it 75."""
+def test_waiting_records_do_not_count_as_left(kafka: MemoryKafka, name: str) -> None:
+    """Held keys, an outage and a reached dead-letter limit do not make the exit code 75."""
     breaker = DeadLetterLimitPolicy(0.5, 2)
     for wait, options in (
         (Failed(ValueError("held")), {"retry": HOLD}),

@@ -73,8 +73,8 @@ def committed(kafka: MemoryKafka, partition: int = 0) -> int | None:
 # -- to another run -------------------------------------------------------------------
 
 
-def test_a_failing_record_waits_in_a_delay_topic_and_is_committed(kafka: MemoryKafka) -> None:
-    """P4: it gives up its order, and holds back nothing."""
+def test_a_failed_record_moves_to_a_delay_topic_and_is_committed(kafka: MemoryKafka) -> None:
+    """A failed record gives up its order and holds back no other."""
     bench = bench_of(kafka, b"alpha", b"bravo", partition=1)
     fail(bench, b"alpha")
     bench.end(b"bravo")
@@ -94,7 +94,7 @@ def test_a_failing_record_waits_in_a_delay_topic_and_is_committed(kafka: MemoryK
 
 
 def test_nothing_is_committed_before_the_delay_topic_has_it(kafka: MemoryKafka) -> None:
-    """P1."""
+    """A crash between the two would lose the retry."""
     bench = bench_of(kafka, b"alpha")
     kafka.writable = False
     fail(bench, b"alpha")
@@ -105,7 +105,7 @@ def test_nothing_is_committed_before_the_delay_topic_has_it(kafka: MemoryKafka) 
     assert committed(kafka) == 1
 
 
-def test_it_runs_again_as_what_it_was_until_its_attempts_are_used_up(kafka: MemoryKafka) -> None:
+def test_a_record_is_retried_unchanged_until_attempts_run_out(kafka: MemoryKafka) -> None:
     """n delays, n + 1 runs; position, key, value and headers are the source's at each."""
     own: Headers = (("trace", b"1"), ("kworker-mine", b"2"), ("trace", None))
     kafka.append("foo", 1, value=b"alpha", key=b"k", headers=own)
@@ -136,7 +136,7 @@ def test_it_runs_again_as_what_it_was_until_its_attempts_are_used_up(kafka: Memo
         (Snooze("10s"), retry_topic(10.0), b"1"),
     ],
 )
-def test_a_handler_may_say_when(
+def test_a_handler_may_choose_its_retry_delay(
     kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
 ) -> None:
     """The largest delay that is not too long; a snooze is no attempt."""
@@ -147,8 +147,8 @@ def test_a_handler_may_say_when(
     assert told(raw)[names.ATTEMPT] == attempt
 
 
-def test_a_record_that_comes_again_runs_in_the_lane_of_its_source(kafka: MemoryKafka) -> None:
-    """P3: of one key of one partition, one at a time, wherever it was taken from."""
+def test_a_retried_record_runs_in_the_lane_of_its_source(kafka: MemoryKafka) -> None:
+    """Records of a key in a partition run one at a time, whichever topic they come from."""
     bench = bench_of(kafka, b"alpha")
     fail(bench, b"alpha")
     bench.turn(2)
@@ -162,7 +162,7 @@ def test_a_record_that_comes_again_runs_in_the_lane_of_its_source(kafka: MemoryK
     assert bench.in_hand() == [b"alpha"]
 
 
-def test_a_source_that_another_worker_has_does_not_keep_its_record_from_running(
+def test_a_retried_record_runs_though_its_source_is_elsewhere(
     kafka: MemoryKafka,
 ) -> None:
     """Where topics differ in partitions, requeue and source part; keys keep their order there."""
@@ -231,10 +231,10 @@ def test_a_dead_letter_always_fits(kafka: MemoryKafka) -> None:
     assert 500 < len(told(dead)[names.STACKTRACE] or b"") < 2_000
 
 
-def test_while_the_dead_letter_topic_is_gone_its_partition_waits_and_results_go_on(
+def test_a_missing_dead_letter_topic_holds_back_no_results(
     kafka: MemoryKafka,
 ) -> None:
-    """P7: nothing is lost, it says so, it recovers by itself."""
+    """Nothing is lost; the worker reports the missing topic and recovers by itself."""
     bench = bench_of(kafka, b"alpha", b"bravo", retry=FINAL)
     kafka.delete(DEAD)
     fail(bench, b"alpha")
@@ -250,7 +250,7 @@ def test_while_the_dead_letter_topic_is_gone_its_partition_waits_and_results_go_
     assert bench.poller.problems == []
 
 
-def test_an_old_record_expires_once_and_not_when_it_comes_again(kafka: MemoryKafka) -> None:
+def test_an_old_record_expires_only_when_first_taken(kafka: MemoryKafka) -> None:
     """Judged when first taken: a retry must not make it too old."""
     kafka.append("foo", 0, value=b"old", key=b"old", timestamp=1)
     headers = ((names.SOURCE, b"foo/0/9/1"), (names.ATTEMPT, b"2"))
@@ -295,8 +295,8 @@ def test_forged_headers_cannot_stop_a_partition(kafka: MemoryKafka, headers: Hea
 
 
 @pytest.mark.parametrize("topic", ["foo", REQUEUE])
-def test_headers_that_cannot_be_read_are_one_records_matter(kafka: MemoryKafka, topic: str) -> None:
-    """P5: a header name that is not UTF-8 ended the poll thread, again and again."""
+def test_unreadable_headers_kill_only_their_record(kafka: MemoryKafka, topic: str) -> None:
+    """A header name that is not UTF-8 ended the poll thread, again and again."""
     kafka.append("foo", 0, value=b"before", key=b"before")
     for word in (b"\xffone", b"\xfftwo"):
         unheard(kafka, topic, 0, key=word, value=word)
@@ -350,7 +350,7 @@ def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
         (BareReject(4), DEAD, b"1"),
     ],
 )
-def test_a_subclass_without_its_parents_init_is_what_it_is(
+def test_a_subclass_without_parent_init_has_the_defaults(
     kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
 ) -> None:
     """With the defaults; an AttributeError on the poll thread ended the worker."""
@@ -361,7 +361,7 @@ def test_a_subclass_without_its_parents_init_is_what_it_is(
     assert told(raw)[names.ATTEMPT] == attempt
 
 
-def test_a_bare_unavailable_stops_its_route(kafka: MemoryKafka) -> None:
+def test_a_bare_unavailable_opens_its_circuit(kafka: MemoryKafka) -> None:
     bench = bench_of(kafka, b"alpha")
     fail(bench, b"alpha", BareUnavailable())
     bench.turn(2)
@@ -373,7 +373,7 @@ def test_a_bare_unavailable_stops_its_route(kafka: MemoryKafka) -> None:
 def test_no_exception_of_a_handler_ends_the_poll_thread(
     kafka: MemoryKafka, kind: str, hold: bool
 ) -> None:
-    """P5: it waits in a topic or in memory, or is a dead letter; never is it lost."""
+    """Its record waits in a topic or in memory, or is a dead letter; it is never lost."""
     bench = bench_of(kafka, b"alpha", b"beta", **({"retry": HOLD} if hold else {}))
     fail(bench, b"alpha", HOSTILE[kind]())
     bench.end(b"beta")
@@ -388,7 +388,9 @@ def test_no_exception_of_a_handler_ends_the_poll_thread(
 
 
 @pytest.mark.parametrize("name", [[], "\ud800", "x" * 1_000_000, None, Mute()])
-def test_any_name_of_what_is_unavailable_can_be_told(kafka: MemoryKafka, name: object) -> None:
+def test_any_name_of_an_unavailable_dependency_can_be_shown(
+    kafka: MemoryKafka, name: object
+) -> None:
     """A list cannot be looked up, and a megabyte has no room in the status."""
     bench = bench_of(kafka, b"alpha")
     fail(bench, b"alpha", Nameless(name))
@@ -422,10 +424,10 @@ def test_headers_that_grow_may_cost_a_retry_and_never_the_record(kafka: MemoryKa
     ("forged", "reason"),
     [((), b"undecodable"), (((names.SOURCE, b"foo/0/1000/0"),), b"exhausted")],
 )
-def test_a_strangers_record_without_room_stays_where_it_is(
+def test_a_foreign_record_too_large_to_bury_stays_in_its_topic(
     kafka: MemoryKafka, forged: Headers, reason: bytes
 ) -> None:
-    """P5: else its partition stands still for ever."""
+    """Its partition would stand still for ever."""
     value = b"x" * (1_048_588 - 200)
     kafka.append(REQUEUE, 0, value=value, headers=forged)
     bench = bench_of(kafka, retry=FINAL)
@@ -438,8 +440,8 @@ def test_a_strangers_record_without_room_stays_where_it_is(
     assert kafka.committed(GROUP)[REQUEUE, 0] == 1
 
 
-def test_nothing_is_left_out_of_a_source_record(kafka: MemoryKafka) -> None:
-    """P1: when its dead-letter topic takes less than it should, that waits for a person."""
+def test_a_source_record_too_large_for_its_dead_topic_waits(kafka: MemoryKafka) -> None:
+    """A dead-letter topic that takes less than it should is for a person to correct."""
     value = b"x" * (1_048_588 - 200)
     kafka.append("foo", 0, value=value)
     bench = bench_of(kafka, retry=FINAL)
@@ -452,7 +454,7 @@ def test_nothing_is_left_out_of_a_source_record(kafka: MemoryKafka) -> None:
 
 
 def test_a_held_key_does_not_take_the_room_of_others(kafka: MemoryKafka) -> None:
-    """P4: ten records of the key that waits, and room for four in flight."""
+    """Ten records of the key that waits, and room for four in flight."""
     for i in range(10):
         kafka.append("foo", 0, value=b"slow-%d" % i, key=b"slow")
     for i in range(10):
@@ -471,8 +473,8 @@ def test_a_held_key_does_not_take_the_room_of_others(kafka: MemoryKafka) -> None
     assert bench.poller.flow.held == 10
 
 
-def test_what_is_held_is_bounded(kafka: MemoryKafka) -> None:
-    """P6."""
+def test_held_records_are_bounded(kafka: MemoryKafka) -> None:
+    """Memory is bounded, however many records of a key wait."""
     for i in range(20):
         kafka.append("foo", 0, value=b"slow-%d" % i, key=b"slow")
     bench = bench_of(kafka, retry=HOLD, in_flight=4, held=6)
@@ -507,7 +509,7 @@ def test_a_held_key_keeps_its_order_to_the_end(kafka: MemoryKafka) -> None:
 # -- unavailable ----------------------------------------------------------------------
 
 
-def test_what_is_unavailable_is_asked_by_one_record_each_five_seconds(kafka: MemoryKafka) -> None:
+def test_the_circuit_breaker_probes_one_record_each_five_seconds(kafka: MemoryKafka) -> None:
     """Nobody's fault: no attempt is spent, intake stops, each probe is another record."""
     bench = bench_of(kafka, *[b"%d" % i for i in range(20)], hands=2)
     began = bench.clock.now
@@ -533,7 +535,7 @@ def test_what_is_unavailable_is_asked_by_one_record_each_five_seconds(kafka: Mem
     assert bench.poller.problems == []
 
 
-def test_one_customer_for_ever_unavailable_stops_nobody_else(kafka: MemoryKafka) -> None:
+def test_a_single_unavailable_customer_stops_no_other(kafka: MemoryKafka) -> None:
     """It is snoozed as soon as others are seen to succeed."""
     words = [b"%d" % i for i in range(60)]
     bench, delays = bench_of(kafka, *words, hands=4), Delays(kafka)
@@ -554,7 +556,7 @@ def test_one_customer_for_ever_unavailable_stops_nobody_else(kafka: MemoryKafka)
 
 
 def test_a_drain_does_not_wait_for_what_is_unavailable(kafka: MemoryKafka) -> None:
-    """P8."""
+    """Records that wait for their time do not make a drain time out."""
     bench = bench_of(kafka, b"alpha", b"bravo", hands=1)
     fail(bench, b"alpha", Unavailable("billing"))
     bench.turn(2)
@@ -574,7 +576,7 @@ def fail_all(bench: Bench) -> int:
     return len(held)
 
 
-def test_when_everything_fails_dead_letters_stop_with_the_window_and_all_are_done_after(
+def test_the_dead_letter_limit_saves_records_when_all_fail(
     kafka: MemoryKafka,
 ) -> None:
     """The fault is not the records': after the fix all are processed without a hand."""
@@ -594,7 +596,7 @@ def test_when_everything_fails_dead_letters_stop_with_the_window_and_all_are_don
     assert bench.poller.problems == []
 
 
-def test_a_person_may_let_the_held_ones_die(kafka: MemoryKafka) -> None:
+def test_a_person_may_accept_the_held_dead_letters(kafka: MemoryKafka) -> None:
     bench = bench_of(kafka, *[b"%d" % i for i in range(30)], retry=FINAL, breaker=BREAKER)
     for _ in range(4):
         fail_all(bench)
@@ -607,7 +609,7 @@ def test_a_person_may_let_the_held_ones_die(kafka: MemoryKafka) -> None:
 
 
 @pytest.mark.parametrize("begin", [lambda b: b.drain(), lambda b: b.consumer.close()])
-def test_an_open_breaker_holds_up_no_end(
+def test_a_reached_dead_letter_limit_delays_no_drain_or_revoke(
     kafka: MemoryKafka, begin: Callable[[Bench], None]
 ) -> None:
     """What it holds is delivered again, to whoever comes next."""
@@ -625,7 +627,7 @@ def test_an_open_breaker_holds_up_no_end(
 
 
 @pytest.mark.parametrize("retry", [HOLD, RetryPolicy((1.0, 10.0)), FINAL])
-def test_what_a_person_rejects_is_dead_at_its_next_turn(
+def test_a_rejected_record_is_dead_at_its_next_turn(
     kafka: MemoryKafka, tmp_path: Path, retry: RetryPolicy
 ) -> None:
     """Whether it runs, is held, or has yet to begin; and once only."""
@@ -677,7 +679,7 @@ def test_a_rejection_goes_when_its_record_has_ended_well(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rejection_goes_with_a_record_that_was_done_before(
+def test_a_rejection_ends_with_a_record_that_is_done_already(
     kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     claimant = Granting()
@@ -689,7 +691,7 @@ def test_a_rejection_goes_with_a_record_that_was_done_before(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rejection_is_of_the_record_that_lay_there_then(
+def test_a_rejection_does_not_apply_to_a_recreated_topic(
     kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     """A topic that was made again has another at its offset."""
@@ -698,7 +700,7 @@ def test_a_rejection_is_of_the_record_that_lay_there_then(
     assert bench.in_hand() == [b"alpha"]
 
 
-def test_a_rejection_that_was_undone_is_none(kafka: MemoryKafka, tmp_path: Path) -> None:
+def test_an_undone_rejection_has_no_effect(kafka: MemoryKafka, tmp_path: Path) -> None:
     bench = bench_of(kafka, b"alpha", b"bravo", state_dir=tmp_path, hands=1)
     refusals = Rejections(tmp_path)
     for offset in range(2):
@@ -738,7 +740,9 @@ def test_a_pool_that_takes_nothing_of_what_is_ready_is_still(kafka: MemoryKafka)
 
 
 @pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing")])
-def test_what_waits_for_its_time_makes_no_pool_still(kafka: MemoryKafka, error: Exception) -> None:
+def test_waiting_for_a_retry_does_not_count_as_a_still_pool(
+    kafka: MemoryKafka, error: Exception
+) -> None:
     """A held key, and what is unavailable, probed now and then."""
     bench = bench_of(kafka, b"alpha", retry=HOLD)
     for _ in range(300):
@@ -748,7 +752,7 @@ def test_what_waits_for_its_time_makes_no_pool_still(kafka: MemoryKafka, error: 
         assert bench.poller.dispatch.stalled_s < 1
 
 
-def test_time_in_which_nobody_took_what_had_ended_does_not_count(kafka: MemoryKafka) -> None:
+def test_time_without_polling_does_not_count_as_still(kafka: MemoryKafka) -> None:
     """A rebalance that waits for positions: handlers are through, and nobody hears of it."""
     bench = bench_of(kafka, b"alpha")
     bench.clock.now += 3600
@@ -762,7 +766,7 @@ def test_time_in_which_nobody_took_what_had_ended_does_not_count(kafka: MemoryKa
 HOUR_S = 3600.0
 
 
-def test_old_records_open_no_breaker_and_none_is_tried(kafka: MemoryKafka) -> None:
+def test_expired_records_do_not_count_for_the_dead_letter_limit(kafka: MemoryKafka) -> None:
     """A source that lags by a day has nothing else: it would stop there, and try them after all."""
     bench = bench_of(kafka, max_age_s=HOUR_S, breaker=DeadLetterLimitPolicy(0.5, 20))
     bench.clock.now += 2 * HOUR_S
@@ -775,7 +779,7 @@ def test_old_records_open_no_breaker_and_none_is_tried(kafka: MemoryKafka) -> No
     assert committed(kafka) == 60
 
 
-def test_an_old_record_expires_while_the_breaker_is_open(kafka: MemoryKafka) -> None:
+def test_an_old_record_expires_at_the_dead_letter_limit(kafka: MemoryKafka) -> None:
     """What is held is tried, and its handler would have it after all."""
     options = {"max_age_s": HOUR_S, "breaker": DeadLetterLimitPolicy(0.5, 2), "retry": FINAL}
     bench = bench_of(kafka, b"a", b"b", b"c", **options)
@@ -790,7 +794,7 @@ def test_an_old_record_expires_while_the_breaker_is_open(kafka: MemoryKafka) -> 
     assert b"old" not in [record.raw.value() for record in bench.pool.runs]
 
 
-def test_an_old_record_that_comes_again_after_a_death_is_old_again(kafka: MemoryKafka) -> None:
+def test_an_expired_record_expires_again_after_a_death(kafka: MemoryKafka) -> None:
     """It was never settled."""
     options = {"max_age_s": HOUR_S, "tells_dead": True}
     first = bench_of(kafka, **options)
@@ -804,8 +808,8 @@ def test_an_old_record_that_comes_again_after_a_death_is_old_again(kafka: Memory
     assert second.holds(b"old").on_dead is not None
 
 
-def test_of_a_suspect_no_handler_is_told(kafka: MemoryKafka, tmp_path: Path) -> None:
-    """P5: that may be what ended its process, again and again."""
+def test_no_handler_hears_of_a_suspects_dead_letter(kafka: MemoryKafka, tmp_path: Path) -> None:
+    """The call of `dead` may be what ended its process, again and again."""
     folder = tmp_path / "suspects"
     CrashJournal(folder).add_suspects([("foo", 0, 0)], "crash", "SIGSEGV", 0.0, 10)
     ward = Quarantine(read_config(tmp_path), folder, TopicLimits([]))
@@ -861,7 +865,7 @@ class Granting:
     released = ended_after_revoke = settled
 
 
-def test_what_was_rejected_and_not_yet_buried_gives_its_claim_back_with_its_partition(
+def test_a_revoke_releases_the_claim_of_a_rejected_record(
     kafka: MemoryKafka, tmp_path: Path
 ) -> None:
     """Else its event would be in hand for as long as this worker lives, and the next would wait."""
@@ -911,7 +915,7 @@ class OneCell:
         self.runs, self.waits = [], self.runs
 
 
-def test_a_suspect_whose_cell_dies_in_a_drain_does_not_begin_again(kafka: MemoryKafka) -> None:
+def test_a_suspect_does_not_restart_during_a_drain(kafka: MemoryKafka) -> None:
     """It is delivered again, and a suspect there, too."""
     ward = OneCell()
     bench = bench_of(kafka, b"suspect", quarantine=ward)

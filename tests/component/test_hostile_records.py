@@ -41,8 +41,8 @@ def hostile(seed: int, *topics: str) -> list[Sent]:
 
 @settings(max_examples=40)
 @given(SEEDS)
-def test_whatever_comes_and_whatever_it_raises_each_record_ends_once(seed: int) -> None:
-    """P5: as a result, a retry or a dead letter; and everything is committed."""
+def test_every_hostile_record_ends_exactly_once(seed: int) -> None:
+    """The end is a result, a retry or a dead letter; and everything is committed."""
     kafka = MemoryKafka(lambda: 1_700_000_000.0)
     for topic in ("foo", RESULTS):
         kafka.create(topic, PARTITIONS)
@@ -70,7 +70,7 @@ def test_whatever_comes_and_whatever_it_raises_each_record_ends_once(seed: int) 
 
 @settings(max_examples=40)
 @given(SEEDS)
-def test_whatever_waits_goes_on_once_and_holds_up_nothing(seed: int) -> None:
+def test_every_waiting_hostile_record_is_forwarded_exactly_once(seed: int) -> None:
     """To the requeue topic, or as a dead letter."""
     clocks = Clocks()
     kafka = broker(clocks)

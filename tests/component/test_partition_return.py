@@ -56,7 +56,7 @@ def published(kafka: MemoryKafka) -> list[bytes | None]:
 
 
 @GUARANTEES
-def test_what_still_runs_when_its_partition_returns_goes_on(transactional: str) -> None:
+def test_a_run_goes_on_when_its_partition_returns(transactional: str) -> None:
     """It is not begun again, and its outcome counts, in the epoch in which it ends."""
     kafka = one_partition(b"a", b"b")
     bench = Bench(kafka, ["foo"], transactional=transactional)
@@ -72,7 +72,7 @@ def test_what_still_runs_when_its_partition_returns_goes_on(transactional: str) 
     assert (bench.poller.flow.records, bench.poller.idle) == (0, True)
 
 
-def test_a_loss_is_not_told_as_the_gain_of_others() -> None:
+def test_a_loss_is_not_logged_as_a_gain_of_others() -> None:
     """Here nobody else is in the group, and what was in hand is not done again, either."""
     bench = Bench(one_partition(b"a"), ["foo"])
     bench.turn(2)
@@ -85,7 +85,7 @@ def test_a_loss_is_not_told_as_the_gain_of_others() -> None:
 
 @GUARANTEES
 @pytest.mark.parametrize("times", [2, 3])
-def test_it_goes_on_however_often_the_partition_leaves(transactional: str, times: int) -> None:
+def test_a_run_goes_on_however_often_its_partition_leaves(transactional: str, times: int) -> None:
     kafka = one_partition(b"a")
     bench = Bench(kafka, ["foo"], transactional=transactional)
     bench.turn(2)
@@ -99,7 +99,7 @@ def test_it_goes_on_however_often_the_partition_leaves(transactional: str, times
 
 
 @GUARANTEES
-def test_what_ends_while_its_partition_is_away_is_not_done_again(transactional: str) -> None:
+def test_a_run_that_ended_while_away_is_not_repeated(transactional: str) -> None:
     """A rebalance takes its time."""
     kafka = one_partition(b"a", b"b")
     bench = Bench(kafka, ["foo"], transactional=transactional)
@@ -116,7 +116,7 @@ def test_what_ends_while_its_partition_is_away_is_not_done_again(transactional: 
     assert kafka.committed(GROUP) == {AT: 2}
 
 
-def test_an_outcome_whose_transaction_was_given_up_is_written_in_the_next_epoch() -> None:
+def test_an_aborted_outcome_is_written_again_in_the_next_epoch() -> None:
     """Its handler has run; only what was not committed is done again, and not the handler."""
     kafka = one_partition(b"a")
     bench = Bench(kafka, ["foo"], transactional="w-0")
@@ -134,7 +134,7 @@ def test_an_outcome_whose_transaction_was_given_up_is_written_in_the_next_epoch(
 
 
 @GUARANTEES
-def test_what_another_did_meanwhile_is_dropped(transactional: str) -> None:
+def test_an_outcome_of_work_done_elsewhere_is_dropped(transactional: str) -> None:
     """The position read back covers it: its outcome is there already."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock, transactional=transactional)
@@ -160,7 +160,7 @@ def test_what_another_did_meanwhile_is_dropped(transactional: str) -> None:
     assert set(kafka.committed(GROUP).values()) == {1}
 
 
-def test_the_record_of_a_topic_that_was_made_again_is_another() -> None:
+def test_a_run_of_a_recreated_topic_is_not_adopted() -> None:
     kafka, ids = one_partition(b"a"), itertools.count()
 
     def identify(topics: Collection[str], _timeout_s: float) -> dict[str, TopicIdentity]:
@@ -176,7 +176,7 @@ def test_the_record_of_a_topic_that_was_made_again_is_another() -> None:
     assert kafka.committed(GROUP) == {AT: 0}
 
 
-def test_its_key_waits_for_it_and_no_other() -> None:
+def test_only_its_own_key_waits_for_an_orphaned_run() -> None:
     kafka = one_partition(b"a", b"a", b"b")
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
@@ -192,7 +192,7 @@ def test_its_key_waits_for_it_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("ends_early", [True, False])
-def test_a_run_that_came_before_an_earlier_one_of_its_key_is_done_again(ends_early: bool) -> None:
+def test_a_run_that_overtook_its_key_is_done_again(ends_early: bool) -> None:
     """Else what is done again would come after what followed it, and that would stand."""
     kafka = one_partition(b"a", b"a")
     bench = Bench(kafka, ["foo"])
@@ -222,7 +222,7 @@ def test_a_run_that_came_before_an_earlier_one_of_its_key_is_done_again(ends_ear
 
 
 @GUARANTEES
-def test_what_fails_after_its_partition_returned_is_judged_there(transactional: str) -> None:
+def test_a_failure_after_a_return_keeps_its_attempt_count(transactional: str) -> None:
     """With the attempts that it has had."""
     kafka = one_partition(b"a")
     bench = Bench(kafka, ["foo"], retry=HOLD, transactional=transactional)
@@ -239,7 +239,7 @@ def test_what_fails_after_its_partition_returned_is_judged_there(transactional: 
     assert kafka.committed(GROUP) == {AT: 1}
 
 
-def test_a_record_that_came_again_goes_on_too() -> None:
+def test_a_run_of_a_retried_record_goes_on_too() -> None:
     """From the requeue topic, whose positions are others than its source's."""
     kafka = one_partition(b"a")
     bench = Bench(kafka, ["foo", REQUEUE])
@@ -273,7 +273,7 @@ class Claiming:
 
 
 @pytest.mark.parametrize("ends", ["before the loss", "while it is away", "when it is back"])
-def test_with_claims_it_goes_on_and_its_event_is_done(tmp_path: Path, ends: str) -> None:
+def test_a_claimed_orphaned_run_goes_on_and_its_event_is_done(tmp_path: Path, ends: str) -> None:
     """What is ended before anybody waits for it is left with Redis, for whoever is given it."""
     kafka = one_partition(b"a", b"b")
     worker = Claiming(kafka, tmp_path)
@@ -300,7 +300,7 @@ def test_with_claims_it_goes_on_and_its_event_is_done(tmp_path: Path, ends: str)
 
 
 @pytest.mark.parametrize("given_back", [True, False])
-def test_what_did_not_begin_before_its_partition_went_begins_when_it_is_back(
+def test_an_unstarted_record_begins_when_its_partition_returns(
     given_back: bool,
 ) -> None:
     """The pool had it, and no handler: it may give it back, or come to it and leave it."""
@@ -320,7 +320,7 @@ def test_what_did_not_begin_before_its_partition_went_begins_when_it_is_back(
     assert begun(bench) == [0]
 
 
-def test_a_revoke_waits_for_what_it_took_up_and_for_nothing_behind_it() -> None:
+def test_a_revoke_waits_only_for_the_adopted_run() -> None:
     """Its time is long enough here for the run of the earlier epoch."""
     kafka, clock = one_partition(b"a", b"a"), Clock()
     bench = Bench(kafka, ["foo"], clock=clock)
@@ -334,7 +334,7 @@ def test_a_revoke_waits_for_what_it_took_up_and_for_nothing_behind_it() -> None:
     assert kafka.committed(GROUP) == {AT: 1}
 
 
-def test_a_revoke_does_not_wait_for_what_stands_behind_a_run_of_no_use() -> None:
+def test_a_revoke_does_not_wait_behind_a_stale_run() -> None:
     """It has not begun, and its next owner may."""
     kafka, clock = one_partition(b"a", b"a"), Clock()
     bench = Bench(kafka, ["foo"], clock=clock)
@@ -352,7 +352,7 @@ def test_a_revoke_does_not_wait_for_what_stands_behind_a_run_of_no_use() -> None
     assert begun(bench) == [0, 1]
 
 
-def test_a_drain_ends_what_it_took_up() -> None:
+def test_a_drain_waits_for_the_runs_it_adopted() -> None:
     kafka = one_partition(b"a", b"b")
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
@@ -362,7 +362,7 @@ def test_a_drain_ends_what_it_took_up() -> None:
     assert kafka.committed(GROUP) == {AT: 2}
 
 
-def test_an_outcome_of_which_nobody_asks_is_forgotten() -> None:
+def test_an_outcome_below_the_position_is_forgotten() -> None:
     """Its record was compacted away meanwhile, say: all below the position is done without it."""
     kafka = one_partition(b"a", b"b")
     bench = Bench(kafka, ["foo"])
@@ -381,10 +381,10 @@ def test_an_outcome_of_which_nobody_asks_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("retry", [None, HOLD])
-def test_a_source_that_goes_alone_frees_no_other_retry(
+def test_a_revoked_source_frees_no_retry_of_a_kept_partition(
     retry: RetryPolicy | None,
 ) -> None:
-    """With `group.protocol = "consumer"` its requeue partition stays, and P3 holds there."""
+    """With `group.protocol = "consumer"` its requeue partition stays, and keeps its order."""
     kafka = one_partition()
     kafka.create(REQUEUE, 2)
     for offset in range(2):

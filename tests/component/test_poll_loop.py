@@ -47,7 +47,7 @@ def position(kafka: MemoryKafka, topic: str = "foo", partition: int = 0) -> int 
     return kafka.committed(GROUP).get((topic, partition))
 
 
-def test_all_fine_and_the_position_moves_on(kafka: MemoryKafka) -> None:
+def test_the_position_follows_finished_records(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
     assert bench.in_hand() == list(WORDS)
@@ -61,8 +61,8 @@ def test_all_fine_and_the_position_moves_on(kafka: MemoryKafka) -> None:
     assert position(kafka) == 4
 
 
-def test_while_its_positions_are_hidden_it_says_so(kafka: MemoryKafka) -> None:
-    """P7. The turn in which it waits for them may last longer than anybody's patience."""
+def test_a_worker_reports_hidden_positions(kafka: MemoryKafka) -> None:
+    """The turn in which the worker waits for them may last long."""
     bench = Bench(kafka, ["foo"])
     pending = kafka.group(GROUP).pending
     pending["another-0"] = {("foo", 0): Committed(1)}
@@ -82,7 +82,7 @@ def test_while_its_positions_are_hidden_it_says_so(kafka: MemoryKafka) -> None:
     assert bench.poller.problems == []
 
 
-def test_a_drain_gives_up_an_assignment_that_waits_for_its_positions(kafka: MemoryKafka) -> None:
+def test_a_drain_gives_up_an_assignment_without_positions(kafka: MemoryKafka) -> None:
     """With nothing in hand there is nothing to wait for; and nothing of it begins any more."""
     bench = Bench(kafka, ["foo"])
     kafka.group(GROUP).pending["another-0"] = {("foo", 0): Committed(1)}
@@ -94,14 +94,14 @@ def test_a_drain_gives_up_an_assignment_that_waits_for_its_positions(kafka: Memo
     assert bench.poller.problems == []
 
 
-def test_nothing_is_committed_of_what_has_only_begun(kafka: MemoryKafka) -> None:
+def test_unfinished_records_are_not_committed(kafka: MemoryKafka) -> None:
     """Commit at poll is the loss that others shipped."""
     bench = Bench(kafka, ["foo"])
     bench.turn(10)
     assert position(kafka) in (None, 0)
 
 
-def test_what_ends_beyond_one_in_hand_waits_for_it(kafka: MemoryKafka) -> None:
+def test_commits_stop_at_the_first_unfinished_record(kafka: MemoryKafka) -> None:
     """The highest instead of the contiguous is the other one."""
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
@@ -151,7 +151,7 @@ def test_a_failing_record_waits_longer_each_time(kafka: MemoryKafka) -> None:
 
 
 def test_a_failure_holds_up_its_own_key_and_no_other(kafka: MemoryKafka) -> None:
-    """P3 and P4."""
+    """A slow record delays only its own key, and that key keeps its order."""
     bench = Bench(kafka, ["foo"], retry=HOLD)
     kafka.append("foo", value=b"bravo-2", key=b"bravo")
     kafka.append("foo", value=b"echo", key=b"echo")
@@ -167,9 +167,7 @@ def test_a_failure_holds_up_its_own_key_and_no_other(kafka: MemoryKafka) -> None
 
 
 @pytest.mark.parametrize("static", ["", "host-0"])
-def test_what_dies_in_bravo_brings_back_bravo_and_what_was_not_committed(
-    kafka: MemoryKafka, static: str
-) -> None:
+def test_a_death_repeats_only_uncommitted_records(kafka: MemoryKafka, static: str) -> None:
     """And nothing below the committed position, nor what its map names beyond it."""
     bench = Bench(kafka, ["foo"], static=static)
     kafka.append("foo", value=b"delta", key=b"delta")
@@ -189,7 +187,7 @@ def test_what_dies_in_bravo_brings_back_bravo_and_what_was_not_committed(
     assert position(kafka) == 5
 
 
-def test_where_the_brokers_do_not_tell_the_ids_of_topics_it_waits_and_names_them(
+def test_a_worker_without_topic_ids_waits_and_names_the_topics(
     kafka: MemoryKafka,
 ) -> None:
     """An old broker, or a user who may not ask: no commit could say of which log it is."""
@@ -218,7 +216,7 @@ def test_a_drain_ends_the_wait_for_the_ids_of_topics(kafka: MemoryKafka) -> None
     assert kafka.group(GROUP).committed == {}
 
 
-def test_partitions_of_a_topic_that_is_not_there_begin_when_it_is_made_again(
+def test_partitions_of_a_missing_topic_begin_once_it_exists(
     kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group may assign them before it hears of the end of the topic."""
@@ -238,7 +236,7 @@ def test_partitions_of_a_topic_that_is_not_there_begin_when_it_is_made_again(
     assert bench.in_hand() == [*WORDS]
 
 
-def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(
+def test_an_offset_map_survives_the_first_commit(
     kafka: MemoryKafka,
 ) -> None:
     """The next death may come before what it names has."""
@@ -266,9 +264,7 @@ def test_a_map_that_is_still_to_come_again_is_not_forgotten_by_the_first_commit(
         encode(origin_of(TopicIdentity("another cluster", "1"), ("foo", 0)), 0, [(1, 3)]),
     ],
 )
-def test_a_map_that_is_foreign_or_damaged_is_ignored_counted_and_replaced(
-    kafka: MemoryKafka, metadata: str
-) -> None:
+def test_a_foreign_or_damaged_offset_map_is_replaced(kafka: MemoryKafka, metadata: str) -> None:
     """It names records of another topic, and those of this one would be lost."""
     kafka.group(GROUP).committed["foo", 0] = Committed(0, metadata)
     bench = Bench(kafka, ["foo"])
@@ -294,7 +290,7 @@ def test_a_map_that_is_foreign_or_damaged_is_ignored_counted_and_replaced(
         ),
     ],
 )
-def test_a_position_that_no_kworker_committed_here_is_believed(
+def test_a_position_committed_by_another_tool_is_believed(
     kafka: MemoryKafka, metadata: str
 ) -> None:
     """After a reset by other tools, or a move to another cluster, it is the right one."""
@@ -307,7 +303,7 @@ def test_a_position_that_no_kworker_committed_here_is_believed(
     assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 1)
 
 
-def test_where_the_group_stands_is_told_once(kafka: MemoryKafka) -> None:
+def test_an_unchanged_position_is_committed_once(kafka: MemoryKafka) -> None:
     """Whose position it is, too, so that the brokers write nothing while nothing happens."""
     bench = Bench(kafka, ["foo"])
     bench.turn(3)
@@ -337,10 +333,10 @@ def make_again(kafka: MemoryKafka, *words: bytes, partitions: int = 1) -> None:
     ],
 )
 @pytest.mark.parametrize("transactional", ["", "w-0"])
-def test_a_new_process_believes_no_position_of_a_topic_that_was_made_again(
+def test_a_new_process_ignores_positions_of_a_deleted_topic(
     kafka: MemoryKafka, ended: tuple[bytes, ...], transactional: str
 ) -> None:
-    """P1. One who had not heard of it yet committed once more, and died."""
+    """A worker that had not heard of the new topic committed once more, and died."""
     bench = Bench(kafka, ["foo"], transactional=transactional)
     bench.turn(2)
     for word in ended:
@@ -358,7 +354,7 @@ def test_a_new_process_believes_no_position_of_a_topic_that_was_made_again(
     assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 1)
 
 
-def test_partitions_of_a_topic_that_was_made_again_are_judged_one_by_one(
+def test_partitions_of_a_recreated_topic_are_judged_one_by_one(
     kafka: MemoryKafka,
 ) -> None:
     """Of one the last word is of the former topic; of another somebody has gone on since."""
@@ -384,7 +380,7 @@ def test_partitions_of_a_topic_that_was_made_again_are_judged_one_by_one(
     assert successor.in_hand() == [b"0-0", b"0-1", b"0-2", b"1-2"]
 
 
-def test_where_another_has_gone_on_in_a_topic_made_again_nothing_is_repeated(
+def test_another_workers_progress_in_a_recreated_topic_counts(
     kafka: MemoryKafka,
 ) -> None:
     """Whoever hears of it later knows the former topic, and a position that is not of it."""
@@ -422,10 +418,10 @@ def test_a_topic_that_was_made_again_begins_at_its_beginning(kafka: MemoryKafka)
     assert bench.poller.assignment.made_again({"foo": told}) == []
 
 
-def test_a_partition_whose_map_has_no_room_waits_and_the_others_go_on(
+def test_a_full_offset_map_pauses_only_its_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """P4: until some of its records end; then all of them come, none twice."""
+    """The partition waits until some of its records end; then all come, none twice."""
     monkeypatch.setattr(offset_map, "SPAN_MAX", 4)
     monkeypatch.setattr(offset_map, "RUNS_BYTES_MAX", 4)
     kafka = two_partitions(records=60)
@@ -472,7 +468,7 @@ def test_each_partition_commits_for_itself() -> None:
     assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1, ("bar", 0): 0, ("bar", 1): 1}
 
 
-def test_spread_over_partitions_a_death_brings_back_only_what_was_not_committed() -> None:
+def test_a_death_repeats_only_uncommitted_records_of_many_topics() -> None:
     kafka = MemoryKafka(lambda: 1_700_000_000.0)
     kafka.create("foo", 2)
     kafka.create("bar", 2)
@@ -489,7 +485,7 @@ def test_spread_over_partitions_a_death_brings_back_only_what_was_not_committed(
 
 
 def test_a_result_is_committed_when_it_is_written_and_not_before(kafka: MemoryKafka) -> None:
-    """P1: a broker that does not acknowledge holds the position, and nothing else."""
+    """A broker that does not acknowledge holds the position, and nothing else."""
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
     bench.end_with_result(b"alpha")
@@ -503,7 +499,7 @@ def test_a_result_is_committed_when_it_is_written_and_not_before(kafka: MemoryKa
 
 
 def test_a_results_topic_that_is_missing_is_waited_for_and_said(kafka: MemoryKafka) -> None:
-    """P7."""
+    """A missing topic means wait, say so, and resume."""
     kafka = MemoryKafka(lambda: 1_700_000_000.0)
     kafka.create("foo")
     kafka.append("foo", value=b"alpha")
@@ -542,7 +538,7 @@ def test_a_commit_that_the_broker_did_not_take_is_sent_again(kafka: MemoryKafka)
 
 
 def test_a_drain_ends_what_has_begun_and_leaves_the_rest(kafka: MemoryKafka) -> None:
-    """P8."""
+    """A drain finishes what is in hand; the next start takes the rest."""
     bench = Bench(kafka, ["foo"], hands=2)
     bench.turn(2)
     bench.drain()
@@ -581,7 +577,7 @@ def test_nothing_is_taken_while_draining(kafka: MemoryKafka) -> None:
     assert position(kafka) == 3
 
 
-def test_what_a_client_still_hands_over_while_draining_is_neither_begun_nor_skipped(
+def test_records_delivered_late_in_a_drain_neither_run_nor_skip(
     kafka: MemoryKafka,
 ) -> None:
     """The end that comes behind it is then not the end of what was delivered."""
@@ -600,7 +596,7 @@ def test_what_a_client_still_hands_over_while_draining_is_neither_begun_nor_skip
 
 
 def test_records_in_hand_never_exceed_in_flight() -> None:
-    """P6: and all of a backlog gets its turn."""
+    """The limit holds while all of a backlog gets its turn."""
     kafka = MemoryKafka(lambda: 1_700_000_000.0)
     kafka.create("foo", 3)
     for i in range(300):
@@ -616,8 +612,8 @@ def test_records_in_hand_never_exceed_in_flight() -> None:
     assert most == 10
 
 
-def test_a_partition_at_a_gap_stops_and_says_so_and_the_others_go_on() -> None:
-    """Fault 20."""
+def test_a_gap_stops_its_partition_and_no_other() -> None:
+    """A committed offset has expired: the reason names the gap, and a person decides."""
     kafka = two_partitions()
     first = Bench(kafka, ["foo"])
     first.turn(2)
@@ -679,7 +675,7 @@ def test_a_stopped_partition_is_told_of_after_a_rebalance() -> None:
     assert bench.poller.problems == [before]
 
 
-def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_such(
+def test_a_full_partition_pauses_only_while_others_have_records(
     kafka: MemoryKafka,
 ) -> None:
     """The brokers tell who has records; at the end of a topic nobody waits for anybody."""
@@ -693,7 +689,7 @@ def test_a_partition_is_paused_for_one_whose_records_do_not_come_and_only_for_su
     assert bench.poller.flow.paused == {over}
 
 
-def test_a_producer_that_sat_an_outage_out_is_heard_before_it_is_replaced(
+def test_a_producer_gets_time_to_answer_after_an_outage(
     kafka: MemoryKafka,
 ) -> None:
     """Another would write again what is acknowledged in a moment."""
@@ -712,7 +708,7 @@ def test_a_producer_that_sat_an_outage_out_is_heard_before_it_is_replaced(
     assert any("though the brokers answer" in why for why in bench.poller.problems)
 
 
-def test_a_missing_topic_is_said_until_it_is_there(kafka: MemoryKafka) -> None:
+def test_a_missing_topic_is_reported_until_it_exists(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo", "later"])
     bench.turn(2)
     assert any("later" in reason for reason in bench.poller.problems)
@@ -725,8 +721,8 @@ def test_a_missing_topic_is_said_until_it_is_there(kafka: MemoryKafka) -> None:
     assert bench.poller.problems == []
 
 
-def test_who_is_fenced_ends(kafka: MemoryKafka) -> None:
-    """Fault 23: one of two exits with a clear reason."""
+def test_a_fenced_static_member_ends(kafka: MemoryKafka) -> None:
+    """Two members share one static identity: the older one exits with a clear reason."""
     older = Bench(kafka, ["foo"], static="host-0")
     older.turn(2)
     newer = Bench(kafka, ["foo"], static="host-0")
@@ -758,7 +754,7 @@ def test_a_stamp_before_1970_is_no_age() -> None:
     assert partition.ledger.oldest_ms() is None
 
 
-def test_a_topic_that_is_read_again_is_no_reason_any_more(kafka: MemoryKafka) -> None:
+def test_a_topic_readable_again_is_no_problem_any_more(kafka: MemoryKafka) -> None:
     """As when a right was granted: no rebalance comes of it."""
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
@@ -771,7 +767,7 @@ def test_a_topic_that_is_read_again_is_no_reason_any_more(kafka: MemoryKafka) ->
     assert bench.poller.problems == []
 
 
-def test_what_a_topic_refused_is_no_trouble_once_its_partition_is_gone(kafka: MemoryKafka) -> None:
+def test_a_refused_result_is_no_problem_after_its_revoke(kafka: MemoryKafka) -> None:
     """Another worker publishes it, and has the trouble, if there still is one."""
     bench = Bench(kafka, ["foo"], transactional="orders-0")
     bench.turn(2)
@@ -784,7 +780,7 @@ def test_what_a_topic_refused_is_no_trouble_once_its_partition_is_gone(kafka: Me
     assert bench.poller.problems == []
 
 
-def test_a_worker_without_partitions_hears_of_an_outage_and_of_its_end(kafka: MemoryKafka) -> None:
+def test_a_worker_without_partitions_reports_an_outage(kafka: MemoryKafka) -> None:
     """It asks for no ends of partitions, from which the others know."""
     bench = Bench(kafka, [])
     [slot] = Scoreboard(1, 1).slots

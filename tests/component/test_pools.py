@@ -172,8 +172,8 @@ def drained(bench: Bench) -> None:
     eventually(idle, timeout_s=WAIT_S, every_s=0.001, what="the drain ends")
 
 
-def test_after_the_drain_began_no_handler_begins(running: Running) -> None:
-    """P8, and a mutant of its own: the pool's next run waits for nobody during a drain."""
+def test_a_drain_begins_no_further_handler(running: Running) -> None:
+    """The pool must not begin the next run of its queue during a drain."""
     bench, work_ = running()
     filled(bench, work_)
     bench.poller.stop_taking()
@@ -188,7 +188,7 @@ def test_after_the_drain_began_no_handler_begins(running: Running) -> None:
     assert bench.poller.in_hand == bench.poller.stats().consumed - len(before)
 
 
-def test_at_a_revoke_nothing_begins_of_what_goes_and_the_rest_goes_on(running: Running) -> None:
+def test_a_revoke_stops_unstarted_records_of_its_partition_only(running: Running) -> None:
     """What does not begin here is the next owner's at once, and waits for nothing."""
     bench, work_ = running()
     filled(bench, work_)
@@ -219,7 +219,7 @@ def test_at_a_revoke_nothing_begins_of_what_goes_and_the_rest_goes_on(running: R
     assert others == [(0, offset) for offset in range(RECORDS // 2)]
 
 
-def test_what_is_taken_back_from_the_pool_gives_its_claim_back(
+def test_a_record_taken_back_from_the_pool_releases_its_claim(
     threaded: Running, tmp_path: Path
 ) -> None:
     """Else its next owner would wait for a lease."""
@@ -237,9 +237,7 @@ def test_what_is_taken_back_from_the_pool_gives_its_claim_back(
 
 
 @pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing")])
-def test_what_fails_in_a_drain_and_could_run_at_once_does_not(
-    threaded: Running, error: Exception
-) -> None:
+def test_no_retry_begins_during_a_drain(threaded: Running, error: Exception) -> None:
     bench, work_ = threaded(retry=HOLD)
     filled(bench, work_)
     bench.poller.stop_taking()
@@ -256,7 +254,7 @@ def test_what_fails_in_a_drain_and_could_run_at_once_does_not(
     assert work_.begun == before
 
 
-def test_the_rest_of_a_batch_that_failed_does_not_begin_in_a_drain(batched: Running) -> None:
+def test_the_rest_of_a_failed_batch_does_not_begin_in_a_drain(batched: Running) -> None:
     """It was not attempted, and is delivered again."""
     bench, work_ = batched()
     filled(bench, work_)
@@ -272,7 +270,7 @@ def test_the_rest_of_a_batch_that_failed_does_not_begin_in_a_drain(batched: Runn
     assert work_.begun == before
 
 
-def test_who_fails_for_good_in_a_drain_is_told_of_its_end(threaded: Running) -> None:
+def test_a_final_failure_in_a_drain_is_told_to_its_handler(threaded: Running) -> None:
     """Its handler has ended, and its dead letter is on its way."""
     bench, work_ = threaded(tells_dead=True)
     filled(bench, work_)
@@ -290,7 +288,7 @@ def test_who_fails_for_good_in_a_drain_is_told_of_its_end(threaded: Running) -> 
     assert bench.kafka.committed(GROUP)
 
 
-def test_more_dead_to_tell_than_there_are_hands_are_all_told(running: Running) -> None:
+def test_more_dead_letters_than_threads_are_all_told(running: Running) -> None:
     """Else the free hands fall below zero, and the pool stands still for ever."""
     bench, work_ = running(records=3 * HANDS, max_age_s=60.0, tells_dead=True)
     end = {("foo", 0): 3 * HANDS // 2, ("foo", 1): 3 * HANDS // 2}

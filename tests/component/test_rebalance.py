@@ -19,7 +19,7 @@ from tests.support.poll_loop_rig import (
 )
 
 
-def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> None:
+def test_a_revoke_waits_for_running_records() -> None:
     """A planned revoke waits for what is in hand; what has not begun goes with the partition."""
     kafka, clock = two_partitions(), Clock()
     one = Bench(kafka, ["foo"], clock=clock, hands=2)
@@ -43,7 +43,7 @@ def test_what_has_begun_ends_before_a_partition_goes_and_is_not_done_again() -> 
     assert kafka.committed(GROUP) == {("foo", 0): 4, ("foo", 1): 4}
 
 
-def test_what_has_ended_beyond_what_waits_is_not_done_again_by_the_next_owner() -> None:
+def test_the_next_owner_repeats_nothing_that_has_ended() -> None:
     """The offset map says so."""
     kafka, clock = MemoryKafka(lambda: 1_700_000_000.0), Clock()
     kafka.create("foo", 2)
@@ -106,7 +106,7 @@ def drain(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("begin", [revoke, drain])
-def test_what_waits_for_a_batch_to_fill_holds_up_no_end(begin: Callable[[Bench], None]) -> None:
+def test_a_revoke_does_not_wait_for_a_batch_to_fill(begin: Callable[[Bench], None]) -> None:
     """It would wait for its `wait`, and meanwhile the group stands still."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
@@ -118,8 +118,8 @@ def test_what_waits_for_a_batch_to_fill_holds_up_no_end(begin: Callable[[Bench],
     assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
 
 
-def test_a_handler_that_outlives_its_partition_commits_nothing_of_what_is_anothers() -> None:
-    """Fault 15; counts must not keep its record either. What returned meanwhile goes on."""
+def test_a_handler_that_outlives_its_partition_commits_nothing() -> None:
+    """The next owner has its record, and the counts drop it. What returned meanwhile goes on."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
@@ -153,7 +153,7 @@ def test_a_failing_record_does_not_hold_up_a_revoke() -> None:
 
 
 def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
-    """P9: another may own them already."""
+    """Another worker may own them already."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     one.turn(2)
@@ -170,7 +170,7 @@ def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
     assert one.poller.flow.records == 1
 
 
-def test_what_comes_in_the_call_that_brought_the_assignment_comes_again() -> None:
+def test_records_fetched_before_the_assignment_come_again() -> None:
     """It was fetched for an earlier epoch, from a position that is not this one's."""
     kafka, clock = two_partitions(records=2), Clock()
     one = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
@@ -185,7 +185,7 @@ def test_what_comes_in_the_call_that_brought_the_assignment_comes_again() -> Non
 
 
 def test_a_paused_partition_flows_again_after_a_rebalance() -> None:
-    """Fault 17: who paused it is gone, and so must be the pause."""
+    """The worker that paused it may be gone, so the pause must not outlive the assignment."""
     kafka, clock = two_partitions(records=10), Clock()
     one = Bench(kafka, ["foo"], clock=clock, hands=2, in_flight=4)
     one.turn(6)
@@ -236,7 +236,7 @@ def test_a_drain_that_begins_in_a_revoke_has_its_own_deadline() -> None:
     assert len(one.pool.runs) == 1
 
 
-def test_a_worker_that_the_group_does_not_answer_says_so_and_joins_anew() -> None:
+def test_a_worker_without_a_group_answer_joins_anew() -> None:
     """The client itself would wait for minutes for the answer to a join that was lost."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
@@ -260,7 +260,7 @@ def test_a_worker_that_the_group_does_not_answer_says_so_and_joins_anew() -> Non
     assert sorted(one.in_hand()) == [b"0-0", b"1-0"]
 
 
-def test_a_coordinator_that_is_away_is_told_and_nothing_is_given_up() -> None:
+def test_a_missing_coordinator_is_reported_and_nothing_is_lost() -> None:
     """Brokers answer, so nothing else would say that nothing is committed."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
@@ -277,7 +277,7 @@ def test_a_coordinator_that_is_away_is_told_and_nothing_is_given_up() -> None:
     assert len(one.pool.runs) == 2
 
 
-def test_a_commit_that_failed_is_no_trouble_once_its_partition_is_gone() -> None:
+def test_a_failed_commit_is_no_problem_after_its_revoke() -> None:
     """It would stay red until something else is committed, perhaps for days."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)

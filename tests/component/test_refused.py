@@ -85,10 +85,10 @@ def reasons(kafka: MemoryKafka) -> list[str]:
 
 @BOTH
 @pytest.mark.parametrize("invalid", [{49}, {0, 1}, {3, 50, 51, 98}, {99}])
-def test_of_a_hundred_only_the_invalid_die_and_order_is_kept(
+def test_only_invalid_results_of_a_hundred_become_dead_letters(
     kafka: MemoryKafka, name: str, invalid: set[int]
 ) -> None:
-    """P5: nobody tells which of a batch it is, where it is the only one."""
+    """The broker does not tell which record of a batch is the only invalid one."""
     compact(kafka, RESULTS)
     bench = bench_of(kafka, 100, name)
     for offset in range(100):
@@ -107,7 +107,9 @@ def test_of_a_hundred_only_the_invalid_die_and_order_is_kept(
 
 
 @BOTH
-def test_of_a_hundred_only_those_over_a_lowered_limit_die(kafka: MemoryKafka, name: str) -> None:
+def test_only_results_over_a_lowered_limit_become_dead_letters(
+    kafka: MemoryKafka, name: str
+) -> None:
     """They were measured by the limit that was, and batches made by it."""
     bench = bench_of(kafka, 100, name)
     limit(kafka, RESULTS, 2_000)
@@ -162,7 +164,7 @@ def test_before_a_result_is_too_large_the_limit_is_asked_for(
 
 @BOTH
 def test_a_topic_that_refuses_what_it_took_waits_and_resumes(kafka: MemoryKafka, name: str) -> None:
-    """P7: an operator made it compacted by mistake; one record at most is the price."""
+    """An operator made the topic compacted by mistake; one record at most is the price."""
     bench = bench_of(kafka, 40, name)
     end(bench, range(20), null=True)
     bench.turn(6)
@@ -181,9 +183,7 @@ def test_a_topic_that_refuses_what_it_took_waits_and_resumes(kafka: MemoryKafka,
 
 
 @BOTH
-def test_what_waits_for_its_topic_dies_once_the_topic_takes_others(
-    kafka: MemoryKafka, name: str
-) -> None:
+def test_a_refused_result_dies_once_its_topic_takes_others(kafka: MemoryKafka, name: str) -> None:
     """So it was their own fault."""
     bench = bench_of(kafka, 10, name)
     end(bench, [0], null=True)
@@ -199,7 +199,7 @@ def test_what_waits_for_its_topic_dies_once_the_topic_takes_others(
 
 
 @BOTH
-def test_results_that_never_went_open_the_breaker(kafka: MemoryKafka, name: str) -> None:
+def test_refused_results_count_for_the_dead_letter_limit(kafka: MemoryKafka, name: str) -> None:
     """A handler that ended well is no success when what it led to is refused."""
     compact(kafka, RESULTS)
     policy = DeadLetterLimitPolicy(0.5, 20, try_every_s=5.0)
@@ -235,7 +235,7 @@ def test_a_person_may_reject_what_its_topic_does_not_take(
 
 @BOTH
 def test_a_dead_letter_refused_for_good_waits_alone(kafka: MemoryKafka, name: str) -> None:
-    """P1: it may not be dropped, and it must not hold up the others."""
+    """The dead letter may not be dropped, and must not hold up the others."""
     bench = bench_of(kafka, 4, name, retry=RetryPolicy(()))
     kafka.append("foo", value=b"4")
     bench.turn(2)
@@ -257,7 +257,9 @@ def test_a_dead_letter_refused_for_good_waits_alone(kafka: MemoryKafka, name: st
 
 
 @BOTH
-def test_letters_are_cut_anew_when_their_topics_take_less(kafka: MemoryKafka, name: str) -> None:
+def test_failure_headers_are_shortened_when_topic_limits_fall(
+    kafka: MemoryKafka, name: str
+) -> None:
     """The record itself stays whole."""
     bench = bench_of(kafka, 2, name)
     limit(kafka, DEAD, 700)
@@ -292,9 +294,7 @@ def test_a_retry_refused_for_good_becomes_a_dead_letter(kafka: MemoryKafka, name
 
 
 @BOTH
-def test_what_is_refused_of_a_lost_partition_is_its_next_owners(
-    kafka: MemoryKafka, name: str
-) -> None:
+def test_the_next_owner_buries_a_refused_result(kafka: MemoryKafka, name: str) -> None:
     """No dead letter by one whose record it is no more, or there would be two."""
     compact(kafka, RESULTS)
     bench = bench_of(kafka, 3, name)
@@ -316,7 +316,7 @@ def test_what_is_refused_of_a_lost_partition_is_its_next_owners(
 
 
 @BOTH
-def test_a_handler_hears_of_what_was_refused_before_it_dies(kafka: MemoryKafka, name: str) -> None:
+def test_a_handler_is_told_of_its_refused_result(kafka: MemoryKafka, name: str) -> None:
     """As of every dead letter; meanwhile the next record of its key goes on."""
     compact(kafka, RESULTS)
     bench = bench_of(kafka, 2, name, tells_dead=True)

@@ -82,7 +82,7 @@ def test_the_service_goes_on_undisturbed(kafka: MemoryKafka) -> None:
     assert kafka.committed(GROUP) == {("foo", 0): 4, ("foo", 1): 4}
 
 
-def test_a_failing_record_runs_again_within_it_as_late_as_its_delay_says(
+def test_a_failed_replay_record_is_retried_in_place(
     kafka: MemoryKafka,
 ) -> None:
     """A delay topic would return it to the service, as if it were new there."""
@@ -115,7 +115,7 @@ def test_a_dead_letter_of_a_replay_says_so(kafka: MemoryKafka) -> None:
     assert bench.poller.settlement.counters.dead == 1
 
 
-def test_of_an_event_that_was_claimed_the_dead_letter_is_as_live(kafka: MemoryKafka) -> None:
+def test_a_claimed_events_dead_letter_is_no_replay(kafka: MemoryKafka) -> None:
     """Nobody has done it before, so what comes of its redrive is no repetition."""
     bench = replay_of(kafka, 0, 1)
     record = bench.holds(b"0-0")
@@ -126,7 +126,7 @@ def test_of_an_event_that_was_claimed_the_dead_letter_is_as_live(kafka: MemoryKa
     assert names.REPLAY not in dict(dead.headers())
 
 
-def test_told_to_stop_what_has_begun_ends_and_nothing_else_begins(kafka: MemoryKafka) -> None:
+def test_a_stopped_replay_ends_its_runs_and_begins_no_other(kafka: MemoryKafka) -> None:
     course = OffsetRanges({("foo", 0): range(4)}, TimeRange())
     bench = Bench(kafka, [], course=course, hands=2)
     bench.turn(3)
@@ -136,7 +136,7 @@ def test_told_to_stop_what_has_begun_ends_and_nothing_else_begins(kafka: MemoryK
     assert kafka.committed(bench.group) == {("foo", 0): 2}
 
 
-def test_a_partition_whose_map_is_full_is_read_on_as_its_records_end(
+def test_a_partition_with_a_full_map_is_read_on_as_records_end(
     kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What had no room is read again, also where the stretch had been read to its end."""
@@ -189,7 +189,7 @@ class NamelessTopics:
         return {}
 
 
-def test_without_topic_ids_a_replay_is_refused_and_names_the_topics(tmp_path: Path) -> None:
+def test_a_replay_without_topic_ids_is_refused_by_topic(tmp_path: Path) -> None:
     """It would wait for them as a worker does, and nobody restarts it."""
     file = tmp_path / "kworker.toml"
     file.write_text(

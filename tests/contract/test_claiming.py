@@ -96,9 +96,7 @@ def event(offset: int, name: bytes = b"e") -> Record:
     return a_record(a_partition("orders"), offset, key=name)
 
 
-def test_a_process_killed_between_claim_and_done_is_taken_over_from_at_once(
-    own_redis: OwnServer, tmp_path: Path
-) -> None:
+def test_a_killed_owners_claim_is_taken_over_at_once(own_redis: OwnServer, tmp_path: Path) -> None:
     """Long before its lease, since the next owner of the host looks whether it lives."""
     store = RealStore(own_redis)
     command = [sys.executable, "-c", _CLAIMS_AND_WAITS, own_redis.url, store.prefix]
@@ -149,7 +147,7 @@ def test_an_outage_over_leases_frees_no_claim_of_the_living(
     assert b.duplicates == [again]
 
 
-def test_marks_of_an_outage_and_an_exit_are_told_by_the_next(
+def test_the_next_worker_sends_the_outbox_of_an_outage(
     store: Store, member: Callable[..., Member], tmp_path: Path
 ) -> None:
     """They lie in the folder meanwhile."""
@@ -184,7 +182,7 @@ def test_an_outcome_is_handed_on(store: Store, member: Callable[..., Member]) ->
     ]
 
 
-def test_two_with_the_same_events_in_opposite_order_share_them(
+def test_events_in_opposite_order_do_not_deadlock_two_workers(
     member: Callable[..., Member],
 ) -> None:
     """Each event runs once, and nobody waits for ever."""

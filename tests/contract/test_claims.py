@@ -47,7 +47,7 @@ def release(claims: Claims, owner: str, source: str, *, ended_too: bool = True) 
 # -- claims -----------------------------------------------------------------------------
 
 
-def test_the_first_gets_the_claim_and_the_second_hears_whose_it_is(store: Store) -> None:
+def test_the_second_claimant_hears_of_the_first(store: Store) -> None:
     """A whole run is asked for in one call, and only what is refused is told."""
     a, b = store.claims("a"), store.claims("b")
     assert claim(a, ("e", "o/0/1"), ("f", "o/0/2")) == {}
@@ -70,7 +70,7 @@ def test_a_record_delivered_to_another_owner_waits_for_the_first(store: Store) -
     assert claim(store.claims("b"), ("e", "o/0/1")) == {"e": Claimed("a", "o/0/1")}
 
 
-def test_two_with_the_same_ids_in_opposite_order_share_them(store: Store) -> None:
+def test_two_owners_share_ids_claimed_in_opposite_order(store: Store) -> None:
     """Each call is one step: nobody gets half of what both want, and each id has one owner."""
     a, b = store.claims("a"), store.claims("b")
     assert claim(a, ("e", "o/0/1")) == {}
@@ -83,7 +83,7 @@ def test_two_with_the_same_ids_in_opposite_order_share_them(store: Store) -> Non
     assert claim(b, ("e", "o/1/2")) == {"e": ClaimDone()}
 
 
-def test_marks_go_before_claims(store: Store) -> None:
+def test_done_events_are_applied_before_claims(store: Store) -> None:
     """What one call says is done is found done by its own claims."""
     a = store.claims("a")
     answer = a.exchange(Exchange(done=["e"], ids=["e"], sources=["o/0/1"]))
@@ -110,7 +110,7 @@ def test_a_thousand_ids_go_in_one_call(store: Store) -> None:
 # -- done and released ------------------------------------------------------------------
 
 
-def test_what_is_done_is_done_for_all(store: Store) -> None:
+def test_a_done_event_is_done_for_all_owners(store: Store) -> None:
     """For the record itself, too, when it is delivered again."""
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
@@ -135,7 +135,7 @@ def test_a_claim_does_not_end_by_time(store: Store) -> None:
     assert claim(b, ("e", "o/1/1")) == {"e": Claimed("a", "o/0/1")}
 
 
-def test_what_is_released_may_be_claimed(store: Store) -> None:
+def test_a_released_event_may_be_claimed(store: Store) -> None:
     """A retry or a redriven dead letter does not read as done."""
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
@@ -143,7 +143,7 @@ def test_what_is_released_may_be_claimed(store: Store) -> None:
     assert claim(b, ("e", "o/1/1")) == {}
 
 
-def test_nobody_releases_anothers_claim(store: Store) -> None:
+def test_an_owner_cannot_release_anothers_claim(store: Store) -> None:
     """A late release, or one said twice, finds the claim of the next."""
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
@@ -179,7 +179,7 @@ def test_an_outcome_of_64_kib_is_handed_on(store: Store) -> None:
     assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", outcome)}
 
 
-def test_an_outcome_comes_too_late_for_a_claim_that_was_taken_over(store: Store) -> None:
+def test_an_outcome_is_too_late_after_a_takeover(store: Store) -> None:
     """Whoever has the claim now runs, and its own outcome counts."""
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
@@ -221,7 +221,7 @@ def test_each_call_is_a_beat(store: Store) -> None:
     assert second > first
 
 
-def test_who_is_gone_is_taken_over_from(store: Store) -> None:
+def test_a_dead_owners_claim_is_taken_over(store: Store) -> None:
     """At once; and only the claim that was seen."""
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
@@ -231,7 +231,7 @@ def test_who_is_gone_is_taken_over_from(store: Store) -> None:
     assert claim(a, ("e", "o/0/1")) == {"e": Claimed("b", "o/1/1")}
 
 
-def test_who_has_been_silent_is_taken_over_from_unless_it_speaks(store: Store) -> None:
+def test_a_silent_owners_claim_is_taken_over_unless_it_speaks(store: Store) -> None:
     """Between the look and the grip it may have come back."""
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
@@ -243,7 +243,7 @@ def test_who_has_been_silent_is_taken_over_from_unless_it_speaks(store: Store) -
     assert take_over(b, "o/1/1", Takeover(held, seen)).refused == {}
 
 
-def test_two_take_over_and_one_gets_it(store: Store) -> None:
+def test_one_of_two_takeovers_wins(store: Store) -> None:
     """Both have seen the same death."""
     a, b, c = store.claims("a"), store.claims("b"), store.claims("c")
     claim(a, ("e", "o/0/1"))
@@ -300,7 +300,7 @@ def test_a_call_that_comes_after_its_repetition_changes_nothing(store: Store) ->
 
 
 @pytest.mark.parametrize("kind", ["away", "readonly", "full"])
-def test_what_redis_refuses_is_said_and_works_afterwards(store: Store, kind: str) -> None:
+def test_a_redis_refusal_is_reported_and_passes(store: Store, kind: str) -> None:
     """Stopped, a replica, out of memory: all the same to who waits for it."""
     a = store.claims("a")
     claim(a, ("e", "o/0/1"))
@@ -321,7 +321,7 @@ def answers(claims: Claims) -> bool:
     return True
 
 
-def test_a_flushed_redis_is_a_new_one(store: Store) -> None:
+def test_a_flushed_redis_is_like_a_new_one(store: Store) -> None:
     """The scripts are gone as well as the data."""
     a = store.claims("a")
     done(a, "e")
@@ -352,7 +352,7 @@ def test_a_refusal_ends_the_connection(own_redis: OwnServer) -> None:
     eventually(lambda: not connected(), what="it is closed")
 
 
-def test_what_kworker_did_not_write_is_trouble(own_redis: OwnServer) -> None:
+def test_a_foreign_redis_value_is_reported(own_redis: OwnServer) -> None:
     """Another's data under our names is not taken for anything."""
     claims = RedisClaims(own_redis.url, prefix="odd:", owner="a", ttl_s=1)
     own_redis.admin.set("odd:e", "1")
@@ -362,7 +362,7 @@ def test_what_kworker_did_not_write_is_trouble(own_redis: OwnServer) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["kworker:orders:", "k", "kworker-own:", "o", "own-"])
-def test_no_key_but_an_events_begins_with_the_prefix(own_redis: OwnServer, prefix: str) -> None:
+def test_only_event_keys_begin_with_the_prefix(own_redis: OwnServer, prefix: str) -> None:
     """People look an event up by it; and an id may be any text, also what others begin with."""
     own_redis.admin.flushall()
     claims = RedisClaims(own_redis.url, prefix=prefix, owner="a", ttl_s=1)

@@ -35,7 +35,7 @@ def test_a_record_arrives_as_it_was_written(kafka: Cluster) -> None:
     assert (raw.error(), len(raw)) == (None, 2)
 
 
-def test_a_null_and_an_empty_one_are_not_the_same(kafka: Cluster) -> None:
+def test_null_and_empty_values_stay_apart(kafka: Cluster) -> None:
     """A null value is a tombstone, a null key has no order."""
     topic = kafka.create()
     kafka.write(topic)
@@ -48,7 +48,7 @@ def test_a_null_and_an_empty_one_are_not_the_same(kafka: Cluster) -> None:
     ]
 
 
-def test_take_without_a_timeout_returns_at_once(kafka: Cluster) -> None:
+def test_poll_without_a_timeout_returns_at_once(kafka: Cluster) -> None:
     """The poll thread asks so while handlers are at work."""
     member = Member(kafka, [kafka.create()])
     until(lambda: member.heard("assigned"), member)
@@ -61,7 +61,7 @@ def test_take_without_a_timeout_returns_at_once(kafka: Cluster) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.5])
-def test_take_returns_no_more_than_was_asked_for(kafka: Cluster, timeout_s: float) -> None:
+def test_poll_returns_no_more_records_than_asked_for(kafka: Cluster, timeout_s: float) -> None:
     """Flow has room for so many and no more."""
     topic = kafka.create()
     fill(kafka, topic, *[b"%d" % i for i in range(50)])
@@ -80,7 +80,7 @@ def test_take_returns_no_more_than_was_asked_for(kafka: Cluster, timeout_s: floa
     assert max(sizes) == 7
 
 
-def test_what_is_assigned_begins_paused(kafka: Cluster) -> None:
+def test_an_assigned_partition_begins_paused(kafka: Cluster) -> None:
     """What is returned by the call that brought the assignment belongs to an earlier epoch."""
     topic = kafka.create()
     fill(kafka, topic, b"alpha")
@@ -93,7 +93,7 @@ def test_what_is_assigned_begins_paused(kafka: Cluster) -> None:
     assert member.values() == [b"alpha"]
 
 
-def test_what_is_resumed_after_its_assignment_is_read_at_once(kafka: Cluster) -> None:
+def test_a_resumed_assignment_is_read_at_once(kafka: Cluster) -> None:
     """And not after the second that a client sleeps when nothing may be fetched."""
     waits = []
     for _ in range(3):  # the machine may be busy for one of them
@@ -139,7 +139,7 @@ def test_pausing_and_resuming_neither_loses_nor_repeats(kafka: Cluster) -> None:
     assert [r.offset() for r in member.records] == list(range(300))
 
 
-def test_what_is_not_owned_may_be_paused_and_resumed_in_vain(kafka: Cluster) -> None:
+def test_pausing_an_unowned_partition_does_nothing(kafka: Cluster) -> None:
     """A pause may cross with a revoke."""
     member = Member(kafka, [kafka.create()])
     until(lambda: member.owned, member)
@@ -148,7 +148,7 @@ def test_what_is_not_owned_may_be_paused_and_resumed_in_vain(kafka: Cluster) -> 
     for_a_while(member, turns=2)
 
 
-def test_what_was_paused_is_read_when_it_is_taken_up_again(kafka: Cluster) -> None:
+def test_a_pause_ends_with_its_assignment(kafka: Cluster) -> None:
     """Who paused it is gone, and so must be the pause, which the library itself keeps."""
     topic, group = kafka.create(), new_group()
     fill(kafka, topic, b"alpha", b"bravo")
@@ -161,7 +161,7 @@ def test_what_was_paused_is_read_when_it_is_taken_up_again(kafka: Cluster) -> No
     until(lambda: len(member.records) == 4, member)
 
 
-def test_what_is_given_back_comes_again_from_there_when_it_is_resumed(kafka: Cluster) -> None:
+def test_seeking_back_repeats_from_there_on_resume(kafka: Cluster) -> None:
     """Before that nothing of it comes, however much was prefetched; others are not disturbed."""
     topic = kafka.create(2)
     for partition in (0, 1):
@@ -190,7 +190,7 @@ def few(member: Member) -> list[int]:
     return [raw.offset() for raw in batch if raw.error() is None and raw.partition() == 0]
 
 
-def test_a_topic_has_an_identity_and_another_when_it_is_made_again(kafka: Cluster) -> None:
+def test_a_recreated_topic_has_a_new_identity(kafka: Cluster) -> None:
     """Where offsets are about, when they come back with a map."""
     one, two = kafka.create(), kafka.create()
     before = kafka.identities([one, two, "nowhere"], 10.0)
@@ -211,7 +211,7 @@ def test_without_a_commit_a_group_has_no_position(kafka: Cluster) -> None:
     assert member.consumer.positions([(topic, 0)], 10) == {(topic, 0): None}
 
 
-def test_a_commit_is_answered_inside_take_and_can_be_read_back(kafka: Cluster) -> None:
+def test_a_commit_is_answered_inside_poll_and_can_be_read_back(kafka: Cluster) -> None:
     topic = kafka.create(2)
     member = Member(kafka, [topic])
     until(lambda: member.owned, member)
@@ -236,7 +236,7 @@ def test_a_commit_that_waits_is_not_answered_a_second_time(kafka: Cluster) -> No
     assert member.heard("committed") == []
 
 
-def test_commits_take_effect_in_the_order_in_which_they_were_sent(kafka: Cluster) -> None:
+def test_commits_take_effect_in_the_order_they_were_sent(kafka: Cluster) -> None:
     """One under way when a revoke comes must not overtake the one that waits."""
     topic = kafka.create()
     member = Member(kafka, [topic])
@@ -247,7 +247,7 @@ def test_commits_take_effect_in_the_order_in_which_they_were_sent(kafka: Cluster
     assert member.consumer.positions(member.owned, 10) == {(topic, 0): Committed(5)}
 
 
-def test_what_is_committed_with_a_position_comes_back_with_it(kafka: Cluster) -> None:
+def test_commit_metadata_is_read_back_with_its_position(kafka: Cluster) -> None:
     """What is done beyond the position travels so; and without any, none of an earlier one."""
     topic = kafka.create(2)
     member = Member(kafka, [topic])
@@ -303,7 +303,7 @@ def test_the_end_of_a_partition_is_told_with_its_position(kafka: Cluster) -> Non
     assert len(member.ends) == 3
 
 
-def test_two_members_share_each_topic_and_a_leaver_gives_its_share_back(kafka: Cluster) -> None:
+def test_members_share_each_topic_and_a_leaver_returns_its_share(kafka: Cluster) -> None:
     topics, group = [kafka.create(4), kafka.create(2)], new_group()
     one = Member(kafka, topics, group=group)
     until(lambda: len(one.owned) == 6, one)
@@ -315,7 +315,7 @@ def test_two_members_share_each_topic_and_a_leaver_gives_its_share_back(kafka: C
     until(lambda: len(one.owned) == 6, one)
 
 
-def test_a_range_is_a_run_of_neighbours_and_the_first_gets_the_rest(kafka: Cluster) -> None:
+def test_range_assignment_gives_neighbouring_partitions(kafka: Cluster) -> None:
     topic, group = kafka.create(5), new_group()
     members = [
         Member(kafka, [topic], group=group, group_instance_id=f"{group}-{i}") for i in (0, 1)
@@ -325,7 +325,7 @@ def test_a_range_is_a_run_of_neighbours_and_the_first_gets_the_rest(kafka: Clust
     assert members[1].owned == [(topic, 3), (topic, 4)]
 
 
-def test_all_is_revoked_before_anything_is_assigned_anew(kafka: Cluster) -> None:
+def test_everything_is_revoked_before_a_new_assignment(kafka: Cluster) -> None:
     topic, group = kafka.create(2), new_group()
     one = Member(kafka, [topic], group=group)
     until(lambda: len(one.owned) == 2, one)
@@ -362,7 +362,7 @@ def test_a_third_member_of_two_partitions_is_assigned_nothing(kafka: Cluster) ->
     assert idle.heard("assigned")[-1] == []
 
 
-def test_closing_revokes_and_lets_the_others_have_it(kafka: Cluster) -> None:
+def test_a_close_revokes_for_the_other_members(kafka: Cluster) -> None:
     topic, group = kafka.create(), new_group()
     one = Member(kafka, [topic], group=group)
     until(lambda: one.owned, one)
@@ -415,7 +415,7 @@ def test_a_static_member_that_has_left_may_close_at_once(kafka: Cluster) -> None
 
 
 def test_a_namesake_of_a_static_member_fences_the_older_one(kafka: Cluster) -> None:
-    """P9: who lost its identity is told so, and can commit nothing any more."""
+    """A member that lost its identity is told so, and can commit nothing any more."""
     topic, group = kafka.create(), new_group()
     older = Member(kafka, [topic], group=group, group_instance_id=f"{group}-0")
     until(lambda: older.owned, older)
@@ -427,7 +427,7 @@ def test_a_namesake_of_a_static_member_fences_the_older_one(kafka: Cluster) -> N
     assert newer.consumer.positions([(topic, 0)], 10) == {(topic, 0): None}
 
 
-def test_a_position_that_the_partition_lost_stops_it_and_is_told_once(kafka: Cluster) -> None:
+def test_a_lost_position_stops_its_partition_and_is_told_once(kafka: Cluster) -> None:
     """Nothing is skipped: somebody has to decide."""
     topic, group = kafka.create(2), new_group()
     for partition in (0, 1):
@@ -472,7 +472,7 @@ def test_without_a_position_reading_begins_at_what_is_left(kafka: Cluster) -> No
     assert member.troubles == []
 
 
-def test_a_topic_that_does_not_exist_is_told_and_the_others_are_read(kafka: Cluster) -> None:
+def test_a_missing_topic_is_told_and_others_are_read(kafka: Cluster) -> None:
     """It is waited for, and status says why."""
     topic = kafka.create()
     fill(kafka, topic, b"alpha")
@@ -482,7 +482,7 @@ def test_a_topic_that_does_not_exist_is_told_and_the_others_are_read(kafka: Clus
     assert member.owned == [(topic, 0)]
 
 
-def test_an_expression_that_no_topic_matches_is_told_like_a_missing_topic(kafka: Cluster) -> None:
+def test_an_unmatched_topic_pattern_is_told_as_missing(kafka: Cluster) -> None:
     """Who may well find none, as the delay process, must know it for what it is."""
     member = Member(kafka, ["^contract-none"])
     until(lambda: member.troubles, member)
@@ -490,7 +490,7 @@ def test_an_expression_that_no_topic_matches_is_told_like_a_missing_topic(kafka:
     assert member.owned == []
 
 
-def test_a_client_knows_whether_it_is_a_member_also_of_nothing(kafka: Cluster) -> None:
+def test_a_member_without_partitions_knows_it_is_a_member(kafka: Cluster) -> None:
     """A member that is given no partition is one all the same."""
     topic, group = kafka.create(1), new_group()
     one = Member(kafka, [topic], group=group)
@@ -500,7 +500,7 @@ def test_a_client_knows_whether_it_is_a_member_also_of_nothing(kafka: Cluster) -
     assert sorted([one.owned, two.owned]) == [[], [(topic, 0)]]
 
 
-def test_who_does_not_come_back_keeps_the_others_out_and_they_know(kafka: Cluster) -> None:
+def test_a_member_absent_from_a_rebalance_is_noticed(kafka: Cluster) -> None:
     """Not for ever, but for as long as a slow member may take."""
     topic, group = kafka.create(1), new_group()
     one = Member(kafka, [topic], group=group)
@@ -527,7 +527,7 @@ def test_positions_that_an_open_transaction_hides_are_told_apart(kafka: Cluster)
     assert member.consumer.hidden(member.owned) == []
 
 
-def test_with_the_newer_protocol_a_member_of_nothing_is_one(
+def test_a_kip_848_member_without_partitions_is_a_member(
     bootstrap: str, topic: Callable[..., str]
 ) -> None:
     """Whose client is never told of an assignment."""

@@ -211,7 +211,7 @@ def is_refused(job: Job) -> bool:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_of_two_jobs_at_once_one_is_refused(place: Places, name: str) -> None:
+def test_one_of_two_concurrent_jobs_is_refused(place: Places, name: str) -> None:
     """Whatever each believes, and however often: each row is there once."""
     table = place("racing", name)
     table.job().add(1)
@@ -234,7 +234,7 @@ STEP = {"delta": "_claim", "iceberg": "_write_first_snapshot", "parquet": "_seal
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_of_two_that_take_a_table_at_once_one_has_it(place: Places, name: str) -> None:
+def test_one_of_two_concurrent_takers_has_the_table(place: Places, name: str) -> None:
     """The other is paused between its look and its claim, and both are new to the table."""
     table = place("claimed", name)
     late = fence_of(table.session, table.sink, WRITER)
@@ -253,7 +253,7 @@ def test_of_two_that_take_a_table_at_once_one_has_it(place: Places, name: str) -
     assert table.ids() == list(range(20))
 
 
-def test_who_has_made_a_table_has_it_until_another_takes_it(place: Places) -> None:
+def test_the_maker_of_a_table_keeps_it_until_another_takes_it(place: Places) -> None:
     """A commit more, at the first start of each table, would be a second of waiting."""
     table = place("made", "delta")
     maker = fence_of(table.session, table.sink, WRITER)
@@ -275,7 +275,7 @@ def test_who_has_made_a_table_has_it_until_another_takes_it(place: Places) -> No
     assert table.ids() == list(range(30))
 
 
-def test_a_table_that_another_takes_before_its_maker_writes_is_the_other_s(place: Places) -> None:
+def test_a_table_taken_before_its_makers_write_is_the_takers(place: Places) -> None:
     table = place("made_taken", "delta")
     maker = fence_of(table.session, table.sink, WRITER)
     maker.take("a")
@@ -309,7 +309,7 @@ def test_a_first_write_makes_the_table_and_has_it(place: Places) -> None:
     assert not other.fence.prepare_first_write(COLUMNS)
 
 
-def test_of_two_first_writes_at_once_one_makes_the_table(place: Places) -> None:
+def test_one_of_two_first_writes_makes_the_table(place: Places) -> None:
     """Both look before either commits."""
     table = place("made_by_two", "delta")
     jobs = [table.job(f"q{number}") for number in range(4)]
@@ -333,9 +333,7 @@ def test_a_table_is_not_made_among_files_of_others(place: Places) -> None:
 
 
 @pytest.mark.parametrize("left", [FIRST_WRITE_MARKER, f"{FIRST_WRITE_MARKER}.part"])
-def test_what_a_first_write_leaves_that_was_cut_off_is_in_nobodys_way(
-    place: Places, left: str
-) -> None:
+def test_a_cut_off_first_write_does_not_block_the_next(place: Places, left: str) -> None:
     table = place("made_again" if left == FIRST_WRITE_MARKER else "made_half", "delta")
     table.folder.mkdir(parents=True)
     for name in (left, "part-0.parquet"):
@@ -347,7 +345,7 @@ def test_what_a_first_write_leaves_that_was_cut_off_is_in_nobodys_way(
     assert not [path for path in table.folder.iterdir() if path.name.startswith(FIRST_WRITE_MARKER)]
 
 
-def test_nor_in_the_way_of_a_table_that_is_made_without_rows(place: Places) -> None:
+def test_a_cut_off_first_write_does_not_block_an_empty_table(place: Places) -> None:
     """The topic is empty by now, or the table is one that merges."""
     table = place("made_empty", "delta")
     assert table.job("killed").fence.prepare_first_write(COLUMNS)
@@ -370,7 +368,7 @@ def test_nor_in_the_way_of_a_table_that_is_made_without_rows(place: Places) -> N
         "s STRUCT<`a,b`: INT>",
     ],
 )
-def test_what_may_be_refused_is_made_before_there_are_rows(place: Places, columns: str) -> None:
+def test_a_table_with_refusable_columns_is_made_without_rows(place: Places, columns: str) -> None:
     assert (
         not place("made_plainly", "delta")
         .job()
@@ -378,7 +376,7 @@ def test_what_may_be_refused_is_made_before_there_are_rows(place: Places, column
     )
 
 
-def test_what_the_log_has_forgotten_stands_in_its_checkpoint(
+def test_the_delta_checkpoint_keeps_forgotten_commits(
     place: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delta removes a table's older commits; of who wrote them, the checkpoint tells."""
@@ -398,7 +396,7 @@ def test_what_the_log_has_forgotten_stands_in_its_checkpoint(
     assert log.last_version("kworker/nobody") == -1
 
 
-def test_a_query_that_remembers_is_told_from_one_that_does_not(
+def test_stateful_queries_are_told_from_stateless_ones(
     places: tuple[SparkSession, list[Sink]],
 ) -> None:
     """What remembers goes on from its own checkpoint alone, and is not written without a result."""
@@ -446,7 +444,7 @@ def test_a_merge_that_slept_adds_nothing(place: Places, name: str, *, update: bo
 
 
 @pytest.mark.parametrize("name", MERGED)
-def test_rows_of_others_disturb_nobody(place: Places, name: str) -> None:
+def test_foreign_rows_do_not_disturb_a_job(place: Places, name: str) -> None:
     """A backfill by hand, an OPTIMIZE, another service: they have no mark, or another's."""
     table = place("foreign", name)
     job, other = table.job(), table.job(writer="billing/t")
@@ -464,7 +462,7 @@ def test_rows_of_others_disturb_nobody(place: Places, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MERGED)
-def test_merges_tell_how_far_they_are(place: Places, name: str) -> None:
+def test_merges_record_their_position(place: Places, name: str) -> None:
     """One that finds nothing new, too: else its batch would come again for ever."""
     table = place("merged", name)
     job = table.job()
@@ -482,7 +480,7 @@ def test_merges_tell_how_far_they_are(place: Places, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MERGED)
-def test_a_table_that_is_written_anew_is_so_by_one_job(place: Places, name: str) -> None:
+def test_a_complete_table_is_rewritten_by_one_job(place: Places, name: str) -> None:
     table = place("anew", name)
     first = table.job()
     first.add(10, overwrite=True)

@@ -82,7 +82,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     return folder_at(session, f"{MOUNT}/{tmp_path.name}/orders")
 
 
-def test_what_is_not_there_is_empty(folder: Folder) -> None:
+def test_a_missing_folder_reads_as_empty(folder: Folder) -> None:
     """So the first start of a query is no case of its own."""
     assert not folder.exists()
     assert not folder.exists("offsets")
@@ -116,7 +116,7 @@ def test_names_are_of_one_folder_and_a_walk_of_all_below(folder: Folder) -> None
     assert all(folder.exists(name) for name in (*names, "offsets", "state/0"))
 
 
-def test_what_is_deleted_is_gone_and_nothing_else(folder: Folder) -> None:
+def test_a_delete_removes_nothing_else(folder: Folder) -> None:
     """A file, or the folder; not the one beside it, whose name begins alike."""
     other = folder.beside("orders-2")
     other.write("a", b"x")
@@ -174,7 +174,7 @@ def test_a_folder_is_local_where_it_can_be(session: SparkSession, tmp_path: Path
         assert folder_at(session, place) == LocalFolder(tmp_path)
 
 
-def test_a_file_that_hadoop_finds_damaged_is_an_error_of_that_file(
+def test_a_file_with_a_wrong_checksum_raises_its_error(
     session: SparkSession, mounted: Path
 ) -> None:
     """Other errors of Java's may pass, and are left as they are."""

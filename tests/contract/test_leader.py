@@ -196,7 +196,7 @@ def test_a_leader_that_closes_is_followed_within_seconds(
     assert service.until(lambda: standby.leads) < SOON_S
 
 
-def test_a_leader_that_is_killed_is_followed_when_its_session_ends(
+def test_a_killed_leader_is_followed_when_its_session_ends(
     service: Service, tmp_path: Path
 ) -> None:
     """Not before: it might only be slow."""
@@ -210,7 +210,7 @@ def test_a_leader_that_is_killed_is_followed_when_its_session_ends(
     assert standby.leader == HERE
 
 
-def test_a_leader_that_stood_still_knows_before_it_asks(service: Service, tmp_path: Path) -> None:
+def test_a_stopped_leaders_lease_ends_by_its_own_clock(service: Service, tmp_path: Path) -> None:
     """Its lease has ended by the clock; by its client it would learn of it only later."""
     leader = service.apart(tmp_path / "told")
     eventually(lambda: leader.leads)
@@ -251,7 +251,7 @@ def test_a_leader_whose_thread_was_busy_leads_at_its_next_turn(service: Service)
     service.goes_on(1.0, lambda: leader.leads)
 
 
-def test_neighbours_that_come_and_go_do_not_move_the_leader(service: Service) -> None:
+def test_joining_and_leaving_members_do_not_move_the_leader(service: Service) -> None:
     """Each may get partition 0, by the order of its name."""
     leader, _standby = service.leading("m"), service.standby("n")
     for number in range(10):
@@ -264,7 +264,7 @@ def test_neighbours_that_come_and_go_do_not_move_the_leader(service: Service) ->
     assert leader.problem == ""
 
 
-def test_a_neighbour_that_hangs_in_a_rebalance_does_not_end_the_lead(service: Service) -> None:
+def test_a_member_hanging_in_a_rebalance_does_not_end_the_lead(service: Service) -> None:
     """A member that does not answer the revoke holds the group up; commits wait behind it."""
     leader = service.leading()
     hung = service.stranger()
@@ -275,7 +275,7 @@ def test_a_neighbour_that_hangs_in_a_rebalance_does_not_end_the_lead(service: Se
     service.goes_on(SESSION_S + 3, lambda: leader.leads and service.members() == 0)
 
 
-def test_a_commit_by_no_member_is_refused(service: Service) -> None:
+def test_a_commit_by_a_non_member_is_refused(service: Service) -> None:
     """Kafka takes a commit only of the group's present members."""
     leader = service.leading()
     before = service.held()
@@ -310,7 +310,7 @@ def test_a_commit_of_an_earlier_session_or_generation_is_refused(service: Servic
     assert answers[0] != KafkaError.NO_ERROR
 
 
-def test_a_stranger_that_commits_over_the_name_moves_nobody(service: Service) -> None:
+def test_a_foreign_commit_over_the_name_does_not_move_the_lead(service: Service) -> None:
     """A console consumer of this group's name, say; the leader writes its own again."""
     leader, standby = service.leading(), service.standby()
     stranger = service.stranger()
@@ -324,16 +324,14 @@ def test_a_stranger_that_commits_over_the_name_moves_nobody(service: Service) ->
     assert not standby.leads
 
 
-def test_a_name_that_no_member_has_is_no_obstacle(service: Service) -> None:
+def test_a_name_without_a_member_is_no_obstacle(service: Service) -> None:
     """Anybody may commit for a group without members."""
     forged = TopicPartition(service.topic, 0, 0, metadata='{"member":"x","host":"y","pid":1}')
     service.stranger().commit(offsets=[forged], asynchronous=False)
     assert service.leading().leader == HERE
 
 
-def test_without_the_topic_nobody_leads_and_the_problem_says_why(
-    service: Service, bootstrap: str
-) -> None:
+def test_a_missing_topic_prevents_a_leader_and_is_named(service: Service, bootstrap: str) -> None:
     """It is deleted and made again, too."""
     missing = f"{service.topic}-later"
     service.topic = missing
@@ -381,7 +379,7 @@ def test_a_commit_keeps_the_session_that_made_it(service: Service, tmp_path: Pat
     eventually(kept, every_s=0.5)
 
 
-def test_a_group_that_is_forbidden_is_named_with_the_right_it_needs(
+def test_a_forbidden_group_is_named_with_the_missing_acl(
     server: Callable[..., Sandbox], ends: ExitStack
 ) -> None:
     """Otherwise the job would stand by for ever, and nobody know why."""
@@ -410,7 +408,7 @@ def test_a_group_that_is_forbidden_is_named_with_the_right_it_needs(
     assert not job.leads
 
 
-def test_brokers_that_are_away_end_the_lead_only_with_the_session(
+def test_a_broker_outage_ends_the_lead_only_with_the_session(
     own_sandbox: Callable[..., Sandbox], ends: ExitStack
 ) -> None:
     """Within it the leader is sure that nobody followed; after it, it is not."""

@@ -49,7 +49,7 @@ def read(kafka: Cluster, topic: str, count: int) -> list[Any]:
     return sorted(member.records, key=lambda raw: (raw.partition(), raw.offset()))
 
 
-def test_what_is_acknowledged_can_be_read_as_it_was_given(kafka: Cluster) -> None:
+def test_acknowledged_records_read_back_unchanged(kafka: Cluster) -> None:
     topic, producer, refused = kafka.create(), kafka.producer(), Reports()
     headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("b", None), ("a", b"2")]
     producer.produce(Output(topic, b"k", b"v", headers), refused)
@@ -63,7 +63,7 @@ def test_what_is_acknowledged_can_be_read_as_it_was_given(kafka: Cluster) -> Non
     assert refused.errors == []
 
 
-def test_what_was_just_produced_is_unfinished(kafka: Cluster) -> None:
+def test_a_produced_record_is_unfinished_until_flushed(kafka: Cluster) -> None:
     """A record is settled only when nothing of its batch is unfinished."""
     topic, producer = kafka.create(), kafka.producer(linger_ms=200)
     producer.produce(Output(topic, None, b"v", []), Reports())
@@ -96,7 +96,7 @@ def test_a_record_goes_to_the_partition_that_is_asked_for(kafka: Cluster) -> Non
     assert len(refused.errors) == 1
 
 
-def test_a_record_too_large_for_its_topic_is_refused_and_its_neighbour_can_go_alone(
+def test_a_refused_record_leaves_its_neighbour_publishable(
     kafka: Cluster,
 ) -> None:
     topic, producer, refused = kafka.create(max_message_bytes="5000"), kafka.producer(), Reports()
@@ -163,7 +163,7 @@ def test_a_full_queue_says_so_and_has_room_after_polling(kafka: Cluster) -> None
     assert len(read(kafka, topic, 6)) == 6
 
 
-def test_what_is_purged_is_reported_as_refused(kafka: Cluster) -> None:
+def test_a_purged_record_is_reported_as_refused(kafka: Cluster) -> None:
     """A producer that is given up leaves nothing in doubt."""
     topic, producer, refused = kafka.create(), kafka.producer(linger_ms=5000), Reports()
     producer.produce(Output(topic, None, b"v", []), refused)

@@ -65,7 +65,7 @@ def written(kafka: Cluster, *minutes: int, partition: int = 0, topic: str = "") 
     return topic
 
 
-def test_it_reads_its_stretches_and_of_those_the_window(kafka: Cluster) -> None:
+def test_the_reader_reads_its_ranges_within_the_time_window(kafka: Cluster) -> None:
     topic = written(kafka, 0, 1, 5, 2, 3)
     written(kafka, 1, 1, 1, partition=1, topic=topic)
     spans = {(topic, 0): range(1, 4), (topic, 1): range(2)}
@@ -74,7 +74,7 @@ def test_it_reads_its_stretches_and_of_those_the_window(kafka: Cluster) -> None:
     assert sorted(reader.values) == [b"0-1", b"0-3", b"1-0", b"1-1"]
 
 
-def test_a_stretch_that_was_read_brings_nothing_more(kafka: Cluster) -> None:
+def test_a_range_read_to_its_end_brings_no_more_records(kafka: Cluster) -> None:
     """Its client fetches no more, though the poller, which knows of no ends, resumes all."""
     topic = written(kafka, 0, 0, 0)
     at = (topic, 0)
@@ -88,7 +88,7 @@ def test_a_stretch_that_was_read_brings_nothing_more(kafka: Cluster) -> None:
     assert reader.values == [b"0-0", b"0-1"]
 
 
-def test_a_stretch_whose_last_records_are_gone_is_over_at_the_partitions_end(
+def test_a_range_with_deleted_records_ends_at_the_partitions_end(
     kafka: Cluster,
 ) -> None:
     """The group may have settled more than the topic holds: one deleted and created again."""
@@ -98,7 +98,7 @@ def test_a_stretch_whose_last_records_are_gone_is_over_at_the_partitions_end(
     assert reader.values == [b"0-0", b"0-1"]
 
 
-def test_positions_of_who_is_no_member_are_taken(kafka: Cluster) -> None:
+def test_a_replay_may_commit_in_a_group_without_members(kafka: Cluster) -> None:
     """They show how far it is; nobody else is in its group."""
     topic = written(kafka, 0, 0, 0)
     at = (topic, 0)
@@ -117,7 +117,7 @@ def test_positions_of_who_is_no_member_are_taken(kafka: Cluster) -> None:
     assert reader.client.positions([at], 10.0) == {at: Committed(3)}
 
 
-def test_they_are_not_taken_in_a_group_that_has_members(kafka: Cluster) -> None:
+def test_a_replay_cannot_commit_in_a_group_with_members(kafka: Cluster) -> None:
     """So a replay could not move the service's positions even if it had its group's name."""
     topic = written(kafka, 0, 0)
     at, group = (topic, 0), new_group()

@@ -63,9 +63,7 @@ def settled(settler: Settler) -> None:
     until(lambda: settler.poller.settled, settler)
 
 
-def test_outcomes_become_visible_with_the_positions_behind_them_in_any_order(
-    kafka: Cluster, source: str
-) -> None:
+def test_results_and_positions_become_visible_together(kafka: Cluster, source: str) -> None:
     """What ended beyond one that is not done is named by the map, and not done again."""
     results, group, name = kafka.create(), new_group(), new_id()
     one = settler(kafka, source, group, name)
@@ -83,7 +81,7 @@ def test_outcomes_become_visible_with_the_positions_behind_them_in_any_order(
     assert two.in_hand() == [b"alpha"]
 
 
-def test_what_is_not_committed_is_not_visible(kafka: Cluster, source: str) -> None:
+def test_an_uncommitted_result_is_invisible(kafka: Cluster, source: str) -> None:
     """And a successor under the same name ends it at once, and does it again."""
     results, group, name = kafka.create(), new_group(), new_id()
     place = {"group_instance_id": "static"}
@@ -103,7 +101,7 @@ def test_what_is_not_committed_is_not_visible(kafka: Cluster, source: str) -> No
 def test_a_result_refused_for_good_dies_and_takes_no_other_along(
     kafka: Cluster, source: str, once: bool, fault: str
 ) -> None:
-    """P5: it fails the whole batch that it is in, the same on every try."""
+    """The result fails the whole batch that it is in, the same on every try."""
     results, dead = kafka.create(), kafka.create()
     one = settler(kafka, source, once=once, dead=dead)
     with_all_in_hand(one)
@@ -126,7 +124,7 @@ def test_a_result_refused_for_good_dies_and_takes_no_other_along(
 
 @pytest.mark.parametrize("call", ["begin", "send_positions", "commit"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_after_a_doubt_what_the_group_has_decides(
+def test_the_groups_position_decides_an_in_doubt_transaction(
     kafka: Cluster, source: str, call: str, when: str
 ) -> None:
     """Committed though the call failed, or not though it was made: each result is there once."""
@@ -149,10 +147,10 @@ def by_a_stranger(kafka: Cluster, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("open_", [False, True], ids=["between", "within"])
-def test_an_id_that_a_stranger_takes_is_taken_back(
+def test_a_stolen_transactional_id_is_taken_back(
     kafka: Cluster, source: str, kind: str, open_: bool
 ) -> None:
-    """Fault 38: what the fence aborted is written again, and is there once."""
+    """Results that the fence aborted are written again, and are there once."""
     results, name = kafka.create(), new_id()
     static = {"group_instance_id": name} if kind == "static" else {}
     one = settler(kafka, source, name=name, interval_s=1.5 if open_ else 0.1, **static)
@@ -169,7 +167,7 @@ def test_an_id_that_a_stranger_takes_is_taken_back(
     assert one.poller.problems == []
 
 
-def test_an_id_that_is_taken_again_and_again_ends_its_worker(kafka: Cluster, source: str) -> None:
+def test_an_id_stolen_again_and_again_ends_its_worker(kafka: Cluster, source: str) -> None:
     """Only a fight that lasts: by then somebody has to hear of it. Nothing is there twice."""
     results, name = kafka.create(), new_id()
     one = settler(kafka, source, name=name)
@@ -187,7 +185,7 @@ def test_an_id_that_is_taken_again_and_again_ends_its_worker(kafka: Cluster, sou
     assert visible(kafka, results) == [*WORDS]
 
 
-def test_of_two_with_one_id_the_one_that_was_there_first_goes_on(kafka: Cluster) -> None:
+def test_the_first_of_two_with_one_transactional_id_goes_on(kafka: Cluster) -> None:
     """A second copy among dynamic members: only their transactions know of each other."""
     results, name, numbers = kafka.create(), new_id(), itertools.count()
     ours, theirs = kafka.create(), kafka.create()
@@ -229,7 +227,7 @@ def member(kind: dict[str, str], number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", MEMBERS, ids=["dynamic", "static", "kip-848"])
-def test_an_open_transaction_is_committed_before_its_partitions_go(
+def test_an_open_transaction_is_committed_before_a_revoke(
     kafka: Cluster, kind: dict[str, str]
 ) -> None:
     """What has ended is not done again by the next owner."""
@@ -248,7 +246,7 @@ def test_an_open_transaction_is_committed_before_its_partitions_go(
 
 
 @pytest.mark.parametrize("kind", MEMBERS, ids=["dynamic", "static", "kip-848"])
-def test_what_outlives_its_partition_becomes_visible_by_its_next_owner_only(
+def test_an_orphaned_runs_result_comes_from_the_next_owner_only(
     kafka: Cluster, kind: dict[str, str]
 ) -> None:
     source, results, group = kafka.create(2), kafka.create(), new_group()
@@ -270,8 +268,8 @@ def test_what_outlives_its_partition_becomes_visible_by_its_next_owner_only(
     assert visible(kafka, results) == [b"one's", b"two's"]
 
 
-def test_who_was_away_for_too_long_makes_nothing_visible(kafka: Cluster) -> None:
-    """Fault 2, with an open transaction: its partitions are another's, and so is what is done."""
+def test_a_worker_away_too_long_makes_nothing_visible(kafka: Cluster) -> None:
+    """Its transaction was open: its partitions are another's, and so are their records."""
     source, results, group = kafka.create(), kafka.create(), new_group()
     kafka.write(source, value=b"alpha")
     away = {"max_poll_interval_ms": 6000}
@@ -290,7 +288,7 @@ def test_who_was_away_for_too_long_makes_nothing_visible(kafka: Cluster) -> None
     assert visible(kafka, results) == [b"two's"]
 
 
-def test_a_transaction_that_outlived_its_time_is_our_own_fence() -> None:
+def test_a_transaction_past_its_timeout_is_our_own_fence() -> None:
     """The coordinator has ended it: nobody else has the name, and all of it is done again."""
     kafka = two_partitions(records=1)
     bench = Bench(kafka, ["foo"], transactional="w-0")
@@ -306,7 +304,7 @@ def test_a_transaction_that_outlived_its_time_is_our_own_fence() -> None:
     assert bench.poller.problems == []
 
 
-def test_a_fence_after_a_doubt_is_excused_once() -> None:
+def test_a_fence_after_an_in_doubt_transaction_is_excused_once() -> None:
     """A request of ours may still have been under way; what comes after it is another's doing."""
     kafka = two_partitions(records=4)
     planned = [("commit", "after")]
@@ -332,8 +330,8 @@ def test_a_fence_after_a_doubt_is_excused_once() -> None:
         bench.turn(8)
 
 
-def test_an_id_is_not_taken_back_by_one_that_is_no_member() -> None:
-    """P9: who took it may own its partitions, too."""
+def test_a_former_member_does_not_take_its_id_back() -> None:
+    """The stranger that took the id may own its partitions, too."""
     kafka = two_partitions(records=1)
     bench = Bench(kafka, ["foo"], transactional="w-0")
     bench.turn(3)
@@ -372,8 +370,8 @@ def test_a_revoke_does_not_wait_for_a_broker_that_is_silent() -> None:
     assert kafka.committed(GROUP)["foo", 0] == kafka.committed(GROUP)["foo", 1] == 1
 
 
-def test_a_drain_ends_with_all_of_it_committed_or_none() -> None:
-    """P8: what Kafka did not take by then is delivered again, and was never visible."""
+def test_a_drain_commits_its_transaction_whole_or_not_at_all() -> None:
+    """Results that Kafka did not accept in time are delivered again, and were never visible."""
     kafka = two_partitions(records=1)
     bench = Bench(kafka, ["foo"], transactional="w-0")
     bench.turn(3)
@@ -420,7 +418,7 @@ class Denying:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_topic_that_nobody_names_is_found_and_holds_up_no_other(first: int) -> None:
+def test_an_unnamed_refusing_topic_is_isolated(first: int) -> None:
     """Each transaction with it is lost whole, so it is tried apart from the others."""
     kafka = two_partitions(records=2)
     kafka.create("denied")
@@ -439,7 +437,7 @@ def test_a_topic_that_nobody_names_is_found_and_holds_up_no_other(first: int) ->
     assert not any(reason.startswith(RESULTS) for reason in bench.poller.problems)
 
 
-def test_a_rebalance_under_way_shuns_no_topic() -> None:
+def test_a_rebalance_blames_no_topic_for_refused_positions() -> None:
     """That positions are refused is not the doing of what goes with them."""
     kafka, clock = two_partitions(records=1), Clock()
     planned = [("send_positions", "stale")]

@@ -58,7 +58,7 @@ def host(store: Store, tmp_path: Path) -> Callable[[str], Host]:
     return lambda instance: Host(store, tmp_path / instance)
 
 
-def test_what_one_host_suspects_all_do_until_it_is_settled(host: Callable[[str], Host]) -> None:
+def test_a_suspect_of_one_host_is_a_suspect_of_all(host: Callable[[str], Host]) -> None:
     """The next owner of its partition may be anywhere."""
     a, b = host("a"), host("b")
     a.accuse()
@@ -73,9 +73,7 @@ def test_what_one_host_suspects_all_do_until_it_is_settled(host: Callable[[str],
     assert not b.known
 
 
-def test_who_settles_it_takes_it_back_whoever_told_of_it(
-    host: Callable[[str], Host], store: Store
-) -> None:
+def test_any_host_may_settle_a_suspect(host: Callable[[str], Host], store: Store) -> None:
     """Its first host may be gone for ever; or live, and then does not tell of it again."""
     a, b = host("a"), host("b")
     a.accuse()
@@ -106,7 +104,7 @@ def test_deaths_are_counted_over_hosts(host: Callable[[str], Host]) -> None:
     assert again.of().deaths == b.of().deaths == 1
 
 
-def test_a_worker_takes_back_what_a_dead_one_of_its_instance_had_told(
+def test_a_worker_takes_back_the_suspects_of_a_dead_sibling(
     host: Callable[[str], Host], store: Store
 ) -> None:
     """One that settled a suspect may be killed before it has told."""
@@ -130,7 +128,7 @@ def test_old_suspects_are_forgotten(host: Callable[[str], Host], store: Store) -
     assert store.suspects().get() == {}
 
 
-def test_what_is_no_suspect_is_not_taken_for_one(host: Callable[[str], Host], store: Store) -> None:
+def test_an_unreadable_suspect_is_ignored(host: Callable[[str], Host], store: Store) -> None:
     """A newer kworker, or somebody else, may have written it."""
     store.suspects().put({"orders/0/7": "{}", "orders/0/8": "?"})
     b = host("b")
@@ -160,7 +158,7 @@ def test_without_redis_each_host_knows_its_own_and_tells_later(
     assert not b.suspects()
 
 
-def test_a_new_assignment_is_looked_for_at_once_and_until_redis_answers(
+def test_a_new_assignment_looks_up_suspects_at_once(
     host: Callable[[str], Host], store: Store
 ) -> None:
     """Its first records may be those that killed their last owner."""
@@ -178,7 +176,7 @@ def test_a_new_assignment_is_looked_for_at_once_and_until_redis_answers(
     assert b.suspects()
 
 
-def test_what_was_settled_last_is_taken_back_at_the_end(
+def test_the_last_settled_suspect_is_taken_back_at_the_end(
     host: Callable[[str], Host], store: Store
 ) -> None:
     """A worker that has drained does not come again."""

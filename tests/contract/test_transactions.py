@@ -39,7 +39,7 @@ def values_after(kafka: Cluster, topic: str, mark: bytes) -> list[bytes | None]:
     return reader.values()
 
 
-def test_what_is_committed_is_there_with_its_positions(kafka: Cluster) -> None:
+def test_a_commit_makes_records_and_positions_visible(kafka: Cluster) -> None:
     source, target, group = kafka.create(), kafka.create(), new_group()
     for value in (b"one", b"two"):
         kafka.write(source, value=value)
@@ -52,7 +52,7 @@ def test_what_is_committed_is_there_with_its_positions(kafka: Cluster) -> None:
     assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): Committed(2)}
 
 
-def test_metadata_goes_with_its_position_up_to_its_limit_and_no_further(kafka: Cluster) -> None:
+def test_commit_metadata_is_taken_up_to_its_limit(kafka: Cluster) -> None:
     """One that is too long would make every later transaction fail, too."""
     source, group = kafka.create(), new_group()
     member = Member(kafka, [source], group=group)
@@ -71,7 +71,7 @@ def test_metadata_goes_with_its_position_up_to_its_limit_and_no_further(kafka: C
     transactor.close()
 
 
-def test_what_is_aborted_is_not_there_nor_its_positions(kafka: Cluster) -> None:
+def test_an_abort_hides_records_and_positions(kafka: Cluster) -> None:
     source, target, group = kafka.create(), kafka.create(), new_group()
     kafka.write(source, value=b"one")
     member = Member(kafka, [source], group=group)
@@ -83,7 +83,7 @@ def test_what_is_aborted_is_not_there_nor_its_positions(kafka: Cluster) -> None:
     assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): None}
 
 
-def test_of_an_open_transaction_a_reader_sees_nothing(kafka: Cluster) -> None:
+def test_an_open_transaction_is_invisible_to_readers(kafka: Cluster) -> None:
     topic = kafka.create()
     kafka.write(topic, value=b"before")
     transactor = begun(kafka, topic, b"within")
@@ -96,7 +96,7 @@ def test_of_an_open_transaction_a_reader_sees_nothing(kafka: Cluster) -> None:
     assert reader.values() == [b"before", b"within"]
 
 
-def test_one_transaction_follows_the_other(kafka: Cluster) -> None:
+def test_a_transaction_can_follow_a_commit_or_an_abort(kafka: Cluster) -> None:
     """Also after one that was aborted: with another producer, if that is in doubt.
 
     A broker may refuse to abort what has only just begun.
@@ -176,7 +176,7 @@ def test_positions_in_an_open_transaction_cannot_be_read_back(kafka: Cluster) ->
     assert member.consumer.positions([(source, 0)], 10.0) == {(source, 0): None}
 
 
-def test_who_is_no_member_has_no_standing(kafka: Cluster) -> None:
+def test_a_former_member_has_no_group_metadata(kafka: Cluster) -> None:
     """A transaction that shows none would commit positions, and nothing would fence it."""
     member = Member(kafka, [kafka.create()])
     until(lambda: member.owned, member)

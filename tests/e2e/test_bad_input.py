@@ -127,7 +127,7 @@ def test_a_handler_that_will_not_import_ends_the_start(
         wrong.is_gone()
 
 
-def test_a_missing_topic_at_the_first_start_is_told_with_the_command_to_type(
+def test_a_missing_topic_at_start_is_told_with_its_command(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """First the source, then what kworker itself needs."""
@@ -148,7 +148,7 @@ def test_a_missing_topic_at_the_first_start_is_told_with_the_command_to_type(
         assert wrong.stop() == 0
 
 
-def test_an_unreachable_broker_is_waited_for_red_and_a_stop_ends_the_wait(
+def test_a_start_waits_for_an_unreachable_broker_until_stopped(
     waiting: Service,
 ) -> None:
     """It may come; meanwhile the status says what is missing."""
@@ -161,7 +161,7 @@ def test_an_unreachable_broker_is_waited_for_red_and_a_stop_ends_the_wait(
     waiting.is_gone()
 
 
-def test_a_daemon_that_is_not_ready_in_time_is_69_and_goes_on_waiting(daemon: Daemon) -> None:
+def test_a_daemon_not_ready_in_time_exits_69_and_goes_on_waiting(daemon: Daemon) -> None:
     """A script learns that it is not ready; the service is left to its patience."""
     service, started = daemon
     done = started.result()
@@ -201,7 +201,7 @@ def test_a_verb_for_a_service_that_does_not_run_is_3(tmp_path: Path, verb: list[
         assert "kworker start" in line
 
 
-def test_what_is_typed_wrong_is_2(kworker: Kworker) -> None:
+def test_a_mistyped_verb_or_option_exits_2(kworker: Kworker) -> None:
     """With the word that was not understood."""
     for verb, word in ((["strat"], "strat"), (["start", "--deamon"], "--deamon")):
         done = kworker(*verb)

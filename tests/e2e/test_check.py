@@ -90,7 +90,7 @@ def written(
     return file
 
 
-def test_a_sound_configuration_is_told_so_with_its_ceiling_and_worst_case(
+def test_a_check_tells_the_ceiling_and_the_worst_case(
     kworker: Kworker, configured: Configured
 ) -> None:
     """Without --online no broker is asked."""
@@ -143,7 +143,7 @@ def test_a_missing_file_is_one_line_for_every_verb(
         ("print('noise')\nhandle = 3\n", "nothing callable named 'handle'"),
     ],
 )
-def test_a_handler_that_will_not_import_is_told_with_its_last_words(
+def test_a_failed_handler_import_is_told_with_its_last_words(
     configured: Configured, handlers: str, words: str
 ) -> None:
     """Whatever its import does, the check survives and says where it was."""
@@ -152,7 +152,7 @@ def test_a_handler_that_will_not_import_is_told_with_its_last_words(
     assert words in found.problem
 
 
-def test_a_check_shows_the_handlers_trouble_without_a_traceback(
+def test_a_check_shows_an_import_error_without_a_traceback(
     kworker: Kworker, configured: Configured
 ) -> None:
     """The whole way through the command."""
@@ -310,7 +310,7 @@ def test_a_redis_that_may_forget_is_refused(
     assert "redis-cli config set maxmemory-policy noeviction" in done.stdout
 
 
-def test_a_redis_without_a_disk_is_told_and_no_reason_not_to_start(
+def test_a_redis_without_a_disk_is_told_and_start_goes_on(
     configured: Configured, changed_redis: str
 ) -> None:
     """Only its restart would repeat effects; snapshots now and then are something."""
@@ -396,7 +396,7 @@ def test_a_group_that_brings_its_positions_keeps_them(
     assert offsets(bootstrap, config.name) == {0: 2}
 
 
-def test_a_group_that_ran_and_lost_its_positions_waits_for_a_decision(
+def test_a_group_that_lost_its_positions_waits_for_a_decision(
     service: Callable[..., Config], bootstrap: str
 ) -> None:
     """Neither beginning is right: one repeats everything, the other skips it."""

@@ -185,7 +185,7 @@ def test_a_selected_name_that_no_dead_letter_has_is_told(desk: Desk, verb: list[
 # What there is.
 
 
-def test_a_list_is_groups_by_reason_and_exception_the_largest_first(desk: Desk) -> None:
+def test_a_list_groups_dead_letters_the_largest_first(desk: Desk) -> None:
     """Who comes to repair wants to know what to repair first, and how long it has been so."""
     desk.write(3, reason="exhausted", exception="a.Timeout", failed_at=NOW)
     desk.write(2, first=10, reason="rejected", exception="b.Reject", failed_at=NOW - 5_000)
@@ -206,7 +206,7 @@ def test_a_list_is_groups_by_reason_and_exception_the_largest_first(desk: Desk) 
     assert shown.endswith(f"7 dead letters in {desk.dead}\n")
 
 
-def test_what_is_resolved_is_hidden_and_all_shows_it_with_who_and_when(desk: Desk) -> None:
+def test_resolved_dead_letters_are_hidden_except_with_all(desk: Desk) -> None:
     """Else the next person would repair it again."""
     desk.write(4)
     assert desk.does("discard", "0:0")["done"] == 1
@@ -220,7 +220,7 @@ def test_what_is_resolved_is_hidden_and_all_shows_it_with_who_and_when(desk: Des
     assert "discarded by" in desk.types("show", "0:0")
 
 
-def test_one_in_full_has_text_json_over_lines_and_hex_where_it_is_neither(desk: Desk) -> None:
+def test_a_shown_dead_letter_is_safe_for_a_terminal(desk: Desk) -> None:
     """A person reads it, and a terminal must survive it."""
     own = [("trace", b"abc"), ("raw", b"\xff\x00"), ("none", None)]
     desk.write(
@@ -251,7 +251,7 @@ def test_one_in_full_has_text_json_over_lines_and_hex_where_it_is_neither(desk: 
     assert "\x1b" not in shown
 
 
-def test_one_is_found_by_its_source_too_and_the_last_of_several(desk: Desk) -> None:
+def test_the_last_dead_letter_of_a_source_position_is_found(desk: Desk) -> None:
     """A log line names the source; the same record may have come here more than once."""
     desk.write(1, first=7, partition=1, failed_at=NOW)
     desk.write(1, first=7, partition=1, failed_at=NOW + 1, redriven=1)
@@ -266,7 +266,7 @@ def test_one_is_found_by_its_source_too_and_the_last_of_several(desk: Desk) -> N
     )
 
 
-def test_a_record_that_kworker_did_not_write_is_told_left_and_may_be_discarded(desk: Desk) -> None:
+def test_a_foreign_record_is_left_and_may_be_discarded(desk: Desk) -> None:
     """Somebody may write into any topic."""
     desk.write(1)
     desk.writer.write_raw([("kworker-source", b"nonsense")])
@@ -298,7 +298,7 @@ def test_a_redriven_record_is_a_first_attempt_of_its_source(desk: Desk) -> None:
     assert names.REASON not in dict(record.headers())
 
 
-def test_twice_does_nothing_twice(desk: Desk) -> None:
+def test_a_repeated_redrive_changes_nothing(desk: Desk) -> None:
     """Whoever is not sure whether it worked types it again."""
     desk.write(50)
     assert desk.does("redrive", "--select", "reason=exhausted")["done"] == 50
@@ -373,7 +373,7 @@ def test_elsewhere_is_a_topic_that_is_there_and_not_kworkers_own(desk: Desk) -> 
         assert "kworker writes this topic itself" in desk.errors
 
 
-def test_what_is_too_large_for_a_topic_is_left_and_told(
+def test_a_record_too_large_for_its_target_is_left_and_told(
     desk: Desk, topic: Callable[..., str]
 ) -> None:
     """One such record would fail the transaction of all that go with it."""
@@ -403,7 +403,7 @@ def handle(message):
 """
 
 
-def test_beside_the_running_service_what_is_redriven_is_done(desk: Desk) -> None:
+def test_a_running_service_processes_redriven_records(desk: Desk) -> None:
     """The whole way: it fails, is redriven too early, dies again, and is done after the fix."""
     service = desk.service
     service.write_handlers(FIXED_LATER)
@@ -432,7 +432,7 @@ def test_beside_the_running_service_what_is_redriven_is_done(desk: Desk) -> None
 # Ended in the middle.
 
 
-def test_killed_in_the_middle_each_is_requeued_once(
+def test_a_killed_redrive_requeues_each_record_once(
     desk: Desk, ending: list["subprocess.Popen[str]"]
 ) -> None:
     """Whatever the moment: the next one knows, by the state topic, what was requeued."""
@@ -449,7 +449,7 @@ def test_killed_in_the_middle_each_is_requeued_once(
     assert sorted(desk.numbers()) == list(range(400))
 
 
-def test_killed_inside_a_transaction_nothing_of_it_is_seen_and_the_next_does_not_wait(
+def test_a_redrive_killed_in_a_transaction_shows_nothing_of_it(
     desk: Desk,
 ) -> None:
     """The next one aborts what was left open, instead of waiting for its time-out."""
@@ -476,7 +476,7 @@ def test_killed_inside_a_transaction_nothing_of_it_is_seen_and_the_next_does_not
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_it_after_the_transaction_and_says_how_to_go_on(
+def test_an_interrupted_redrive_says_how_to_go_on(
     desk: Desk, ending: list["subprocess.Popen[str]"], signum: signal.Signals
 ) -> None:
     """What it says it has done is what was done."""
@@ -493,7 +493,7 @@ def test_an_interrupt_ends_it_after_the_transaction_and_says_how_to_go_on(
     assert sorted(desk.numbers()) == list(range(200))
 
 
-def test_a_rate_is_kept(desk: Desk, ending: list["subprocess.Popen[str]"]) -> None:
+def test_a_redrive_keeps_its_rate(desk: Desk, ending: list["subprocess.Popen[str]"]) -> None:
     """What failed for overload must not come back at once."""
     desk.write(30)
     assert desk.does("redrive", "--rate", "10/s")["done"] == 30
@@ -501,7 +501,7 @@ def test_a_rate_is_kept(desk: Desk, ending: list["subprocess.Popen[str]"]) -> No
     assert stamps[-1] - stamps[0] >= 1_500  # 3 batches of a second's worth
 
 
-def test_a_second_one_is_refused_while_one_runs_here(
+def test_a_second_redrive_on_the_host_is_refused(
     desk: Desk, ending: list["subprocess.Popen[str]"]
 ) -> None:
     """Otherwise the two would fence each other."""
@@ -516,7 +516,7 @@ def test_a_second_one_is_refused_while_one_runs_here(
     assert desk.does("list")["count"] > 0  # reading is always possible
 
 
-def test_a_second_one_elsewhere_takes_over_and_the_first_ends_with_a_line(
+def test_a_second_redrive_elsewhere_fences_the_first(
     desk: Desk, ending: list["subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
     """A lock does not reach to other hosts; the fence does, and nothing is done twice."""
@@ -540,7 +540,7 @@ def test_a_second_one_elsewhere_takes_over_and_the_first_ends_with_a_line(
 # Discard, export, import.
 
 
-def test_discard_resolves_what_it_is_told_and_nothing_when_it_is_told_nothing(desk: Desk) -> None:
+def test_a_discard_resolves_only_its_selection(desk: Desk) -> None:
     """It is the one verb that gives up records."""
     desk.write(6)
     desk.write(2, first=10, reason="rejected")
@@ -563,9 +563,7 @@ def save(file: Path, rows: list[Any]) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_an_edited_record_runs_as_edited_and_resolves_its_dead_letter(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_an_edited_record_runs_and_resolves_its_dead_letter(desk: Desk, tmp_path: Path) -> None:
     """Some records are themselves what is to be fixed."""
     file = tmp_path / "lines"
     desk.write(3, own=HEADERS)
@@ -588,7 +586,7 @@ def test_an_edited_record_runs_as_edited_and_resolves_its_dead_letter(
     assert len(exported(desk, file, "--all")) == 3
 
 
-def test_a_file_with_a_mistake_is_told_by_line_and_nothing_of_it_is_written(
+def test_a_file_with_mistakes_is_told_by_line_and_writes_nothing(
     desk: Desk, tmp_path: Path
 ) -> None:
     """Half an import would be hard to find again."""

@@ -34,7 +34,7 @@ def results(topic: Topic) -> str:
     return topic("proof-results", message_timestamp_type="LogAppendTime")
 
 
-def test_a_calm_run_of_50_000_repeats_nothing_and_keeps_each_keys_order(
+def test_a_calm_run_of_50_000_repeats_nothing_in_key_order(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """Two workers join at boot, with records already waiting and more coming meanwhile."""
@@ -55,7 +55,7 @@ def test_a_calm_run_of_50_000_repeats_nothing_and_keeps_each_keys_order(
     assert (found.contradictions(), found.repeated) == ({}, [])
 
 
-def test_async_handlers_are_as_calm(
+def test_a_calm_run_of_async_handlers_repeats_nothing(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """A loop of many handlers at once instead of threads; what is promised is the same."""
@@ -82,7 +82,7 @@ def test_async_handlers_are_as_calm(
     ],
     ids=["dynamic", "new-protocol"],
 )
-def test_other_memberships_are_as_calm(
+def test_a_calm_run_of_other_memberships_repeats_nothing(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str, membership: dict[str, Any]
 ) -> None:
     """There the second worker to join takes partitions that the first may have begun."""

@@ -65,7 +65,7 @@ def test_a_worker_stays_below_its_ceiling_under_a_real_limit(
     held.remove()
 
 
-def test_the_hand_written_consumer_with_a_task_a_record_is_killed_under_the_same_limit(
+def test_a_naive_consumer_is_killed_under_the_same_memory_limit(
     tmp_path: Path, bootstrap: str, backlog: str, ceiling: int
 ) -> None:
     """The control: the limit is real, and the backlog is large enough to break it."""

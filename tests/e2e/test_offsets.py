@@ -81,7 +81,7 @@ def both(desk: Desk, position: int) -> dict[tuple[str, int], int]:
     return {(desk.source, number): position for number in range(PARTITIONS)}
 
 
-def test_it_shows_how_many_are_finished_beyond_the_position_and_a_reset_forgets_them(
+def test_offsets_show_counts_finished_beyond_until_a_reset(
     desk: Desk,
 ) -> None:
     """Whoever is put elsewhere runs again what lies there, however it ended before."""
@@ -103,7 +103,7 @@ def test_it_shows_how_many_are_finished_beyond_the_position_and_a_reset_forgets_
     assert desk.rows("show")[desk.source, 0]["finished_beyond"] == 0
 
 
-def test_it_shows_a_position_that_is_of_a_former_topic_and_a_reset_is_believed(desk: Desk) -> None:
+def test_a_reset_replaces_a_position_of_a_former_topic(desk: Desk) -> None:
     """Nobody goes on there."""
     service = desk.service
     watch = KafkaWatch({"bootstrap.servers": service.bootstrap})
@@ -120,7 +120,7 @@ def test_it_shows_a_position_that_is_of_a_former_topic_and_a_reset_is_believed(d
     assert (row["committed"], row["lag"], row["made_again"]) == (4, 6, False)
 
 
-def test_it_shows_each_partition_of_the_sources_and_requeue(desk: Desk) -> None:
+def test_offsets_show_lists_partitions_of_sources_and_requeue(desk: Desk) -> None:
     """Also for a group that has no positions yet, and one whose records have expired."""
     assert desk.rows("show").keys() == {
         (name, number) for name in (desk.source, desk.requeue) for number in range(PARTITIONS)
@@ -164,7 +164,7 @@ def test_every_partition_of_the_sources_is_set(desk: Desk, to: str, position: in
     assert desk.committed() == both(desk, position)
 
 
-def test_a_position_that_has_expired_becomes_the_first_that_is_there(desk: Desk) -> None:
+def test_a_reset_to_an_expired_offset_sets_the_first_there(desk: Desk) -> None:
     """Otherwise the group would stop at a gap as soon as it starts."""
     desk.trim(0, 6)
     shown = desk.types("reset", "--to", "2")
@@ -180,7 +180,7 @@ def test_a_dry_run_shows_and_sets_nothing(desk: Desk) -> None:
     assert desk.committed() == {}
 
 
-def test_one_partition_may_be_set_but_not_the_first_of_a_group_without_any(desk: Desk) -> None:
+def test_one_partition_is_reset_only_in_a_group_with_positions(desk: Desk) -> None:
     """A group with some positions is one that goes on, from the earliest where it has none."""
     one = ("reset", "--topic", desk.source, "--partition", "1", "--to")
     desk.types(*one, "5")
@@ -195,7 +195,7 @@ def test_one_partition_may_be_set_but_not_the_first_of_a_group_without_any(desk:
     assert desk.code == 2
 
 
-def test_requeue_is_set_only_when_it_is_named_and_told_where_it_is_lost(desk: Desk) -> None:
+def test_requeue_is_reset_only_when_it_is_named(desk: Desk) -> None:
     """What waits there was taken from the sources already; to skip it would lose it."""
     producer = Producer({"bootstrap.servers": desk.service.bootstrap})
     producer.produce(desk.requeue, b"v", partition=0)
@@ -210,7 +210,7 @@ def test_requeue_is_set_only_when_it_is_named_and_told_where_it_is_lost(desk: De
 
 
 @pytest.mark.parametrize("to", ["yesterday", "-2", "", "1.5"])
-def test_what_is_no_position_is_told_with_what_is(desk: Desk, to: str) -> None:
+def test_a_wrong_reset_target_is_told_with_the_right_forms(desk: Desk, to: str) -> None:
     """The exit code of what is to be typed differently."""
     desk.types("reset", "--to", to)
     assert desk.code == 2
@@ -220,7 +220,7 @@ def test_what_is_no_position_is_told_with_what_is(desk: Desk, to: str) -> None:
     assert desk.committed() == {}
 
 
-def test_it_is_refused_while_the_service_runs_here(desk: Desk) -> None:
+def test_a_reset_is_refused_while_the_service_runs_here(desk: Desk) -> None:
     """Its next commit would undo it."""
     folder = StateFolder(toml_file.load(desk.service.config).state_dir)
     folder.make()
@@ -247,7 +247,7 @@ def member(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Consumer]:
     consumer.close()
 
 
-def test_it_is_refused_while_the_group_has_members_anywhere(desk: Desk, member: Consumer) -> None:
+def test_a_reset_is_refused_while_the_group_has_members(desk: Desk, member: Consumer) -> None:
     """A lock tells of this host only."""
     desk.types("reset", "--to", "latest")
     assert desk.code == 73
@@ -255,7 +255,7 @@ def test_it_is_refused_while_the_group_has_members_anywhere(desk: Desk, member: 
     assert desk.committed() == {}
 
 
-def test_a_group_that_has_lost_its_positions_goes_on_after_a_reset(desk: Desk) -> None:
+def test_a_group_without_positions_goes_on_after_a_reset(desk: Desk) -> None:
     """It ran before, so `start` decides nothing any more: a person does."""
     config = toml_file.load(desk.service.config)
     assert ensure_start_offsets(config) == []

@@ -84,7 +84,7 @@ def desk(service: Service, capsys: pytest.CaptureFixture[str]) -> Desk:
         ("0:6", ExitCode.FAILURE, "orders:0:6 is settled already"),  # beyond the position
     ],
 )
-def test_what_is_not_there_or_has_ended_is_refused(
+def test_a_record_missing_or_ended_cannot_be_rejected(
     desk: Desk, place: str, code: int, said: str
 ) -> None:
     """It would stay armed for ever, and kill the record that comes to lie there."""
@@ -100,7 +100,7 @@ def test_a_topic_that_the_service_does_not_read_is_refused(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("place", ["0:4", "0:9", "0:2"])
-def test_what_has_not_ended_is_rejected_listed_and_let_go(desk: Desk, place: str) -> None:
+def test_an_unfinished_record_is_rejected_listed_and_undone(desk: Desk, place: str) -> None:
     """The last is settled in its source, and its retry waits in a delay topic."""
     record = f"{desk.source}:{place}"
     code, said = desk.types(record)

@@ -145,9 +145,7 @@ def assignments(live: Service) -> int:
     return live.said().count('"event":"assigned","worker"')
 
 
-def test_what_the_service_has_done_behind_one_that_is_stuck_runs_again_and_that_one_does_not(
-    live: Service, source: str
-) -> None:
+def test_a_replay_runs_settled_records_and_not_a_stuck_one(live: Service, source: str) -> None:
     """Position and map tell what is settled; the rest is in the service's hands."""
     (live.folder / "stuck").write_text("0-30")
     write(live.bootstrap, source, 30, 31, 32, 33)
@@ -212,7 +210,7 @@ def test_every_kind_of_handler_and_of_group_can_be_replayed(
         assert groups(live) == set()
 
 
-def test_what_the_service_has_not_settled_is_its_own_to_do(live: Service) -> None:
+def test_a_replay_leaves_unsettled_records_to_the_service(live: Service) -> None:
     """A replay while it is stopped must not run what it will run when it is back."""
     assert live.stop() == 0
     write(live.bootstrap, live.topics[0], 5, 6, partition=1)
@@ -225,7 +223,7 @@ def test_what_the_service_has_not_settled_is_its_own_to_do(live: Service) -> Non
     assert live.counter("done") == 2
 
 
-def test_retries_run_within_it_and_what_is_exhausted_is_a_dead_letter(live: Service) -> None:
+def test_a_replay_retries_in_place_and_writes_dead_letters(live: Service) -> None:
     """Nothing of it reaches the service, and the dead letter says of which replay it is."""
     (live.folder / "fails").write_text("0-6")
     (live.folder / "dies").write_text("1-7")
@@ -244,7 +242,7 @@ def test_retries_run_within_it_and_what_is_exhausted_is_a_dead_letter(live: Serv
     assert groups(live) == set()
 
 
-def test_with_idempotency_only_what_was_never_done_runs_and_counts_as_live(
+def test_a_replay_with_idempotency_runs_only_undone_events(
     tmp_path: Path, bootstrap: str, redis_url: str, source: str
 ) -> None:
     """Rejected once, and the reason is mended: that is the first time that these are done."""
@@ -292,7 +290,7 @@ def replaying(live: Service, *options: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_an_interrupt_lets_what_is_in_hand_end(live: Service) -> None:
+def test_an_interrupted_replay_finishes_its_running_records(live: Service) -> None:
     """And begins nothing more; its group, which is there meanwhile, is gone."""
     with replaying(live, "--all") as process:
         process.send_signal(signal.SIGINT)
@@ -308,7 +306,7 @@ def test_an_interrupt_lets_what_is_in_hand_end(live: Service) -> None:
     assert groups(live) == set()
 
 
-def test_a_second_interrupt_waits_for_nothing(live: Service) -> None:
+def test_a_second_interrupt_ends_a_replay_at_once(live: Service) -> None:
     """Its handlers are still at work when it has ended."""
     with replaying(live, "--all") as process:
         process.send_signal(signal.SIGINT)
@@ -321,7 +319,7 @@ def test_a_second_interrupt_waits_for_nothing(live: Service) -> None:
     assert ": 0 replayed" in said
 
 
-def test_its_group_shows_how_far_it_is(live: Service) -> None:
+def test_a_replays_group_shows_its_progress(live: Service) -> None:
     """To whatever tells of lag; deleted in the end."""
     (live.folder / "fails").write_text("0-19")
     with replaying(live, "--all") as process:
@@ -369,7 +367,9 @@ def test_nothing_to_replay_is_no_failure(live: Service) -> None:
         (("--from", "soon", "--to", "-2h"), "--from: expected ISO 8601"),
     ],
 )
-def test_a_range_that_is_none_is_told(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+def test_an_invalid_range_is_refused_in_one_line(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
     """In one line, before anything is asked."""
     never = Service(tmp_path / "service", "127.0.0.1:9", ["past"])
     done = never.command("replay", *options)
@@ -378,7 +378,7 @@ def test_a_range_that_is_none_is_told(tmp_path: Path, options: tuple[str, ...], 
     assert words in line
 
 
-def test_brokers_that_do_not_answer_are_told(unanswered: "Future[Ran]") -> None:
+def test_unreachable_brokers_are_told(unanswered: "Future[Ran]") -> None:
     done = unanswered.result()
     assert done.returncode == 69
     [line] = done.stderr.splitlines()

@@ -76,7 +76,9 @@ def test_a_second_up_finds_the_first(sandbox: Sandbox, kworker: Kworker) -> None
     assert sandbox.status() == before
 
 
-def test_what_runs_is_not_changed_by_another_up(sandbox: Sandbox, kworker: Kworker) -> None:
+def test_a_second_up_does_not_change_the_running_brokers(
+    sandbox: Sandbox, kworker: Kworker
+) -> None:
     """Else the command would claim a port on which nothing listens."""
     refused = kworker("sandbox", "up", "--dir", sandbox.folder, "--brokers", 3)
     assert refused.returncode == 2
@@ -137,7 +139,7 @@ def test_up_restarts_only_what_died(own_sandbox: Callable[..., Sandbox]) -> None
     assert Redis.from_url(sandbox.redis_url).ping()
 
 
-def test_a_process_is_there_until_its_last_thread_has_ended(tmp_path: Path) -> None:
+def test_a_process_lives_until_its_last_thread_has_ended(tmp_path: Path) -> None:
     """Until then its port is taken: of a killed one, too, for a moment."""
     first_ends = (
         "import ctypes, threading, time;"
@@ -179,7 +181,7 @@ def test_a_start_that_fails_shows_the_brokers_own_last_words(
     assert "many" not in (sandbox_folder / "sandbox.json").read_text()
 
 
-def test_a_broker_that_dies_while_starting_takes_the_rest_of_its_start_along(
+def test_a_broker_that_fails_to_start_stops_the_whole_start(
     own_sandbox: Callable[..., Sandbox],
 ) -> None:
     """The start is whole or it is not: Redis alone is not what was asked for."""

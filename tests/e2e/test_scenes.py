@@ -38,7 +38,9 @@ def new(name: str, partition: int = 0) -> New:
 TOGETHER = [new("alpha"), new("bravo"), new("charlie")]
 
 
-def test_all_fine_and_the_position_moves_on(tmp_path: Path, bootstrap: str, topic: Topic) -> None:
+def test_the_position_follows_finished_records(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
     """Each is handled once; after the three the position is three, and delta makes it four."""
     foo = topic("foo", partitions=1)
     writer = Writer(bootstrap, tmp_path / "produced")
@@ -73,7 +75,7 @@ def test_the_process_dies_in_bravo_and_only_bravo_comes_again(
     assert times(scene, writer.acked) == {"alpha": 1, "bravo": 2, "charlie": 1, "delta": 1}
 
 
-def test_spread_over_partitions_and_topics_each_commits_for_itself(
+def test_each_partition_of_each_topic_commits_for_itself(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """Bravo in foo-1 holds back neither alpha in foo-0 nor charlie in bar-1."""
@@ -97,7 +99,7 @@ def test_spread_over_partitions_and_topics_each_commits_for_itself(
     assert times(scene, writer.acked) == {"alpha": 1, "bravo": 2, "charlie": 1, "delta": 1}
 
 
-def test_past_the_high_watermark_of_who_reads_committed_nothing_is_seen_that_may_be_taken_back(
+def test_a_read_committed_reader_sees_no_aborted_result(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """Exactly once: what stood there when the process died is aborted, and comes again."""

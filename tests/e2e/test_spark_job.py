@@ -223,8 +223,8 @@ def _send_all_kinds(made: Service) -> None:
     made.flush()
 
 
-def test_a_row_begins_with_its_source_and_holds_the_fields_of_the_schema(landed: Landed) -> None:
-    """DESIGN 4, for each of the formats that tables are written in."""
+def test_a_row_holds_its_source_and_the_schemas_fields(landed: Landed) -> None:
+    """Rows of every table format begin with the columns of their source."""
     for table in ("orders", "ice"):
         row = landed.odd(table)[0]
         assert list(row)[:6] == [*_LEADING, "key"]
@@ -245,8 +245,8 @@ _LEADING = [
 ]
 
 
-def test_what_does_not_fit_keeps_its_whole_text(landed: Landed) -> None:
-    """P1: a table must not lose what a result held. What did fit stands in its columns too."""
+def test_a_result_that_does_not_fit_keeps_its_whole_text(landed: Landed) -> None:
+    """A table must not lose a part of a result; the parts that fit are in their columns, too."""
     for table in ("orders", "ice"):
         odd = landed.odd(table)
         kept = {offset: row.get("_rescued") for offset, row in odd.items() if offset in ODD_RESULTS}
@@ -257,7 +257,7 @@ def test_what_does_not_fit_keeps_its_whole_text(landed: Landed) -> None:
     assert _told(landed, "orders")["rescued"] == 6
 
 
-def test_results_go_where_they_were_sent_and_replays_only_where_wanted(landed: Landed) -> None:
+def test_a_table_takes_selected_results_and_replays_if_wanted(landed: Landed) -> None:
     """`select`, `replays`, and a table without a schema."""
     refunds = landed.odd("refunds")
     assert set(refunds) == {11, 12}
@@ -268,7 +268,7 @@ def test_results_go_where_they_were_sent_and_replays_only_where_wanted(landed: L
 
 
 def test_records_of_others_on_the_topic_are_counted_and_left_out(landed: Landed) -> None:
-    """FAULTS 33: a forged header must not stop the table, nor a forged time overflow it."""
+    """A forged header must not stop the table, nor a forged time overflow it."""
     told = _told(landed, "orders")
     assert (told["foreign"], told["rows"]) == (len(STRAYS), ORDERS + len(ODD_RESULTS) + 3)
     assert "records without a kworker-source header are left out" in landed.said
@@ -327,7 +327,7 @@ def _told(landed: Landed, table: str) -> dict[str, Any]:
     return next(entry for entry in found if entry["name"] == table)
 
 
-def test_mistakes_in_schema_and_transform_are_told_at_once_in_a_line_each(begun: Begun) -> None:
+def test_schema_and_transform_mistakes_are_told_a_line_each(begun: Begun) -> None:
     """Restarting cannot help: exit 78, and no traceback."""
     made, job = begun.mistaken
     assert job.ends() == 78
@@ -430,7 +430,7 @@ def _complete(made: Service, job: Job) -> bool:
 
 
 def test_a_missing_topic_is_waited_for_and_named(survived: Survived) -> None:
-    """P7, and the command that makes it."""
+    """The reason names the command that creates it."""
     assert survived.waited["state"] == "starting"
     assert survived.waited["reason"].endswith("kworker topics create")
 
@@ -441,7 +441,7 @@ def test_a_second_job_on_the_same_checkpoints_stands_by(survived: Survived) -> N
     assert survived.failed["tables"][0]["name"] == "orders"
 
 
-def test_a_standby_waits_until_the_jvm_of_a_job_that_was_killed_is_gone(
+def test_a_standby_waits_for_the_jvm_of_a_killed_job(
     survived: Survived,
 ) -> None:
     """What it has in hand it would write beside its successor. It is named, not who is dead."""
@@ -463,21 +463,21 @@ def test_a_job_ends_when_its_jvm_is_killed(survived: Survived) -> None:
 
 
 def test_every_result_is_there_once_after_all_kills(survived: Survived) -> None:
-    """FAULTS 30: Delta takes each batch once, by the number that the checkpoint gives it."""
+    """Delta takes each batch once, by the number that the checkpoint gives it."""
     orders = [row["order_id"] for row in survived.rows]
     assert len(orders) == SENT
     assert sorted(orders) == list(range(SENT))
 
 
 def test_a_column_added_to_the_schema_is_added_to_the_table(survived: Survived) -> None:
-    """DESIGN 4: before the last start it was not there, and NULL it is for what came before."""
+    """Rows from before the last start hold NULL in the new column."""
     customers = {row["order_id"]: row.get("customer") for row in survived.rows}
     assert customers[0] is None
     assert {customers[order] for order in range(2 * SENT // 3, SENT)} == {"c0", "c1"}
 
 
-def test_any_other_change_of_the_schema_is_refused_with_what_to_type(survived: Survived) -> None:
-    """DESIGN 4: the old rows could not be read as the new ones."""
+def test_a_schema_change_is_refused_with_the_reset_command(survived: Survived) -> None:
+    """The old rows could not be read as the new ones."""
     assert survived.exit_on_change == 78
     told = survived.said_on_change.splitlines()
     [line] = [line for line in told if line.startswith("kworker: ")]
@@ -498,10 +498,10 @@ def repaired(landed: Landed) -> Repaired:
     return landed.repaired.result()
 
 
-def test_a_damaged_checkpoint_is_refused_by_name_and_the_other_tables_go_on(
+def test_a_damaged_checkpoint_is_refused_and_other_tables_go_on(
     repaired: Repaired,
 ) -> None:
-    """FAULTS 31: Spark would start most of these, and skip or repeat results without a word."""
+    """Spark would start from most of these, and skip or repeat results without a word."""
     told = {table["name"]: table for table in repaired.refused["tables"]}
     refused = told.pop(REFUSED)
     assert refused["state"] == "failed"
@@ -514,7 +514,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_other_tables_go_on(
 
 
 def test_a_batch_whose_end_was_not_noted_is_written_once(repaired: Repaired) -> None:
-    """FAULTS 30: killed between the write and the note of it, Spark does that batch again.
+    """Spark does a batch again when it was killed between the write and the note of it.
 
     Delta, Iceberg and Parquet know it by its number, merges know its rows by their keys.
     """
@@ -582,7 +582,7 @@ def _is_0(row: dict[str, Any]) -> bool:
 
 
 def test_an_update_keeps_the_latest_of_a_key_whenever_it_comes(repaired: Repaired) -> None:
-    """P2: a result of an older event, alone in a later batch, must not put its value back."""
+    """A result of an older event, alone in a later batch, must not put its value back."""
     rows = {row.get("customer"): row["order_id"] for row in repaired.tables["last"]}
     # Of each partition the last, and of those the one of the latest time: 149 of partition 1
     # came after 119, which was later than all of that one, and was followed by 147 in its own.
@@ -590,7 +590,7 @@ def test_an_update_keeps_the_latest_of_a_key_whenever_it_comes(repaired: Repaire
     assert rows == {"c0": 146, "c1": 149, None: 14}
 
 
-def test_results_that_expired_unread_are_told_and_no_other_table_waits(repaired: Repaired) -> None:
+def test_expired_unread_results_are_told_and_other_tables_go_on(repaired: Repaired) -> None:
     """`failOnDataLoss` stays true: a gap is a person's decision, with the command to type."""
     told = {table["name"]: table for table in repaired.meanwhile["tables"]}
     lost = repaired.lost
@@ -600,7 +600,7 @@ def test_results_that_expired_unread_are_told_and_no_other_table_waits(repaired:
     assert {name for name, table in told.items() if table["behind"]} == {LOSES, MOVED}
 
 
-def test_a_table_goes_on_in_another_place_only_when_it_is_told_where(repaired: Repaired) -> None:
+def test_a_moved_table_goes_on_only_after_a_reset(repaired: Repaired) -> None:
     """Else a new path, as for other columns, would hold what came after it, and look complete."""
     told = {table["name"]: table for table in repaired.meanwhile["tables"]}
     assert told[MOVED]["state"] == "failed"

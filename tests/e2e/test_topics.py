@@ -118,7 +118,7 @@ def test_a_missing_source_is_created_only_on_request(
     assert rows[0]["topic"] == source
 
 
-def test_what_the_brokers_refuse_is_told(kworker: Kworker, configured: Configured) -> None:
+def test_a_broker_refusal_of_a_topic_is_told(kworker: Kworker, configured: Configured) -> None:
     """One broker cannot hold three replicas."""
     source = f"cfg-source-{uuid.uuid4().hex[:8]}"
     sized = ("--partitions", 1, "--replication", 3)

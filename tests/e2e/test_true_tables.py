@@ -235,7 +235,7 @@ READERS = pytest.mark.parametrize("reader", ["duckdb", "pandas"])
 @pytest.mark.parametrize(
     ("table", "sent"), [("awkward", awkward.results()), ("complete", [*awkward.complete()])]
 )
-def test_each_value_is_the_result_s_or_is_rescued(
+def test_each_value_equals_the_result_or_is_rescued(
     landed: Landed, reader: str, table: str, sent: list[awkward.Result]
 ) -> None:
     rows = landed.read[reader](table, "source_offset")
@@ -283,7 +283,7 @@ def test_an_update_keeps_the_last_of_each_key_by_offset(landed: Landed, reader: 
 
 @READERS
 @pytest.mark.parametrize("table", ["sums", "running"])
-def test_what_is_added_up_counts_each_result_once(landed: Landed, reader: str, table: str) -> None:
+def test_an_aggregate_counts_each_result_once(landed: Landed, reader: str, table: str) -> None:
     expected: Counter[int] = Counter()
     for offset in range(COUNTED):
         expected[offset % 7] += offset
@@ -292,7 +292,7 @@ def test_what_is_added_up_counts_each_result_once(landed: Landed, reader: str, t
     assert sum(row["n"] for row in rows) == COUNTED
 
 
-def test_a_table_that_counts_again_what_comes_again_is_named(landed: Landed) -> None:
+def test_an_aggregate_that_counts_repeats_is_warned_about(landed: Landed) -> None:
     """At least once, and without dedupe: by choice, but not unheard."""
     said = "a result that comes again counts again in this table: set dedupe = true"
     lines = [line for line in landed.said.splitlines() if said in line]
@@ -321,7 +321,7 @@ def test_bytes_that_are_no_text_are_kept(landed: Landed, reader: str) -> None:
 
 
 @READERS
-def test_a_transform_may_see_the_record_as_it_is(landed: Landed, reader: str) -> None:
+def test_a_transform_sees_the_raw_record(landed: Landed, reader: str) -> None:
     rows = landed.read[reader]("records", "source_offset")
     assert [bytes(row["value"]) for row in rows] == [*BYTES, b"late"]
     assert {bytes(row["key"]) for row in rows} == {b"k"}

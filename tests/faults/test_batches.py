@@ -97,7 +97,7 @@ def large() -> Iterator[New]:
         yield New(f"{n}", value, b"key-%d" % n, n % PARTITIONS)
 
 
-def test_of_a_batch_of_500_the_poison_alone_is_dead_and_each_other_ends_once(run: Run) -> None:
+def test_one_poison_record_of_a_batch_of_500_dies_alone(run: Run) -> None:
     """No record is called more often than the halving of one batch needs."""
     runs = by_position([each for each in run.runs if each.at[0] == run.big])
     [poison] = [position for position in runs if run.names[position] == f"{POISON}"]
@@ -116,7 +116,7 @@ def test_of_a_batch_of_500_the_poison_alone_is_dead_and_each_other_ends_once(run
     assert results == dict.fromkeys(ends, 1)
 
 
-def test_exception_at_bravo(run: Run) -> None:
+def test_a_batch_that_fails_at_bravo_settles_alpha(run: Run) -> None:
     """Alpha is done, published, committed; bravo comes again; charlie as if never called."""
     alpha, bravo, charlie = (run.of(name) for name in TOGETHER)
     assert [(each.attempt, each.ended) for each in alpha] == [(1, True)]

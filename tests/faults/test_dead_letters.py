@@ -34,7 +34,7 @@ BYTES_MAX = 1_048_588  # the broker's default
 DAYS_MS, HOURS_MS = 24 * 3_600_000, 3_600_000
 MANY, PARTITIONS = 1_000, 4
 RETRIED_AFTER = "6s"  # meanwhile a topic is made, and the retention check runs
-# FAULTS 32, and what kworker itself might take for its own.
+# Hostile keys, values and headers, and what kworker itself might take for its own.
 CORPUS: dict[str, tuple[bytes | None, bytes | None, Headers]] = {
     "null key and value": (None, None, ()),
     "null value": (b"k", None, ()),
@@ -165,7 +165,7 @@ def source_of(letter: Raw) -> Position:
 
 
 def users_headers(letter: Raw) -> list[tuple[str, bytes | None]]:
-    """By DESIGN 4: without kworker's and the last two, and with their own names again."""
+    """The user's headers: all but kworker's and the last two, under their own names again."""
     *carried, _, _ = letter.headers()
     mine = [pair for pair in carried if not is_kworkers(pair[0])]
     return [(name.replace("kworker-in-", "kworker-", 1), value) for name, value in mine]
@@ -181,7 +181,7 @@ def told(letter: Raw, name: str) -> str:
 
 @pytest.mark.parametrize("name", [*CORPUS, "at the limit"])
 def test_a_dead_letter_is_its_record_byte_for_byte(run: Run, name: str) -> None:
-    """FAULTS 32: whatever it holds, it is handled or dead, and redriven it is what it was."""
+    """A record is handled or dead, whatever it holds, and a redrive returns it unchanged."""
     position, new = run.corpus[name]
     letter = run.letters[position]
     assert (letter.key(), letter.value()) == (new.key, new.value)
@@ -193,7 +193,7 @@ def test_a_dead_letter_is_its_record_byte_for_byte(run: Run, name: str) -> None:
     ]
 
 
-def test_a_result_too_large_among_a_thousand_kills_its_source_alone(run: Run) -> None:
+def test_an_oversized_result_of_a_thousand_kills_only_its_source(run: Run) -> None:
     """One oversized record fails the whole batch that it is in, so it must not get there."""
     [source] = [record.position for record in run.large if record.identity == f"{MANY // 2}"]
     assert told(run.letters[source], "reason") == "unpublishable"
@@ -202,7 +202,7 @@ def test_a_result_too_large_among_a_thousand_kills_its_source_alone(run: Run) ->
     assert ours == dict.fromkeys({record.position for record in run.large} - {source}, 1)
 
 
-def test_old_records_and_records_from_the_future_retry_and_die_like_any(run: Run) -> None:
+def test_very_old_and_future_records_are_retried_and_die_alike(run: Run) -> None:
     """Kept with their own stamps they would be erased within the day, or be refused."""
     for record in run.stamped:
         runs = [each for each in run.runs if each.position == record.position]

@@ -149,10 +149,10 @@ def outage(broken: Break, folder: Path, bootstrap: str) -> Run:
 
 
 @pytest.mark.parametrize("broken", [deleted, unauthorised])
-def test_while_they_cannot_be_written_their_partitions_wait_and_all_else_goes_on(
+def test_an_unwritable_own_topic_holds_back_only_its_records(
     running: dict[Break, "Future[Run]"], broken: Break
 ) -> None:
-    """P1 and P7: nothing is lost, it is red and says of which topic, and recovers by itself."""
+    """Nothing is lost; the service is red, names the topic, and recovers by itself."""
     run = running[broken].result()
     everything = [*run.before, *run.during]
     results = Counter(read.source for read in run.results)

@@ -154,7 +154,7 @@ def waiting_is_over(struck: Service) -> None:
     eventually(lambda: waiting(struck) == 0, every_s=0.2)
 
 
-def test_5_000_wait_over_tiers_and_the_delay_process_is_killed_again_and_again(
+def test_5_000_delayed_records_survive_delay_process_kills(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """A duplicate here would fork the whole chain of attempts; a loss would be one for ever."""
@@ -180,7 +180,7 @@ def test_5_000_wait_over_tiers_and_the_delay_process_is_killed_again_and_again(
         struck.is_gone()
 
 
-def test_what_waits_survives_a_restart_and_a_retired_delay_is_emptied(
+def test_a_retired_delay_is_emptied_after_a_restart(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """A delay that is not configured any more is read until it is empty."""
@@ -203,7 +203,7 @@ def test_what_waits_survives_a_restart_and_a_retired_delay_is_emptied(
         assert struck.stop() == 0
 
 
-def test_a_forged_record_is_a_dead_letter_and_those_behind_it_go_on(
+def test_a_forged_delayed_record_dies_and_holds_back_no_other(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     source = topic("orders", partitions=PARTITIONS)

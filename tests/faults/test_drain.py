@@ -30,7 +30,7 @@ def handle(message):
 """
 
 
-def test_64_busy_handlers_and_a_backlog_drain_without_loss_or_repeat(
+def test_64_busy_handlers_drain_without_loss_or_repeat(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """The next start begins exactly behind what the last one began."""
@@ -60,7 +60,7 @@ def test_64_busy_handlers_and_a_backlog_drain_without_loss_or_repeat(
     assert (found.contradictions(), found.repeated) == ({}, [])
 
 
-def test_a_handler_longer_than_drain_timeout_is_left_and_its_record_comes_again(
+def test_a_drain_leaves_a_long_handlers_record_to_come_again(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """The exit code says so; what finished meanwhile is lost no more than what did not."""
@@ -96,7 +96,7 @@ def test_a_handler_longer_than_drain_timeout_is_left_and_its_record_comes_again(
     assert found.contradictions() == {}
 
 
-def test_a_second_term_changes_nothing_and_int_twice_ends_at_once(
+def test_a_second_sigterm_is_ignored_and_a_second_sigint_ends(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """Impatience of a service manager is not an order; a person's second Ctrl-C is."""

@@ -108,7 +108,7 @@ def broken(folder: Path, bootstrap: str, topic: Topic) -> Run:
     return seen(failing, writer)
 
 
-def test_when_everything_fails_only_a_window_dies_and_the_rest_is_done_after_the_fix(
+def test_a_total_failure_kills_only_the_dead_letter_limit(
     running: dict[str, "Future[Run]"],
 ) -> None:
     """Without the breaker an expired password would send a whole topic to the dead letters."""
@@ -187,7 +187,7 @@ def by_worker(runs: Sequence[Invocation]) -> dict[int, list[Invocation]]:
     return found
 
 
-def test_what_is_unavailable_is_asked_by_one_call_a_worker_each_five_seconds(
+def test_each_worker_probes_an_outage_each_five_seconds(
     running: dict[str, "Future[Run]"],
 ) -> None:
     """No attempt is spent, and all are done when it is back."""
@@ -246,7 +246,7 @@ def of_customers() -> Iterator[New]:
         yield New(name, name.encode(), b"order-%d" % n)
 
 
-def test_one_customer_for_ever_unavailable_stops_nobody_else(
+def test_a_single_unavailable_customer_stops_no_other(
     running: dict[str, "Future[Run]"],
 ) -> None:
     """Not even those whose records are in one batch with theirs.

@@ -34,7 +34,7 @@ SLOWISH = lasting(0.003)
 def test_workers_that_are_killed_publish_each_result_once(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
-    """P2: an outcome and the position behind it are in one transaction, or in none."""
+    """An outcome and the position behind it are in one transaction, or in none."""
     source = topic("exactly", partitions=2 * WORKERS)
     settings = {
         "workers": {"processes": WORKERS, "threads": 8},
@@ -76,7 +76,7 @@ def test_workers_that_are_killed_publish_each_result_once(
         pytest.param("host", LIMIT_MS, LIMIT_MS / 1000 + LOOK_S + 2, id="a host"),
     ],
 )
-def test_readers_wait_for_a_transaction_that_a_kill_left_open_but_not_for_long(
+def test_readers_wait_briefly_for_a_killed_workers_transaction(
     tmp_path: Path,
     bootstrap: str,
     topic: Topic,
@@ -85,7 +85,7 @@ def test_readers_wait_for_a_transaction_that_a_kill_left_open_but_not_for_long(
     limit_ms: int,
     bound_s: float,
 ) -> None:
-    """Fault 22. Whoever has its id next ends it; and if nobody comes, its time-out does."""
+    """The next producer with its id ends it; if none comes, its own time-out does."""
     source = topic("exactly", partitions=2)
     settings = {
         "workers": {"processes": 1, "threads": 8},
@@ -126,10 +126,10 @@ def _hidden(bootstrap: str, topic: str) -> bool:
     return any(seen[at] < end for at, end in ends(bootstrap, topic).items())
 
 
-def test_of_two_services_with_one_identity_one_ends_and_says_why(
+def test_one_of_two_services_with_one_identity_ends_and_says_why(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
-    """Fault 23: each would fence the other for ever. What the one had in hand, the other does.
+    """Each would fence the other for ever. The other does what the one had in hand.
 
     The group tells nothing of dynamic members on two hosts, so only transactions do.
     It is the second that ends, unless it came so soon that both have as little patience. Who

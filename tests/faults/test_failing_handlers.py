@@ -59,7 +59,7 @@ def test_a_failing_record_is_held_and_only_its_key_waits(
     assert (found.contradictions(), found.repeated) == ({}, [])
 
 
-def test_a_record_that_fails_for_ever_stops_neither_the_others_nor_the_drain(
+def test_a_record_that_always_fails_stops_no_other_and_no_drain(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """It stays uncommitted, and once its reason is mended the next start does it."""

@@ -44,10 +44,10 @@ def fenced(bootstrap: str, name: str) -> None:
     Producer({"bootstrap.servers": bootstrap, "transactional.id": name}).init_transactions(30)
 
 
-def test_a_stranger_who_takes_our_ids_costs_time_and_nothing_else(
+def test_a_stranger_with_our_transactional_ids_costs_only_time(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
-    """Fault 38. Each id of a service is taken again and again, while it writes."""
+    """Each id of the service is taken again and again while it writes."""
     source = topic("fenced", partitions=4)
     settings: dict[str, Any] = {
         "workers": {"processes": 2, "threads": 8},

@@ -50,7 +50,7 @@ def handle(message):
 """
 
 
-def test_what_handlers_do_to_processes_and_signals_ends_with_the_worker(
+def test_a_workers_end_ends_its_handlers_processes(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """One service, since each of these lives through all the others."""

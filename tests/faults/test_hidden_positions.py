@@ -11,10 +11,8 @@ from tests.support.service import Service, service
 EXIT_UNREACHABLE = 69
 
 
-def test_hidden_positions_are_waited_for_and_a_command_brings_them_back(
-    tmp_path: Path, strict: str
-) -> None:
-    """P7: before the first worker, and in the middle of a rebalance, which a drain gives up."""
+def test_hidden_positions_are_waited_for_until_a_command(tmp_path: Path, strict: str) -> None:
+    """Positions are hidden before the first worker and in a rebalance, which a drain gives up."""
     source = create_topic(strict, f"hidden-{tmp_path.name}", 2)
     settings = {"workers": {"processes": 1, "threads": 2}}
     with service(tmp_path / "service", strict, [source], settings=settings) as hidden:

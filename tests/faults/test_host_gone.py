@@ -35,7 +35,7 @@ OTHERS = 300
 CRASH_LIMIT = 2
 
 
-def test_the_next_host_runs_in_its_cell_what_a_worker_of_the_last_died_of(
+def test_the_next_host_quarantines_the_last_hosts_killer(
     tmp_path: Path, bootstrap: str, redis_url: str, topic: Topic
 ) -> None:
     """Else one bad record would kill a worker of each host that its partition comes to."""

@@ -12,7 +12,7 @@ RECORDS = int(os.environ.get("PROOF_FUZZ_RECORDS", "4000"))
 def test_each_hostile_record_ends_once_and_nothing_else_stops(
     tmp_path: Path, bootstrap: str
 ) -> None:
-    """P5: as a result or as its own dead letter; no process ends, nothing beside it is lost."""
+    """The end is a result or a dead letter; no process ends, and no other record is lost."""
     found = hostile_run.run(tmp_path / "service", bootstrap, seed=SEED, count=RECORDS)
     print(f"PROOF_FUZZ_SEED={SEED}, {RECORDS} records: {dict(found.reasons)}")
     assert hostile_run.judge(found) == {}

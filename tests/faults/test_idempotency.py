@@ -88,10 +88,10 @@ def result_ids(bootstrap: str, results: str) -> list[bytes | None]:
     return sorted(read.value or b"" for read in kafka.read_all(bootstrap, results))
 
 
-def test_each_event_sent_three_times_has_one_effect_whatever_is_planned(
+def test_each_event_sent_three_times_has_one_effect(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str, redis: OwnRedis, world: Effects
 ) -> None:
-    """Rebalances, a rolling restart, a replay and a time without Redis among it: P2."""
+    """Rebalances, a rolling restart, a replay and an outage of Redis come between."""
     source = topic("proof", partitions=8)
     options: dict[str, Any] = {
         "handlers": handler(world),
@@ -129,7 +129,7 @@ def test_each_event_sent_three_times_has_one_effect_whatever_is_planned(
 def test_a_kill_repeats_only_what_was_in_hand(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str, redis: OwnRedis, world: Effects
 ) -> None:
-    """P2's window: begun, and its outcome not yet marked."""
+    """Only a record that had begun and was not yet marked may be repeated."""
     source = topic("proof", partitions=8)
     writer = Writer(bootstrap, tmp_path / "produced")
     with service(
@@ -256,7 +256,7 @@ def test_a_claim_of_the_dead_is_taken_over_within_the_lease(
     assert world.counts == {"e0": 2}
 
 
-def test_partitions_with_the_same_events_in_opposite_order_do_not_wait_for_each_other(
+def test_events_in_opposite_order_do_not_deadlock_partitions(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str, redis: OwnRedis, world: Effects
 ) -> None:
     """A claim that is held while waiting for another would be a deadlock."""

@@ -20,7 +20,7 @@ RED_S = 30.0  # by then a status says that no broker answers
 SLOWISH = lasting(0.02)
 
 
-def test_kafka_stopped_is_waited_for_by_the_same_processes_and_nothing_is_lost(
+def test_a_kafka_outage_loses_nothing_and_restarts_no_process(
     tmp_path: Path, own_sandbox: Callable[..., Sandbox]
 ) -> None:
     """Handlers at work, results and commits under way: all of it has to keep until it is back."""

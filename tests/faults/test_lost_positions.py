@@ -20,7 +20,7 @@ SETTINGS = {
 }
 
 
-def test_what_was_done_is_not_done_again_until_a_person_decides(
+def test_lost_positions_repeat_nothing_until_a_person_decides(
     tmp_path: Path, bootstrap: str, topic: Callable[..., str]
 ) -> None:
     """It began at the beginning, and all that the topic holds ran once more, unsaid."""

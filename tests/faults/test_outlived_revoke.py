@@ -28,7 +28,7 @@ def handle(message):
 """
 
 
-def test_what_ends_after_the_revoke_is_neither_committed_nor_published(
+def test_a_run_that_outlives_its_revoke_publishes_nothing(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """The new owner runs the record itself; a commit by the old one would skip it in a crash."""

@@ -72,7 +72,7 @@ def key_of(number: int) -> bytes:
 
 
 def test_a_key_that_is_stuck_delays_no_other(run: Evidence) -> None:
-    """P4: the others pass it, and are counted as done, as if it were not there."""
+    """The other keys pass it, and are counted as done, as if it were not there."""
     stuck = of_keys(run, b"stuck")
     others = [each for each in run.runs if each not in stuck]
     assert (len(stuck), len({each.position for each in others})) == (STUCK, RECORDS - STUCK)
@@ -81,7 +81,7 @@ def test_a_key_that_is_stuck_delays_no_other(run: Evidence) -> None:
 
 
 def test_held_keys_keep_their_order_through_every_failure(run: Evidence) -> None:
-    """P3, record by record: none begins before the one ahead of it has returned."""
+    """No record begins before the one ahead of it has returned."""
     runs = of_keys(run, b"failing-")
     failures = {n: max(0, zlib.crc32(b"%d" % n) % 8 - 4) for n in range(STUCK, RECORDS)}
     expected = [failures[n] for n in range(STUCK, RECORDS) if n % FAILING_EVERY == 0]

@@ -39,10 +39,10 @@ def large(size: int) -> New:
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_one_refused_for_good_among_a_thousand_dies_alone(
+def test_one_refused_result_of_a_thousand_dies_alone(
     tmp_path: Path, bootstrap: str, topic: Callable[..., str], guarantee: str
 ) -> None:
-    """FAULTS 40: a null key, and a limit that is lowered and raised while workers run."""
+    """A null key, and a limit that is lowered and raised while workers run."""
     source = topic("proof", partitions=2)
     results = topic("proof-results", partitions=2, cleanup_policy="compact")
     settings: dict[str, dict[str, Any]] = {

@@ -35,10 +35,10 @@ SETTINGS: dict[str, Any] = {
 MAYBE_DEAD = "if that host is dead, its session ends within 6 s"
 
 
-def test_a_second_copy_on_the_host_is_refused_and_another_instance_is_not(
+def test_a_second_copy_on_the_host_is_refused(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
-    """Fault 37: it never joins, so nothing is late; and the first is back at once after a kill."""
+    """The second copy never joins, so nothing is late; the first is back at once after a kill."""
     source, portions = topic("copies", partitions=4), itertools.count()
     settings = {**SETTINGS, "delivery": {"results": results}}
     writer = Writer(bootstrap, tmp_path / "produced")
@@ -93,7 +93,7 @@ def test_a_second_copy_on_the_host_is_refused_and_another_instance_is_not(
     assert found.contradictions() == {}
 
 
-def test_a_copy_on_another_host_is_refused_while_the_first_one_lives(
+def test_a_copy_on_another_host_is_refused_while_the_first_lives(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """It cannot know at once which lives and which has died; the group does, in a session."""
@@ -128,9 +128,7 @@ def _ever_joined(copy: Service) -> bool:
     return "assigned" in copy.said()
 
 
-def test_without_the_right_to_see_the_group_it_starts_and_says_what_that_costs(
-    tmp_path: Path, strict: str
-) -> None:
+def test_a_start_without_group_rights_goes_on_with_a_warning(tmp_path: Path, strict: str) -> None:
     """A start must not need more rights than the work itself."""
     blind = Service(tmp_path / "one", strict, ["nowhere"])
     rule = (ResourceType.GROUP, blind.name, ResourcePatternType.PREFIXED, "User:ANONYMOUS", "*")

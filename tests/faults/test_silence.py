@@ -38,10 +38,8 @@ def handle(message):
 """
 
 
-def test_a_coordinator_that_is_silent_is_red_and_its_lag_unknown(
-    tmp_path: Path, proxied: Proxied
-) -> None:
-    """Fault 41. The leaders of all partitions go on answering."""
+def test_a_silent_coordinator_is_red_and_its_lag_unknown(tmp_path: Path, proxied: Proxied) -> None:
+    """The coordinator is silent while the leaders of all partitions go on answering."""
     source = create_topic(proxied.bootstrap, f"silent-{tmp_path.name}", 2)
     settings: dict[str, Any] = {
         "kafka": {"bootstrap.servers": proxied.through, "socket.timeout.ms": GIVEN_UP_MS},
@@ -64,7 +62,7 @@ def test_a_coordinator_that_is_silent_is_red_and_its_lag_unknown(
         silent.is_gone()
 
 
-def test_a_join_that_was_lost_is_made_good_by_another_client(proxied: Proxied) -> None:
+def test_a_lost_join_is_repeated_by_a_new_client(proxied: Proxied) -> None:
     """The one that waits would wait for five minutes."""
     source, group = create_topic(proxied.bootstrap, new_group(), 1), new_group()
     client = f"lost-{group}"
@@ -89,7 +87,7 @@ class Through:
         return KafkaConsumer({**self._common, "group.id": group}, listener)
 
 
-def test_what_a_killed_member_of_the_newer_protocol_had_is_counted_and_told(
+def test_partitions_of_a_killed_kip_848_member_are_reported(
     tmp_path: Path, bootstrap: str, topic: Callable[..., str]
 ) -> None:
     """The group gives it out when the session is over, after 45 s as brokers have it."""

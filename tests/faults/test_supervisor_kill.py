@@ -14,7 +14,7 @@ DRAIN_S = 10
 SLOW = lasting(0.5)
 
 
-def test_workers_of_a_killed_supervisor_drain_and_the_next_start_loses_and_repeats_nothing(
+def test_workers_of_a_killed_supervisor_drain_without_repeats(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """They finish what is in hand and commit it; a start meanwhile waits for them."""
@@ -49,7 +49,7 @@ def test_workers_of_a_killed_supervisor_drain_and_the_next_start_loses_and_repea
     assert (found.contradictions(), found.repeated) == ({}, [])
 
 
-def test_workers_of_a_killed_supervisor_are_gone_without_a_next_start(
+def test_workers_of_a_killed_supervisor_end_without_a_new_start(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """Nobody has to come by for them to end, not even when they have nothing to do."""

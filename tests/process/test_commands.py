@@ -88,7 +88,7 @@ def test_status_json_is_the_document(service: Service):
     assert json.loads(shown.stdout)["workers"][1]["phase"] == "running"
 
 
-def test_restart_and_reload_see_it_through(service: Service):
+def test_restart_and_reload_wait_for_their_end(service: Service):
     service.serve()
     before = service.running()
     assert kworker(service.folder, "restart").stdout == "orders: restart done\n"
@@ -102,7 +102,7 @@ def test_restart_and_reload_see_it_through(service: Service):
     assert refused.stderr.startswith('kworker: name: is "orders" and cannot become "invoices"')
 
 
-def test_a_stop_that_takes_too_long_says_what_to_do_and_now_does_it(service: Service):
+def test_a_slow_stop_advises_now_and_now_ends_it(service: Service):
     service.write(behaviour={"*": {"drain_steps": 300, "in_hand": 1}})
     service.serve()
     late = kworker(service.folder, "stop", "--timeout", "500ms")
@@ -151,7 +151,7 @@ def launched(service: Service, timeout_s: float) -> str:
     return done.stdout.strip()
 
 
-def test_a_daemon_is_launched_when_it_is_ready_and_has_no_terminal(service: Service):
+def test_a_daemon_reports_ready_and_has_no_terminal(service: Service):
     assert launched(service, 20) == f"DaemonReady(pid={service.status()['pid']})"
     daemon = psutil.Process(service.status()["pid"])
     assert daemon.terminal() is None
@@ -171,7 +171,7 @@ def test_a_daemon_that_waits_is_left_waiting(service: Service):
     assert list(service.client.follow("stop"))[-1]["exit_code"] == 0
 
 
-def test_a_daemon_that_ends_early_leaves_its_last_words_and_its_code(service: Service):
+def test_a_daemon_that_ends_early_reports_its_error_and_code(service: Service):
     service.write(preflight={"problems": ["handler: no module named nope"]})
     result = launched(service, 20)
     assert result.startswith("DaemonExited(exit_code=78")

@@ -1,4 +1,4 @@
-"""The control socket answers whoever may ask, and nobody can make supervision wait (FAULTS 34)."""
+"""The control socket answers every permitted client, and none can make supervision wait."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_dump_names_the_processes_whose_stacks_it_asked_for(service: Service):
     assert set(dumped) == {service.delay()["pid"], *service.running().values()}
 
 
-def test_nobody_there_is_not_running(tmp_path: Path):
+def test_a_missing_service_is_reported_as_not_running(tmp_path: Path):
     with pytest.raises(NotRunning, match="is not running"):
         ControlClient("orders", StateFolder(tmp_path)).request("status")
 
@@ -136,7 +136,7 @@ def test_nobody_there_is_not_running(tmp_path: Path):
 @pytest.mark.parametrize(
     "line", [b"\n", b"{}\n", b"[]\n", b'{"verb": ["stop"]}\n', b"\xff\xfe\n", b"[" * 60000 + b"\n"]
 )
-def test_what_is_not_a_request_is_refused(shared: Service, line: bytes):
+def test_an_invalid_request_is_refused(shared: Service, line: bytes):
     with peer(shared) as connection:
         connection.sendall(line)
         assert json.loads(answer(connection))["exit_code"] == 2
@@ -150,7 +150,7 @@ def test_a_line_without_end_is_cut_off(shared: Service):
     assert shared.status()["state"] == "running"
 
 
-def test_half_a_request_is_dropped_after_a_time_and_delays_nobody(shared: Service):
+def test_half_a_request_times_out_and_delays_no_other(shared: Service):
     """Others are answered while it is still waited for."""
 
     def answered_meanwhile(_: int) -> bool:
@@ -217,7 +217,7 @@ def _ask_as_stranger(folder: Path, tell: int) -> None:
         os._exit(0)
 
 
-def test_no_answer_names_a_worker_whose_death_could_be_known(service: Service):
+def test_a_status_never_names_a_dead_workers_pid(service: Service):
     """Who is told a pid may signal it: one that was reaped is nobody's, or a stranger's."""
     service.serve()
     worker = psutil.Process(service.running()[0])

@@ -1,4 +1,4 @@
-"""Workers die, and the supervisor answers: at once, later, or no more (FAULTS 1, 4, 6, 7, 8)."""
+"""Workers die, and the supervisor restarts them: at once, later, or no more."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.support.waiting import eventually
 DELAY_S = 3.0  # of the first start that is not made at once
 
 
-def test_a_killed_worker_is_back_within_two_seconds_and_nobody_else_notices(service: Service):
+def test_a_killed_worker_is_back_within_two_seconds(service: Service):
     """Its partitions wait for it: each second is a second of delay for a customer."""
     service.serve()
     before = service.running()
@@ -27,7 +27,7 @@ def test_a_killed_worker_is_back_within_two_seconds_and_nobody_else_notices(serv
     assert "next start at once" in service.said()
 
 
-def test_from_the_third_death_within_ten_seconds_it_waits_and_the_service_is_red(
+def test_a_third_quick_death_waits_and_turns_the_service_red(
     service: Service,
 ):
     """A worker that dies again and again must not burn the machine; a status must tell it."""
@@ -84,7 +84,7 @@ def test_kills_before_the_first_poll_are_never_given_up(service: Service):
     eventually(lambda: len(service.running()) == 2)
 
 
-def test_a_worker_that_finds_the_configuration_wrong_ends_the_service_with_78(service: Service):
+def test_a_worker_with_a_config_error_ends_the_service_with_78(service: Service):
     service.write(behaviour={"0": {"die_at_boot": 78}})
     service.start()
     assert service.exit_code() == 78
@@ -116,7 +116,7 @@ def test_a_silent_poll_thread_is_dumped_killed_and_replaced(service: Service):
     assert service.workers()[1]["restarts"] == 0
 
 
-def test_a_pool_that_ends_nothing_is_dumped_and_its_worker_replaced(service: Service):
+def test_a_still_pool_is_dumped_and_its_worker_replaced(service: Service):
     """It polls and beats, and would hold its partitions for ever. No record is to blame."""
     service.write(limits={"stalled_s": 1.0}, behaviour={"0": {"still_ms": 1500}})
     service.serve()
@@ -145,8 +145,8 @@ def test_a_worker_that_never_finishes_its_boot_is_replaced(service: Service):
     eventually(lambda: len(service.running()) == 2)
 
 
-def test_waking_a_stopped_supervisor_kills_nobody(service: Service):
-    """FAULTS 4. The heartbeats are stale only because nobody looked: workers stopped with us."""
+def test_a_continued_supervisor_kills_no_worker(service: Service):
+    """The heartbeats are stale only because the supervisor was stopped, the workers with it."""
     service.write(limits={"heartbeat_s": 1.0, "gap_s": 0.5})
     service.serve()
     before = service.running()
@@ -162,7 +162,7 @@ def test_waking_a_stopped_supervisor_kills_nobody(service: Service):
     assert service.running() == before
 
 
-def test_a_worker_over_its_memory_is_drained_and_replaced_one_at_a_time(service: Service):
+def test_workers_over_their_memory_are_replaced_one_at_a_time(service: Service):
     """A leak must cost a drain, not an outage."""
     service.write(
         limits={"memory_every_s": 0.2},
@@ -180,7 +180,7 @@ def test_a_worker_over_its_memory_is_drained_and_replaced_one_at_a_time(service:
     assert service.status()["state"] == "running"
 
 
-def test_a_worker_too_large_before_its_first_record_is_red_and_left_alone(service: Service):
+def test_a_worker_too_large_at_boot_is_red_and_not_replaced(service: Service):
     """Each new life would be as large: replaced every 5 s for ever, and nobody told."""
     service.write(
         limits={"memory_every_s": 0.1},
@@ -198,7 +198,7 @@ def test_a_worker_too_large_before_its_first_record_is_red_and_left_alone(servic
     assert service.said().count("before its first record") == 1
 
 
-def test_a_worker_that_grows_again_waits_for_its_next_replacement(service: Service):
+def test_a_worker_that_grows_again_waits_to_be_replaced(service: Service):
     """In red, with the figures and the time."""
     service.write(
         limits={"memory_every_s": 0.1},
@@ -248,7 +248,7 @@ def test_a_worker_has_nothing_of_the_supervisors(service: Service):
         assert [name for name in open_files if name.endswith("/workers.lock")]
 
 
-def test_where_memory_runs_out_workers_are_ended_before_their_supervisor(service: Service):
+def test_the_kernel_kills_workers_before_their_supervisor(service: Service):
     """It is small, but the kernel takes the largest of those that it has not yet ended."""
 
     def lead(pid: int) -> int:

@@ -11,7 +11,7 @@ from tests.support.waiting import eventually
 ROWS = [["1s", 12, 1_700_000_000_000], ["1m", 0, None]]
 
 
-def test_it_is_a_direct_child_with_a_title_of_its_own(service: Service):
+def test_the_delay_process_is_a_child_with_its_own_title(service: Service):
     service.serve()
     pid = service.delay_runs()
     process = psutil.Process(pid)
@@ -19,7 +19,7 @@ def test_it_is_a_direct_child_with_a_title_of_its_own(service: Service):
     assert process.cmdline()[0].startswith("kworker: delay")
 
 
-def test_what_waits_is_in_the_status(service: Service):
+def test_the_status_shows_waiting_records_by_delay(service: Service):
     service.write(behaviour={"delay": {"rows": ROWS}})
     service.serve()
     service.delay_runs()
@@ -30,7 +30,7 @@ def test_what_waits_is_in_the_status(service: Service):
     assert service.status()["state"] == "running"
 
 
-def test_its_reasons_make_the_service_red(service: Service):
+def test_problems_of_the_delay_process_turn_the_service_red(service: Service):
     service.write(behaviour={"delay": {"reasons": ["no broker answers"]}})
     service.serve()
     service.delay_runs()
@@ -38,7 +38,7 @@ def test_its_reasons_make_the_service_red(service: Service):
     assert (status["state"], status["reasons"]) == ("red", ["delay: no broker answers"])
 
 
-def test_killed_it_starts_again_at_once_and_the_workers_do_not_notice(service: Service):
+def test_a_killed_delay_process_restarts_and_workers_go_on(service: Service):
     """What is due waits for it."""
     service.serve()
     before, pid = service.running(), service.delay_runs()
@@ -50,7 +50,7 @@ def test_killed_it_starts_again_at_once_and_the_workers_do_not_notice(service: S
     assert len(service.births(of="delay-births")) == 2
 
 
-def test_fenced_by_one_that_was_there_first_it_ends_the_service_with_73(service: Service):
+def test_a_fenced_delay_process_ends_the_service_with_73(service: Service):
     """With dynamic workers, only the delay processes of two copies tell of each other."""
     service.write(behaviour={"delay": {"die_at_boot": 73}})
     service.start()
@@ -59,7 +59,7 @@ def test_fenced_by_one_that_was_there_first_it_ends_the_service_with_73(service:
     assert len(service.births(of="delay-births")) == 1
 
 
-def test_however_often_it_dies_the_service_goes_on(service: Service):
+def test_a_dying_delay_process_never_ends_the_service(service: Service):
     """A worker's slot would be given up; but nothing that waits is lost by waiting longer."""
     service.write(
         behaviour={"delay": {"die_at_boot": 1}},
@@ -74,7 +74,7 @@ def test_however_often_it_dies_the_service_goes_on(service: Service):
     assert service.status()["state"] == "running"
 
 
-def test_while_it_is_away_the_status_shows_what_it_told_last(service: Service):
+def test_the_last_delay_report_is_shown_during_a_restart(service: Service):
     service.write(
         behaviour={"delay": {"rows": ROWS}},
         limits={"restart": {"first_delay_s": 30.0, "deaths_at_once": 0}},
@@ -87,7 +87,7 @@ def test_while_it_is_away_the_status_shows_what_it_told_last(service: Service):
     assert reason.startswith("delay process exited (SIGKILL); next start in")
 
 
-def test_stuck_it_is_dumped_killed_and_replaced(service: Service):
+def test_a_stuck_delay_process_is_dumped_killed_and_replaced(service: Service):
     service.write(
         behaviour={"delay": {"silent": True, "ignore_term": True}},
         limits={"heartbeat_s": 1.2, "dump_s": 0.2, "term_s": 0.3, "abort_s": 0.5},
@@ -101,7 +101,7 @@ def test_stuck_it_is_dumped_killed_and_replaced(service: Service):
     eventually(lambda: service.delay_runs() != pid)
 
 
-def test_it_ends_with_the_service(service: Service):
+def test_the_delay_process_ends_with_the_service(service: Service):
     """And the drain is the workers': its own makes no exit code."""
     service.serve()
     service.delay_runs()
@@ -110,7 +110,7 @@ def test_it_ends_with_the_service(service: Service):
     assert service.alive() == []
 
 
-def test_it_is_waited_for_and_killed_when_it_does_not_end(service: Service):
+def test_a_deaf_delay_process_is_killed_after_a_wait(service: Service):
     service.write(
         settings={"drain_timeout": "200ms"},
         limits={"drain_margin_s": 0.3},
@@ -124,7 +124,7 @@ def test_it_is_waited_for_and_killed_when_it_does_not_end(service: Service):
     assert service.alive() == []
 
 
-def test_a_reload_starts_it_again_with_what_is_new(service: Service):
+def test_a_reload_restarts_the_delay_process_with_new_delays(service: Service):
     """A delay that is new must be read at once, and one that is retired not be written to."""
     service.serve()
     pid = service.delay_runs()
@@ -134,7 +134,7 @@ def test_a_reload_starts_it_again_with_what_is_new(service: Service):
     assert "exited" not in service.said()
 
 
-def test_when_the_supervisor_is_killed_it_ends_by_itself(service: Service):
+def test_the_delay_process_ends_when_its_supervisor_is_killed(service: Service):
     service.serve()
     service.delay_runs()
     service.send(signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_a_dump_has_its_stacks_too(service: Service):
     service.says("in fake_delay")
 
 
-def test_lag_counts_every_partition_and_one_that_nobody_has_is_red(service: Service):
+def test_lag_counts_every_partition_and_an_unowned_one_is_red(service: Service):
     """Workers 0 and 1 have those of their numbers, and know better how far they are in them."""
     told = {"behind": {"orders": [1, 2, 40, 7]}, "others": {"orders": [3]}}
     service.write(behaviour={"delay": told}, limits={"unowned_s": 0.5})

@@ -12,7 +12,7 @@ RECORDS = 12
 
 
 @pytest.mark.parametrize("kind", ["threads", "loop", "batches", "async batches"])
-def test_a_forked_child_ends_where_it_comes_back(kind: str, tmp_path: Path) -> None:
+def test_a_forked_child_ends_when_its_handler_returns(kind: str, tmp_path: Path) -> None:
     """It has no poll thread, its client is dead, and what it runs would be done twice."""
     file = tmp_path / "runs"
     done = subprocess.run(

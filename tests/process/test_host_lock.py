@@ -1,4 +1,4 @@
-"""One supervisor of an instance on a host, whatever its folder (fault 37)."""
+"""One supervisor of an instance runs on a host, whatever its folder."""
 
 import signal
 import socket
@@ -61,7 +61,7 @@ def test_a_second_copy_is_refused_before_it_starts_anything(copy: Copy):
     second.serve()
 
 
-def test_of_two_that_start_at_once_one_runs(copy: Copy):
+def test_one_of_two_simultaneous_starts_is_refused(copy: Copy):
     pair = [copy(), copy()]
     for each in pair:
         each.start()
@@ -84,7 +84,7 @@ def test_copies_with_instances_of_their_own_run_side_by_side(copy: Copy):
     assert len(first.running()) == len(second.running()) == 2
 
 
-def test_a_copy_is_refused_by_one_that_is_stopped_too(copy: Copy):
+def test_a_stopped_copy_still_refuses_another(copy: Copy):
     """It will go on, with what it had in hand."""
     first, second = copy(), copy()
     first.serve()
@@ -113,7 +113,7 @@ def test_a_copy_waits_for_the_workers_of_one_that_was_killed(copy: Copy):
     assert second.status()["reasons"] == []
 
 
-def test_what_a_handler_leaves_behind_does_not_hold_the_lock(copy: Copy):
+def test_a_handlers_leftover_child_does_not_hold_the_lock(copy: Copy):
     """It may live for ever, and nobody would know why no copy starts."""
     first = copy()
     first.write(behaviour={"0": {"leaves_a_child": True}})
@@ -138,7 +138,7 @@ def test_a_restart_in_the_same_folder_takes_the_lock_again(copy: Copy):
     assert holder_of(first) == LockHolder(first.pid, str(first.folder / "kworker.toml"), alive=True)
 
 
-def test_a_reload_is_not_refused_by_the_lock_of_the_service_itself(copy: Copy):
+def test_the_services_own_lock_does_not_refuse_a_reload(copy: Copy):
     first = copy()
     first.serve()
     before = first.running()
@@ -165,7 +165,7 @@ def test_peers_that_only_connect_cost_the_holder_nothing(copy: Copy):
 # Copies on other hosts, of which only the group's members tell.
 
 
-def test_a_member_on_another_host_is_waited_for_until_its_session_ends(copy: Copy):
+def test_a_start_waits_for_a_remote_members_session_to_end(copy: Copy):
     """It may be dead, and then its place is ours."""
     second = copy()
     second.write(preflight={"elsewhere": [ELSEWHERE], "session_s": 600.0})
@@ -177,7 +177,7 @@ def test_a_member_on_another_host_is_waited_for_until_its_session_ends(copy: Cop
     eventually(lambda: len(second.running()) == 2)
 
 
-def test_a_member_that_outlives_its_session_is_alive_and_the_copy_is_refused(copy: Copy):
+def test_a_start_is_refused_when_a_remote_member_stays_alive(copy: Copy):
     second = copy()
     second.write(
         preflight={"elsewhere": [ELSEWHERE], "session_s": 0.5}, limits={"session_margin_s": 0.1}

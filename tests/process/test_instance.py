@@ -1,4 +1,4 @@
-"""One supervisor an instance, and what it leaves when it is killed (FAULTS 3, 10)."""
+"""One supervisor runs an instance; a killed one leaves workers that the next waits for."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def test_a_second_start_exits_73_and_names_the_first(service: Service):
     assert len(service.running()) == 2
 
 
-def test_after_kill_9_of_the_supervisor_the_workers_drain_and_are_gone(service: Service):
+def test_workers_of_a_killed_supervisor_drain_and_exit(service: Service):
     """Orphans would keep partitions that nobody watches over."""
     service.write(behaviour={"*": {"drain_steps": 3}})
     service.serve()
@@ -46,7 +46,7 @@ def test_after_kill_9_of_the_supervisor_the_workers_drain_and_are_gone(service: 
     assert service.exit_code() == 0
 
 
-def test_a_new_start_waits_for_the_workers_of_a_killed_supervisor(service: Service):
+def test_a_new_start_waits_for_a_killed_supervisors_workers(service: Service):
     """With the same static identities, old and new would fence each other."""
     held = service.folder / "held"
     held.touch()
@@ -81,7 +81,7 @@ def test_leftovers_that_do_not_drain_are_killed_after_their_time(service: Servic
     assert not set(service.alive()) & set(before)
 
 
-def test_the_state_folder_is_private_and_the_titles_say_who_is_who(service: Service):
+def test_the_state_folder_is_private_and_titles_name_processes(service: Service):
     service.folder.chmod(0o755)
     service.serve()
     assert service.folder.stat().st_mode & 0o777 == 0o700
@@ -117,7 +117,7 @@ def test_a_state_folder_too_deep_for_a_socket_address_works(tmp_path: Path):
         service.end()
 
 
-def test_a_stale_socket_and_a_stale_pid_do_not_keep_it_from_starting(service: Service):
+def test_a_stale_socket_and_pid_do_not_stop_a_start(service: Service):
     (service.folder / "control.sock").write_text("")
     (service.folder / "lock").write_text(f"{os.getpid()}\n")
     service.serve()

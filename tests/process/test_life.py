@@ -31,7 +31,7 @@ def test_a_process_is_gone_when_it_has_ended_and_not_before() -> None:
     assert LocalProcesses("host").has_ended(life)
 
 
-def test_another_process_of_the_same_number_is_another_life() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     """Numbers come again."""
     life = own_identity("host")
     assert not LocalProcesses("host").has_ended(life)
@@ -39,7 +39,7 @@ def test_another_process_of_the_same_number_is_another_life() -> None:
     assert LocalProcesses("host").has_ended(f"{place}/{int(started) - 1}")
 
 
-def test_of_another_machine_nothing_is_known() -> None:
+def test_a_process_of_another_machine_is_never_known_gone() -> None:
     """Its numbers mean nothing here: another host, another container, before a boot."""
     instance, machine, pid, started = own_identity("host").split("/")
     for stranger in (
@@ -51,7 +51,7 @@ def test_of_another_machine_nothing_is_known() -> None:
         assert not LocalProcesses("host").has_ended(stranger)
 
 
-def test_a_life_has_no_blanks() -> None:
+def test_a_process_identity_has_no_blanks() -> None:
     """It is written beside a source position, with a blank between."""
     assert " " not in own_identity("host")
     assert own_identity("host").split("/")[2] == str(os.getpid())

@@ -61,9 +61,7 @@ def test_ready_comes_when_every_worker_has_joined_and_not_before(
     assert len(systemd.heard("READY=1")) == 1
 
 
-def test_ready_comes_after_thirty_seconds_of_waiting_with_a_status(
-    service: Service, systemd: Systemd
-):
+def test_a_waiting_start_reports_ready_to_systemd_after_a_time(service: Service, systemd: Systemd):
     """A broker that is down must not make systemd kill what only waits."""
     service.write(
         preflight={"unreachable": ["kafka: no broker answers"]},
@@ -84,9 +82,7 @@ def test_stopping_and_more_time_while_the_drain_goes_on(service: Service, system
     assert service.exit_code() == 0
 
 
-def test_a_reload_is_told_with_its_time_whether_it_is_refused_or_not(
-    service: Service, systemd: Systemd
-):
+def test_each_reload_is_reported_to_systemd_even_if_refused(service: Service, systemd: Systemd):
     """`systemctl reload` waits for the READY after; without one it would hang."""
     service.serve(environment=systemd.environment)
     systemd.hears("READY=1")
@@ -116,7 +112,7 @@ def test_the_watchdog_is_fed_only_while_the_workers_are_fresh(service: Service, 
     systemd.hears("WATCHDOG=1", times=fed + 4)
 
 
-def test_a_watchdog_meant_for_another_process_is_none_of_ours(service: Service, systemd: Systemd):
+def test_a_watchdog_of_another_process_is_ignored(service: Service, systemd: Systemd):
     service.serve(
         environment={**systemd.environment, "WATCHDOG_USEC": "100000", "WATCHDOG_PID": "1"}
     )
@@ -125,7 +121,7 @@ def test_a_watchdog_meant_for_another_process_is_none_of_ours(service: Service, 
     assert systemd.heard("WATCHDOG=1") == []
 
 
-def test_children_know_nothing_of_the_socket(service: Service, systemd: Systemd):
+def test_children_do_not_inherit_the_notify_socket(service: Service, systemd: Systemd):
     """A worker's library that says READY would speak for the service."""
     service.write(behaviour={"*": {"tell_environment": True}})
     service.serve(environment={**systemd.environment, "WATCHDOG_USEC": "9000000"})

@@ -1,4 +1,4 @@
-"""What must be so before the first worker: the preflight check, and waiting for it (FAULTS 6)."""
+"""The preflight check comes before the first worker, and a start waits until it passes."""
 
 import signal
 
@@ -14,8 +14,8 @@ def test_a_mistake_ends_the_start_with_78_and_its_lines(service: Service):
     assert service.births() == []
 
 
-def test_what_cannot_be_reached_is_waited_for_red_and_answering(service: Service):
-    """P7: a broker that is down means wait, say so, resume."""
+def test_a_start_waits_for_unreachable_brokers_in_red(service: Service):
+    """A broker that is down means wait, say so, resume."""
     service.write(preflight={"unreachable": ["kafka: no broker answers at 127.0.0.1:1"]})
     service.start()
     service.says("waiting: kafka: no broker answers")

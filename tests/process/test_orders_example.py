@@ -60,7 +60,7 @@ def test_an_order_becomes_an_invoice() -> None:
     assert told == {"calls": 2, "answers": {"201": 2}, "invoices": {"1": 2}, "put_off": {}}
 
 
-def test_an_unknown_customer_is_rejected_until_billing_learns_of_them() -> None:
+def test_an_unknown_customer_is_rejected_until_billing_adds_them() -> None:
     with billing("--customers", "1") as url, handling(url) as notify:
         with pytest.raises(Reject, match="unknown customer customer-001"):
             notify({})
@@ -115,7 +115,7 @@ def test_an_outage_ends() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"order_id": 1}', b"[]", b"null"])
-def test_what_is_no_order_is_a_bad_request(body: bytes) -> None:
+def test_an_invalid_order_is_a_bad_request(body: bytes) -> None:
     with billing() as url, pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(f"{url}/invoices", body, timeout=10)
     assert raised.value.code == HTTPStatus.BAD_REQUEST
@@ -127,7 +127,7 @@ def test_an_order_that_is_cut_off_is_undecodable() -> None:
         handlers.notify(Message("orders", value=b'{"order_id": 1'))
 
 
-def test_an_address_where_nobody_listens_is_an_error_that_is_tried_again() -> None:
+def test_an_address_without_a_listener_is_a_retriable_error() -> None:
     """Also the call after it, on a new connection."""
     with billing() as url:
         pass

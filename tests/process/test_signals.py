@@ -1,4 +1,4 @@
-"""Signals to the supervisor mean what DESIGN 5 says, in any number and at any time (FAULTS 9)."""
+"""Signals to the supervisor keep their meaning, in any number and at any time."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 
 
 def test_term_drains_and_a_second_changes_nothing(service: Service):
-    """P8: what is in hand finishes; an impatient init system must not make it lost work."""
+    """Records in hand finish; an impatient init system must not make them lost work."""
     service.write(behaviour={"*": {"drain_steps": 6}})
     service.serve()
     service.delay_runs()
@@ -31,7 +31,7 @@ def test_a_drain_that_timed_out_in_a_worker_exits_75(service: Service):
     assert service.exit_code() == 75
 
 
-def test_a_worker_that_does_not_drain_in_time_is_killed_and_told_with_75(service: Service):
+def test_a_worker_past_its_drain_timeout_is_killed_with_75(service: Service):
     """Without the setting it would have as long as the driver gives: longer than is waited here."""
     service.write(
         settings={"drain_timeout": "200ms"},
@@ -103,7 +103,7 @@ def test_usr2_replaces_the_workers_one_at_a_time(service: Service):
     assert abs(second - first) > 0.3  # the second began its drain when the first was back
 
 
-def test_a_reload_of_a_fixed_key_is_refused_with_a_line_and_changes_nothing(service: Service):
+def test_a_reload_of_a_fixed_key_is_refused(service: Service):
     service.serve()
     before = service.running()
     service.write(settings={"name": "invoices", "membership": "dynamic"})
@@ -155,7 +155,7 @@ def test_term_during_boot_ends(service: Service):
     assert service.alive() == []
 
 
-def test_after_fifty_random_signals_a_term_still_ends_it(service: Service):
+def test_fifty_random_signals_do_not_prevent_a_term(service: Service):
     """No order of signals may leave a process behind or a state that cannot end."""
     seed = int(time.time())
     choice = random.Random(seed)

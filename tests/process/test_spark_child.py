@@ -35,7 +35,7 @@ def spark(service: Service) -> Sparked:
     return Sparked(service)
 
 
-def test_it_is_started_and_its_progress_is_in_the_status(service: Service, spark: Sparked):
+def test_the_spark_job_starts_and_its_progress_is_in_the_status(service: Service, spark: Sparked):
     spark.will()
     service.serve()
     told = eventually(lambda: (told := spark.told()).get("state") == "running" and told)
@@ -46,7 +46,7 @@ def test_it_is_started_and_its_progress_is_in_the_status(service: Service, spark
     assert spark.births()[0][1] == service.pid
 
 
-def test_killed_it_starts_again_and_the_workers_do_not_notice(service: Service, spark: Sparked):
+def test_a_killed_spark_job_restarts_and_workers_go_on(service: Service, spark: Sparked):
     """Workers do not depend on it: the results topic is the buffer."""
     spark.will()
     service.write(limits={"restart": {"first_delay_s": 0.3}})
@@ -61,7 +61,7 @@ def test_killed_it_starts_again_and_the_workers_do_not_notice(service: Service, 
     assert service.status()["reasons"] == []
 
 
-def test_one_that_fails_backs_off_and_is_red(service: Service, spark: Sparked):
+def test_a_failing_spark_job_backs_off_and_is_red(service: Service, spark: Sparked):
     spark.will(exit=1)
     service.write(limits={"restart": {"first_delay_s": 0.3, "longest_delay_s": 30}})
     service.serve()
@@ -77,9 +77,7 @@ def test_one_that_fails_backs_off_and_is_red(service: Service, spark: Sparked):
     assert told["reasons"] == ["spark: the job exited (exit code 1)"]
 
 
-def test_one_that_refuses_its_configuration_stays_down_until_a_reload(
-    service: Service, spark: Sparked
-):
+def test_a_spark_job_that_refuses_its_config_waits_for_a_reload(service: Service, spark: Sparked):
     spark.will(exit=78)
     service.serve()
     eventually(lambda: spark.told()["state"] == "failed")
@@ -96,9 +94,7 @@ def test_a_reason_of_a_table_makes_the_service_red(service: Service, spark: Spar
     eventually(lambda: service.status()["reasons"] == ["spark: the schema changed"])
 
 
-def test_a_drain_ends_it_after_the_workers_and_kills_it_if_it_must(
-    service: Service, spark: Sparked
-):
+def test_a_drain_ends_the_spark_job_last_by_force_if_needed(service: Service, spark: Sparked):
     """It is not waited for to catch up, and never left behind."""
     spark.will(deaf=True)
     service.write(limits={"spark_stop_s": 0.5}, behaviour={"*": {"drain_steps": 3}})
@@ -112,7 +108,7 @@ def test_a_drain_ends_it_after_the_workers_and_kills_it_if_it_must(
         os.kill(spark.births()[0][0], 0)
 
 
-def test_it_does_not_outlive_a_killed_supervisor(service: Service, spark: Sparked):
+def test_the_spark_job_does_not_outlive_a_killed_supervisor(service: Service, spark: Sparked):
     spark.will()
     service.serve()
     eventually(lambda: spark.told()["state"] == "running")

@@ -30,9 +30,7 @@ def replaced(service: Service) -> None:
     ("how", "name"),
     [(-signal.SIGSEGV, "SIGSEGV"), (3, "exit code 3"), (-signal.SIGKILL, "SIGKILL")],
 )
-def test_what_was_in_hand_at_an_unbidden_death_is_suspected_before_the_next_life(
-    service: Service, how: int, name: str
-):
+def test_records_in_hand_at_a_crash_become_suspects_at_once(service: Service, how: int, name: str):
     """The next worker would take the same record and die again."""
     dies = {"holds": [7, 9], "die_later": how, "tell_suspects": True}
     service.write(behaviour={"0": dies})
@@ -59,7 +57,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_death_that_somebody_wanted_makes_nobody_suspect(service: Service, end: str):
+def test_an_ordered_death_makes_no_suspects(service: Service, end: str):
     """A deploy is not an attempt of the records that it interrupts."""
     service.write(behaviour={"*": {"holds": [7]}})
     service.serve()
@@ -71,7 +69,7 @@ def test_a_death_that_somebody_wanted_makes_nobody_suspect(service: Service, end
     assert suspects(service) == {}
 
 
-def test_a_worker_killed_since_its_drain_took_too_long_makes_nobody_suspect(service: Service):
+def test_a_kill_for_a_slow_drain_makes_no_suspects(service: Service):
     service.write(
         settings={"drain_timeout": "0s"},
         limits={"drain_margin_s": 0.5},
@@ -104,7 +102,7 @@ def test_only_the_record_that_overran_is_suspected(service: Service):
     assert "next start at once" in said
 
 
-def test_one_that_ends_after_all_is_no_suspect(service: Service):
+def test_an_overrun_record_that_ends_is_no_suspect(service: Service):
     """It may just have been slow; what it did is committed."""
     service.write(
         settings={"handler_timeout": "1s"},
@@ -118,7 +116,7 @@ def test_one_that_ends_after_all_is_no_suspect(service: Service):
     assert suspects(service) == {}
 
 
-def test_of_a_silent_worker_the_record_whose_thread_computes_is_suspected(service: Service):
+def test_the_computing_record_of_a_silent_worker_is_the_suspect(service: Service):
     """It holds the interpreter's lock; the others wait for it, whoever began first."""
     service.write(
         limits={**QUICK, "heartbeat_s": 2.0},
@@ -132,7 +130,7 @@ def test_of_a_silent_worker_the_record_whose_thread_computes_is_suspected(servic
     assert "in _hold_the_lock" in service.said()
 
 
-def test_of_a_silent_worker_in_which_nothing_computes_all_in_hand_are_suspected(service: Service):
+def test_all_records_of_an_idle_silent_worker_are_suspects(service: Service):
     """A call into C that waits and keeps the lock shows nowhere; the cell finds out."""
     service.write(
         limits={**QUICK, "heartbeat_s": 1.2},
@@ -144,7 +142,7 @@ def test_of_a_silent_worker_in_which_nothing_computes_all_in_hand_are_suspected(
     assert {o: s.why for o, s in suspects(service).items()} == {7: "timeout", 9: "timeout"}
 
 
-def test_a_handler_that_overruns_while_draining_is_the_drains_to_end(service: Service):
+def test_a_drain_takes_precedence_over_the_handler_timeout(service: Service):
     service.write(
         settings={"handler_timeout": "1s", "drain_timeout": "3s"},
         behaviour={"0": {"holds": [7], "drain_steps": 25}},
@@ -156,7 +154,7 @@ def test_a_handler_that_overruns_while_draining_is_the_drains_to_end(service: Se
     assert suspects(service) == {}
 
 
-def test_a_journal_that_cannot_be_written_stops_nobody(service: Service):
+def test_an_unwritable_journal_stops_no_worker(service: Service):
     service.write(behaviour={"0": {"holds": [7], "die_later": -signal.SIGSEGV}})
     (service.folder / "suspects").write_text("in the way")
     service.start()

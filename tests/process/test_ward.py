@@ -1,4 +1,4 @@
-"""The ward with real cells: handlers that crash, leave, hang and eat memory (FAULTS 5, 7)."""
+"""Quarantine with real isolated processes: handlers that crash, exit, hang and eat memory."""
 
 import os
 import signal
@@ -180,7 +180,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         one.until(lambda one=one: one.cell is None)
 
 
-def test_a_suspect_that_is_none_is_done_as_in_the_pool(bench: Callable[..., Bench]):
+def test_an_innocent_suspect_is_processed_as_in_the_pool(bench: Callable[..., Bench]):
     """Most suspects only stood beside the culprit; their results and failures are as ever."""
     ward = bench()
     ward.suspect("good", "raise", "huge")
@@ -202,7 +202,7 @@ def test_a_suspect_that_is_none_is_done_as_in_the_pool(bench: Callable[..., Benc
     assert ward.ward.count == 0
 
 
-def test_results_bear_the_source_and_its_attempt_also_of_a_record_that_comes_again(
+def test_results_from_quarantine_keep_source_and_attempt(
     bench: Callable[..., Bench],
 ):
     """The cell never sees kworker's own topics, nor the headers that it writes there."""
@@ -240,7 +240,7 @@ def test_the_culprit_alone_is_convicted_with_the_signals_name(
     assert ward.journal.read() == {}
 
 
-def test_two_culprits_at_once_are_both_convicted_and_nobody_else(bench: Callable[..., Bench]):
+def test_two_culprits_at_once_are_the_only_convicted(bench: Callable[..., Bench]):
     ward = bench()
     ward.suspect("slow", "segv", "slow", "exit", "slow", "good")
     outcomes = ward.until_all(6)
@@ -248,7 +248,7 @@ def test_two_culprits_at_once_are_both_convicted_and_nobody_else(bench: Callable
     assert crashed == {1: "SIGSEGV", 3: "exit code 3"}
 
 
-def test_coroutines_are_run_on_a_loop_and_judged_alike(bench: Callable[..., Bench]):
+def test_suspect_coroutines_run_on_a_loop_and_are_judged_alike(bench: Callable[..., Bench]):
     ward = bench("handle_async")
     ward.suspect("slow", "segv", "slow", "good")
     outcomes = ward.until_all(4)
@@ -257,7 +257,7 @@ def test_coroutines_are_run_on_a_loop_and_judged_alike(bench: Callable[..., Benc
 
 
 @pytest.mark.parametrize("what", ["sleep", "gil"])
-def test_a_handler_that_never_ends_is_dumped_and_convicted_as_a_time_out(
+def test_a_handler_that_never_ends_is_convicted_as_a_timeout(
     bench: Callable[..., Bench], what: str, capfd: pytest.CaptureFixture[str]
 ):
     """Not even one that holds the interpreter's lock, which no signal handler of Python's sees."""
@@ -273,7 +273,7 @@ def test_a_handler_that_never_ends_is_dumped_and_convicted_as_a_time_out(
     assert "in killer" in capfd.readouterr().err
 
 
-def test_deaths_are_counted_over_the_workers_own(bench: Callable[..., Bench], tmp_path: Path):
+def test_counted_deaths_survive_the_worker(bench: Callable[..., Bench], tmp_path: Path):
     """A worker may die in between; its cell dies with it, and that counts for nobody."""
     ward = bench()
     ward.suspect("segv")
@@ -290,7 +290,7 @@ def test_deaths_are_counted_over_the_workers_own(bench: Callable[..., Bench], tm
     assert again.runs("segv") == 2
 
 
-def test_kills_from_outside_convict_nobody(bench: Callable[..., Bench]):
+def test_outside_kills_convict_no_record(bench: Callable[..., Bench]):
     """Whoever kills processes at random must not be able to dead-letter an order."""
     ward = bench()
     ward.suspect("slow")
@@ -315,7 +315,7 @@ def _confines() -> bool:
 
 if _confines():
 
-    def test_the_kernels_kills_for_want_of_memory_convict_at_the_limit(
+    def test_kernel_memory_kills_convict_at_the_limit(
         confined: Sequence[str], bench: Callable[..., Bench]
     ):
         ward = bench(command=confined)
@@ -341,7 +341,7 @@ def confined() -> Iterator[Sequence[str]]:
     folder.rmdir()
 
 
-def test_a_partition_that_goes_takes_its_suspects_and_the_cell_without_a_death(
+def test_a_lost_partition_takes_its_suspects_without_a_death(
     bench: Callable[..., Bench],
 ):
     ward = bench()
@@ -358,7 +358,7 @@ def test_a_partition_that_goes_takes_its_suspects_and_the_cell_without_a_death(
     assert [s.deaths for s in ward.journal.read().values()] == [0]
 
 
-def test_a_drain_begins_nothing_and_lets_end_what_has_begun(bench: Callable[..., Bench]):
+def test_a_drain_begins_no_suspect_and_lets_running_ones_end(bench: Callable[..., Bench]):
     ward = bench(threads=1)
     ward.suspect("slow")
     ward.until(lambda: ward.runs("slow") == 1)
@@ -374,7 +374,7 @@ def test_a_drain_begins_nothing_and_lets_end_what_has_begun(bench: Callable[...,
     ward.until(lambda: ward.cell is None)
 
 
-def test_a_handler_that_cannot_be_made_convicts_nobody_and_is_told(
+def test_a_handler_that_cannot_be_made_convicts_no_record(
     bench: Callable[..., Bench], tmp_path: Path
 ):
     """The database it needs is down, which is no fault of any record."""
@@ -389,7 +389,7 @@ def test_a_handler_that_cannot_be_made_convicts_nobody_and_is_told(
     assert ward.ward.problem == ""
 
 
-def test_the_cell_dies_with_its_worker(tmp_path: Path, bench: Callable[..., Bench]):
+def test_the_isolated_process_dies_with_its_worker(tmp_path: Path, bench: Callable[..., Bench]):
     """An orphan would run a record beside the next worker, which has it, too."""
     ward = bench()
     pid = os.fork()
@@ -406,7 +406,7 @@ def test_the_cell_dies_with_its_worker(tmp_path: Path, bench: Callable[..., Benc
 
 
 @pytest.mark.timeout(60)
-def test_the_poll_thread_never_waits_for_the_cell(bench: Callable[..., Bench]):
+def test_the_poll_thread_never_waits_for_the_isolated_process(bench: Callable[..., Bench]):
     """A heartbeat that waits for a suspect would cost the partitions.
 
     A cell that is stopped takes nothing and says nothing: a turn that waits for it never ends.
@@ -429,7 +429,7 @@ def test_the_poll_thread_never_waits_for_the_cell(bench: Callable[..., Bench]):
     ward.until_all(30)
 
 
-def test_where_memory_runs_out_the_cell_has_a_lead_that_does_not_outweigh_size(
+def test_the_kernel_kills_the_isolated_process_before_its_worker(
     bench: Callable[..., Bench],
 ):
     """It goes before a worker of its size, not before one that has used up the memory."""
@@ -440,7 +440,9 @@ def test_where_memory_runs_out_the_cell_has_a_lead_that_does_not_outweigh_size(
     assert int(lead) - int(Path("/proc/self/oom_score_adj").read_text()) == 200
 
 
-def test_an_idle_cell_ends(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_isolated_process_ends(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("kworker.worker.quarantine.quarantine._IDLE_S", 0.1)
     ward = bench()
     ward.suspect("good")
@@ -448,7 +450,7 @@ def test_an_idle_cell_ends(bench: Callable[..., Bench], monkeypatch: pytest.Monk
     ward.until(lambda: ward.cell is None)
 
 
-def test_without_suspects_nothing_is_started(bench: Callable[..., Bench]):
+def test_no_isolated_process_starts_without_suspects(bench: Callable[..., Bench]):
     ward = bench()
     ward.turn()
     assert not ward.ward.has_suspects

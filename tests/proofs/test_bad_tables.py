@@ -162,23 +162,21 @@ def _read(service: Service, table: str) -> Any:
 
 
 @pytest.mark.parametrize("table", ["rows", "once"])
-def test_results_that_a_transform_fails_on_are_set_aside_and_the_others_are_rows(
-    ended: Ended, table: str
-) -> None:
+def test_results_that_fail_a_transform_are_set_aside(ended: Ended, table: str) -> None:
     """Else one result stops a table for ever: its range is planned, and comes again."""
     found = _read(ended.service, table).column("id").to_pylist()
     assert sorted(found) == sorted(set(range(RESULTS)) - BAD)
     assert ended.told[table]["aside"] == len(BAD)
 
 
-def test_a_transform_that_adds_up_waits_for_a_person(ended: Ended) -> None:
+def test_a_failing_aggregate_waits_for_a_person(ended: Ended) -> None:
     """What fails alone may have failed for want of what came before."""
     sums = ended.told["sums"]
     assert (sums["aside"], sums["rows"]) == (0, 0)
     assert ended.reasons["sums"] == WAITING["sums"]
 
 
-def test_what_was_set_aside_is_kept_with_the_reason(ended: Ended) -> None:
+def test_a_result_set_aside_is_kept_with_its_reason(ended: Ended) -> None:
     """A person mends the transform by it; then a reset takes these results, too."""
     files = sorted((ended.service.checkpoint("rows") / "aside").iterdir())
     kept = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -189,20 +187,20 @@ def test_what_was_set_aside_is_kept_with_the_reason(ended: Ended) -> None:
     assert ended.said.count("results are set aside") == 4
 
 
-def test_each_line_of_the_log_begins_as_one(ended: Ended) -> None:
+def test_each_log_entry_begins_on_its_own_line(ended: Ended) -> None:
     """Spark's stacks were cut off without a line's end, and swallowed what came next."""
     begun = re.findall(r"(.?)(?:\d{4}-\d\d-\d\dT[\d:.]+ spark |\{\"timestamp\")", ended.said)
     assert len(begun) > 10
     assert set(begun) == {""}
 
 
-def test_a_transform_that_always_fails_is_told_instead(ended: Ended) -> None:
+def test_a_transform_that_always_fails_sets_nothing_aside(ended: Ended) -> None:
     """All results would be set aside, by and by."""
     assert ended.told["never"]["aside"] == 0
     assert ended.reasons["never"] == WAITING["never"]
 
 
-def test_the_good_table_has_all(ended: Ended) -> None:
+def test_a_good_table_beside_bad_ones_is_complete(ended: Ended) -> None:
     assert len(_read(ended.service, "good")) == RESULTS
 
 
@@ -213,7 +211,7 @@ def test_a_place_that_cannot_be_written_is_named_in_a_line(ended: Ended) -> None
     assert reason.endswith(step)
 
 
-def test_a_table_whose_format_has_no_archive_says_so_and_stops_no_other(ended: Ended) -> None:
+def test_a_table_format_without_an_archive_stops_no_other_table(ended: Ended) -> None:
     told = ended.told["unknown"]
     assert told["state"] == "failed"
     assert told["reason"].startswith("spark.tables[unknown].format: org.apache.iceberg:")

@@ -45,7 +45,7 @@ async def handle(message):
 """
 
 
-def test_what_a_transaction_publishes_its_own_position_and_map_name(
+def test_each_transaction_commits_exactly_what_it_publishes(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """And nothing else: else a kill between two of them would lose a result, or repeat it."""

@@ -107,7 +107,7 @@ def _plan_all(made: Service) -> None:
 
 
 def test_damage_is_told_by_the_name_that_spark_knows(story: Story) -> None:
-    """FAULTS 31, wherever the checkpoint is."""
+    """Damage is named by its file, wherever the checkpoint is."""
     [told] = story.refused["tables"]
     assert told["reason"] == (
         f"{CHECKPOINTS}/orders/metadata is missing: stop the job, then kworker spark reset"
@@ -126,7 +126,7 @@ def test_a_dry_run_tells_of_the_reset_and_changes_nothing(story: Story) -> None:
     assert story.beside == ["orders"]
 
 
-def test_a_reset_keeps_the_old_checkpoint_there(story: Story) -> None:
+def test_a_reset_keeps_the_old_distant_checkpoint(story: Story) -> None:
     """Under the name that it says."""
     assert story.done.returncode == 0, story.done.stderr
     aside, now = sorted(story.kept, key=len, reverse=True)
@@ -134,7 +134,7 @@ def test_a_reset_keeps_the_old_checkpoint_there(story: Story) -> None:
     assert f"the old checkpoint is kept as {CHECKPOINTS}/{aside}" in story.done.stdout
 
 
-def test_a_range_that_is_too_large_is_forgotten_there(story: Story) -> None:
+def test_a_too_large_range_of_a_distant_checkpoint_is_forgotten(story: Story) -> None:
     """One that does not fit into the memory would come again for ever."""
     assert "a batch that was too large is made smaller" in story.said_of_range
     assert len(story.batches) > THIRD // SMALL // 2

@@ -104,7 +104,7 @@ def test_after_a_kill_only_what_was_in_hand_runs_again(
         pytest.param({"group.protocol": "consumer"}, "dynamic", [0, 1], id="consumer"),
     ],
 )
-def test_the_next_owner_of_a_partition_does_not_repeat_what_had_finished(
+def test_the_next_owner_does_not_repeat_finished_records(
     tmp_path: Path,
     bootstrap: str,
     topic: Topic,

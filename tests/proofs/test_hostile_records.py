@@ -24,7 +24,7 @@ RECORDS = int(os.environ.get("PROOF_FUZZ_RECORDS", "24000"))
 def test_each_of_many_hostile_records_ends_once(
     tmp_path: Path, bootstrap: str, handlers: str, guarantee: str, share: float
 ) -> None:
-    """P5: whatever runs the handlers, and however what they return becomes durable."""
+    """Every kind of pool and of guarantee ends each record."""
     count = int(RECORDS * share)
     found = hostile_run.run(
         tmp_path / "service",

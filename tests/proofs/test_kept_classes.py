@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 TABLE = '[[spark.tables]]\nname = "t"\npath = "data/t"\nformat = "delta"\n'
 
 
-def test_the_second_run_keeps_spark_s_classes_and_later_ones_read_them(
+def test_later_runs_read_the_spark_classes_kept_by_the_second(
     tmp_path: Path, bootstrap: str, tables: Reader
 ) -> None:
     cache = tmp_path / "cache"

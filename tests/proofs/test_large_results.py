@@ -71,7 +71,7 @@ def _filled(folder: Path, bootstrap: str, tables: str, results: int) -> Iterator
     made.close()
 
 
-def test_a_batch_that_was_too_large_is_made_smaller_until_it_fits(little: Service) -> None:
+def test_a_batch_too_large_for_memory_is_made_smaller(little: Service) -> None:
     """Its range is fixed before it is written, so it would come again, and end Spark, for ever."""
     said = []
     for _ in range(RUNS_MOST):

@@ -41,16 +41,16 @@ KafkaTransactor._end = _end
 )
 
 
-def test_a_transaction_is_not_ended_by_the_late_end_of_one_before_it(
+def test_a_late_end_of_a_transaction_does_not_end_the_next_one(
     tmp_path: Path, proxied: Proxied
 ) -> None:
-    """Fault 11. Both are of one producer, so by its epoch alone a broker would take it."""
+    """Both are of one producer, so a broker would accept the late end by its epoch alone."""
     answers, found = _with_late_ends(tmp_path, proxied, SLOWISH, ROUNDS)
     assert 0 not in answers, "the broker took one"
     assert found.contradictions() == {}
 
 
-def test_a_late_end_tears_a_transaction_of_a_producer_that_was_kept(
+def test_a_late_end_tears_the_transaction_of_a_kept_producer(
     tmp_path: Path, proxied: Proxied
 ) -> None:
     """Without the rule the same is red: what was produced by then is visible, and comes again."""
@@ -66,7 +66,7 @@ def test_a_late_end_tears_a_transaction_of_a_producer_that_was_kept(
         ("at-least-once", [Api.PRODUCE], [Api.OFFSET_COMMIT]),
     ],
 )
-def test_what_is_sent_again_and_comes_late_all_the_same_is_there_once(
+def test_a_resent_request_that_arrives_late_counts_once(
     tmp_path: Path, proxied: Proxied, guarantee: str, late: list[Api], lost: list[Api]
 ) -> None:
     """And nothing is lost by what never comes. A silent connection is given up in time."""
@@ -89,7 +89,7 @@ def test_what_is_sent_again_and_comes_late_all_the_same_is_there_once(
     assert found.repeated == []
 
 
-def test_a_position_that_a_late_commit_moved_back_does_not_stay_there(
+def test_a_position_moved_back_by_a_late_commit_is_restored(
     tmp_path: Path, proxied: Proxied
 ) -> None:
     """At least once, with nothing left to do: for lag tools, and for who owns it next."""

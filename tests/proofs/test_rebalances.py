@@ -49,7 +49,7 @@ def handle(message):
         pytest.param("dynamic", {"group.protocol": "consumer"}, id="consumer"),
     ],
 )
-def test_whoever_joins_and_leaves_each_result_is_there_once_and_no_position_goes_back(
+def test_each_result_is_there_once_through_rebalances(
     tmp_path: Path,
     bootstrap: str,
     topic: Topic,
@@ -137,7 +137,7 @@ def contradictions(found: Evidence, moves: Moves) -> dict[str, object]:
         if moves.taken(pair[0], pair[1].start_ns) is None
         or latest.holds(pair[0].position, pair[1].start_ns)
     ]
-    # O7, and O6: but for a handler that outlives a revoke, and never within one process.
+    # O6 and one at a time: but for a handler that outlives a revoke; never within one process.
     wrong["at once"] = [
         (before, after)
         for before, after in oracles.disordered(found.runs)

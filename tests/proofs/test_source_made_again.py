@@ -51,7 +51,7 @@ def handle(message):
         pytest.param("exactly-once", FEW, MANY, id="exactly-once, and longer"),
     ],
 )
-def test_a_source_made_again_under_a_running_service_is_read_from_its_beginning(
+def test_a_recreated_source_is_read_from_its_start(
     tmp_path: Path,
     bootstrap: str,
     topic: Topic,
@@ -60,7 +60,7 @@ def test_a_source_made_again_under_a_running_service_is_read_from_its_beginning(
     first: int,
     second: int,
 ) -> None:
-    """P1. The client goes on at the old offset, and what is committed there hides all below."""
+    """The client goes on at the old offset, and what is committed there hides all below."""
     source = topic("proof", partitions=1)
     settings = one_worker(results, guarantee)
     writer = Writer(bootstrap, tmp_path / "produced")
@@ -81,10 +81,10 @@ def test_a_source_made_again_under_a_running_service_is_read_from_its_beginning(
         reading.is_gone()
 
 
-def test_a_service_that_was_killed_believes_no_last_word_about_the_former_topic(
+def test_a_killed_service_ignores_positions_of_the_former_topic(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
-    """P1. The worker that committed it would have heard of the new topic; the next one cannot."""
+    """The worker that committed it would have heard of the new topic; the next one cannot."""
     source = topic("proof", partitions=PARTITIONS)
     settings = one_worker(results, "exactly-once")
     settings["kafka.consumer"] = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 500}
@@ -138,7 +138,7 @@ def each_has_a_result(bootstrap: str, results: str, written: list[Produced]) -> 
     )
 
 
-def test_a_source_made_again_while_nobody_read_it_waits_for_a_person(
+def test_a_source_recreated_unread_waits_for_a_person(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """The brokers forget positions with a topic: that could be a loss of positions as well."""
@@ -287,7 +287,7 @@ def rows(landing: Service, tables: Reader) -> dict[str, Rows]:
 
 
 @pytest.mark.timeout(600)
-def test_a_deduped_table_keeps_the_rows_of_a_topic_that_was_made_again_and_gains_its_new_ones(
+def test_a_deduped_table_keeps_and_gains_recreated_topic_rows(
     read: Read,
 ) -> None:
     """Positions tell nothing apart there: source timestamps do."""
@@ -298,7 +298,7 @@ def test_a_deduped_table_keeps_the_rows_of_a_topic_that_was_made_again_and_gains
         assert Counter((at, offset) for at, offset, _ in table) == old + new
 
 
-def test_what_a_deduped_table_reads_again_from_0_stands_there_once(read: Read) -> None:
+def test_a_deduped_table_has_each_reread_result_once(read: Read) -> None:
     """By a reset of its checkpoint, and by a replay of the source."""
     assert read.reset == read.landed
     assert read.replayed == read.landed
@@ -306,7 +306,7 @@ def test_what_a_deduped_table_reads_again_from_0_stands_there_once(read: Read) -
     assert read.results >= FEW + 2 * MANY
 
 
-def test_a_results_topic_that_was_made_again_is_not_read_on_at_the_old_offsets(read: Read) -> None:
+def test_a_recreated_results_topic_is_not_read_at_old_offsets(read: Read) -> None:
     """The new results below them would never be read; a person says from where."""
     for table, why in read.foreign.items():
         assert why.endswith(

@@ -196,10 +196,10 @@ def test_workers_go_on_as_before_while_there_is_no_spark(run: Run) -> None:
     assert (run.evidence.contradictions(), run.evidence.repeated) == ({}, [])
 
 
-def test_a_batch_that_was_written_and_not_noted_when_the_jvm_was_killed_is_there_once(
+def test_a_batch_written_and_not_noted_at_a_kill_is_there_once(
     run: Run,
 ) -> None:
-    """FAULTS 30: it comes again, and each format knows it by its number."""
+    """The batch comes again, and each format knows it by its number."""
     print(f"killed when these batches were written and not noted: {run.killed}")
     assert run.killed.keys() == set(FORMATS)
     assert run.rows == dict.fromkeys(FORMATS, run.once)
@@ -207,7 +207,7 @@ def test_a_batch_that_was_written_and_not_noted_when_the_jvm_was_killed_is_there
 
 @pytest.mark.skipif(not ALLOWED, reason="needs a file system of its own")
 def test_a_full_disk_is_told_and_survived(run: Run) -> None:
-    """FAULTS 31: when there is room again the tables go on by themselves, and are complete."""
+    """The tables go on by themselves when there is room again, and are complete."""
     assert run.wanting.keys() == set(FORMATS)
     for reason in run.wanting.values():
         assert "No space left on device" in reason

@@ -82,7 +82,7 @@ def sink(request: pytest.FixtureRequest, config: Config, session: SparkSession) 
     return found
 
 
-def test_a_table_that_looks_like_its_rows_stays_as_it_is(session: SparkSession, sink: Sink) -> None:
+def test_a_table_with_matching_columns_is_unchanged(session: SparkSession, sink: Sink) -> None:
     """At each start but the first."""
     prepare_table(session, sink, StructType.fromDDL(ROWS), wrote=True)
 
@@ -137,7 +137,7 @@ def test_a_column_that_is_added_stands_where_the_schema_has_it(
 def test_a_truncated_state_is_refused_by_name_with_what_to_type(
     config: Config, session: SparkSession
 ) -> None:
-    """FAULTS 31: of what a query keeps, only Spark can tell that it is damaged."""
+    """Only Spark can tell that the state of a query is damaged."""
     assert config.spark
     [sink] = [each for each in sinks(config.spark) if each.table.name == "sums"]
     numbers = config.file.parent / "numbers"

@@ -87,10 +87,10 @@ def breakable(
     sandbox.down(wipe=True)
 
 
-def test_exactly_once_every_result_is_seen_once_and_in_the_table_once(
+def test_exactly_once_puts_every_result_into_the_table_once(
     tmp_path: Path, breakable: Sandbox, tables: Reader
 ) -> None:
-    """P2. What transactions were aborted with is in the topic, too, and nobody sees it."""
+    """Aborted results are in the topic, too, and no reader sees them."""
     faults = {"other instance", "spark"}
     with storm(tmp_path, breakable, "exactly-once", STEADY, faults) as struck:
         found = struck.rage()
@@ -99,7 +99,7 @@ def test_exactly_once_every_result_is_seen_once_and_in_the_table_once(
     assert amiss(struck.rows(tables), found.produced) == {}
 
 
-def test_exactly_once_with_retries_every_record_is_a_row_or_a_dead_letter(
+def test_exactly_once_makes_each_record_a_row_or_a_dead_letter(
     tmp_path: Path, breakable: Sandbox, tables: Reader
 ) -> None:
     """One of them, once; also where the delay process is killed between the attempts."""
@@ -124,7 +124,7 @@ def test_exactly_once_with_retries_every_record_is_a_row_or_a_dead_letter(
     assert amiss(struck.rows(tables), living) == {}
 
 
-def test_at_least_once_dedupe_keeps_one_row_of_results_that_came_again(
+def test_at_least_once_with_dedupe_keeps_one_row_of_each_result(
     tmp_path: Path, breakable: Sandbox, tables: Reader
 ) -> None:
     """What a kill had published again is in the topic twice, and in the table once."""

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.timeout(600 + ROUNDS * 150)
 
 
 def test_two_hosts_write_each_result_once(tmp_path: Path, bootstrap: str, topic: Topic) -> None:
-    """FAULTS 42: their folders are their own, so they meet in Kafka and in the tables alone."""
+    """Their folders are their own, so the hosts meet in Kafka and in the tables alone."""
     store = Store(str(tmp_path / "tables"))
     results = topic("two-hosts", partitions=PARTITIONS)
     with pair(tmp_path, bootstrap, results, store, TABLES) as both:

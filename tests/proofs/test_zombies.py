@@ -66,10 +66,10 @@ class Zombie:
 
 
 @pytest.mark.parametrize(("kind", "moment", "seed"), CASES)
-def test_a_worker_that_sleeps_through_the_end_of_its_session_commits_nothing_and_shows_nothing(
+def test_a_worker_asleep_past_its_session_commits_nothing(
     tmp_path: Path, proxied: Proxied, kind: str, moment: str, seed: int
 ) -> None:
-    """P9. Not even when it is a member again, of what is another's for good. But a transaction
+    """The worker does not commit another's partition, even as a member again. But a transaction
     whose positions the group had taken in time may end, and the next owner waits for that."""
     guarantee, _ = MOMENTS[moment]
     source, results = _topics(proxied, tmp_path)

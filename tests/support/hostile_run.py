@@ -340,7 +340,7 @@ def _message(end: End) -> str:
 
 
 def _users(headers: HeaderList) -> HeaderList:
-    """By DESIGN 4: without kworker's and the last two, and with their own names again."""
+    """The user's headers: all but kworker's and the last two, under their own names again."""
     *carried, _, _ = headers
     mine = [pair for pair in carried if not _is_kworkers(pair[0])]
     return [(name.replace("kworker-in-", "kworker-", 1), value) for name, value in mine]

@@ -217,7 +217,7 @@ def disordered(
     A killed process's runs end with it, and with a worker those of its cell, which is none of
     the `workers`. A record may begin only when the one before it has returned, be that in this
     process or another. What was going on when a process was stopped outlives its partition, and
-    so does what it begins before it knows (P3): nobody waits for it.
+    so do records that it begins before it knows: nothing waits for them.
     """
     over_ns = {fault.pid: fault.to_ns for fault in faults}
 

@@ -39,7 +39,7 @@ def test_a_hint_in_a_bare_checkout_names_the_checkout(
     assert how_to_install("spark") == f'pip install "{ROOT}[spark]"'
 
 
-def test_no_hint_names_somebody_elses_package() -> None:
+def test_no_hint_names_another_projects_package() -> None:
     """`pip install kworker` fetches a stranger's code."""
     texts = [*(ROOT / "kworker").rglob("*.py"), ROOT / "README.md", *(ROOT / "etc").iterdir()]
     for path in texts:

@@ -104,7 +104,7 @@ def test_fetches_at_the_same_time_download_once(install: Install) -> None:
     assert runs(folder) == 1
 
 
-def test_a_failed_fetch_shows_ivys_own_words_and_is_not_remembered(install: Install) -> None:
+def test_a_failed_fetch_shows_ivys_words_and_is_retried(install: Install) -> None:
     """The reader must see whether it is the name or the network."""
     install(FAILING_IVY)
     with pytest.raises(Unreachable, match=r"org\.example:thing:1\.0 (.|\n)*module not found: org"):
@@ -127,7 +127,7 @@ def test_a_wrong_java_home_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         find_java()
 
 
-def test_no_java_at_all_says_what_to_install(
+def test_a_missing_java_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one thing that a wheel cannot bring."""

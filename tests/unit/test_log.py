@@ -18,7 +18,7 @@ class Lines:
         return getattr(record, "withheld", 0) if self.repeats.filter(record) else None
 
 
-def test_lines_that_differ_in_numbers_only_come_once_in_a_while_and_are_counted() -> None:
+def test_lines_alike_but_for_numbers_are_counted_and_held_back() -> None:
     lines = Lines()
     assert lines.passes("Connect to 127.0.0.1:9092 failed (after 0ms)") == 0
     for after in range(1, 200):
@@ -28,13 +28,13 @@ def test_lines_that_differ_in_numbers_only_come_once_in_a_while_and_are_counted(
     assert lines.passes("Connect to 127.0.0.1:9092 failed (after 7ms)") == 199
 
 
-def test_another_kind_of_line_and_another_logger_are_not_held_back() -> None:
+def test_a_different_line_or_logger_is_not_held_back() -> None:
     lines = Lines()
     assert [lines.passes("broker 1 is down"), lines.passes("broker 1 is up")] == [0, 0]
     assert [lines.passes("order 1", "handlers"), lines.passes("order 2", "handlers")] == [0, 0]
 
 
-def test_what_it_remembers_is_bounded() -> None:
+def test_the_memory_for_repeated_lines_is_bounded() -> None:
     """Texts with names in them could be without end."""
     lines = Lines()
     for n in range(2_000):

@@ -9,7 +9,7 @@ from kworker import Message
 from kworker.core.message import Undecodable
 
 
-def test_it_is_made_of_what_the_record_has() -> None:
+def test_a_message_has_the_records_fields() -> None:
     headers = (("a", b"1"), ("a", None))
     message = Message("orders", 3, 42, 1700, b"k", b"v", headers, attempt=2, last=True)
     assert (message.topic, message.partition, message.offset) == ("orders", 3, 42)
@@ -18,7 +18,7 @@ def test_it_is_made_of_what_the_record_has() -> None:
 
 
 @pytest.mark.parametrize("name", ["topic", "value", "headers", "attempt", "anything"])
-def test_it_is_frozen(name: str) -> None:
+def test_a_message_is_frozen(name: str) -> None:
     """A handler that changed it would change what a dead letter holds."""
     with pytest.raises(AttributeError):
         setattr(Message("orders"), name, None)
@@ -45,21 +45,21 @@ def test_json_is_parsed_and_a_null_value_is_none(value: bytes | None, parsed: ob
         b'"\x01"',
     ],
 )
-def test_what_is_no_json_is_undecodable_which_is_a_value_error(value: bytes) -> None:
-    """FAULTS 32: poison at once; nested too deeply or with too many digits counts as that."""
+def test_invalid_json_is_undecodable_and_a_value_error(value: bytes) -> None:
+    """Invalid JSON is poison at once; nesting too deep and too many digits count as that."""
     with pytest.raises(ValueError, match="not JSON") as caught:
         Message("orders", value=value).json()
     assert isinstance(caught.value, Undecodable)
 
 
-def test_what_json_lacks_and_python_writes_is_parsed() -> None:
+def test_pythons_nan_and_infinity_are_parsed() -> None:
     """NaN is what Python's own json writes."""
     parsed = Message("orders", value=b'{"a": NaN, "b": -Infinity, "c": 1e400}').json()
     assert math.isnan(parsed["a"])
     assert (parsed["b"], parsed["c"]) == (-math.inf, math.inf)
 
 
-def test_why_it_is_undecodable_does_not_tell_what_it_holds() -> None:
+def test_an_undecodable_error_hides_the_value() -> None:
     """Values do not belong into logs; the error itself may have kept the whole document."""
     with pytest.raises(Undecodable) as caught:
         Message("orders", value=b'{"card": secret}').json()
@@ -82,12 +82,12 @@ def test_a_message_made_by_hand_has_all_the_time_there_is() -> None:
     assert Message("orders").remaining() == float("inf")
 
 
-def test_the_last_attempt_knows_that_it_is() -> None:
+def test_a_message_knows_its_last_attempt() -> None:
     assert Message("orders", attempt=4, last=True).last
     assert not Message("orders", attempt=4).last
 
 
-def test_it_says_where_it_is_from_and_nothing_of_what_it_holds() -> None:
+def test_the_repr_names_the_place_and_hides_the_value() -> None:
     """Values do not belong into logs."""
     text = repr(Message("orders", 3, 42, key=b"secret", value=b"secret", attempt=2))
     assert text == "Message(orders/3/42, attempt=2)"

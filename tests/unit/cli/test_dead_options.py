@@ -85,7 +85,7 @@ def test_bytes_are_text_or_hex_where_they_are_none(value, shown):
         (b"9" * 5_000, "9" * 5_000),
     ],
 )
-def test_json_is_shown_over_lines_unless_it_would_say_something_else(value, shown):
+def test_json_is_indented_only_if_its_meaning_stays(value, shown):
     """Who looks for the fault must see what was there."""
     assert content(value, pretty=True) == shown
 

@@ -149,7 +149,7 @@ def test_a_reset_that_the_brokers_refuse_changes_nothing(file: Path) -> None:
         ("id-2", 20, False),
     ],
 )
-def test_a_reset_believes_no_position_of_a_topic_that_was_made_again(
+def test_a_reset_ignores_positions_of_a_recreated_topic(
     file: Path, capsys: pytest.CaptureFixture[str], topic_id: str, start: int, known: bool
 ) -> None:
     """Where the table stands is told by its checkpoint and its group, if they are of this one."""
@@ -238,7 +238,7 @@ def test_a_table_that_cannot_be_compacted_says_why(
         ({"table": "lake.shop.orders", "dedupe": True}, True),
     ],
 )
-def test_who_may_write_beside_the_job_goes_by_where_the_table_is(
+def test_the_tables_path_decides_who_may_write_beside_the_job(
     settings: dict[str, Any], one: bool
 ) -> None:
     """Where a commit does not exclude another, a batch could be lost without a word."""

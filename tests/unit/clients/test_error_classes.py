@@ -85,9 +85,7 @@ def failing(
 
 
 @pytest.mark.parametrize("request_", [INIT_PRODUCER, *WRITING, *POSITIONS, END])
-def test_what_is_retriable_is_tried_again_by_the_library(
-    brokers: MockCluster, request_: int
-) -> None:
+def test_retriable_errors_are_retried_by_the_library(brokers: MockCluster, request_: int) -> None:
     """Nobody hears of it, but for the end of a transaction: one that was sent twice is in doubt."""
     brokers.fail(request_, RETRIABLE)
     used = opened(brokers)
@@ -100,7 +98,7 @@ def test_what_is_retriable_is_tried_again_by_the_library(
 
 @pytest.mark.parametrize("request_", sorted(POSITIONS))
 @pytest.mark.parametrize("code", [ABORTABLE, KafkaError.ILLEGAL_GENERATION, UNKNOWN])
-def test_what_costs_only_the_transaction_leaves_the_producer_well(
+def test_an_abortable_error_leaves_the_producer_usable(
     brokers: MockCluster, request_: int, code: int
 ) -> None:
     """A rebalance for one; and what nobody knows, before the end, did not happen."""
@@ -112,9 +110,7 @@ def test_what_costs_only_the_transaction_leaves_the_producer_well(
 
 @pytest.mark.parametrize("request_", sorted(WRITING))
 @pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, UNKNOWN])
-def test_what_a_topic_refuses_is_over_with_an_abort(
-    brokers: MockCluster, request_: int, code: int
-) -> None:
+def test_a_topic_refusal_ends_with_an_abort(brokers: MockCluster, request_: int, code: int) -> None:
     used, raised = failing(brokers, request_, code)
     assert raised.type is Broken
     used.abort()
@@ -122,7 +118,7 @@ def test_what_a_topic_refuses_is_over_with_an_abort(
 
 @pytest.mark.parametrize("request_", [*sorted(POSITIONS), END])
 @pytest.mark.parametrize("code", [FATAL, KafkaError.INVALID_TXN_STATE])
-def test_what_is_fatal_is_in_doubt_and_another_producer_goes_on(
+def test_a_fatal_error_is_in_doubt_and_a_new_producer_goes_on(
     brokers: MockCluster, request_: int, code: int
 ) -> None:
     """It is nobody's fence, so the id is still ours."""
@@ -144,13 +140,13 @@ def test_a_fence_is_told_from_every_other_error(
     assert not raised.value.retriable  # type: ignore[attr-defined]
 
 
-def test_an_end_that_nobody_knows_of_is_in_doubt(brokers: MockCluster) -> None:
+def test_a_commit_with_an_unknown_end_is_in_doubt(brokers: MockCluster) -> None:
     """It may have taken effect, so it cannot be aborted."""
     _, raised = failing(brokers, END, UNKNOWN)
     assert raised.type is KafkaRequestError
 
 
-def test_a_transactor_that_could_not_open_opens_when_the_reason_has_passed(
+def test_a_transactor_that_failed_to_open_opens_later(
     brokers: MockCluster,
 ) -> None:
     """A right that is granted later, for one: the library's client remembers what was fatal."""

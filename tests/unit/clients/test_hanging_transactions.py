@@ -72,7 +72,7 @@ def tool(properties: Properties = PLAIN) -> Tool:
     return Tool(properties, lambda _: None)
 
 
-def test_what_hangs_is_told_with_its_producer(java: Path) -> None:
+def test_a_hanging_transaction_is_told_with_its_producer(java: Path) -> None:
     """By a name where a coordinator still knows the producer."""
     assert tool().hanging(1, 0) == [
         Transaction("__consumer_offsets", 3, 12, 7, "orders-here-0", hangs=True),
@@ -81,7 +81,7 @@ def test_what_hangs_is_told_with_its_producer(java: Path) -> None:
     assert "--broker-id 1 --max-transaction-timeout 0" in (java / "arguments").read_text()
 
 
-def test_of_the_producers_of_a_partition_those_with_an_open_one_are_told(java: Path) -> None:
+def test_open_transactions_of_a_partition_are_told(java: Path) -> None:
     assert tool().open_in(3) == [
         Transaction("__consumer_offsets", 3, 12, 7, "orders-here-0", hangs=False)
     ]
@@ -94,7 +94,7 @@ def test_an_abort_names_the_place(java: Path) -> None:
     assert "abort --topic __consumer_offsets --partition 3 --start-offset 12" in told
 
 
-def test_a_password_is_in_a_file_of_ours_alone_and_in_no_argument(java: Path) -> None:
+def test_a_password_is_in_a_private_file_and_no_argument(java: Path) -> None:
     """The arguments of a process are everybody's to read."""
     tool().open_in(0)
     assert (java / "mode").read_text() == "600\n"

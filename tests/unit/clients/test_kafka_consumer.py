@@ -85,7 +85,7 @@ def offsets(messages: list[RawMessage]) -> list[int]:
     return [message.offset() for message in messages]
 
 
-def test_records_that_came_with_their_assignment_wait_until_it_is_resumed() -> None:
+def test_records_polled_with_their_assignment_wait_to_be_resumed() -> None:
     """And go before what came later. To seek them took the client up to three seconds."""
     client = Client([record(41), record(42)], [record(43)])
     consumer = Over(client)
@@ -96,7 +96,7 @@ def test_records_that_came_with_their_assignment_wait_until_it_is_resumed() -> N
     assert client.sought == []
 
 
-def test_no_more_is_taken_than_was_asked_for() -> None:
+def test_poll_returns_no_more_records_than_asked_for() -> None:
     client = Client([record(41), record(42), record(43)], [record(44)])
     consumer = Over(client)
     consumer.poll(3, 0)
@@ -105,7 +105,7 @@ def test_no_more_is_taken_than_was_asked_for() -> None:
     assert client.asked == [3, 1, 2]
 
 
-def test_while_it_is_paused_they_wait() -> None:
+def test_held_records_wait_while_their_partition_is_paused() -> None:
     """The client fetches from behind them when it is resumed."""
     consumer = Over(Client([record(41)], [], [record(42)]))
     consumer.poll(10, 0)
@@ -114,7 +114,7 @@ def test_while_it_is_paused_they_wait() -> None:
     assert offsets(consumer.poll(10, 0)) == [41, 42]
 
 
-def test_of_a_partition_that_is_given_up_again_nothing_is_left() -> None:
+def test_a_revoked_partition_keeps_no_records() -> None:
     """Another member does them; and if it comes back, they are fetched again."""
     consumer = Over(Client([record(41)]))
     consumer.poll(10, 0)
@@ -124,7 +124,7 @@ def test_of_a_partition_that_is_given_up_again_nothing_is_left() -> None:
     assert consumer.poll(10, 0) == []
 
 
-def test_a_trouble_that_was_kept_is_not_told_of_the_next_assignment() -> None:
+def test_a_kept_consumer_event_is_dropped_with_its_assignment() -> None:
     """It would stop a partition for a person to look at, which has nothing."""
     client = Client([Trouble(KafkaError._AUTO_OFFSET_RESET)])
     consumer = Over(client)
@@ -134,7 +134,7 @@ def test_a_trouble_that_was_kept_is_not_told_of_the_next_assignment() -> None:
     assert consumer.poll(10, 0) == []
 
 
-def test_those_of_a_partition_that_was_ours_before_are_sought_back() -> None:
+def test_records_from_before_a_reassignment_are_sought_back() -> None:
     """They may be of before it was given up; from its position on they come again."""
     client = Client([record(41), record(42)], given_up=True)
     consumer = Over(client)
@@ -144,8 +144,8 @@ def test_those_of_a_partition_that_was_ours_before_are_sought_back() -> None:
     assert client.sought == [(*AT, 41)]
 
 
-def test_a_trouble_behind_them_is_told_and_passes_over_none_of_them() -> None:
-    """P1: the ledger takes a gap in the offsets for done."""
+def test_a_consumer_event_behind_held_records_skips_none() -> None:
+    """The ledger takes a gap in the offsets for done."""
     trouble = Trouble(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     client = Client([record(41), trouble], given_up=True)
     consumer = Over(client)
@@ -156,7 +156,7 @@ def test_a_trouble_behind_them_is_told_and_passes_over_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_a_trouble_alone_is_told_and_nothing_is_sought(given_up: bool) -> None:
+def test_a_consumer_event_alone_is_told_without_a_seek(given_up: bool) -> None:
     """A partition that stopped is not fetched again, and would not tell twice."""
     trouble = Trouble(KafkaError._AUTO_OFFSET_RESET)
     client = Client([trouble], given_up=given_up)

@@ -81,7 +81,7 @@ def test_a_commit_during_which_a_connection_broke_is_in_doubt() -> None:
         transactor.commit()
 
 
-def test_a_connection_that_broke_before_a_transaction_is_no_doubt() -> None:
+def test_a_commit_after_an_earlier_disconnect_is_not_in_doubt() -> None:
     """Brokers close idle ones."""
     client = Client()
     transactor = Over(client)
@@ -104,7 +104,7 @@ def test_a_call_that_the_library_does_not_end_is_given_up() -> None:
         client.hangs.set()
 
 
-def test_an_open_transaction_is_aborted_before_its_producer_is_freed() -> None:
+def test_an_open_transaction_is_aborted_before_close() -> None:
     """The library would crash the process, if a partition were being added just then."""
     client = Client()
     client.aborts = [KafkaException(KafkaError(KafkaError._CONFLICT))]
@@ -140,7 +140,7 @@ class Telling(Client):
 
 
 @pytest.mark.parametrize("moved", ["txretries", "req_timeouts"])
-def test_a_commit_that_was_sent_twice_is_in_doubt_though_no_connection_broke(moved: str) -> None:
+def test_a_commit_sent_twice_is_in_doubt_without_a_disconnect(moved: str) -> None:
     """Not every broken one is told of: the library keeps quiet about what it said before."""
     client = Telling(**{moved: 1})
     transactor = Over(client)
@@ -160,7 +160,7 @@ def test_a_commit_that_was_only_slow_is_not_in_doubt() -> None:
     assert client.told == 1
 
 
-def test_what_was_repeated_before_does_not_count_again() -> None:
+def test_retries_before_a_transaction_do_not_count() -> None:
     client = Telling(txretries=1)
     transactor = Over(client)
     client.tells = transactor._on_statistics
@@ -180,7 +180,7 @@ def test_without_statistics_a_slow_commit_is_in_doubt(monkeypatch: pytest.Monkey
         transactor.commit()
 
 
-def test_what_a_commit_says_can_be_aborted_is_in_doubt_all_the_same() -> None:
+def test_an_abortable_error_at_commit_is_in_doubt() -> None:
     """The end may be under way: only what came before it may be taken back."""
     client = Client()
     error = KafkaError(KafkaError._TIMED_OUT, "late", False, False, True)
@@ -192,7 +192,7 @@ def test_what_a_commit_says_can_be_aborted_is_in_doubt_all_the_same() -> None:
     assert not isinstance(refused.value, Abortable)
 
 
-def test_positions_that_are_refused_leave_the_producer_well() -> None:
+def test_refused_positions_leave_the_producer_usable() -> None:
     """A rebalance is no reason for another one."""
     client = Client()
     error = KafkaError(KafkaError.ILLEGAL_GENERATION, "over", False, False, True)

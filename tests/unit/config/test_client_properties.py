@@ -68,7 +68,7 @@ def test_the_newer_protocol_gets_its_own_assignor_and_no_times(section: str) -> 
     assert list(refusals("consumer", properties)) == []
 
 
-def test_the_users_properties_win_over_defaults_and_the_clients_over_the_common() -> None:
+def test_user_properties_win_and_client_ones_win_over_common() -> None:
     """Defaults are a proposal."""
     given = config(
         common={"bootstrap.servers": "h:9", "linger.ms": 1, "client.id": "mine"},
@@ -81,7 +81,7 @@ def test_the_users_properties_win_over_defaults_and_the_clients_over_the_common(
     assert admin_properties(given)["client.id"] == "mine"
 
 
-def test_a_producer_writes_once_where_java_would() -> None:
+def test_a_producer_is_idempotent_and_partitions_like_java() -> None:
     """Results must stand beside other writers' records of the same key."""
     properties = producer_properties(config(), slot=0)
     assert properties["enable.idempotence"] is True
@@ -128,7 +128,7 @@ def test_a_reason_is_told_without_the_clients_own_state(state: str) -> None:
     assert bare_reason(f"127.0.0.1:9/bootstrap: {reason}{state}") == reason
 
 
-def test_a_transaction_ends_soon_after_its_producer_whatever_the_file_says() -> None:
+def test_a_transaction_times_out_soon_whatever_the_file_says() -> None:
     """An open one stops every read_committed reader; and the library refuses longer time-outs."""
     for own in (
         {},

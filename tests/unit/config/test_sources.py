@@ -33,7 +33,7 @@ def test_the_file_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     assert toml_file.find("named.toml") == tmp_path / "named.toml"
 
 
-def test_no_file_tells_where_was_looked_and_what_to_do(
+def test_a_missing_file_names_the_places_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, with the next step."""
@@ -55,7 +55,7 @@ def test_no_file_tells_where_was_looked_and_what_to_do(
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"[a]\n[a]"])
-def test_what_is_not_toml_is_told_with_its_place(tmp_path: Path, content: bytes) -> None:
+def test_invalid_toml_is_told_with_its_place(tmp_path: Path, content: bytes) -> None:
     """Half-written files happen."""
     file = tmp_path / "kworker.toml"
     file.write_bytes(content)
@@ -147,7 +147,7 @@ def test_a_wrong_variable_is_told_by_its_name(
 
 
 @pytest.mark.parametrize("service", ["KWORKER", "KWORKER_CONSOLE", "KWORKER_ORDERS_2"])
-def test_what_kubernetes_says_of_its_services_is_none_of_ours(
+def test_kubernetes_service_variables_are_ignored(
     load: Load, monkeypatch: pytest.MonkeyPatch, service: str
 ) -> None:
     """It gives each container these for each Service there, and nobody wrote them."""
@@ -169,7 +169,7 @@ def test_state_is_kept_where_systemd_says(
     assert load(toml(top='state_dir = "mine"')).state_dir == tmp_path / "mine"
 
 
-def test_loading_leaves_the_import_path_alone_and_import_path_extends_it_once(
+def test_only_import_path_extends_sys_path_and_only_once(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`config show` must not change what the process imports."""
@@ -211,7 +211,7 @@ def test_show_masks_every_secret(load: Load, monkeypatch: pytest.MonkeyPatch) ->
     assert "s3cret" not in repr(config.kafka)
 
 
-def test_what_show_prints_is_a_file_that_means_the_same(
+def test_the_output_of_show_is_an_equivalent_file(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So it can be kept, compared and tried."""

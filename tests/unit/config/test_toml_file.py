@@ -66,9 +66,7 @@ def problems(load: Load) -> Callable[[str], list[str]]:
 Problems = Callable[[str], list[str]]
 
 
-def test_the_smallest_file_is_completed_with_what_follows_from_the_name(
-    load: Load, tmp_path: Path
-) -> None:
+def test_the_smallest_file_is_completed_from_the_name(load: Load, tmp_path: Path) -> None:
     """Nobody should have to write what can be told from `name`."""
     config = load(toml())
     assert config.delivery.results == "orders.results"
@@ -178,7 +176,7 @@ def test_given_names_stay_as_given(load: Load) -> None:
         (toml(spark="tables = []"), "spark.tables: expected at least one"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_key_and_what_would_be_right(
+def test_a_wrong_value_is_told_with_its_key_and_the_right_form(
     problems: Problems, text: str, line: str
 ) -> None:
     """The line is all that its reader gets; nothing else is wrong with these files."""
@@ -250,7 +248,7 @@ def test_every_mistake_is_told_at_once(problems: Problems) -> None:
     }
 
 
-def test_what_follows_from_a_mistake_is_not_told(problems: Problems) -> None:
+def test_consequences_of_a_mistake_are_not_told(problems: Problems) -> None:
     """`mode` is misspelt, so nothing can be said of `merge_on`; `source` is missing, so no
     handler can be."""
     table = f'{SPARK_TABLE}\nmode = "updat"\nmerge_on = ["value"]'
@@ -283,7 +281,7 @@ def test_what_follows_from_a_mistake_is_not_told(problems: Problems) -> None:
         ('partition_by = ["valeu"]', 'partition_by: the table has no column "valeu"; did you mean'),
     ],
 )
-def test_a_table_that_cannot_be_is_told(problems: Problems, lines: str, line: str) -> None:
+def test_an_impossible_table_is_refused(problems: Problems, lines: str, line: str) -> None:
     """Spark would say so only after it has started, and with a page of Java."""
     text = toml(spark__tables=f"{SPARK_TABLE}\n{lines}")
     [found] = problems(text.replace("[spark.tables]", "[[spark.tables]]"))
@@ -301,9 +299,7 @@ def test_a_table_that_cannot_be_is_told(problems: Problems, lines: str, line: st
     ],
 )
 @pytest.mark.parametrize("name", ["orders", "shop.orders", "spark_catalog.shop.orders"])
-def test_a_table_without_a_catalog_would_be_forgotten(
-    problems: Problems, name: str, conf: str
-) -> None:
+def test_a_table_in_sparks_own_catalog_is_refused(problems: Problems, name: str, conf: str) -> None:
     """Spark's own catalog ends with its session, and then the table's folder is in the way."""
     [line] = problems(in_catalog(name, conf))
     assert line.startswith(f'spark.tables[t].table: "{name}" is in Spark\'s own catalog')
@@ -319,7 +315,7 @@ def test_a_table_without_a_catalog_would_be_forgotten(
         ("lake.shop.orders", ""),  # which the cluster's own defaults may know
     ],
 )
-def test_a_table_in_a_catalog_that_lasts_is_taken(load: Load, name: str, conf: str) -> None:
+def test_a_table_in_a_lasting_catalog_is_accepted(load: Load, name: str, conf: str) -> None:
     """Some catalogs have no schemas, and one is the default."""
     spark = load(in_catalog(name, conf)).spark
     assert spark is not None
@@ -517,7 +513,7 @@ def test_a_secret_is_not_repeated_by_the_line_that_refuses_it(
 
 
 @pytest.mark.parametrize("text", ["0.5ms", "1", "s", "", "-1s", "1.5.2s", " 1s"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     """A duration without its unit has been mistaken for milliseconds before."""
     with pytest.raises(ValueError, match="expected a duration"):
         parse_duration(text)
@@ -576,7 +572,7 @@ def test_the_documented_file_has_every_key_with_its_default() -> None:
     assert documented["kafka"]["producer"] == dict(PRODUCER_DEFAULTS)
 
 
-def test_the_documented_file_is_right_as_it_is_and_with_all_of_it(load: Load) -> None:
+def test_the_documented_file_is_valid_bare_and_uncommented(load: Load) -> None:
     """No key that the model has not, no value that it refuses."""
     as_it_is = load(ETC.read_text())
     assert (as_it_is.spark, as_it_is.idempotency) == (None, None)

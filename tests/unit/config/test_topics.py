@@ -32,7 +32,7 @@ def test_delays_of_one_length_share_a_topic_with_a_normal_name() -> None:
     ]
 
 
-def test_each_takes_the_most_of_the_sources() -> None:
+def test_own_topics_take_the_largest_limits_of_the_sources() -> None:
     """A record of any source must fit, in as many partitions and as safely."""
     planned = {spec.name: spec for spec in plan(config(), {"a": SMALL, "b": LARGE})}
     assert {(spec.partitions, spec.replication) for spec in planned.values()} == {(3, 3)}
@@ -40,7 +40,7 @@ def test_each_takes_the_most_of_the_sources() -> None:
     assert planned["orders.dead"].config["max.message.bytes"] == str(9000 + 65536)
 
 
-def test_what_waits_or_is_dead_never_expires() -> None:
+def test_topics_of_waiting_and_dead_records_never_expire() -> None:
     """Unread retries must outlast a service that is down for a month."""
     planned = {spec.name: spec.config for spec in plan(config(), {"a": SMALL})}
     for name in ("orders.retry.1s", "orders.requeue", "orders.dead"):

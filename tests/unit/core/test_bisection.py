@@ -85,7 +85,7 @@ def test_each_record_ends_once_and_only_poison_fails(drawn: tuple[int, set[int]]
 
 
 def test_one_poison_among_500_costs_no_record_more_than_10_calls() -> None:
-    """Issue 4, "It must show" 5."""
+    """Wherever in the batch it lies."""
     for poison in range(500):
         run = Run(500, raising_for({poison}))
         assert [r for r, end in run.once.items() if isinstance(end, ValueError)] == [poison]
@@ -93,7 +93,7 @@ def test_one_poison_among_500_costs_no_record_more_than_10_calls() -> None:
 
 
 @pytest.mark.parametrize("error", [Retry("busy", "30s"), Snooze("30s"), Reject(), TypeError()])
-def test_what_speaks_of_a_record_is_isolated(error: Exception) -> None:
+def test_an_error_about_one_record_isolates_it(error: Exception) -> None:
     def handler(records: Sequence[int]) -> list[None]:
         if 5 in records:
             raise error
@@ -113,7 +113,7 @@ def test_a_service_that_is_down_is_not_asked_again_for_parts(size: int) -> None:
 
 
 @given(st.integers(1, 600).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
-def test_who_alone_is_unavailable_fails_alone(drawn: tuple[int, int]) -> None:
+def test_a_single_unavailable_record_fails_alone(drawn: tuple[int, int]) -> None:
     """One customer for ever unavailable stops nobody else, wherever it is in the batch."""
     size, poison = drawn
     run = Run(size, raising_for({poison}, Unavailable))
@@ -122,7 +122,7 @@ def test_who_alone_is_unavailable_fails_alone(drawn: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("theirs", [range(10), range(90, 100), range(40, 60)])
-def test_what_one_customer_sent_together_stops_no_more_than_what_came_with_it(
+def test_one_customers_failures_stop_only_part_of_a_batch(
     theirs: Sequence[int],
 ) -> None:
     """Where many that are turned away meet, a part is given up; never all that is left."""
@@ -131,7 +131,7 @@ def test_what_one_customer_sent_together_stops_no_more_than_what_came_with_it(
     assert len(done) >= 0.6 * (100 - len(theirs))
 
 
-def test_a_service_that_goes_down_between_the_calls_is_asked_by_few_more() -> None:
+def test_an_outage_within_a_batch_costs_few_calls() -> None:
     """What is left of a batch cannot know it from the calls that had their answer."""
     calls = 0
 
@@ -146,7 +146,7 @@ def test_a_service_that_goes_down_between_the_calls_is_asked_by_few_more() -> No
 
 
 @given(batches(), st.data())
-def test_whatever_is_raised_each_record_ends_once_and_the_calls_are_bounded(
+def test_each_record_of_a_batch_ends_once_in_bounded_calls(
     drawn: tuple[int, set[int]], data: st.DataObject
 ) -> None:
     """One error of many may hide another, and a service may come and go."""
@@ -171,7 +171,7 @@ def stopping_at(index: int, cause: Exception, results: list[Any] | None = None) 
 
 
 @given(st.integers(1, 50).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
-def test_who_tells_where_it_stopped_is_believed(drawn: tuple[int, int]) -> None:
+def test_batch_failed_is_believed_about_its_index(drawn: tuple[int, int]) -> None:
     """Those before ended as it says, those after come again: no record is called a second time."""
     size, index = drawn
     cause = ValueError("bravo")
@@ -184,8 +184,8 @@ def test_who_tells_where_it_stopped_is_believed(drawn: tuple[int, int]) -> None:
     assert all(ends[record] is NOT_ATTEMPTED for record in range(index + 1, size))
 
 
-def test_without_results_those_before_a_stop_come_again() -> None:
-    """P1: they may have led to something, and to take it for nothing would drop it unsaid."""
+def test_records_before_a_stop_run_again_without_results() -> None:
+    """Their calls may have led to something; counting them as nothing would drop it silently."""
     cause = ValueError("charlie")
     run = Run(4, stopping_at(2, cause))
     assert run.once == {0: NOT_ATTEMPTED, 1: NOT_ATTEMPTED, 2: cause, 3: NOT_ATTEMPTED}
@@ -207,8 +207,8 @@ def test_a_wrong_number_of_results_is_the_handlers_error(results: list[Any]) -> 
 
 
 @pytest.mark.parametrize("index", [-1, 3, 100])
-def test_a_stop_at_a_record_that_is_not_there_marks_none_as_done(index: int) -> None:
-    """P1: whatever it meant, a record that may not be done is not."""
+def test_a_stop_at_an_impossible_index_completes_no_record(index: int) -> None:
+    """A record that may not be done is not done, whatever the handler meant."""
     ends = Run(3, stopping_at(index, ValueError("no"))).once
     assert {type(end) for end in ends.values()} == {IndexError}
     assert f"record {index} in a batch of 3" in str(ends[0])
@@ -225,7 +225,7 @@ def test_a_stop_at_a_record_that_is_not_there_marks_none_as_done(index: int) -> 
         (iter([1, 2, 3]), "for 3 records"),
     ],
 )
-def test_another_answer_than_an_outcome_for_each_fails_all_of_them(value: Any, words: str) -> None:
+def test_a_wrong_answer_fails_every_record_of_the_batch(value: Any, words: str) -> None:
     """Taken for what they are not, records would be skipped in silence."""
     run = Run(3, lambda _: value)
     assert {type(end) for end in run.once.values()} == {TypeError}
@@ -252,19 +252,19 @@ def test_a_decorated_function_is_still_a_function() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, "100"])
-def test_a_size_that_is_none_is_refused(size: Any) -> None:
+def test_an_invalid_size_is_refused(size: Any) -> None:
     with pytest.raises(ValueError, match="size is"):
         batch(size=size)
 
 
 @pytest.mark.parametrize("wait", ["", "soon", "1", 1, None, "-1s"])
-def test_a_wait_that_is_none_is_refused(wait: Any) -> None:
+def test_an_invalid_wait_is_refused(wait: Any) -> None:
     """When the module is imported, so that `check` tells it."""
     with pytest.raises(ValueError, match="expected a duration"):
         batch(wait=wait)
 
 
-def test_a_class_is_not_what_is_decorated() -> None:
+def test_a_decorated_class_is_refused() -> None:
     """The mark would not reach its `__call__`, which would be called with one message."""
     with pytest.raises(TypeError, match=r"Handler\.__call__"):
 

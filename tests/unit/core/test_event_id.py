@@ -59,7 +59,7 @@ def test_a_path_goes_through_objects() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_has_no_id_says_so(value: bytes | None) -> None:
+def test_a_record_without_an_id_raises_no_id(value: bytes | None) -> None:
     """Absent, null, empty or unreadable: the policy decides, not an exception."""
     with pytest.raises(NoId):
         made("json:id", value=value)
@@ -113,6 +113,6 @@ def test_half_a_surrogate_pair_is_an_id() -> None:
     ("spec", "function"),
     [("key", False), ("json:loads", False), ("header:x", False), ("shop.ids:of", True)],
 )
-def test_a_function_is_what_nothing_else_is(spec: str, function: bool) -> None:
+def test_only_module_and_function_name_a_function(spec: str, function: bool) -> None:
     """`json:loads` looks like one, and is a path."""
     assert names_function(spec) is function

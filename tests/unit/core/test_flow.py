@@ -49,7 +49,7 @@ def turn(flow: Flow, partitions: list[Partition], now: float) -> set[Partition]:
 def test_neither_records_nor_bytes_exceed_their_bounds(
     records_max: int, bytes_max: int, size: int, acts: list[tuple[int, int]]
 ) -> None:
-    """P6: whatever the backlog. Bytes are known once a first record was seen."""
+    """Memory is bounded whatever the backlog; bytes are known from the first record on."""
     flow, partition = a_flow(records_max, bytes_max)
     held = taken(flow, partition, 1, size)
     for most, done in acts:
@@ -78,7 +78,7 @@ def test_a_record_larger_than_the_bound_is_taken_alone() -> None:
     assert flow.room(100) == 1
 
 
-def test_one_large_record_makes_the_next_takes_careful_and_is_forgotten_slowly() -> None:
+def test_one_large_record_shrinks_the_next_polls_for_a_while() -> None:
     flow, partition = a_flow(records_max=1000, bytes_max=10_000)
     flow.leave(taken(flow, partition, 1, size=5000))
     rooms = []
@@ -99,7 +99,7 @@ def test_full_takes_nothing_and_pauses_only_after_patience() -> None:
     assert turn(flow, [partition], 5.5) == {partition}
 
 
-def test_full_at_every_look_is_not_paused_while_there_is_room_in_between() -> None:
+def test_a_full_flow_with_room_in_between_is_not_paused() -> None:
     """A worker with a backlog: it takes whenever records have ended, and is full again."""
     flow, partition = a_flow(records_max=10)
     held = taken(flow, partition, 10)
@@ -112,7 +112,7 @@ def test_full_at_every_look_is_not_paused_while_there_is_room_in_between() -> No
     assert turn(flow, [partition], 7.8) == {partition}
 
 
-def test_what_was_paused_goes_on_when_half_is_done_and_not_before() -> None:
+def test_a_paused_partition_resumes_at_half() -> None:
     """Hysteresis: else it would pause and resume with every record."""
     flow, partition = a_flow(records_max=10)
     held = taken(flow, partition, 10)
@@ -140,7 +140,7 @@ def test_patience_begins_anew_after_a_pause() -> None:
 
 @settings(max_examples=100)
 @given(size=st.integers(1, 1000), count=st.integers(1, 10), bytes_max=st.integers(1, 3000))
-def test_with_a_constant_load_it_changes_its_mind_once_at_most(
+def test_a_constant_load_flips_the_pause_at_most_once(
     size: int, count: int, bytes_max: int
 ) -> None:
     """Large records made "full" and "low" true together, and every look flipped the pause."""
@@ -153,7 +153,7 @@ def test_with_a_constant_load_it_changes_its_mind_once_at_most(
 
 
 def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
-    """P4, and fault 18: back-pressure for all starved eleven partitions for one."""
+    """Pausing every partition starved eleven of them for one."""
     flow, _ = a_flow(records_max=1200, bytes_max=1 << 30)
     partitions = backlogged(12)
     hot, calm = partitions[0], partitions[1:]
@@ -181,7 +181,7 @@ def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
     assert turn(flow, partitions, 1.6) == set()
 
 
-def test_nobody_is_paused_for_those_that_have_work_or_are_at_their_end() -> None:
+def test_no_partition_pauses_for_busy_or_caught_up_ones() -> None:
     """A pause throws away what was prefetched, and comes back a second later."""
     flow, _ = a_flow(records_max=1200)
     partitions = backlogged(12)
@@ -240,14 +240,14 @@ def test_while_stopped_or_blocked_nothing_is_taken(why: str) -> None:
     assert turn(flow, [partition], 2.0) == {partition}
 
 
-def test_what_stops_for_good_pauses_at_once() -> None:
+def test_a_stopped_flow_pauses_at_once() -> None:
     flow, partition = a_flow()
     flow.stopped = True
     assert turn(flow, [partition], 1.0) == {partition}
 
 
-def test_what_was_blocked_goes_on_when_results_can_be_published_again() -> None:
-    """P7: a dependency that is down means wait, and resume."""
+def test_a_blocked_flow_resumes_when_unblocked() -> None:
+    """A dependency that is down means wait, and resume."""
     flow, partition = a_flow()
     flow.blocked = True
     turn(flow, [partition], 1.0)
@@ -273,10 +273,10 @@ def test_a_partition_that_is_given_up_leaves_no_trace() -> None:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 30), st.booleans()), max_size=40))
-def test_all_that_is_paused_goes_on_once_everything_has_ended(
+def test_every_paused_partition_resumes_when_all_has_ended(
     acts: list[tuple[int, int, bool]],
 ) -> None:
-    """Fault 17: a paused partition that nobody resumes is a stall."""
+    """A paused partition that is never resumed is a stall."""
     flow, _ = a_flow(records_max=20)
     partitions = backlogged(6)
     held: list[Record] = []

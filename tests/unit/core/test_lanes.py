@@ -163,7 +163,7 @@ def filled(ordering: str, keys: list[bytes | None]) -> tuple[Lanes, Partition, l
 
 
 def test_a_null_key_is_no_key() -> None:
-    """P3: records without a key have no order, so all of them may run at once."""
+    """Records without a key have no order, so all of them may run at once."""
     lanes, _, records = filled("key", [None, None, None])
     assert list(lanes.take(10)) == records
 
@@ -187,7 +187,7 @@ def test_the_same_key_of_two_partitions_is_two_lanes() -> None:
     assert len(lanes.take(10)) == 2
 
 
-def test_a_backlog_of_one_partition_does_not_keep_the_others_waiting() -> None:
+def test_one_busy_partition_does_not_keep_others_waiting() -> None:
     """Else a partition that was just assigned is served when all of another has been."""
     lanes, early, late = Lanes("key"), a_partition(number=0), a_partition(number=1)
     lanes.add(early, [a_record(early, i, lane=i) for i in range(100)])
@@ -199,7 +199,7 @@ def test_a_backlog_of_one_partition_does_not_keep_the_others_waiting() -> None:
 
 
 def test_two_keys_never_share_a_lane() -> None:
-    """A lane is one key, never a hash bucket: a slow key delays no other (P4)."""
+    """A lane is one key, never a hash bucket: a slow key delays no other."""
     keys: list[bytes | None] = [b"%d" % i for i in range(5000)]
     lanes, _, records = filled("key", keys)
     assert list(lanes.take(5000)) == records
@@ -232,7 +232,7 @@ def test_a_drop_takes_parked_records_and_what_waits_behind_them() -> None:
     assert lanes.next_due() is None
 
 
-def test_one_that_is_kept_keeps_none_of_those_that_followed() -> None:
+def test_a_kept_record_does_not_pin_its_followers() -> None:
     """A dead letter that its topic refuses may wait for weeks, beside all others of its key."""
     lanes, partition, records = filled("key", [b"a", b"a", b"a"])
     kept, *records = records

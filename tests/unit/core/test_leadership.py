@@ -51,7 +51,7 @@ def leader(*, decides: bool = False) -> Candidacy:
         pytest.param(False, BOTH, view(101, None), False, id="another decides of nobody"),
     ],
 )
-def test_the_decider_alone_claims_and_only_over_nobody(
+def test_only_the_decider_claims_and_only_without_a_leader(
     decides: bool, members: list[str], seen: View, claims: bool
 ) -> None:
     """Of what is no older than the assignment that made it the decider."""
@@ -93,7 +93,7 @@ def test_a_claim_counts_when_the_group_has_committed_it() -> None:
 
 
 @pytest.mark.parametrize("change", ["session", "assignment"])
-def test_a_claim_of_an_earlier_session_or_assignment_does_not_count(change: str) -> None:
+def test_a_claim_of_an_earlier_session_does_not_count(change: str) -> None:
     """The client may have kept it back until another decided."""
     made = candidate("me-1")
     claim = made.update(view(101.0, OTHER), 101.0)
@@ -106,7 +106,7 @@ def test_a_claim_of_an_earlier_session_or_assignment_does_not_count(change: str)
     assert not made.leads(103.0)
 
 
-def test_a_view_that_may_be_older_than_the_accepted_claim_says_nothing() -> None:
+def test_a_view_older_than_the_accepted_claim_is_ignored() -> None:
     """It was asked while the commit was under way, and names the one before."""
     made = candidate("me-1")
     claim = made.update(view(101.0, OTHER), 101.0)
@@ -116,7 +116,7 @@ def test_a_view_that_may_be_older_than_the_accepted_claim_says_nothing() -> None
     assert made.leads(103.0)
 
 
-def test_a_leader_renews_its_claim_whoever_decides() -> None:
+def test_a_leader_renews_its_claim_even_if_another_decides() -> None:
     """Kafka refuses it once the session is over; while it takes it, the session goes on."""
     made = leader()
     for second in range(102, 200):
@@ -143,7 +143,7 @@ def test_in_a_rebalance_a_lease_that_has_ended_stays_ended() -> None:
     assert not made.leads(120.0)
 
 
-def test_a_leader_that_sees_another_named_is_none_at_once() -> None:
+def test_a_leader_that_sees_another_named_steps_down() -> None:
     """Its lease is not waited for."""
     made = leader()
     assert made.update(view(103.0, OTHER), 103.0) is None
@@ -151,7 +151,7 @@ def test_a_leader_that_sees_another_named_is_none_at_once() -> None:
     assert not made.lapsed(103.0)
 
 
-def test_another_session_is_another_member() -> None:
+def test_a_leader_of_an_earlier_session_does_not_lead() -> None:
     """The group gave up the one that led."""
     made = leader()
     made.identify("")
@@ -180,7 +180,7 @@ def test_a_lease_that_has_ended_comes_back_by_a_claim() -> None:
     assert made.leads(120.0)
 
 
-def test_what_the_client_calls_lost_comes_back_by_a_claim() -> None:
+def test_a_lost_lead_returns_by_a_claim() -> None:
     made = leader()
     made.lost()
     assert not made.leads(103.0)
@@ -209,7 +209,7 @@ def test_a_leader_writes_its_name_again_where_it_is_missing() -> None:
     assert made.leads(104.0)
 
 
-def test_a_leader_whose_name_stays_missing_leads_no_longer_than_its_lease() -> None:
+def test_a_leader_whose_name_is_missing_leads_for_one_lease() -> None:
     made = leader()
     for second in range(103, 111):
         assert made.update(view(second, None), second)
@@ -218,7 +218,7 @@ def test_a_leader_whose_name_stays_missing_leads_no_longer_than_its_lease() -> N
     assert not made.leads(111.0)
 
 
-def test_among_several_without_a_name_the_decider_waits_for_a_session() -> None:
+def test_several_nameless_members_wait_for_a_session() -> None:
     """One of them may have led, and lost its name with the topic."""
     made = candidate(*BOTH)
     claims = {s: made.update(view(s, None), s) for s in range(101, 113)}
@@ -233,7 +233,7 @@ def test_a_name_that_comes_back_ends_the_wait() -> None:
     assert made.update(view(112, None), 112) is None
 
 
-def test_named_without_knowing_why_it_waits_for_a_session() -> None:
+def test_a_member_named_unexpectedly_waits_for_a_session() -> None:
     """Its commit was accepted late: another may have been named between, and lead."""
     made = candidate(decides=False)
     claims = {s: made.update(view(s, ME), s) for s in range(101, 112)}
@@ -261,7 +261,7 @@ def test_a_group_without_a_leader_is_told() -> None:
     assert made.problem().startswith("no leader for 21 s: partition 0 belongs to a client")
 
 
-def test_one_without_a_place_says_so_and_joins_again() -> None:
+def test_a_job_without_a_group_answer_joins_anew() -> None:
     """The library waits for minutes for the answer to a join that was lost."""
     made = candidate()
     made.revoked()
@@ -291,7 +291,7 @@ def test_a_leader_that_waits_for_a_rebalance_is_not_replaced() -> None:
     "metadata",
     ["", "x", "1", "[]", "null", "{}", '{"member": "a"}', '{"member": "a", "host": 2, "pid": "x"}'],
 )
-def test_metadata_of_others_names_nobody(metadata: str) -> None:
+def test_foreign_metadata_names_no_leader(metadata: str) -> None:
     assert Leader.noted(metadata) is None
 
 

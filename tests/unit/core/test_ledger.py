@@ -111,7 +111,7 @@ TestLedgerAgainstModel = LedgerAgainstModel.TestCase
 TestLedgerAgainstModel.settings = settings(max_examples=60, stateful_step_count=40)
 
 
-def test_without_a_committed_position_the_first_record_tells_where_it_begins() -> None:
+def test_the_first_record_sets_an_uncommitted_position() -> None:
     """The partition's beginning may have been deleted long ago."""
     a_ledger = Ledger(None)
     assert (a_ledger.position, a_ledger.end) == (None, None)
@@ -119,21 +119,21 @@ def test_without_a_committed_position_the_first_record_tells_where_it_begins() -
     assert (a_ledger.position, a_ledger.end) == (70, 71)
 
 
-def test_an_empty_partition_without_a_position_takes_that_of_its_end() -> None:
+def test_an_empty_partition_takes_the_position_of_its_end() -> None:
     """Committed, it shows a lag of zero instead of none."""
     a_ledger = Ledger(None)
     a_ledger.advance_end(5)
     assert a_ledger.position == 5
 
 
-def test_a_late_report_of_the_end_does_not_let_a_record_be_delivered_again() -> None:
+def test_a_late_end_report_does_not_repeat_a_record() -> None:
     a_ledger = Ledger(0)
     a_ledger.deliver_run([0, 1, 2])
     a_ledger.advance_end(1)
     assert not a_ledger.deliver_run([2])
 
 
-def test_the_age_is_that_of_the_mark_at_or_below_the_oldest_unsettled_record() -> None:
+def test_the_age_is_of_the_sample_below_the_oldest_unsettled() -> None:
     """People alert on it, so it may be older than the record, but never younger."""
     a_ledger = Ledger(0)
     for offset, stamp in ((0, 1000), (4, 2000), (8, 3000)):
@@ -147,7 +147,7 @@ def test_the_age_is_that_of_the_mark_at_or_below_the_oldest_unsettled_record() -
     assert a_ledger.oldest_ms() is None
 
 
-def test_a_settled_ledger_forgets_its_marks() -> None:
+def test_a_settled_ledger_forgets_its_timestamps() -> None:
     """An idle partition must not look old when its next record comes."""
     a_ledger = Ledger(0)
     a_ledger.deliver_run([0])
@@ -168,8 +168,8 @@ def test_a_run_of_records_settles_in_any_order(order: range) -> None:
     assert (a_ledger.position, a_ledger.unsettled, a_ledger.has_done_beyond) == (1000, 0, False)
 
 
-def test_what_is_settled_beyond_a_gap_takes_no_memory() -> None:
-    """P6: one record that is stuck, and a day of others behind it."""
+def test_records_settled_beyond_a_gap_take_no_memory() -> None:
+    """One record may be stuck with a day of others behind it."""
     a_ledger = Ledger(0)
     a_ledger.deliver_run([0])
     tracemalloc.start()
@@ -185,7 +185,7 @@ def test_what_is_settled_beyond_a_gap_takes_no_memory() -> None:
     assert a_ledger.position_after() == (0, [(1, 300_001)])
 
 
-def test_what_was_done_before_is_told_as_it_comes_and_need_not_be_settled() -> None:
+def test_records_done_earlier_are_told_and_count_as_settled() -> None:
     a_ledger = Ledger(10, [(11, 14), (16, 18)])
     assert a_ledger.deliver_run([10, 11, 12]) == {11, 12}
     assert a_ledger.position_after() == (10, [(11, 14), (16, 18)])
@@ -199,7 +199,7 @@ def test_what_was_done_before_is_told_as_it_comes_and_need_not_be_settled() -> N
     assert (a_ledger.position, a_ledger.unsettled, a_ledger.has_done_beyond) == (18, 1, False)
 
 
-def test_it_tells_of_a_record_that_has_not_come_whether_it_was_done_before() -> None:
+def test_the_ledger_knows_undelivered_records_done_earlier() -> None:
     """Who has an outcome of it in hand then has it for nothing."""
     a_ledger = Ledger(10, [(12, 14), (20, 30)])
     assert [n for n in range(8, 32) if a_ledger.is_done(n)] == [8, 9, 12, 13, *range(20, 30)]
@@ -211,7 +211,7 @@ def test_it_tells_of_a_record_that_has_not_come_whether_it_was_done_before() -> 
     assert not Ledger(None).is_done(0)
 
 
-def test_what_was_done_before_and_is_not_there_any_more_needs_no_waiting() -> None:
+def test_records_done_earlier_and_gone_are_not_waited_for() -> None:
     """Retention or compaction took it."""
     a_ledger = Ledger(10, [(12, 14), (20, 30)])
     assert a_ledger.deliver_run([40]) == set()
@@ -221,7 +221,7 @@ def test_what_was_done_before_and_is_not_there_any_more_needs_no_waiting() -> No
     assert a_ledger.position_after() == (15, [(20, 30)])
 
 
-def test_what_is_still_to_come_of_an_earlier_map_takes_room_in_the_next() -> None:
+def test_an_earlier_offset_map_takes_room_in_the_next() -> None:
     """Else it would be forgotten by the first commit after a restart, or not fit."""
     done = [(n, n + 150) for n in range(100_000, 300_000, 160)]
     a_ledger = Ledger(0, done)
@@ -246,7 +246,7 @@ def test_settling_again_what_was_forgotten_changes_nothing() -> None:
     assert (a_ledger.position, a_ledger.unsettled) == (10, 0)
 
 
-def test_a_gap_without_anything_done_in_it_is_nothing_to_tell() -> None:
+def test_a_gap_in_offsets_alone_needs_no_offset_map() -> None:
     """Else each commit of a transactional topic would have a map."""
     a_ledger = Ledger(0)
     a_ledger.deliver_run([0, 2, 4, 6])

@@ -27,7 +27,7 @@ def renewals(membership: Membership, seconds: range, answering_since: float = 0.
     return found
 
 
-def test_a_rebalance_of_usual_length_is_no_reason(membership: Membership) -> None:
+def test_a_short_rebalance_is_no_problem(membership: Membership) -> None:
     membership.update(Absence.REBALANCE, 100.0)
     assert membership.problem(114.0, 0.0) is None
     reason = membership.problem(117.0, 0.0)
@@ -36,13 +36,13 @@ def test_a_rebalance_of_usual_length_is_no_reason(membership: Membership) -> Non
     assert reason.endswith("; another client joins in 43 s")
 
 
-def test_while_no_broker_answers_that_is_the_reason_and_no_other(membership: Membership) -> None:
+def test_a_broker_outage_hides_the_missing_coordinator(membership: Membership) -> None:
     membership.update(Absence.COORDINATOR, 100.0)
     assert membership.problem(200.0, inf) is None
     assert not membership.renewal_due(200.0, inf)
 
 
-def test_it_joins_anew_ever_less_often_until_it_is_a_member(membership: Membership) -> None:
+def test_a_member_rejoins_ever_less_often_until_it_is_one(membership: Membership) -> None:
     """Each time the whole group rebalances."""
     membership.update(Absence.REBALANCE, 100.0)
     assert renewals(membership, range(100, 800)) == [160, 280, 480, 680]

@@ -55,7 +55,7 @@ def some_runs(draw: st.DrawFn, most: int = 60) -> list[OffsetRange]:
 
 
 @given(some_runs())
-def test_what_was_written_is_read(runs: list[OffsetRange]) -> None:
+def test_an_offset_map_is_read_as_it_was_written(runs: list[OffsetRange]) -> None:
     text = encode(ORIGIN, BASE, runs)
     assert decode(text, ORIGIN, BASE) == runs
     held = Committed(BASE, text)
@@ -95,7 +95,7 @@ def test_a_text_that_is_cut_or_goes_on_is_noticed(
 
 @given(st.text(), st.binary(max_size=80), st.integers(0, 1 << 62))
 @example("", bytes(29), 0)
-def test_whatever_is_read_nothing_is_raised_nor_named_below_the_position(
+def test_foreign_metadata_never_raises_nor_names_old_offsets(
     text: str, body: bytes, position: int
 ) -> None:
     """Other tools write there what they like."""
@@ -107,7 +107,7 @@ def test_whatever_is_read_nothing_is_raised_nor_named_below_the_position(
 
 
 @given(st.binary(min_size=1, max_size=60), st.sampled_from([0, 1]))
-def test_whatever_the_body_says_its_runs_ascend_and_do_not_touch(told: bytes, form: int) -> None:
+def test_decoded_ranges_ascend_and_do_not_touch(told: bytes, form: int) -> None:
     """A later version of this code may have a bug that its check sum does not know of."""
     body = offset_map._HEAD.pack(ORIGIN, BASE, form) + told
     text = "kworker1:" + b64encode(body + offset_map.crc32(body).to_bytes(4)).decode()
@@ -119,12 +119,12 @@ def test_whatever_the_body_says_its_runs_ascend_and_do_not_touch(told: bytes, fo
     assert edges == sorted(set(edges))
 
 
-def test_nothing_beyond_the_position_takes_a_line() -> None:
+def test_an_empty_offset_map_takes_49_characters() -> None:
     """Most commits are so, each partition's once in an interval."""
     assert len(encode(ORIGIN, (1 << 63) - 1, [])) == 49
 
 
-def test_what_no_kworker_wrote_tells_nothing() -> None:
+def test_foreign_metadata_does_not_identify_a_topic() -> None:
     """Kafka's own tools put a group elsewhere without metadata; positions are believed then.
 
     Some leave there what they find, which is of another position.
@@ -136,7 +136,7 @@ def test_what_no_kworker_wrote_tells_nothing() -> None:
 
 @pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("base", [BASE, BASE - 1])
-def test_what_has_no_map_has_none_that_is_ignored(origin: bytes, base: int) -> None:
+def test_a_position_without_a_map_has_none_to_ignore(origin: bytes, base: int) -> None:
     """After a move to another cluster each partition would be said to be done again."""
     assert decode(encode(origin, base, []), ORIGIN, BASE) == []
 
@@ -164,7 +164,7 @@ def test_a_position_of_a_former_topic_settles_nothing() -> None:
         (encode(ORIGIN, BASE - 1, [(1_001, 1_002)]), "of position 999, not 1000"),
     ],
 )
-def test_what_is_told_of_another_log_or_position_is_foreign(text: str, why: str) -> None:
+def test_an_offset_map_of_another_log_or_position_is_foreign(text: str, why: str) -> None:
     """A topic that was made again; or MirrorMaker, which pairs a position with what it finds."""
     found = decode(text, ORIGIN, BASE)
     assert isinstance(found, Ignored)
@@ -183,7 +183,7 @@ def test_millions_beyond_one_record_take_a_few_bytes() -> None:
     assert len(encode(ORIGIN, BASE, [(BASE + 1, BASE + 5_000_000)])) < 64
 
 
-def test_the_longest_map_fits_and_one_that_is_longer_is_not_written() -> None:
+def test_the_longest_offset_map_fits_and_a_longer_one_raises() -> None:
     """A commit with it would be refused, and the position with it."""
     runs = [(BASE + 1 + n, BASE + 2 + n) for n in range(0, SPAN_MAX, 2)]
     assert METADATA_MAX - 4 < len(encode(ORIGIN, BASE, runs)) <= METADATA_MAX
@@ -198,7 +198,7 @@ def test_the_longest_map_fits_and_one_that_is_longer_is_not_written() -> None:
     some_runs(most=20),
     st.integers(1, 50),
 )
-def test_whichever_end_first_the_map_is_no_longer_than_was_foreseen(
+def test_the_foreseen_map_size_is_never_exceeded(
     lengths: list[int], chance: random.Random, rest: list[OffsetRange], apart: int
 ) -> None:
     """Records that are not done, so far apart; and runs that are still to come beyond them."""
@@ -217,7 +217,7 @@ def test_whichever_end_first_the_map_is_no_longer_than_was_foreseen(
 
 
 def test_few_unsettled_records_never_stop_their_partition() -> None:
-    """P4: however many finish beyond one that is stuck."""
+    """Any number of records may finish beyond one that is stuck."""
     assert all(fits(300, 10**exponent) for exponent in range(1, 19))
     assert unsettled_max(5_000_000) > 1_000
     assert not fits(3_000, 1_000_000)

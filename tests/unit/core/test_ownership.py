@@ -12,7 +12,7 @@ def ownership() -> Ownership:
     return Ownership(20.0)
 
 
-def test_a_rebalance_is_shorter_and_no_reason(ownership: Ownership) -> None:
+def test_a_short_rebalance_is_no_problem(ownership: Ownership) -> None:
     ownership.update([("orders", 1)], 100.0)
     assert ownership.problem(BEHIND, 119.0) is None
     ownership.update([], 119.5)
@@ -20,7 +20,7 @@ def test_a_rebalance_is_shorter_and_no_reason(ownership: Ownership) -> None:
     assert ownership.problem(BEHIND, 139.0) is None
 
 
-def test_what_nobody_has_is_named_with_the_records_that_wait(ownership: Ownership) -> None:
+def test_unowned_partitions_are_named_with_their_waiting_records(ownership: Ownership) -> None:
     ownership.update([("orders", 1), ("orders", 3)], 100.0)
     ownership.update([("orders", 1), ("orders", 2), ("orders", 3)], 110.0)
     assert ownership.problem(BEHIND, 125.0) == (
@@ -29,7 +29,7 @@ def test_what_nobody_has_is_named_with_the_records_that_wait(ownership: Ownershi
     )
 
 
-def test_of_many_some_are_named(ownership: Ownership) -> None:
+def test_only_some_of_many_unowned_partitions_are_named(ownership: Ownership) -> None:
     ownership.update(BEHIND, 100.0)
     reason = ownership.problem(BEHIND, 120.0)
     assert reason

@@ -9,7 +9,7 @@ BOUNDS = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)
 
 
 @given(BOUNDS, st.none() | st.integers(0, 120))
-def test_lag_and_what_expired_are_counted_in_records_that_are_or_were_there(bounds, committed):
+def test_lag_and_expired_count_records_of_the_log(bounds, committed):
     row = GroupPosition("t", 0, committed, *bounds)
     offsets = range(bounds[0], bounds[1])
     if committed is None:
@@ -20,14 +20,14 @@ def test_lag_and_what_expired_are_counted_in_records_that_are_or_were_there(boun
 
 
 @given(BOUNDS, st.integers(0, 120))
-def test_a_position_of_a_topic_that_was_made_again_leaves_all_to_be_read(bounds, committed):
+def test_a_position_of_a_recreated_topic_has_the_full_lag(bounds, committed):
     low, high = bounds
     row = GroupPosition("t", 0, committed, low, high, made_again=True)
     assert (row.lag, row.expired) == (high - low, 0)
 
 
 @given(BOUNDS, st.integers(0, 200))
-def test_a_move_ends_within_the_partition_as_near_as_it_can(bounds, wanted):
+def test_a_move_is_clamped_to_the_partition(bounds, wanted):
     """Outside, the group would stop at a gap."""
     low, high = bounds
     move = Move(GroupPosition("t", 0, None, low, high), wanted)

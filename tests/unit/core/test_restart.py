@@ -1,4 +1,4 @@
-"""Back-off and the crash-loop limit: the numbers that DESIGN 7.1 promises."""
+"""Back-off and the crash-loop limit have the numbers of the default RestartPolicy."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def test_a_worker_that_polled_starts_again_at_once():
     assert Life().dies(after_s=60) == StartAgain(0.0, 0)
 
 
-def test_two_quick_deaths_cost_nothing_and_the_third_waits_a_second_doubling_to_thirty():
+def test_restarts_wait_from_the_third_quick_death_up_to_30_s():
     """The first respawns must be quick, for the partitions wait; a loop must not be hot."""
     assert Life().delays(9, after_s=0.5) == [0, 0, 1, 2, 4, 8, 16, 30, 30]
 
@@ -45,7 +45,7 @@ def test_a_calm_life_ends_the_back_off():
     assert life.delays(2, after_s=0.1) == [0, 1]
 
 
-def test_back_off_does_not_forget_itself_while_it_waits():
+def test_a_long_wait_does_not_reset_the_backoff():
     """A long delay empties the window of ten seconds, which must not look like calm."""
     assert Life().delays(12, after_s=2)[-3:] == [30, 30, 30]
 
@@ -80,7 +80,7 @@ def test_sigkill_at_boot_is_never_given_up_and_never_hot():
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.booleans(), st.booleans()), max_size=60))
 def test_restarts_are_bounded_whatever_happens(deaths):
-    """Oracle O8: never more than so many starts within any ten seconds."""
+    """Starts are never more than so many within any ten seconds."""
     life, starts = Life(), []
     for after_s, polled, killed in deaths:
         answer = life.dies(after_s=after_s, polled=polled, killed=killed)
@@ -93,7 +93,7 @@ def test_restarts_are_bounded_whatever_happens(deaths):
         assert sum(start <= other <= start + 10 for other in starts) <= 7
 
 
-def test_a_backoff_doubles_to_its_longest_and_begins_anew_after_calm():
+def test_a_backoff_doubles_to_its_maximum_and_resets_when_calm():
     backoff = Backoff(1, 30, calm_s=60)
     assert [backoff.failed(5) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
     assert backoff.failed(61) == 1

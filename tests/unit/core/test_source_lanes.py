@@ -225,7 +225,7 @@ def test_a_source_that_returns_finds_its_lane_held() -> None:
         assert list(lanes.take(10)) == [following]
 
 
-def test_what_waited_behind_a_held_record_is_told_when_that_goes() -> None:
+def test_a_record_behind_a_held_one_is_told_when_that_goes() -> None:
     """It is counted as held, and must be counted as in flight before it runs."""
     lanes, source, [first, _] = two_retries()
     lanes.finish([first])

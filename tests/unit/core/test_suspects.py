@@ -37,7 +37,7 @@ def some(count: int) -> list[Suspect]:
     return [a_suspect(number) for number in range(count)]
 
 
-def test_all_run_together_first():
+def test_all_suspects_run_together_first():
     """As in the pool: what was in hand beside a killer is done as fast as before."""
     assert a_trial(*some(5)).begin(used=False) == [0, 1, 2, 3, 4]
 
@@ -52,7 +52,7 @@ def test_after_a_death_the_first_half_runs_alone_then_the_second():
     assert trial.begin(used=True) == [3, 4]
 
 
-def test_what_had_not_begun_or_had_ended_is_not_halved_and_goes_first():
+def test_records_not_in_hand_are_not_halved_and_go_first():
     """A death says nothing of what was in nobody's hand."""
     trial = a_trial(*some(6))
     trial.begin(used=False)
@@ -61,7 +61,7 @@ def test_what_had_not_begun_or_had_ended_is_not_halved_and_goes_first():
     assert trial.begin(used=False) == [3, 4, 5]
 
 
-def test_one_that_was_in_hand_gets_a_cell_of_its_own():
+def test_a_record_in_hand_at_a_death_gets_a_fresh_process():
     """What others left behind in a process may be what kills it."""
     trial = a_trial(*some(2))
     trial.begin(used=False)
@@ -85,7 +85,7 @@ def test_a_death_beside_others_or_after_others_is_not_counted():
     assert trial.begin(used=True) is Fresh.PROCESS
 
 
-def test_at_the_limit_it_is_convicted_with_all_that_was_seen():
+def test_a_suspect_at_the_limit_is_convicted_with_its_ends():
     trial = a_trial(a_suspect(ended=("SIGKILL",)))
     assert trial.begin(used=False) == [0]
     once = trial.died([0], CRASH)
@@ -100,7 +100,7 @@ def test_at_the_limit_it_is_convicted_with_all_that_was_seen():
     assert trial.begin(used=False) == []
 
 
-def test_deaths_of_an_earlier_worker_count_and_such_a_record_goes_last():
+def test_a_record_with_earlier_deaths_counts_them_and_goes_last():
     trial = a_trial(a_suspect(0, deaths=1), a_suspect(1))
     assert trial.begin(used=False) == [1]
     trial.ended(1)
@@ -111,7 +111,7 @@ def test_deaths_of_an_earlier_worker_count_and_such_a_record_goes_last():
     assert counted.convicted
 
 
-def test_a_kill_that_may_be_anybodys_takes_two_more():
+def test_an_ambiguous_kill_needs_two_more_to_convict():
     """The system that is short of memory sends SIGKILL, and so does a person or a test."""
     trial = a_trial(a_suspect())
     convicted = []
@@ -123,7 +123,7 @@ def test_a_kill_that_may_be_anybodys_takes_two_more():
     assert convicted == [False, False, False, True]
 
 
-def test_kills_beside_a_crash_do_not_make_it_two():
+def test_ambiguous_kills_do_not_count_with_a_crash():
     trial = a_trial(a_suspect(deaths=2, unsure=1))
     trial.begin(used=False)
     counted = trial.died([0], KILL)
@@ -135,7 +135,7 @@ def test_kills_beside_a_crash_do_not_make_it_two():
     assert counted.convicted
 
 
-def test_what_overran_its_time_runs_alone_from_the_start_and_last():
+def test_a_record_that_timed_out_runs_alone_and_last():
     """Beside others it would hold them up for the whole time-out."""
     trial = a_trial(a_suspect(0, why="timeout"), a_suspect(1), a_suspect(2, why="timeout"))
     assert trial.begin(used=False) == [1]
@@ -147,14 +147,14 @@ def test_what_overran_its_time_runs_alone_from_the_start_and_last():
     assert trial.begin(used=False) == [2]
 
 
-def test_a_time_out_beside_others_leaves_them_what_they_were():
+def test_a_timeout_leaves_the_other_suspects_unchanged():
     trial = a_trial(*some(4))
     trial.begin(used=False)
     trial.died([2], TIMEOUT)
     assert trial.begin(used=False) == [0, 1, 3]
 
 
-def test_an_end_of_our_own_changes_nothing():
+def test_a_closed_process_changes_no_suspect():
     """A revoke in the middle of the halving must not begin it anew."""
     trial = a_trial(*some(4))
     trial.begin(used=False)
@@ -167,7 +167,7 @@ def test_an_end_of_our_own_changes_nothing():
 
 
 @pytest.mark.parametrize("when", ["running", "together", "apart"])
-def test_what_is_closed_is_forgotten_wherever_it_is(when: str):
+def test_a_closed_trial_forgets_its_records(when: str):
     trial = a_trial(*some(2))
     if when != "together":
         trial.begin(used=False)
@@ -255,7 +255,7 @@ CHANCES = st.lists(
 
 @settings(max_examples=300)
 @given(st.data())
-def test_every_killer_is_convicted_and_nobody_else_ever(data: st.DataObject):
+def test_exactly_the_killers_are_convicted(data: st.DataObject):
     """Whoever dies beside it, and however often the worker is killed meanwhile."""
     count = data.draw(st.integers(1, 40))
     killers = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
@@ -278,7 +278,7 @@ def test_every_killer_is_convicted_and_nobody_else_ever(data: st.DataObject):
 
 @settings(max_examples=200)
 @given(st.integers(1, 20), st.sets(st.integers(0, 19), max_size=2), st.integers(0, 1))
-def test_random_kills_of_the_cell_convict_nobody(count: int, killers: set[int], every: int):
+def test_random_kills_convict_no_innocent_record(count: int, killers: set[int], every: int):
     """Three kills, wherever they strike, stay below what an unsure conviction takes."""
     killers &= set(range(count))
     cell = Cell({number: a_suspect(number) for number in range(count)}, killers, limit=2)

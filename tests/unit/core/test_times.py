@@ -25,21 +25,21 @@ NOW = 1_760_000_000_000
         ("-0s", NOW),
     ],
 )
-def test_it_is_iso_8601_in_utc_an_age_or_epoch_milliseconds(text, ms):
+def test_a_time_is_iso_8601_an_age_or_epoch_milliseconds(text, ms):
     assert parse_time(text, NOW) == ms
 
 
 @pytest.mark.parametrize(
     "text", ["", "now", "2h", "-2", "--2h", "1700000000", "2023-13-01", "²", "-2h ", "1e12"]
 )
-def test_what_is_no_time_is_told(text):
+def test_an_invalid_time_is_refused(text):
     """Epoch seconds among them: they would be a time in 1970."""
     with pytest.raises(ValueError, match=r"expected ISO 8601|is too small for epoch milliseconds"):
         parse_time(text, NOW)
 
 
 @given(st.integers(EPOCH_MS_MIN, 4_102_444_800_000))
-def test_no_millisecond_is_missed(ms):
+def test_times_are_exact_to_the_millisecond(ms):
     """Between two records of one second there may be many."""
     at = datetime.fromtimestamp(ms // 1000, UTC).replace(microsecond=ms % 1000 * 1000)
     assert parse_time(at.isoformat(), NOW) == ms
@@ -47,7 +47,7 @@ def test_no_millisecond_is_missed(ms):
 
 
 @given(st.integers())
-def test_any_number_can_be_shown(ms):
+def test_any_timestamp_can_be_shown(ms):
     """A header may claim it."""
     assert iso(ms)
     assert ago(ms, NOW)

@@ -20,7 +20,7 @@ LIMIT = 512 * MIB
         (500, 560, WornOut()),
     ],
 )
-def test_a_worker_is_worn_out_by_what_a_new_life_gives_back(
+def test_only_memory_that_a_restart_frees_is_wear(
     baseline: int, size: int, judgement: Judgement
 ) -> None:
     """Over a limit that is less than its imports take, each new life would be replaced at once."""
@@ -42,17 +42,17 @@ def leaks(wear: Wear, lives: int, *, after_s: float) -> list[float]:
     return ages
 
 
-def test_replacements_of_one_slot_wait_a_minute_doubling_to_thirty() -> None:
+def test_replacements_of_a_slot_wait_1_to_30_minutes() -> None:
     """One every 5 s, for ever, is an outage that looks like health."""
     assert leaks(Wear(WearPolicy()), 8, after_s=5.0) == [5, 60, 120, 240, 480, 960, 1800, 1800]
 
 
-def test_a_leak_that_takes_longer_than_the_longest_wait_never_waits() -> None:
+def test_a_slow_leak_never_waits_for_its_replacement() -> None:
     assert leaks(Wear(WearPolicy()), 4, after_s=2000.0) == [2000.0] * 4
 
 
-def test_growth_by_more_than_the_limit_waits_for_nothing() -> None:
-    """P6: memory stays bounded while a replacement is put off."""
+def test_growth_of_more_than_the_limit_is_replaced_at_once() -> None:
+    """Memory stays bounded while a replacement is put off."""
     wear = Wear(WearPolicy())
     leaks(wear, 3, after_s=5.0)
     now = 200.0

@@ -33,7 +33,7 @@ def letter(
     return DeadLetter.of(raw)
 
 
-def test_it_says_what_the_workers_wrote_and_has_the_producers_own_headers():
+def test_a_dead_letter_separates_kworkers_and_producers_headers():
     """kworker's are not among them; what the producer called alike is."""
     found = letter(3, 17, own=PRODUCED, redriven=2)
     assert found.identity == (3, 17, 123)
@@ -45,7 +45,7 @@ def test_it_says_what_the_workers_wrote_and_has_the_producers_own_headers():
     assert found.failed_at == NOW
 
 
-def test_one_whose_headers_cannot_be_read_is_foreign():
+def test_a_record_with_unreadable_headers_is_foreign():
     """kworker writes none such; and nobody may ask for them again."""
     found = DeadLetter.of(Fields(("orders.dead", 0, 1), 123, b"k", b"v", Unreadable()))
     assert (found.reason, found.headers, found.key, found.value) == (FOREIGN, [], b"k", b"v")
@@ -81,7 +81,7 @@ def test_a_record_with_any_headers_can_be_listed(headers):
 
 
 @pytest.mark.parametrize("failed_at", ["", "yesterday", "-1", "²", "9" * 5_000])
-def test_a_time_that_is_none_is_that_of_its_writing(failed_at):
+def test_an_invalid_failure_time_becomes_the_record_time(failed_at):
     assert letter(failed_at=failed_at).failed_at == 123
 
 
@@ -114,12 +114,12 @@ def test_a_time_that_is_none_is_that_of_its_writing(failed_at):
         (Selection(reason="exhausted", exception="Timeout", since_ms=NOW, key="k"), True),
     ],
 )
-def test_all_conditions_that_are_given_hold(selection, meant):
+def test_a_selection_meets_all_its_conditions(selection, meant):
     assert (letter(3, 17) in selection) is meant
     assert bool(selection) is (selection != Selection())
 
 
-def test_a_key_that_is_no_text_is_selected_by_its_hex_and_none_by_nothing():
+def test_a_binary_key_is_selected_by_hex_and_null_by_nothing():
     """As `show` shows it."""
     assert letter(key=b"\xff\x0a") in Selection(key="FF0a")
     assert letter(key=b"") in Selection(key="")
@@ -146,7 +146,7 @@ def test_groups_count_by_reason_and_exception_the_largest_first():
 
 
 @given(st.sets(st.builds(DeadLetterPosition, st.integers(0, 3), st.integers(0, 50)), min_size=1))
-def test_spans_reach_from_the_first_to_the_last_place_of_each_partition(places):
+def test_spans_reach_from_the_first_to_the_last_offset(places):
     found = spans(places)
     for partition, span in found.items():
         offsets = [place.offset for place in places if place.partition == partition]

@@ -21,7 +21,7 @@ def letter(key: bytes | None = b"k", value: bytes | None = b"v", own=(), **told)
 
 
 @given(CONTENT, CONTENT, st.lists(st.tuples(st.text(max_size=9), CONTENT), max_size=5))
-def test_what_is_exported_comes_back_byte_for_byte(key, value, own):
+def test_an_exported_record_is_imported_byte_for_byte(key, value, own):
     """And on one line, whatever it holds."""
     exported = letter(key, value, own, redriven=2)
     line = format_line(exported, TOPIC)
@@ -77,7 +77,7 @@ def test_a_bad_line_is_told_by_what_is_wrong(change, problem):
 
 
 @pytest.mark.parametrize("name", ["position", "source", "redriven", "key", "value", "headers"])
-def test_nothing_is_guessed_for_what_is_missing(name):
+def test_a_missing_field_is_refused(name):
     """A mistyped name would else become a null value."""
     data = as_data(letter(), TOPIC)
     del data[name]
@@ -95,6 +95,6 @@ def test_nothing_is_guessed_for_what_is_missing(name):
         (b'{"redriven": ' + b"9" * 5_000 + b"}", "not JSON"),
     ],
 )
-def test_what_is_no_object_is_told(line, problem):
+def test_a_line_that_is_no_object_is_refused(line, problem):
     with pytest.raises(BadLine, match=problem):
         parse_line(line, TOPIC)

@@ -57,14 +57,14 @@ def test_a_requeued_record_is_a_first_attempt_beside_its_source():
     assert envelope.restored == own
 
 
-def test_elsewhere_a_record_is_as_its_producer_wrote_it():
+def test_a_record_redriven_elsewhere_is_as_originally_produced():
     """No other reader knows what to make of kworker's headers."""
     own = [("a", b"1"), ("kworker-source", b"the producer's")]
     output = OtherTopic("orders").output(letter(own=own, redriven=3))
     assert (output.headers, output.partition) == (own, -1)
 
 
-def test_what_is_resolved_foreign_or_too_large_is_counted_and_left():
+def test_skipped_dead_letters_are_counted_by_reason():
     """Nothing that was meant is passed without a word."""
     foreign = DeadLetter.of(Fields((DEAD, 0, 3), 123, None, b"v", ()))
     letters = [letter(0), letter(1), letter(2, b"x" * 5_000), foreign, letter(4, reason="rejected")]
@@ -108,7 +108,7 @@ def test_batches_hold_all_in_order_and_are_bounded(sizes, most):
 
 
 @given(st.floats(0.01, 10_000))
-def test_at_a_rate_no_second_has_more_than_its_share_and_one_transaction(rate):
+def test_a_rate_limits_the_records_of_each_second(rate):
     """What failed for overload comes back as slowly as it is told to."""
     pace = RateLimit(rate)
     assert 1 <= pace.batch_max <= max(1, rate)
@@ -155,7 +155,7 @@ def test_a_resolution_is_of_that_dead_letter_only():
         None,
     ],
 )
-def test_what_cannot_be_read_is_nobodys_word_that_something_was_done(value):
+def test_an_unreadable_resolution_resolves_nothing(value):
     """To redrive again is better than to lose one."""
     found = noted(letter(3))
     found.add(b"orders.dead/0/3", value)
@@ -199,7 +199,7 @@ def steps(*offsets: int) -> list[RepairStep]:
     return [RepairStep(letter(n).identity, REQUEUE.output(letter(n))) for n in offsets]
 
 
-def test_a_record_and_its_resolution_are_written_together_and_once():
+def test_a_record_and_its_resolution_are_written_once_together():
     """Whoever does it again finds it done."""
     desk = Desk()
     told: list[int] = []
@@ -223,7 +223,7 @@ def test_a_record_and_its_resolution_are_written_together_and_once():
     assert desk.requeued() == [0, 1, 2, 3]
 
 
-def test_a_second_one_fences_the_first():
+def test_a_second_resolver_fences_the_first():
     """What the second has read of the state holds from then on."""
     desk = Desk()
     first = desk.resolver()
@@ -234,7 +234,7 @@ def test_a_second_one_fences_the_first():
     assert desk.requeued() == [0, 1]
 
 
-def test_a_broker_that_goes_away_ends_it_with_how_to_go_on():
+def test_a_lost_broker_ends_a_repair_with_how_to_go_on():
     """The exit code is that of what cannot be reached."""
     desk = Desk()
     resolver = desk.resolver()
@@ -245,7 +245,7 @@ def test_a_broker_that_goes_away_ends_it_with_how_to_go_on():
         resolver.resolve(steps(0))
 
 
-def test_it_stops_between_transactions_when_it_is_asked():
+def test_a_repair_stops_between_transactions():
     """What it has said it did, it did."""
     desk = Desk()
     stop = StopRequest()
@@ -258,7 +258,7 @@ def test_it_stops_between_transactions_when_it_is_asked():
     assert list(stop.until([1, 2])) == []
 
 
-def test_a_refusal_that_waiting_cannot_help_is_a_takeover():
+def test_a_permanent_refusal_is_reported_as_a_takeover():
     """The client's word for a fenced producer."""
 
     class Fenced:

@@ -37,7 +37,7 @@ def told(lag: GroupLagReader, brokers: Brokers, now: float) -> Text:
     return lag.add_to(Text(problems=("one",)))
 
 
-def test_each_partition_is_counted_and_others_owners_are_told_apart() -> None:
+def test_each_partition_is_counted_and_foreign_owners_are_marked() -> None:
     """And all of it comes through shared memory."""
     brokers = Brokers()
     lag = GroupLagReader(brokers.look, lambda name: name.startswith("here-"))
@@ -52,7 +52,7 @@ def test_each_partition_is_counted_and_others_owners_are_told_apart() -> None:
 @pytest.mark.parametrize(
     "error", [Unreachable("no broker answers"), AdminRequestError("no leader")]
 )
-def test_what_the_brokers_do_not_tell_is_unknown_and_not_0(error: Exception) -> None:
+def test_an_unknown_lag_is_not_zero(error: Exception) -> None:
     brokers = Brokers()
     lag = GroupLagReader(brokers.look, lambda _: True)
     assert lag.add_to(Text()).behind is None

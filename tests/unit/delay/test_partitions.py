@@ -43,7 +43,7 @@ def test_the_first_records_are_due_when_their_delay_is_over() -> None:
     assert due(waiting, NOW + 9_999) == [0, 1, 2, 3]
 
 
-def test_nobody_overtakes_the_head() -> None:
+def test_no_delayed_record_overtakes_the_head() -> None:
     """What is behind it has the same delay, so it cannot be due for long."""
     waiting = DelayPartition(1_000, 0)
     waiting.add(record(0, NOW + 200), NOW + 200)
@@ -60,7 +60,7 @@ def test_the_position_is_behind_what_went_and_before_what_stays() -> None:
     assert waiting.position_after(3) == 12
 
 
-def test_what_the_group_has_is_not_held_any_more() -> None:
+def test_committed_records_are_not_held_any_more() -> None:
     """Positions read back after a doubt are the truth, also in the midst of a run."""
     waiting = head(0, 3, 8)
     waiting.advance_to(4)
@@ -82,7 +82,7 @@ def test_a_record_that_comes_again_is_not_taken_twice() -> None:
     written=st.lists(st.integers(NOW, NOW + 5_000), min_size=1, max_size=30),
     steps=st.lists(st.integers(1, 1_500), min_size=8, max_size=20),
 )
-def test_all_go_in_order_and_none_early(written: list[int], steps: list[int]) -> None:
+def test_delayed_records_go_in_order_and_never_early(written: list[int], steps: list[int]) -> None:
     waiting = DelayPartition(1_000, 0)
     for offset, written_ms in enumerate(sorted(written)):
         waiting.add(record(offset, written_ms), NOW + 5_000)
@@ -107,7 +107,7 @@ def paused(
     return set(policy.to_pause(partitions, before, NOW))
 
 
-def test_a_partition_pauses_at_its_share_and_goes_on_at_half_of_it() -> None:
+def test_a_delay_partition_pauses_when_full_and_resumes_at_half() -> None:
     """Thousands wait in Kafka, not in memory; and pausing costs, so steps are large."""
     policy, later = HoldPolicy(records_max=10, bytes_max=1 << 20), NOW + 10_000
     partitions = {A: head(*range(5), written_ms=later), B: head(*range(4), written_ms=later)}
@@ -124,7 +124,7 @@ def test_bytes_count_as_records_do() -> None:
     assert paused(policy, partitions) == {A}
 
 
-def test_what_leaves_soon_is_not_paused_unless_there_is_far_too_much() -> None:
+def test_soon_due_records_pause_only_at_twice_the_share() -> None:
     """Pausing throws away what was prefetched, and a fetch takes its time."""
     policy = HoldPolicy(records_max=10, bytes_max=1 << 20, soon_ms=2_000)
     assert paused(policy, {A: head(*range(19))}) == set()
@@ -139,7 +139,7 @@ def test_one_record_larger_than_the_share_is_held_alone() -> None:
     assert paused(policy, partitions, before=(A,)) == set()
 
 
-def test_after_a_refusal_each_partition_is_tried_alone_and_the_guilty_one_rests() -> None:
+def test_a_refusal_tries_each_partition_alone() -> None:
     """What cannot be written keeps nobody else's records waiting."""
     refusals = RefusedPartitions(rest_s=1.0)
     assert refusals.choose([A, B, C], 0.0) == [A, B, C]

@@ -58,7 +58,7 @@ def test_the_largest_delay_that_fits_is_next_else_the_smallest(
     first=st.integers(0, 5),
     latency_ms=st.integers(0, 50),
 )
-def test_a_record_is_never_early_and_late_by_less_than_the_smallest_delay(
+def test_a_delayed_record_is_never_early_and_soon_forwarded(
     delays: set[int], after_ms: int, first: int, latency_ms: int
 ) -> None:
     """However many hops it takes; what each takes too long is the machine's, not the way's."""
@@ -83,18 +83,18 @@ def test_a_hop_ends_never_before_its_delay_is_over(written: int, delay: int, due
     assert written + delay <= end <= written + delay + NEAR_MS
 
 
-def test_a_little_is_waited_for_at_the_head_and_costs_no_hop() -> None:
+def test_a_short_remainder_waits_at_the_head_without_a_hop() -> None:
     assert leaves_ms(NOW, 1_000, NOW + 1_040, NOW) == NOW + 1_040
     assert leaves_ms(NOW, 1_000, NOW + 2_000, NOW) == NOW + 1_000
 
 
-def test_a_stamp_from_the_future_does_not_hold_up_what_is_behind_it() -> None:
+def test_a_future_timestamp_does_not_hold_up_later_records() -> None:
     """A clock that was an hour ahead wrote it; the due time still decides at the hop's end."""
     ahead = NOW + 3_600_000
     assert leaves_ms(ahead, 1_000, ahead + 1_000, taken_ms=NOW) <= NOW + 10_000
 
 
-def test_what_is_due_goes_to_requeue_in_its_source_partition() -> None:
+def test_a_due_record_goes_to_requeue_in_its_source_partition() -> None:
     """There it meets its lane."""
     record = waiting(*retried(due_ms=NOW + 1_000))
     assert ROUTES.target(record, NOW + 1_000) == "o.requeue"
@@ -103,7 +103,7 @@ def test_what_is_due_goes_to_requeue_in_its_source_partition() -> None:
     assert (output.key, output.value) == (b"k", b"v")
 
 
-def test_what_is_not_due_goes_on_waiting() -> None:
+def test_a_record_not_yet_due_waits_in_another_delay() -> None:
     record = waiting(*retried(due_ms=NOW + 75_000))
     assert ROUTES.target(record, NOW + 1_000) == MINUTE
     assert ROUTES.target(record, NOW + 61_000) == TEN
@@ -111,12 +111,12 @@ def test_what_is_not_due_goes_on_waiting() -> None:
     assert Envelope.open(output.headers).due_ms == NOW + 75_000
 
 
-def test_a_topic_that_does_not_exist_is_no_way_round() -> None:
+def test_a_missing_delay_topic_is_not_used() -> None:
     routes = ROUTES.with_partitions({"o.requeue": 4, TEN: 4})
     assert routes.target(waiting(*retried(due_ms=NOW + 75_000)), NOW) == TEN
 
 
-def test_without_any_configured_delay_the_way_round_is_where_it_is() -> None:
+def test_a_record_stays_in_its_topic_without_configured_delays() -> None:
     """The last delay was retired while it waited."""
     routes = Routes("o.requeue", "o.dead", {}).with_partitions(PARTITIONS)
     assert routes.target(waiting(*retried(due_ms=NOW + 75_000)), NOW) == SECOND
@@ -134,7 +134,7 @@ def test_the_users_headers_go_on_as_they_came_and_kworkers_once() -> None:
     ]
 
 
-def test_a_redriven_record_stays_one() -> None:
+def test_a_delayed_record_keeps_its_redrive_count() -> None:
     record = waiting(*retried(), ("kworker-redriven", b"2"))
     assert Envelope.open(ROUTES.output(record, "o.requeue", NOW).headers).redriven == 2
 
@@ -150,7 +150,7 @@ def test_a_redriven_record_stays_one() -> None:
         (("kworker-source", b"o/0/1/0"), ("kworker-attempt", b"\xff")),
     ],
 )
-def test_what_kworker_did_not_write_is_a_dead_letter_as_it_is_and_at_once(forged: Headers) -> None:
+def test_a_foreign_record_becomes_a_dead_letter_at_once(forged: Headers) -> None:
     """It must not stop what is behind it, and nobody may lose it."""
     headers = (*forged, ("u", b"\xff"), ("kafka_dlt-original-topic", b"theirs"))
     record = waiting(*headers, partition=5)

@@ -96,7 +96,7 @@ def after(report: ModuleType, play: Play) -> list[str]:
     return [text for holds, text in verdicts if not holds]
 
 
-def test_what_is_as_it_should_be_adds_up(report: ModuleType, play: Play) -> None:
+def test_a_sound_report_adds_up(report: ModuleType, play: Play) -> None:
     assert before(report, play) == after(report, play) == []
 
 
@@ -133,7 +133,7 @@ BEFORE: list[tuple[str, Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "told"), [b[1:] for b in BEFORE], ids=[b[0] for b in BEFORE])
-def test_what_is_wrong_before_the_redrive_is_told(
+def test_each_flaw_before_the_redrive_is_reported(
     report: ModuleType, play: Play, spoil: Callable[[Any], object], told: str
 ) -> None:
     spoil(play.earlier)
@@ -150,7 +150,7 @@ COURSES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "told"), COURSES)
-def test_deaths_that_prove_nothing_are_told(
+def test_kills_that_prove_nothing_are_reported(
     report: ModuleType, play: Play, change: dict[str, Any], told: str
 ) -> None:
     """A kill that hit nothing, and a crash that took more workers than it may."""
@@ -177,7 +177,7 @@ AFTER: list[tuple[str, Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "told"), [a[1:] for a in AFTER], ids=[a[0] for a in AFTER])
-def test_what_is_wrong_after_the_redrive_is_told(
+def test_each_flaw_after_the_redrive_is_reported(
     report: ModuleType, play: Play, spoil: Callable[[Any], object], told: str
 ) -> None:
     spoil(play.look)
@@ -252,7 +252,7 @@ def test_the_ledger_is_read_as_it_is_written(
     assert found.undone({(1, 0)}) == {1: 1}
 
 
-def test_what_is_read_is_counted_by_its_source(oracle: ModuleType) -> None:
+def test_results_and_dead_letters_are_counted_by_source(oracle: ModuleType) -> None:
     """Results of one order at different attempts, and a dead letter."""
     seen, dead = oracle.Seen(), oracle.Dead()
     for at_ms, attempt in ((20, b"2"), (10, None)):
@@ -266,7 +266,7 @@ def test_what_is_read_is_counted_by_its_source(oracle: ModuleType) -> None:
     assert dead.reasons == {(3, 41): ("crashed", "SIGSEGV")}
 
 
-def test_orders_have_few_flaws_and_mending_makes_the_cut_off_whole(
+def test_orders_have_each_flaw_and_mending_repairs_the_cut_off(
     modules: list[ModuleType], tmp_path: Path
 ) -> None:
     """Of many orders few shall fail, or the breaker would open; and each flaw is there."""

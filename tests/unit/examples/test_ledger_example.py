@@ -113,7 +113,7 @@ def test_a_record_that_comes_again_is_booked_once(load: Load, books: Books) -> N
     assert (books.balances, books.booked) == ({"alice": -5, "bob": 5}, ["t7"])
 
 
-def test_a_topic_made_again_is_another_one(book: Call, books: Books) -> None:
+def test_a_transfer_of_a_recreated_topic_is_another(book: Call, books: Books) -> None:
     """Its offsets begin at 0 again; its records are of another time."""
     book(transfer(0, timestamp=1))
     book(transfer(0, timestamp=2))
@@ -136,13 +136,13 @@ def test_a_transfer_to_itself_moves_nothing(book: Call, books: Books) -> None:
 
 
 @pytest.mark.parametrize("value", [b"{", b'{"transfer_id": "t1"}', None])
-def test_what_is_no_transfer_is_poison(book: Call, books: Books, value: bytes | None) -> None:
+def test_an_invalid_transfer_is_poison(book: Call, books: Books, value: bytes | None) -> None:
     with pytest.raises(Undecodable):
         book(Message("transfers", value=value))
     assert books.booked == []
 
 
-def test_threads_and_processes_at_the_same_records_book_each_once(load: Load, books: Books) -> None:
+def test_concurrent_bookings_of_a_record_book_it_once(load: Load, books: Books) -> None:
     """As when a handler outlives its partition, and the new owner is at the same record."""
     count = 60
     with ThreadPoolExecutor(8) as pool:
@@ -153,7 +153,7 @@ def test_threads_and_processes_at_the_same_records_book_each_once(load: Load, bo
     assert books.balances == {"alice": -5 * count // 2, "carol": 5 * count // 2}
 
 
-def test_a_database_that_cannot_be_written_is_nobodys_fault(
+def test_an_unwritable_database_is_unavailable(
     book: Call, books: Books, example: ModuleType, monkeypatch: pytest.MonkeyPatch, load: Load
 ) -> None:
     """Not the record's: it neither counts as an attempt nor leaves anything behind."""
@@ -167,7 +167,9 @@ def test_a_database_that_cannot_be_written_is_nobodys_fault(
     assert books.booked == ["t7"]
 
 
-def test_what_is_committed_is_on_the_disk(book: Call, example: ModuleType, books: Books) -> None:
+def test_a_committed_transfer_is_synced_to_disk(
+    book: Call, example: ModuleType, books: Books
+) -> None:
     """A power cut must not undo what Kafka was told is done; readers must not stop the writer."""
     found = example.database.connect(f"sqlite:///{books.path}")
     with closing(found), found.transaction() as execute:
@@ -233,7 +235,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, example: ModuleType) -> type[FakePool]
     return FakePool
 
 
-def test_postgresql_is_sent_the_same_statements_in_its_own_spelling(
+def test_postgresql_gets_the_same_statements_in_its_spelling(
     pool: type[FakePool], example: ModuleType
 ) -> None:
     """psycopg writes %s where the standard library writes ?. The real one was tried by hand."""

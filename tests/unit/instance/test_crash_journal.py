@@ -27,17 +27,17 @@ def accuse(
     journal.add_suspects(places, "crash", "SIGSEGV", now_s, most)
 
 
-def test_there_is_nobody_before_the_first_death(journal: CrashJournal):
+def test_the_journal_is_empty_before_the_first_death(journal: CrashJournal):
     assert journal.read() == {}
     assert journal.changed_ns == 0
 
 
-def test_an_accused_is_read_with_how_and_since_when(journal: CrashJournal):
+def test_a_suspect_is_read_with_its_cause_and_time(journal: CrashJournal):
     accuse(journal, PLACE, now_s=1000.0)
     assert journal.read() == {PLACE: Suspect(PLACE, "crash", 0, 0, ("SIGSEGV",), 1000.0)}
 
 
-def test_what_was_counted_stays_at_the_next_accusation(journal: CrashJournal):
+def test_counted_deaths_survive_the_next_accusation(journal: CrashJournal):
     """A worker's death between two of the cell must not begin the count anew."""
     journal._folder.mkdir()
     journal.write(Suspect(PLACE, "crash", 1, 1, ("SIGKILL",), 900.0))
@@ -46,7 +46,7 @@ def test_what_was_counted_stays_at_the_next_accusation(journal: CrashJournal):
     assert journal.read() == {PLACE: found}
 
 
-def test_it_is_private_and_every_change_shows(journal: CrashJournal):
+def test_the_crash_journal_is_private_and_shows_every_change(journal: CrashJournal):
     accuse(journal, PLACE, now_s=1000.0)
     [file] = files(journal)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -77,7 +77,7 @@ def test_a_file_that_is_none_of_ours_is_no_suspect(journal: CrashJournal, conten
     assert list(journal.read()) == [PLACE]
 
 
-def test_of_too_many_the_oldest_are_forgotten(journal: CrashJournal):
+def test_the_oldest_suspects_over_the_limit_are_forgotten(journal: CrashJournal):
     """A worker in a crash loop must not fill the disk."""
     accuse(journal, ("orders", 0, 0), now_s=1000.0)
     for file in files(journal):
@@ -86,7 +86,7 @@ def test_of_too_many_the_oldest_are_forgotten(journal: CrashJournal):
     assert sorted(place[2] for place in journal.read()) == [1, 2, 3]
 
 
-def test_what_did_not_come_again_for_a_day_is_forgotten(journal: CrashJournal):
+def test_a_suspect_is_forgotten_after_a_day(journal: CrashJournal):
     """Its position was settled by somebody who did not know this folder."""
     accuse(journal, ("orders", 0, 0), now_s=1000.0)
     [old] = files(journal)

@@ -16,7 +16,7 @@ def note(tmp_path: Path) -> GroupNote:
     return GroupNote(tmp_path / "state")
 
 
-def test_what_was_noted_stays_while_its_topic_is_the_same(note: GroupNote) -> None:
+def test_noted_positions_stay_while_their_topic_is_the_same(note: GroupNote) -> None:
     """A topic may be left out of `source.topics` for months, and its positions expire."""
     assert not note.exists
     assert note.positions() == {}
@@ -47,7 +47,7 @@ def test_an_old_or_damaged_note_tells_of_no_position(note: GroupNote, text: str)
         ({B0: "one"}, {"a": ONE, "b": ONE}, []),
     ],
 )
-def test_lost_is_what_was_there_of_the_topic_that_is_there_now(
+def test_only_positions_of_the_present_topic_are_lost(
     had: dict[tuple[str, int], str], ids: dict[str, TopicIdentity], gone: list[tuple[str, int]]
 ) -> None:
     """Where nobody knows which topic it is, a person decides."""

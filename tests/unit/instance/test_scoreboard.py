@@ -56,7 +56,7 @@ def test_a_new_life_begins_empty():
     assert slot.words[Field.PID] == 77
 
 
-def test_the_oldest_record_in_hand_is_told_and_forgotten_when_it_ends():
+def test_the_oldest_record_in_hand_is_told_until_it_ends():
     slot = board().slots[0]
     slot.hand(0).take(place(0, 1), 500)
     slot.hand(1).take(place(0, 2), 300)
@@ -65,7 +65,7 @@ def test_the_oldest_record_in_hand_is_told_and_forgotten_when_it_ends():
     assert slot.oldest_since_ns() == 500
 
 
-def test_more_partitions_than_there_is_room_for_are_cut_not_overrun():
+def test_partitions_beyond_the_slots_room_are_cut():
     slot = board().slots[0]
     many = tuple(("a-rather-long-topic-name-" + str(i), i) for i in range(5000))
     slot.write_text(Text(many, (), many))

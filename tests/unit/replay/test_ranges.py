@@ -39,7 +39,7 @@ def picked(course: OffsetRanges, *batch: Fields) -> list[int]:
         (TimeRange(), 10**15, True),
     ],
 )
-def test_the_first_bound_is_within_and_the_second_is_not(
+def test_a_window_includes_its_start_and_excludes_its_end(
     window: TimeRange, timestamp: int, held: bool
 ) -> None:
     """So that two replays with a bound in common share no record; -1 is no timestamp."""
@@ -51,7 +51,7 @@ def test_a_window_that_can_hold_nothing_is_empty(bounds: tuple[int, int], empty:
     assert TimeRange(*bounds).empty is empty
 
 
-def test_a_stretch_ends_where_the_group_has_settled() -> None:
+def test_a_range_ends_at_the_groups_position() -> None:
     """No position means that nothing was; a window that begins beyond it holds nothing."""
     first = {A: 5, B: 9, ("orders", 2): 0, ("orders", 4): -1}
     positions = {A: 8, B: 9, ("orders", 3): 7, ("orders", 4): 7}
@@ -60,7 +60,7 @@ def test_a_stretch_ends_where_the_group_has_settled() -> None:
     assert settled_ranges(first, {B: Settled(9, [(12, 20)])}) == {B: range(9, 20)}
 
 
-def test_of_what_lies_beyond_the_position_only_what_is_done_is_taken() -> None:
+def test_only_done_records_beyond_the_position_are_replayed() -> None:
     """The rest is in the service's hands."""
     settled = Settled(2, [(3, 5), (8, 9)])
     course = OffsetRanges({A: range(1, 9)}, TimeRange(), {A: settled})
@@ -68,7 +68,7 @@ def test_of_what_lies_beyond_the_position_only_what_is_done_is_taken() -> None:
     assert (course.finished, course.read, settled.count_beyond) == (True, 8, 3)
 
 
-def test_a_course_is_over_with_the_last_record_of_each_stretch() -> None:
+def test_a_replay_is_over_with_the_last_record_of_each_range() -> None:
     """The last one need not be waited beyond."""
     course = OffsetRanges({A: range(5, 8), B: range(2)}, TimeRange())
     assert picked(course, record(A, 5), record(A, 6), record(A, 7)) == [5, 6, 7]
@@ -79,7 +79,7 @@ def test_a_course_is_over_with_the_last_record_of_each_stretch() -> None:
     assert (course.read, course.total) == (5, 5)
 
 
-def test_what_is_settled_and_gone_is_not_waited_for() -> None:
+def test_settled_records_that_are_gone_are_not_waited_for() -> None:
     """The next record, or the partition's end, shows that nothing of the stretch is left."""
     course = OffsetRanges({A: range(9), B: range(9)}, TimeRange())
     assert picked(course, record(A, 3), record(A, 12)) == [3]
@@ -87,7 +87,7 @@ def test_what_is_settled_and_gone_is_not_waited_for() -> None:
     assert course.finished
 
 
-def test_what_comes_after_the_end_is_left_to_the_service() -> None:
+def test_records_after_the_range_are_left_to_the_service() -> None:
     """A client hands over what it had fetched before it was paused."""
     course = OffsetRanges({A: range(2)}, TimeRange())
     assert picked(course, record(A, 0), record(A, 1), record(A, 2), event(A, 3)) == [0, 1]
@@ -95,7 +95,7 @@ def test_what_comes_after_the_end_is_left_to_the_service() -> None:
     assert course.read == 2
 
 
-def test_troubles_are_the_pollers_to_tell() -> None:
+def test_consumer_events_are_left_to_the_poll_loop() -> None:
     """They say nothing about how far it is."""
     course = OffsetRanges({A: range(2)}, TimeRange())
     trouble = event(A, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -119,7 +119,7 @@ logs = st.dictionaries(st.integers(0, 40), st.integers(-1, 20), max_size=30)
     span=st.tuples(st.integers(0, 40), st.integers(1, 40)),
     cuts=st.lists(st.integers(1, 10)),
 )
-def test_whatever_the_log_exactly_the_records_of_stretch_and_window_are_picked(
+def test_exactly_the_records_of_range_and_window_are_picked(
     log: dict[int, int], bounds: tuple[int, int], span: tuple[int, int], cuts: Sequence[int]
 ) -> None:
     """Offsets with gaps, batches of any size; and with the log's end the course is over."""

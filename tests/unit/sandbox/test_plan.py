@@ -6,13 +6,13 @@ from kworker.errors import UsageError
 from kworker.sandbox.plan import Options, Plan, options
 
 
-def test_what_is_not_given_stays() -> None:
+def test_an_option_not_given_keeps_its_value() -> None:
     """`up` after `down` needs no option to find the same ports."""
     before = Plan(kafka_port=19092, redis=False, properties={"num.partitions": "1"})
     assert before.changed(Options()) == before
 
 
-def test_the_heap_follows_the_number_of_brokers_unless_it_is_given() -> None:
+def test_the_heap_follows_the_brokers_unless_given() -> None:
     """Three brokers share the memory of a small machine."""
     assert Plan().heap == "512m"
     assert Plan().changed(Options(brokers=3)).heap == "320m"

@@ -28,9 +28,7 @@ def spark(**settings: object) -> SparkSettings:
     ("record_bytes", "most"),
     [(None, 500), (0.0, 500), (10.0, 500), (MIB / 100, 100), (MIB, 1), (9.0 * MIB, 1)],
 )
-def test_a_batch_takes_so_many_records_or_so_many_bytes(
-    record_bytes: float | None, most: int
-) -> None:
+def test_a_batch_is_bounded_in_records_and_in_bytes(record_bytes: float | None, most: int) -> None:
     """At least one: a record larger than the bound must go, too."""
     assert BatchLimit(500, MIB).of(record_bytes) == most
 
@@ -63,7 +61,7 @@ def test_a_tables_own_bounds_go_before_those_of_all() -> None:
     assert limit_of(common, table(batch_bytes="2MiB")) == BatchLimit(1_000, 2 * MIB)
 
 
-def test_what_waits_is_measured_or_what_came_last() -> None:
+def test_waiting_records_are_measured_or_else_recent_ones() -> None:
     """A table that has caught up shall not be surprised by the next batch."""
     assert pending_ranges({0: 10, 1: 5_000}, {0: 9_000, 1: 5_000, 2: 300}) == {
         0: (10, 9_000),
@@ -72,7 +70,7 @@ def test_what_waits_is_measured_or_what_came_last() -> None:
     }
 
 
-def test_after_a_death_of_memory_the_next_process_takes_smaller_batches(tmp_path: Path) -> None:
+def test_an_out_of_memory_death_makes_the_next_batches_smaller(tmp_path: Path) -> None:
     """As often as it takes, and only where one was."""
     os.mkdir(tmp_path / "spark")
     waiting = {0: (0, 100)}
@@ -86,7 +84,7 @@ def test_after_a_death_of_memory_the_next_process_takes_smaller_batches(tmp_path
     assert limits.records_max(table(), waiting) == 900
 
 
-def test_one_range_is_read_once(tmp_path: Path) -> None:
+def test_a_range_is_sampled_once_for_all_tables(tmp_path: Path) -> None:
     """Six tables that stand at the same positions begin as fast as one."""
     answers = [None, 100.0]  # Kafka was silent at first: asked again
     limits = BatchLimits(spark(), tmp_path, lambda _: answers.pop(0))
@@ -123,7 +121,7 @@ def test_the_size_of_records_is_found_where_they_are_largest(cluster: MockCluste
     assert sampled(cluster, "mixed", {1: (450, 600)}) == 103
 
 
-def test_nothing_is_known_of_what_is_not_there(cluster: MockCluster) -> None:
+def test_the_size_of_missing_records_is_unknown(cluster: MockCluster) -> None:
     fill(cluster, "short", {0: [100] * 3})
     assert sampled(cluster, "short", {0: (3, 3)}) is None
     assert sampled(cluster, "short", {}) is None

@@ -179,7 +179,7 @@ def of_another_topic(query: Query) -> None:
 def test_damage_is_told_with_the_files_name(
     query: Query, damage: Callable[[Query], None], told: str
 ) -> None:
-    """FAULTS 31. Without its `metadata` a query has a new id, and a table forgets its batches."""
+    """Without its `metadata` a query has a new id, and a table forgets its batches."""
     damage(query)
     with pytest.raises(Damaged) as caught:
         read_checkpoint(query.folder, RESULTS.name)
@@ -212,7 +212,7 @@ def test_an_older_file_that_spark_does_not_read_is_no_damage(query: Query) -> No
     assert read_checkpoint(query.folder, RESULTS.name) is not None
 
 
-def test_a_checkpoint_that_is_gone_or_old_is_noticed_by_its_group(query: Query) -> None:
+def test_a_missing_or_old_checkpoint_is_detected_by_its_group(query: Query) -> None:
     """The query would read again what the table has, or number its batches like written ones."""
     assert admit(query, {0: 300, 1: 0}).checkpoint.planned == 2
     older = r"orders is older than the table, .* the one ends at 300 of .* the other at 301$"
@@ -233,7 +233,7 @@ def test_a_topic_that_was_made_again_is_noticed(query: Query) -> None:
     assert caught.value.begin == "earliest"
 
 
-def test_a_batch_that_was_being_merged_is_not_finished_by_appending(query: Query) -> None:
+def test_a_batch_begun_as_a_merge_is_not_finished_by_append(query: Query) -> None:
     """What of it was merged before the kill would be there twice."""
     assert admit(query, dedupe=True).wrote
     query.batch(3, 400, finished=False)
@@ -247,7 +247,7 @@ def test_a_batch_that_was_being_merged_is_not_finished_by_appending(query: Query
     assert admit(query, dedupe=True).wrote
 
 
-def test_a_reset_keeps_the_old_checkpoint_and_says_where_to_begin(query: Query) -> None:
+def test_a_reset_keeps_the_old_checkpoint_and_notes_its_start(query: Query) -> None:
     """Deleted, nobody could look at it again."""
     note = Note(*RESULTS, merged=False, start={0: 120, 1: 0})
     write_draft(query.folder, note)
@@ -350,7 +350,7 @@ def test_a_reset_after_one_that_was_cut_off_keeps_every_old_file(order: Order) -
 
 
 @pytest.mark.parametrize("order", [sorted, backwards])
-def test_what_a_cut_off_reset_left_behind_tells_no_position(order: Order) -> None:
+def test_a_cut_off_reset_leaves_no_position(order: Order) -> None:
     """A reset `--from committed` then goes by the group, which was told before a file moved."""
     for changes in count():
         cut = cut_off(changes, order)
@@ -393,7 +393,7 @@ def reset(to: dict[int, int], *, fresh: bool = False, **settings: Any) -> Reset:
     return Reset(table(**settings), from_committed(ROWS, to), left, fresh)
 
 
-def test_a_reset_to_where_the_table_stands_may_repeat_the_batch_in_hand() -> None:
+def test_a_reset_to_the_tables_end_may_repeat_its_last_batch() -> None:
     """Whether it was written nobody knows; without dedupe a person must hear of it."""
     found = reset({})
     assert found.start == {0: 300, 1: 50}
@@ -411,7 +411,7 @@ def test_a_reset_to_where_the_table_stands_may_repeat_the_batch_in_hand() -> Non
         ({"mode": "update", "merge_on": ["a", "b"]}, "replaces the rows of the same a, b"),
     ],
 )
-def test_what_comes_again_is_told_by_what_the_table_does_with_it(
+def test_repeated_results_are_told_with_what_the_table_does(
     settings: dict[str, Any], fate: str
 ) -> None:
     """The whole question of a reset."""
@@ -420,7 +420,7 @@ def test_what_comes_again_is_told_by_what_the_table_does_with_it(
     assert list(found.consequences()) == [f"up to 370 results come again: what comes again, {fate}"]
 
 
-def test_what_is_skipped_and_what_is_forgotten_is_told() -> None:
+def test_skipped_and_forgotten_results_are_told() -> None:
     """Positions beyond the table's, and sums that begin anew."""
     found = reset({0: 400}, transform="m:f")
     assert (found.again, found.skipped) == (0, 100)
@@ -432,7 +432,7 @@ def test_what_is_skipped_and_what_is_forgotten_is_told() -> None:
     assert reset({}, mode="complete").skipped == 350
 
 
-def test_what_only_the_group_says_is_told_with_the_command_that_does_not_believe_it() -> None:
+def test_a_reset_to_the_groups_position_warns_with_another_way() -> None:
     """A group that was moved by hand would have results passed over in silence."""
     left = CheckpointSurvey({0: 220, 1: 50}, {0: 240, 1: 50})
     found = replace(reset({}), left=left)
@@ -447,12 +447,12 @@ def test_what_only_the_group_says_is_told_with_the_command_that_does_not_believe
     )  # nothing but the group is left
 
 
-def test_a_table_that_is_not_there_yet_holds_nothing_twice() -> None:
+def test_a_reset_of_a_missing_table_repeats_nothing() -> None:
     """A new path is how columns are changed."""
     assert (reset({0: 0, 1: 0}, fresh=True).again, reset({}, fresh=True).skipped) == (0, 350)
 
 
-def test_where_nobody_knows_the_position_that_is_said() -> None:
+def test_an_unknown_position_is_told() -> None:
     """The group's positions expire after a week without a batch."""
     moves = [Move(row._replace(committed=None), 20) for row in ROWS[:1]]
     found = replace(reset({}), moves=moves)

@@ -51,7 +51,7 @@ def learn(classes: ClassData) -> None:
     classes.settle(awaited=True, ended=True)
 
 
-def test_what_one_jvm_wrote_the_next_one_reads(make: Make, tmp_path: Path) -> None:
+def test_classes_written_by_one_jvm_are_read_by_the_next(make: Make, tmp_path: Path) -> None:
     learn(make())
     classes = make()
     [file] = (tmp_path / "cache" / "classes").iterdir()
@@ -72,7 +72,7 @@ def test_a_job_that_goes_on_learns_nothing(make: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["lib/modules", "jars/spark.jar", "a.jar"])
-def test_another_java_spark_or_archive_has_a_file_of_its_own(
+def test_a_changed_java_spark_or_archive_gets_its_own_file(
     make: Make, tmp_path: Path, name: str
 ) -> None:
     learn(make())
@@ -80,7 +80,7 @@ def test_another_java_spark_or_archive_has_a_file_of_its_own(
     assert "ArchiveClassesAtExit" in make().option(learn=True)
 
 
-def test_other_options_or_another_heap_have_one_too(
+def test_changed_options_or_heap_get_their_own_file(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn(make())
@@ -99,12 +99,12 @@ def test_other_options_or_another_heap_have_one_too(
         "-agentlib:jdwp=transport=dt_socket",
     ],
 )
-def test_people_s_own_way_is_theirs(make: Make, own: str) -> None:
+def test_user_class_data_options_are_respected(make: Make, own: str) -> None:
     assert make(spark_driver_extraJavaOptions=own).option(learn=True) == ""
 
 
 @pytest.mark.parametrize("missing", ["bin/java", "lib/server/classes.jsa"])
-def test_without_what_it_builds_on_nothing_is_asked(
+def test_a_missing_base_archive_disables_class_data(
     make: Make, tmp_path: Path, missing: str
 ) -> None:
     (tmp_path / "java" / missing).unlink()
@@ -118,7 +118,7 @@ def test_folders_on_the_class_path_cannot_be_kept(
     assert make().option(learn=True) == ""
 
 
-def test_what_people_cut_off_is_written_at_the_next_end(make: Make, tmp_path: Path) -> None:
+def test_an_interrupted_draft_is_written_at_the_next_end(make: Make, tmp_path: Path) -> None:
     classes = make()
     draft_of(classes).write_text("half of")
     classes.settle(awaited=False, ended=False)
@@ -127,7 +127,7 @@ def test_what_people_cut_off_is_written_at_the_next_end(make: Make, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("text", "ended"), [("half of", False), (None, True)])
-def test_a_jvm_that_cannot_is_not_asked_each_time(
+def test_a_jvm_that_failed_is_not_asked_again(
     make: Make, tmp_path: Path, text: str | None, ended: bool
 ) -> None:
     classes = make()
@@ -142,7 +142,7 @@ def test_a_jvm_that_cannot_is_not_asked_each_time(
     assert draft_of(make())
 
 
-def test_none_that_is_in_use_goes_for_another(make: Make) -> None:
+def test_a_file_in_use_is_not_evicted(make: Make) -> None:
     for number in range(KEPT):
         learn(make(spark_driver_memory=f"{number}g"))
     assert make().option(learn=True) == ""
@@ -154,7 +154,7 @@ def test_none_that_is_in_use_goes_for_another(make: Make) -> None:
     assert _is_kept(make())
 
 
-def test_what_a_killed_process_leaves_goes(make: Make, tmp_path: Path) -> None:
+def test_a_draft_of_a_killed_process_is_removed(make: Make, tmp_path: Path) -> None:
     left = draft_of(make())
     left.write_text("half of")
     os.utime(left, (1, 1))
@@ -183,7 +183,7 @@ def test_a_folder_of_settings_is_on_the_class_path(make: Make, tmp_path: Path) -
     assert make().option(learn=True) == ""
 
 
-def test_a_cache_that_others_closed_is_none(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_cache_is_not_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     classes = make()
     monkeypatch.setattr(Path, "exists", Mock(side_effect=PermissionError))
     assert classes.option(learn=False) == classes.option(learn=True) == ""

@@ -42,14 +42,14 @@ class Batch:
 
 
 @given(st.data(), BATCHES)
-def test_those_that_fail_alone_are_found_and_no_others(data: st.DataObject, batch: Part) -> None:
+def test_exactly_the_results_that_fail_alone_are_found(data: st.DataObject, batch: Part) -> None:
     """A result that was left out wrongly is lost to the table."""
     there = sorted(places(batch))
     bad = set(data.draw(st.lists(st.sampled_from(there), max_size=5))) if there else set()
     assert search(batch, Batch(bad).fails) == {each: f"ValueError: no {each}" for each in bad}
 
 
-def test_a_single_one_is_found_by_few_questions() -> None:
+def test_a_single_failing_result_is_found_in_few_calls() -> None:
     """Each is a job of Spark's."""
     batch = Batch({(1, 123_456)})
     assert search({0: (0, 250_000), 1: (0, 250_000)}, batch.fails) == {
@@ -59,7 +59,7 @@ def test_a_single_one_is_found_by_few_questions() -> None:
     assert batch.records <= 3 * 500_000
 
 
-def test_what_takes_several_results_to_fail_names_none() -> None:
+def test_a_failure_of_several_results_names_none() -> None:
     """A group that is too large, for instance: each of it would be good elsewhere."""
 
     def fails(part: Part) -> Exception | None:
@@ -89,7 +89,7 @@ def failing(partition: int, offset: int, value: str | None = "{}") -> FailingRes
     return FailingResult(partition, offset, f"orders/0/{offset}/1", None, value, "ValueError: no")
 
 
-def test_what_was_set_aside_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_results_set_aside_survive_a_restart(tmp_path: Path) -> None:
     """And only of what may come again it is read: there may be a file for each batch."""
     folder = LocalFolder(tmp_path / "checkpoint")
     assert read_set_aside(folder, 0) == (0, [])
@@ -111,7 +111,7 @@ def test_a_file_that_is_not_whole_is_named(tmp_path: Path) -> None:
         read_set_aside(folder, 0)
 
 
-def test_a_query_leaves_out_what_lies_before_it_only() -> None:
+def test_a_query_leaves_out_only_failures_still_ahead() -> None:
     """The list grows, and a query's plan should not."""
     found = [failing(0, 3), failing(0, 7), failing(1, 9)]
     assert skipped_offsets(found, {0: 5}) == {0: [7], 1: [9]}

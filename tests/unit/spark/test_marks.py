@@ -19,7 +19,7 @@ def test_a_mark_is_read_as_it_was_written(positions: dict[int, int]) -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "nightly load", "{}", "[]", '{"kworker": 1}', '{"kworker": {"query": "a"}}']
 )
-def test_what_others_say_of_their_commits_is_no_mark(text: str | None) -> None:
+def test_foreign_commit_information_is_no_mark(text: str | None) -> None:
     """A compaction, a person's UPDATE, another tool."""
     assert CommitMark.parse(text, "orders/t") is None
 
@@ -40,7 +40,7 @@ def test_what_others_say_of_their_commits_is_no_mark(text: str | None) -> None:
         (("other", 7, {0: 500}), None, BatchStep.WRITE),  # a person's reset
     ],
 )
-def test_a_batch_is_written_where_the_table_ends_and_nowhere_else(
+def test_a_batch_is_written_only_at_the_tables_end(
     held: tuple[str, int, dict[int, int]] | None, begin: dict[int, int] | None, expected: BatchStep
 ) -> None:
     mark = held and CommitMark("orders/t", 1, held[0], held[1], "id-1", held[2], 0)

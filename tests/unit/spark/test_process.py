@@ -21,7 +21,7 @@ def root() -> Iterator[logging.Logger]:
         each.setLevel(level)
 
 
-def test_what_py4j_meets_when_the_jvm_is_gone_is_not_told(
+def test_py4j_errors_after_the_jvm_is_gone_are_not_logged(
     root: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It would end many an ordinary stop with a stack, on the root logger."""

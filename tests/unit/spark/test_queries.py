@@ -67,12 +67,12 @@ def test_a_batch_of_markers_alone_moves_the_position() -> None:
     assert progress.behind({0: 6}) == 0
 
 
-def test_before_kafka_has_answered_nobody_knows_how_far_behind() -> None:
+def test_the_lag_is_unknown_before_kafka_has_answered() -> None:
     """0 would read as complete."""
     assert summary(TableProgress("t"), {})["behind"] is None
 
 
-def test_the_job_is_as_well_as_its_worst_query() -> None:
+def test_the_job_state_is_that_of_its_worst_query() -> None:
     """One word must not hide a table that stands still."""
     fine, bad = TableProgress("a", JobState.RUNNING), TableProgress("b", JobState.RESTARTING)
     assert job_state([fine, bad]) is JobState.RESTARTING
@@ -147,7 +147,7 @@ def test_a_failed_query_starts_again_with_growing_delays() -> None:
 
 
 def test_a_query_waits_for_its_topic() -> None:
-    """P7: Kafka away, or its topic, is no failure."""
+    """An outage of Kafka, or a missing topic, is no failure."""
     table_query = query(Query)
     table_query.turn(0.0, may_start=False)
     assert table_query.progress.state is JobState.STARTING
@@ -175,7 +175,7 @@ def test_a_table_that_rests_stays_known_to_lag_tools() -> None:
     assert group.renewed == 49
 
 
-def test_a_damaged_checkpoint_is_looked_at_again_and_never_waited_for() -> None:
+def test_a_damaged_checkpoint_is_rechecked_and_never_waited_for() -> None:
     """A person may mend it under the running job; one that shall end by itself gives it up."""
     attempts: list[Any] = [Damaged("offsets/1 is empty: reset it"), Query()]
 
@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_is_looked_at_again_and_never_waited_for() -> None:
     assert (table_query.progress.state, table_query.has_failed) == (JobState.RUNNING, False)
 
 
-def test_a_mistake_in_the_file_ends_a_table_only_at_its_first_start() -> None:
+def test_a_config_error_ends_a_table_only_at_its_first_start() -> None:
     """Later the file was right already, and what changed may change back."""
     attempts: list[Any] = [ConfigError("no"), Query(), ConfigError("no")]
 
@@ -242,9 +242,7 @@ def test_a_lease_lasts_as_long_as_the_child_that_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_job_that_is_gone_is_not_named_as_the_holder_but_its_jvm_is(
-    tmp_path: Path, known: bool
-) -> None:
+def test_the_jvm_of_a_dead_job_is_named_as_the_lease_holder(tmp_path: Path, known: bool) -> None:
     """One that hangs keeps its successors waiting, and somebody may have to kill it."""
     share = "lease.share(jvm.pid)" if known else ""
     script = f"""

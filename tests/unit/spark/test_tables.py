@@ -59,7 +59,7 @@ def config(*tables: TableSettings, state_dir: Path = Path("/run/x"), **spark: An
     )
 
 
-def test_sasl_credentials_become_a_login_module_whatever_is_in_them() -> None:
+def test_sasl_credentials_become_a_quoted_login_module() -> None:
     """A quote in a password must not end it: it would be a syntax error, or another option."""
     found = client_properties(
         {
@@ -93,14 +93,14 @@ def test_a_clients_certificate_is_handed_over_as_text(tmp_path: Path) -> None:
         client_properties({"ssl.certificate.location": f"{tmp_path}/none"})
 
 
-def test_a_mechanism_without_a_counterpart_is_a_configuration_error() -> None:
+def test_an_unsupported_sasl_mechanism_is_a_config_error() -> None:
     """Spark would fail late and at length."""
     with pytest.raises(ConfigError, match=r"kafka\.sasl\.mechanism: .* not GSSAPI"):
         client_properties({"sasl.mechanism": "GSSAPI"})
 
 
-def test_the_stream_reads_only_what_is_committed_and_never_skips_a_gap() -> None:
-    """P2 rests on the first, P1 on the second; librdkafka's own tuning means nothing to Java."""
+def test_the_stream_is_read_committed_and_never_skips_a_gap() -> None:
+    """Exactly once rests on the first, no loss on the second; librdkafka's tuning is not Java's."""
     options = source_options({"bootstrap.servers": "b:1", "linger.ms": 5}, "orders.results")
     assert options == {
         "subscribe": "orders.results",
@@ -168,7 +168,7 @@ def test_another_partitioning_is_refused(want: list[str], by: str) -> None:
         ({"transform": "m:f"}, ValueError("changed"), "transform"),
     ],
 )
-def test_a_changed_table_is_refused_with_the_setting_and_what_to_type(
+def test_a_changed_table_is_refused_with_the_reset_command(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, str],
@@ -213,7 +213,7 @@ def test_a_merge_takes_nulls_for_equal() -> None:
 
 
 def test_an_update_replaces_no_later_row_by_an_earlier_one() -> None:
-    """P2: a result that comes again alone, in a later batch, would put an old value back."""
+    """A result that comes again alone, in a later batch, would put an old value back."""
     matched = (
         "WHEN MATCHED AND (CASE WHEN r.source_topic = t.source_topic"
         " AND r.source_partition = t.source_partition"
@@ -228,8 +228,8 @@ def test_an_update_replaces_no_later_row_by_an_earlier_one() -> None:
     )
 
 
-def test_dedupe_merges_on_the_source_and_update_on_what_it_is_told() -> None:
-    """DESIGN 2."""
+def test_dedupe_merges_on_the_source_and_update_on_merge_on() -> None:
+    """The source tells repeated results apart; an update has the keys that its user names."""
     assert Sink(table(dedupe=True), 0, "c").merge_keys == SOURCE_COLUMNS
     assert Sink(table(mode="update", merge_on=["a"]), 0, "c").merge_keys == ("a",)
     assert Sink(table(), 0, "c").merge_keys == ()
@@ -237,7 +237,7 @@ def test_dedupe_merges_on_the_source_and_update_on_what_it_is_told() -> None:
     assert Sink(both, 0, "c").merge_keys == ("a",)
 
 
-def test_only_where_repeats_are_left_out_a_transform_waits_for_the_batch() -> None:
+def test_only_dedupe_tables_transform_within_the_batch() -> None:
     """An update's is one of the stream: it may add up over batches."""
     assert leaves_out_repeats(table(dedupe=True))
     assert not leaves_out_repeats(table())
@@ -253,7 +253,7 @@ def test_a_column_that_the_rows_lack_is_named_with_its_key() -> None:
     assert missing_columns(table(dedupe=True), list(SOURCE_COLUMNS)) == []
 
 
-def test_an_interval_is_told_in_milliseconds_and_once_reads_what_there_is() -> None:
+def test_an_interval_is_milliseconds_and_once_is_available_now() -> None:
     """Spark's own spelling of durations has no room for ours."""
     spark = config(trigger="1m").spark
     assert spark is not None
@@ -269,7 +269,7 @@ def test_an_iceberg_table_by_path_gets_a_catalog_for_its_folder() -> None:
     assert told["spark.sql.extensions"].count(",") == 1
 
 
-def test_what_the_user_says_goes_before_what_is_usual() -> None:
+def test_user_settings_win_over_defaults() -> None:
     """But for the extensions and Java options, where both are needed."""
     own = {
         "spark.driver.memory": "4g",
@@ -338,7 +338,7 @@ def test_an_exception_of_pages_becomes_a_line(text: str, line: str) -> None:
     assert shortened(text) == line
 
 
-def test_of_what_java_raised_the_root_is_told() -> None:
+def test_only_the_root_of_a_java_exception_is_told() -> None:
     """Its own text begins with the number of an object, and the root is pages below."""
     text = (
         f"{_CALLED}\n: java.lang.RuntimeException: no lock\n"
@@ -386,9 +386,7 @@ FAILED = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/d. SQLSTAT
         ([FAILED, FAILED], "[TASK_WRITE_FAILED] Task failed while writing rows to file:/d."),
     ],
 )
-def test_why_a_query_ended_is_told_with_its_root_and_the_next_step(
-    causes: list[str], why: str
-) -> None:
+def test_a_failed_query_is_explained_by_root_and_next_step(causes: list[str], why: str) -> None:
     """Spark's first line says what it was doing, the last cause what was in its way."""
     assert explained(table(), "/d/_checkpoints/t", causes) == why
 

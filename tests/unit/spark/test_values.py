@@ -35,7 +35,7 @@ def test_types_that_are_read_without_loss_cost_nothing(type_: DataType) -> None:
     assert fits("parsed", schema) == ""
 
 
-def test_what_would_be_changed_is_read_as_it_is_and_inside_others_too() -> None:
+def test_a_lossy_type_is_read_as_variant_inside_others_too() -> None:
     schema = of(MapType(StringType(), DateType()))
     assert read_schema(schema) == of(MapType(StringType(), VariantType()))
     assert written("m", schema.fields[0].dataType).startswith("transform_values(m, (k0, v0) -> ")
@@ -48,7 +48,7 @@ def test_a_name_with_a_backtick_or_a_quote_stays_one_name() -> None:
     assert r"named_struct('it\'s `x`', " in written("parsed.`a`", schema.fields[0].dataType)
 
 
-def test_what_comes_back_as_it_stood_is_known_by_its_whole_text() -> None:
+def test_a_plain_value_is_recognised_by_its_whole_text() -> None:
     inner = of(DoubleType())
     schema = StructType().add('a"', inner).add("b", ArrayType(StringType())).add("c", DateType())
     plain = plain_schema(schema)
@@ -64,7 +64,7 @@ def test_what_comes_back_as_it_stood_is_known_by_its_whole_text() -> None:
     "type_",
     [BinaryType(), VariantType(), MapType(StringType(), LongType()), ArrayType(DateType())],
 )
-def test_what_may_come_back_otherwise_or_hide_a_field_is_not(type_: DataType) -> None:
+def test_an_ambiguous_type_is_not_plain(type_: DataType) -> None:
     """Bytes and times are read from more than one text, and a map may hold a key twice."""
     assert plain_schema(of(type_)) is None
     assert plain_schema(of(of(type_))) is None

@@ -109,7 +109,7 @@ def test_a_position_that_goes_back_is_seen() -> None:
     assert oracles.short_of_the_end({AT: 6}, {AT: 5}) == {AT: 1}
 
 
-def test_a_repeat_is_explained_by_a_kill_only_if_it_was_not_committed_by_then() -> None:
+def test_a_kill_explains_only_repeats_not_yet_committed() -> None:
     """What was committed before the kill must not come again; nor anything without a kill."""
     runs = [run(0, 1, 2), run(1, 3, 4), run(0, 30, 31, pid=2), run(1, 32, 33, pid=2)]
     repeats = oracles.repeated(runs)
@@ -120,7 +120,7 @@ def test_a_repeat_is_explained_by_a_kill_only_if_it_was_not_committed_by_then() 
     assert oracles.unexplained(repeats, [killed(1, 40)], [commit(0, 1)], {1, 2}) == repeats
 
 
-def test_what_a_cell_ran_is_explained_by_the_kill_of_the_worker_that_had_the_partition() -> None:
+def test_the_kill_of_a_worker_explains_its_isolated_repeats() -> None:
     """It ends with its worker. The kill of another, or one before the run, explains nothing."""
     repeats = oracles.repeated([run(0, 3, 4, pid=7), run(0, 30, 31, pid=2)])
     [fault] = faults = [killed(1, 20)]
@@ -134,7 +134,7 @@ def test_what_a_cell_ran_is_explained_by_the_kill_of_the_worker_that_had_the_par
     assert oracles.unexplained(repeats, faults, [commit(1, 10)], {1, 2}) == repeats
 
 
-def test_a_retry_is_no_repeat() -> None:
+def test_a_retry_does_not_count_as_a_repeat() -> None:
     """It raised, so it is not done."""
     assert oracles.repeated([run(0, 1, 2, raised=True), run(0, 3, 4)]) == []
 
@@ -148,7 +148,7 @@ def test_a_retry_is_no_repeat() -> None:
         [run(0, 1, None), run(1, 3, 4)],  # before the other ended
     ],
 )
-def test_records_of_one_key_that_overlap_or_change_places_are_seen(runs: list[Invocation]) -> None:
+def test_overlapping_or_swapped_records_of_a_key_are_disordered(runs: list[Invocation]) -> None:
     """Order is by offset, and one at a time."""
     assert oracles.disordered(runs) != []
 
@@ -160,7 +160,7 @@ def test_a_kill_ends_what_the_process_had_begun() -> None:
     assert oracles.disordered(runs, [killed(1, 31)]) != []
 
 
-def test_the_kill_of_a_worker_ends_what_its_cell_had_begun() -> None:
+def test_the_kill_of_a_worker_ends_its_isolated_runs() -> None:
     """A moment later, at most: until then the next one may not begin it."""
     runs = [run(0, 1, None, pid=7), run(0, 300, 301, pid=2), run(1, 302, 303, pid=2)]
     fault = killed(1, 20)
@@ -172,7 +172,7 @@ def test_the_kill_of_a_worker_ends_what_its_cell_had_begun() -> None:
     assert oracles.disordered([run(0, 200, None, pid=7), *runs[1:]], [fault], {1, 2}) != []
 
 
-def test_who_was_stopped_goes_on_for_a_moment_with_what_it_had_in_hand() -> None:
+def test_a_stopped_worker_may_go_on_for_a_moment() -> None:
     """Before it knows that all of it is another's; not for long, and nobody else may."""
     fault = stopped(1, 10, 200)
     spans, stray = run(0, 5, 201), run(1, 205, 206)

@@ -39,7 +39,7 @@ def orphans() -> OrphanedRuns:
 
 
 @pytest.mark.parametrize("lane", [KEY, None])
-def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
+def test_a_record_read_again_waits_and_its_run_takes_its_place(
     orphans: OrphanedRuns, lane: object
 ) -> None:
     """With its attempts, and with what the one read again counts for in its epoch."""
@@ -55,7 +55,7 @@ def test_a_record_read_again_waits_for_its_run_which_takes_its_place(
     assert not orphans
 
 
-def test_its_outcome_waits_for_it_where_nobody_else_can_ask(orphans: OrphanedRuns) -> None:
+def test_an_early_outcome_waits_for_its_record_without_claims(orphans: OrphanedRuns) -> None:
     """The partition is away, or what is read again is not there yet."""
     run, here = event(an_epoch()), an_epoch()
     leave(orphans, run.partition, [run])
@@ -65,7 +65,7 @@ def test_its_outcome_waits_for_it_where_nobody_else_can_ask(orphans: OrphanedRun
     assert not orphans
 
 
-def test_with_claims_what_nobody_waits_for_is_others() -> None:
+def test_an_early_outcome_is_stale_with_claims() -> None:
     orphans = OrphanedRuns(keeps=False)
     run, late = event(an_epoch()), event(an_epoch(), 8, b"other")
     leave(orphans, run.partition, [run, late])
@@ -86,7 +86,7 @@ def test_another_log_of_that_name_has_its_runs_for_itself(orphans: OrphanedRuns)
     assert meet(orphans, new) is new
 
 
-def test_what_position_and_map_cover_is_of_no_use(orphans: OrphanedRuns) -> None:
+def test_a_run_covered_by_position_or_map_is_stale(orphans: OrphanedRuns) -> None:
     """Others did it; and its key goes on when it has ended."""
     run, here = event(an_epoch()), an_epoch(position=8)
     leave(orphans, run.partition, [run])
@@ -96,7 +96,7 @@ def test_what_position_and_map_cover_is_of_no_use(orphans: OrphanedRuns) -> None
     assert orphans.ended([run]) == ([], [following], [run])
 
 
-def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(orphans: OrphanedRuns) -> None:
+def test_a_run_overtaken_by_its_key_is_done_again(orphans: OrphanedRuns) -> None:
     """Which waits for it, as only one of a key may run."""
     run, here = event(an_epoch()), an_epoch()
     leave(orphans, run.partition, [run])
@@ -107,7 +107,7 @@ def test_a_run_is_done_again_behind_an_earlier_one_of_its_key(orphans: OrphanedR
     assert [meet(orphans, earlier), meet(orphans, new)] == [earlier, new]
 
 
-def test_an_earlier_one_that_has_ended_is_taken_up_and_so_is_the_run_behind_it(
+def test_an_ended_earlier_run_and_the_one_behind_are_adopted(
     orphans: OrphanedRuns,
 ) -> None:
     """As it would have been without a rebalance."""
@@ -121,7 +121,7 @@ def test_an_earlier_one_that_has_ended_is_taken_up_and_so_is_the_run_behind_it(
     assert orphans.ended([run]) == ([run], [], [])
 
 
-def test_what_did_not_begin_runs_when_it_is_read_again(orphans: OrphanedRuns) -> None:
+def test_an_unstarted_record_runs_when_read_again(orphans: OrphanedRuns) -> None:
     run, here = event(an_epoch()), an_epoch()
     leave(orphans, run.partition, [run])
     orphans.returned([here])
@@ -131,7 +131,7 @@ def test_what_did_not_begin_runs_when_it_is_read_again(orphans: OrphanedRuns) ->
     assert orphans.ended([run]) == ([], [new], [run])
 
 
-def test_an_outcome_that_comes_after_its_record_was_read_again_is_of_no_use(
+def test_an_outcome_after_its_record_was_read_again_is_stale(
     orphans: OrphanedRuns,
 ) -> None:
     """That one may run already."""
@@ -156,7 +156,7 @@ def test_a_key_is_one_whichever_topic_its_records_come_from(orphans: OrphanedRun
     assert meet(orphans, back) is None
 
 
-def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(orphans: OrphanedRuns) -> None:
+def test_a_retry_waiting_for_an_orphaned_run_is_freed_with_it(orphans: OrphanedRuns) -> None:
     """One that comes again arrived while its source was away, and its source came back after."""
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
     leave(orphans, run.partition, [run])
@@ -168,7 +168,7 @@ def test_who_waits_for_a_run_in_another_partition_goes_on_as_well(orphans: Orpha
     assert not orphans
 
 
-def test_only_a_partition_that_goes_takes_those_with_it_that_wait(orphans: OrphanedRuns) -> None:
+def test_a_revoke_withdraws_only_waiters_of_its_partition(orphans: OrphanedRuns) -> None:
     run, here, requeue = event(an_epoch()), an_epoch(), an_epoch("orders.requeue")
     leave(orphans, run.partition, [run])
     orphans.returned([here, requeue])
@@ -179,7 +179,7 @@ def test_only_a_partition_that_goes_takes_those_with_it_that_wait(orphans: Orpha
     assert orphans.ended([run]).freed == [back]
 
 
-def test_of_a_partition_that_goes_again_nobody_waits(orphans: OrphanedRuns) -> None:
+def test_a_partition_lost_again_leaves_no_waiters(orphans: OrphanedRuns) -> None:
     """Neither for its own run, which may be taken up the next time, nor for another."""
     run, here = event(an_epoch()), an_epoch()
     leave(orphans, run.partition, [run])

@@ -216,7 +216,7 @@ def test_a_full_batch_begins_at_once(benches: Benches) -> None:
     assert calls.made == [(4, 5, 6)]
 
 
-def test_a_part_of_a_batch_begins_when_its_first_record_has_waited(threads: Benches) -> None:
+def test_a_partial_batch_begins_when_its_first_record_has_waited(threads: Benches) -> None:
     bench, calls = threads(), Calls()
     bench.batches(calls, size=3, wait="200ms")
     bench.feed(records(1))
@@ -230,7 +230,7 @@ def test_a_part_of_a_batch_begins_when_its_first_record_has_waited(threads: Benc
     assert calls.made == [(1, 2)]
 
 
-def test_in_a_hurry_what_is_gathered_begins_and_what_comes_after_waits(benches: Benches) -> None:
+def test_a_hurry_begins_only_the_batches_gathered_so_far(benches: Benches) -> None:
     """A revoke and a drain wait for what is here; nobody waits for the other partitions'."""
     bench, calls = benches(), Calls()
     bench.batches(calls, size=3)
@@ -245,7 +245,7 @@ def test_in_a_hurry_what_is_gathered_begins_and_what_comes_after_waits(benches: 
     assert calls.made == [(1, 2), (3,)]
 
 
-def test_what_remains_of_a_full_batch_waits_from_when_it_came(threads: Benches) -> None:
+def test_the_rest_of_a_full_batch_waits_from_its_arrival(threads: Benches) -> None:
     bench, calls = threads(), Calls()
     bench.batches(calls, size=3, wait="200ms")
     bench.feed(records(*range(7)))
@@ -268,7 +268,7 @@ def test_no_more_is_taken_than_the_next_batch_needs(benches: Benches) -> None:
     bench.ended(3)
 
 
-def test_with_every_place_taken_the_batch_that_waits_longest_is_next(benches: Benches) -> None:
+def test_the_longest_waiting_batch_gets_the_next_place(benches: Benches) -> None:
     """A handler whose batches are always full must not keep the others out."""
     bench, calls = benches(at_once=1), Calls()
     calls.hold(0, 1)
@@ -284,7 +284,7 @@ def test_with_every_place_taken_the_batch_that_waits_longest_is_next(benches: Be
     assert made_before == [1]
 
 
-def test_there_is_a_hand_for_each_record_under_way(threads: Benches) -> None:
+def test_each_running_record_has_a_scoreboard_hand(threads: Benches) -> None:
     """Any of them may be what ends the process; the supervisor reads there which."""
     bench, calls = threads(at_once=2, hands=5), Calls()
     calls.hold(0, 1, 2)
@@ -328,10 +328,10 @@ class NoCrew:
     st.integers(1, 5),
     st.integers(1, 3),
 )
-def test_no_batch_has_two_records_of_a_key_and_keys_keep_their_order(
+def test_no_batch_has_two_records_of_a_key_and_order_is_kept(
     keys: list[tuple[int, bytes | None]], size: int, at_once: int
 ) -> None:
-    """P3. A null key is no key and may repeat."""
+    """A null key is no key and may repeat."""
     lanes, crew, now = Lanes("key"), NoCrew(at_once), 0.0
     partitions = [a_partition(number=0), a_partition(number=1)]
     form = batching_of(lambda messages: messages, size)
@@ -384,8 +384,8 @@ def test_results_and_failures_are_each_records_own(benches: Benches) -> None:
     assert [output.value for output in outcomes[4].outputs] == [b'{"a":2}', b'{"a":3}']
 
 
-def test_exception_at_bravo(benches: Benches) -> None:
-    """Issue 4, "It must show" 5: alpha is done, bravo failed, charlie comes again as it was."""
+def test_a_batch_that_fails_at_bravo_settles_alpha(benches: Benches) -> None:
+    """Alpha is done, bravo failed, and charlie comes again as it was."""
     cause = ValueError("bravo")
 
     def answer(_: list[Message]) -> None:
@@ -402,7 +402,7 @@ def test_exception_at_bravo(benches: Benches) -> None:
     assert charlie.attempt == 1
 
 
-def test_without_results_those_before_a_stop_run_again(benches: Benches) -> None:
+def test_records_before_a_stop_run_again_without_results(benches: Benches) -> None:
     """Else alpha was done without a word, whatever it led to."""
 
     def answer(_: list[Message]) -> None:
@@ -428,8 +428,8 @@ def test_one_poison_among_500_fails_alone(benches: Benches) -> None:
     assert max(Counter(offset for call in calls.made for offset in call).values()) <= 10
 
 
-def test_what_has_ended_does_not_wait_for_the_other_half(threads: Benches) -> None:
-    """P4."""
+def test_finished_records_do_not_wait_for_the_other_half(threads: Benches) -> None:
+    """A record that has ended waits for no other of its batch."""
     bench, calls = threads(), Calls(raising_for(3))
     calls.hold(2, 3)
     bench.batches(calls, size=4)
@@ -440,7 +440,7 @@ def test_what_has_ended_does_not_wait_for_the_other_half(threads: Benches) -> No
     assert calls.made == [(0, 1, 2, 3), (0, 1), (2, 3), (2,), (3,)]
 
 
-def test_who_cannot_be_reached_is_not_called_again_for_each(benches: Benches) -> None:
+def test_an_outage_ends_the_search_of_a_batch(benches: Benches) -> None:
     """What was not called any more goes back, to wait in its lane."""
 
     def answer(_: list[Message]) -> None:
@@ -470,8 +470,8 @@ def test_one_customer_that_cannot_be_reached_fails_alone(benches: Benches) -> No
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_whatever_a_batch_raises_its_runner_goes_on(threads: Benches, error: BaseException) -> None:
-    """P5."""
+def test_a_runner_survives_any_exception_of_a_batch(threads: Benches, error: BaseException) -> None:
+    """One bad record cannot stop the service."""
 
     def answer(messages: list[Message]) -> list[None]:
         if any(message.offset == 0 for message in messages):
@@ -528,7 +528,7 @@ def raising(error: BaseException) -> None:
         lambda: [Faceless()] * 3,
     ],
 )
-def test_whatever_a_batch_answers_each_record_ends(
+def test_each_record_ends_whatever_a_batch_returns(
     benches: Benches, answer: Callable[[], Any]
 ) -> None:
     """A runner that is gone, or a record without an outcome, would hold up everything."""
@@ -569,7 +569,7 @@ class TakesOrders:
         raise BatchFailed(1, ValueError("the second of those that decoded"))
 
 
-def test_what_does_not_decode_fails_alone_and_the_rest_is_called(benches: Benches) -> None:
+def test_an_undecodable_record_fails_alone(benches: Benches) -> None:
     bench, handler, partition = benches(), TakesOrders(), a_partition()
     bench.batches(handler, size=4)
     values = [b'{"id": 1}', b"{", b'{"id": 3}', b'{"id": 4}']
@@ -582,7 +582,7 @@ def test_what_does_not_decode_fails_alone_and_the_rest_is_called(benches: Benche
     assert isinstance(outcomes[3], NotAttempted)
 
 
-def test_a_batch_of_which_nothing_decodes_calls_nobody(benches: Benches) -> None:
+def test_an_undecodable_batch_calls_no_handler(benches: Benches) -> None:
     bench, handler = benches(), TakesOrders()
     bench.batches(handler, size=2)
     bench.feed(records(0, 1))
@@ -621,7 +621,7 @@ def test_a_batch_handler_and_a_plain_one_share_a_process(benches: Benches) -> No
     ]
 
 
-def test_what_a_handler_is_told_of_goes_alone(benches: Benches) -> None:
+def test_a_dead_letter_notice_goes_alone(benches: Benches) -> None:
     """Not into a batch: it has had its runs."""
     told: list[tuple[int, BaseException]] = []
     calls = Calls()
@@ -639,7 +639,7 @@ def test_what_a_handler_is_told_of_goes_alone(benches: Benches) -> None:
 # -- partitions that go, and the end ---------------------------------------------------------
 
 
-def test_what_was_gathered_of_a_partition_that_went_is_not_called(benches: Benches) -> None:
+def test_records_of_a_revoked_partition_leave_the_batch(benches: Benches) -> None:
     """Another member has it."""
     calls = Calls()
     bench = benches()
@@ -652,7 +652,7 @@ def test_what_was_gathered_of_a_partition_that_went_is_not_called(benches: Bench
     assert calls.made == [(2,)]
 
 
-def test_halves_of_a_partition_that_went_are_not_called(threads: Benches) -> None:
+def test_halves_of_a_revoked_partition_are_not_called(threads: Benches) -> None:
     bench, calls, gone = threads(), Calls(raising_for(1)), a_partition()
     calls.hold(0, 1, 2, 3)
     bench.batches(calls, size=4)
@@ -664,7 +664,7 @@ def test_halves_of_a_partition_that_went_are_not_called(threads: Benches) -> Non
     assert calls.made == [(0, 1, 2, 3), (2, 3)]
 
 
-def test_only_what_is_called_is_in_hand(threads: Benches) -> None:
+def test_only_records_of_the_current_call_are_in_hand(threads: Benches) -> None:
     """While one half runs, no record of the other can have killed the process or be stuck."""
     bench, seen = threads(), []
 
@@ -678,7 +678,7 @@ def test_only_what_is_called_is_in_hand(threads: Benches) -> None:
     assert seen == [[0, 1, 2, 3], [0, 1], [0], [1], [2, 3]]
 
 
-def test_after_stop_nothing_is_begun(threads: Benches) -> None:
+def test_a_stopped_pool_begins_no_batch(threads: Benches) -> None:
     """Neither what is gathered, nor what waits for its place, nor the halves of what runs."""
     bench, calls = threads(at_once=1), Calls(raising_for(1))
     calls.hold(0, 1)
@@ -695,7 +695,7 @@ def test_after_stop_nothing_is_begun(threads: Benches) -> None:
     assert calls.made == [(0, 1)]
 
 
-def test_a_stopped_loop_begins_nothing_of_what_it_was_given(loops: Benches) -> None:
+def test_a_stopped_loop_begins_no_waiting_batch(loops: Benches) -> None:
     """Its coroutines would never be awaited."""
     bench, calls = loops(), Calls()
     bench.batches(calls, size=1)

@@ -83,7 +83,7 @@ def test_a_cpu_that_others_need_is_left_for_a_while(threads: Threads) -> None:
     assert len(threads.cpus) == 1
 
 
-def test_threads_of_which_one_can_run_stay_though_others_need_their_cpu(threads: Threads) -> None:
+def test_lock_bound_threads_stay_though_others_need_the_cpu(threads: Threads) -> None:
     """Apart they would cost half as much again, and wait as long."""
     threads.run(2 * POLICY.look_s, share=0.98, locked=True)
     seen = threads.run(3.0, share=0.98, locked=True, delayed=0.5)
@@ -103,7 +103,7 @@ def test_threads_that_outlive_their_pool_may_go_anywhere(threads: Threads) -> No
     assert threads.cpus == EVERY
 
 
-def test_what_a_handler_starts_may_use_every_cpu() -> None:
+def test_a_handlers_child_process_may_use_every_cpu() -> None:
     """A child inherits the CPUs of the thread that starts it, and keeps them."""
     placement = CpuAffinity(POLICY, usage=lambda: Usage(0.0, 0.0))
     placement.decide(True, 1000.0)

@@ -103,7 +103,7 @@ def test_a_record_that_comes_again_has_the_handler_of_its_source(run: Run) -> No
     assert seen == [("payments", 42)]
 
 
-def test_a_record_that_comes_again_is_in_hand_by_its_source_position() -> None:
+def test_a_retried_record_is_in_hand_by_its_source_position() -> None:
     """A suspect is known by it, wherever it was taken from."""
     record = come_again()
     assert place_of(record) == (1 << PLACE_BITS) + 42
@@ -125,7 +125,7 @@ class Unshown(Exception):
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("its own"), SystemExit(1), Unshown()])
-def test_what_dead_raises_is_a_warning_and_changes_nothing(run: Run, raised: BaseException) -> None:
+def test_an_exception_of_dead_is_a_warning(run: Run, raised: BaseException) -> None:
     """The dead letter is what must not be lost."""
 
     def dead(_message: Message, _error: BaseException) -> None:
@@ -139,7 +139,7 @@ def test_what_dead_raises_is_a_warning_and_changes_nothing(run: Run, raised: Bas
     assert type(raised).__name__ in line["error"]
 
 
-def test_records_that_nobody_is_told_of_run_beside_those(run: Run) -> None:
+def test_ordinary_records_run_beside_dead_letter_notices(run: Run) -> None:
     seen: list[int] = []
     run(a_record(a_partition(), 8), lambda m: seen.append(m.offset), pytest.fail)
     assert seen == [8]

@@ -95,20 +95,20 @@ def test_a_class_is_made_once_and_closed_once(load: Load) -> None:
     assert len(module.closed) == 1
 
 
-def test_what_a_class_raises_when_it_is_made_passes_through(load: Load) -> None:
+def test_a_constructors_exception_passes_through(load: Load) -> None:
     """It may work the next time, unlike a mistake in the file."""
     source = "class Handler:\n    def __init__(self): raise ConnectionError('no')\n"
     with pytest.raises(ConnectionError):
         load(source + "    def __call__(self, message): ...\n", "Handler")
 
 
-def test_an_async_function_is_one(load: Load) -> None:
+def test_an_async_function_is_an_async_handler(load: Load) -> None:
     handlers = load("async def handler(message):\n    return message.offset\n")
     assert handlers.is_async
     assert asyncio.run(handlers.of("orders")(message())) == 5
 
 
-def test_an_async_class_is_one(load: Load) -> None:
+def test_an_async_class_is_an_async_handler(load: Load) -> None:
     source = "class Handler:\n    async def __call__(self, message): return message.offset\n"
     handlers = load(source, "Handler")
     assert handlers.is_async
@@ -125,21 +125,19 @@ def test_a_typed_handler_may_have_the_message_too(load: Load) -> None:
     assert load(source).of("orders")(message()) == (7, 5)
 
 
-def test_a_typed_async_handler(load: Load) -> None:
+def test_a_typed_async_handler_is_given_its_model(load: Load) -> None:
     handlers = load(ORDER + "async def handler(order: Order):\n    return order.id\n")
     assert handlers.is_async
     assert asyncio.run(handlers.of("orders")(message())) == 7
 
 
-def test_a_typed_method_of_a_class(load: Load) -> None:
+def test_a_typed_method_is_given_its_model(load: Load) -> None:
     source = ORDER + "class Handler:\n    def __call__(self, order: Order): return order.id\n"
     assert load(source, "Handler").of("orders")(message()) == 7
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"{", b'{"id": "secret"}', b"\xff"])
-def test_what_does_not_validate_is_undecodable_and_its_value_stays_secret(
-    load: Load, value: bytes | None
-) -> None:
+def test_an_invalid_model_is_undecodable_and_stays_secret(load: Load, value: bytes | None) -> None:
     handlers = load(ORDER + "def handler(order: Order):\n    return order.id\n")
     with pytest.raises(Undecodable, match="Order") as caught:
         handlers.of("orders")(message(value))
@@ -179,7 +177,7 @@ def test_a_name_that_only_a_type_checker_imports_does_not_matter(load: Load) -> 
     assert load(source).of("orders")(message()) == 5
 
 
-def test_a_name_that_only_a_type_checker_imports_does_not_hide_the_model(load: Load) -> None:
+def test_a_type_checking_import_does_not_hide_the_model(load: Load) -> None:
     """The handler would be given a message where it expects an order."""
     source = ORDER + TYPE_CHECKING
     plain = load(source + "def handler(order: Order) -> Message:\n    return order.id\n")
@@ -216,14 +214,14 @@ def test_a_class_may_want_to_be_told_of_dead_letters(load: Load) -> None:
     assert handlers.on_dead_of("payments") is None
 
 
-def test_what_only_has_the_name_is_not_called(load: Load) -> None:
+def test_a_dead_attribute_that_is_no_function_is_ignored(load: Load) -> None:
     source = "class Handler:\n    dead = 0\n    def __call__(self, message): ...\n"
     handlers = load(source, "Handler")
     assert handlers.on_dead_of("orders") is None
     assert not handlers.has_on_dead
 
 
-def test_nobody_would_await_the_dead_of_a_plain_handler(load: Load) -> None:
+def test_an_async_dead_of_a_plain_handler_is_refused(load: Load) -> None:
     source = (
         "class Handler:\n"
         "    def __call__(self, message): ...\n"
@@ -259,7 +257,7 @@ def test_a_batch_handler_need_not_say_what_it_takes(load: Load, annotation: str)
     assert batching.call([batching.item(message())], [message()]) == [5]
 
 
-def test_a_batch_of_models(load: Load) -> None:
+def test_a_batch_handler_of_models_is_given_models(load: Load) -> None:
     source = ORDER + "@batch()\ndef handler(orders: list[Order]): return [o.id for o in orders]\n"
     batching = batched(load(source))
     assert batching.call([batching.item(message())], [message()]) == [7]
@@ -299,13 +297,15 @@ def test_a_batch_of_models_may_have_the_messages_too(load: Load) -> None:
         ),
     ],
 )
-def test_a_batch_handler_in_other_forms(load: Load, source: str, name: str) -> None:
+def test_a_batch_handler_may_be_a_method_partial_or_wrapped(
+    load: Load, source: str, name: str
+) -> None:
     batching = batched(load(source, name))
     assert batching.size == 2
     assert batching.call([message()], [message()]) == [5]
 
 
-def test_an_async_batch_handler_is_one(load: Load) -> None:
+def test_an_async_batch_handler_is_an_async_handler(load: Load) -> None:
     source = "@batch()\nasync def handler(messages): return [m.offset for m in messages]\n"
     handlers = load(source)
     assert handlers.is_async
@@ -384,7 +384,7 @@ def test_a_module_that_is_not_there_is_said(tmp_path: Path) -> None:
         ("def handler(message, *, session): ...\n", "session"),
     ],
 )
-def test_what_no_restart_can_help_is_one_line(load: Load, source: str, words: str) -> None:
+def test_a_permanent_load_error_is_one_line(load: Load, source: str, words: str) -> None:
     """Exit code 78, with the next step, and no traceback."""
     assert re.search(words, refused(load, source))
 

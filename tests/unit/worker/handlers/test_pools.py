@@ -145,10 +145,10 @@ def test_a_run_is_done_in_order_and_comes_back_with_its_outcomes(threads: Pools)
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-def test_whatever_a_handler_raises_is_its_outcome_and_the_thread_goes_on(
+def test_a_handlers_exception_is_an_outcome_and_its_thread_lives(
     threads: Pools, error: BaseException
 ) -> None:
-    """P5: one bad record cannot stop the service."""
+    """One bad record cannot stop the service."""
 
     def work(record: Record, _began: float) -> Outcome:
         if record.offset == 1:
@@ -163,7 +163,7 @@ def test_whatever_a_handler_raises_is_its_outcome_and_the_thread_goes_on(
     assert second.outcome is NO_RESULTS
 
 
-def test_an_exception_that_somebody_keeps_keeps_no_record_that_came_after_it(
+def test_a_kept_exception_keeps_no_later_record(
     threads: Pools,
 ) -> None:
     """With that would go the values of all that waited with it for Kafka."""
@@ -214,8 +214,8 @@ def test_threads_work_at_once(threads: Pools) -> None:
     ended(pool, 3)
 
 
-def test_what_waits_behind_a_slow_record_is_given_back(threads: Pools) -> None:
-    """P4: other keys of its run must not wait for it."""
+def test_records_behind_a_slow_one_are_given_back(threads: Pools) -> None:
+    """Other keys of its run must not wait for it."""
     gates = Gates()
     gates.hold(1)
     pool = threads(gates.work, 2)
@@ -230,7 +230,7 @@ def test_what_waits_behind_a_slow_record_is_given_back(threads: Pools) -> None:
     assert gates.begun == [1, 2, 3]
 
 
-def test_nothing_is_given_back_of_what_has_begun(threads: Pools) -> None:
+def test_a_begun_record_is_never_given_back(threads: Pools) -> None:
     gates = Gates()
     gates.hold(1)
     pool = threads(gates.work)
@@ -241,7 +241,7 @@ def test_nothing_is_given_back_of_what_has_begun(threads: Pools) -> None:
     assert len(ended(pool, 1)) == 1
 
 
-def test_it_wants_no_more_than_it_can_use_and_more_when_something_has_ended(
+def test_a_pool_asks_for_no_more_than_it_can_use(
     threads: Pools,
 ) -> None:
     """What is not handed over can still be dropped at a revoke."""
@@ -256,7 +256,7 @@ def test_it_wants_no_more_than_it_can_use_and_more_when_something_has_ended(
     eventually(lambda: pool.feed(from_left(left)), timeout_s=WAIT_S)
 
 
-def test_one_slow_handler_does_not_keep_the_other_threads_from_work(threads: Pools) -> None:
+def test_one_slow_handler_leaves_the_other_threads_busy(threads: Pools) -> None:
     """Fed by what a poll thread would: look for what is stuck, hand over what is wanted."""
     gates = Gates()
     gates.hold(0)
@@ -280,7 +280,7 @@ def test_one_slow_handler_does_not_keep_the_other_threads_from_work(threads: Poo
     ended(pool, 1)
 
 
-def test_what_waited_while_its_partition_was_taken_away_is_not_begun(threads: Pools) -> None:
+def test_a_record_waiting_in_a_revoked_partition_never_begins(threads: Pools) -> None:
     """Another member has it."""
     gates = Gates()
     gates.hold(1)
@@ -295,8 +295,8 @@ def test_what_waited_while_its_partition_was_taken_away_is_not_begun(threads: Po
     assert gates.begun == [1]
 
 
-def test_after_stop_nothing_is_begun(threads: Pools) -> None:
-    """A mutant of FAULTS: what is begun after the drain is done again by another."""
+def test_a_stopped_pool_begins_no_record(threads: Pools) -> None:
+    """A record begun after the drain would be done again by another worker."""
     gates = Gates()
     gates.hold(1)
     pool = threads(gates.work)
@@ -310,7 +310,7 @@ def test_after_stop_nothing_is_begun(threads: Pools) -> None:
     assert gates.begun == [1]
 
 
-def test_what_no_thread_has_begun_is_withdrawn_wherever_it_is(threads: Pools) -> None:
+def test_unstarted_records_are_withdrawn_wherever_they_are(threads: Pools) -> None:
     """The rest of a run in a thread's hands, and the runs that wait for a thread."""
     gates = Gates()
     gates.hold(1)
@@ -377,7 +377,7 @@ def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
     pool.stop()
 
 
-def test_what_has_ended_is_taken_at_once_all_of_it_and_in_order() -> None:
+def test_completions_are_taken_at_once_and_in_order() -> None:
     ended = CompletionQueue()
     assert ended.take(0.0) == []
     run = a_run(1, 2, 3)
@@ -387,7 +387,7 @@ def test_what_has_ended_is_taken_at_once_all_of_it_and_in_order() -> None:
     assert ended.take(0.0) == []
 
 
-def test_who_waits_for_an_outcome_is_woken_when_it_is_told() -> None:
+def test_a_waiting_take_is_woken_by_the_next_completion() -> None:
     """And what was told of earlier, and taken, wakes nobody."""
     ended = CompletionQueue()
     (record,) = a_run(1)
@@ -403,7 +403,7 @@ def test_who_waits_for_an_outcome_is_woken_when_it_is_told() -> None:
     assert found == [record]
 
 
-def test_a_signal_at_the_end_of_the_wait_does_not_make_it_endless() -> None:
+def test_a_signal_at_the_end_of_a_wait_does_not_prolong_it() -> None:
     """Its handler outlasts the time-out: `queue.SimpleQueue` waits for ever then."""
 
     def outlast(_number: int, _frame: object) -> None:
@@ -425,7 +425,7 @@ def test_a_signal_at_the_end_of_the_wait_does_not_make_it_endless() -> None:
 # -- the loop ------------------------------------------------------------------------------
 
 
-def test_coroutines_run_at_once_and_come_back_with_their_outcomes(loops: Pools) -> None:
+def test_coroutines_run_concurrently_and_return_their_outcomes(loops: Pools) -> None:
     """All of them wait until the last has begun."""
     begun: list[int] = []
     all_begun = asyncio.Event()
@@ -444,7 +444,7 @@ def test_coroutines_run_at_once_and_come_back_with_their_outcomes(loops: Pools) 
     assert {r.offset: r.outcome for r in ended(pool, 5)} == outcomes
 
 
-def test_whatever_a_coroutine_raises_is_its_outcome(loops: Pools) -> None:
+def test_a_coroutines_exception_is_its_outcome(loops: Pools) -> None:
     async def work(record: Record, _began: float) -> Outcome:
         if record.offset == 1:
             raise ValueError("no")
@@ -524,7 +524,7 @@ def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
     assert pool.feed(from_left(left)) == 3
 
 
-def test_what_a_busy_loop_has_not_begun_is_withdrawn(loops: Pools) -> None:
+def test_a_busy_loops_unstarted_records_are_withdrawn(loops: Pools) -> None:
     """And those hands are free again."""
     gates = Gates()
     gates.hold(0)
@@ -544,7 +544,7 @@ def test_what_a_busy_loop_has_not_begun_is_withdrawn(loops: Pools) -> None:
     assert gates.begun == [0, 4, 5]
 
 
-def test_a_record_runs_on_the_loop_or_is_withdrawn_and_never_both(loops: Pools) -> None:
+def test_a_record_runs_on_the_loop_or_is_withdrawn_never_both(loops: Pools) -> None:
     ran: list[int] = []
 
     async def work(record: Record, _began: float) -> Outcome:
@@ -556,7 +556,7 @@ def test_a_record_runs_on_the_loop_or_is_withdrawn_and_never_both(loops: Pools) 
     either_ran_or_came_back(pool, ran)
 
 
-def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) -> None:
+def test_a_loop_begins_no_record_of_a_revoked_partition(loops: Pools) -> None:
     begun: list[int] = []
 
     async def work(record: Record, _began: float) -> Outcome:
@@ -572,7 +572,7 @@ def test_a_loop_begins_nothing_of_a_partition_that_was_taken_away(loops: Pools) 
     assert begun == []
 
 
-def test_a_loop_begins_nothing_that_it_hears_of_with_its_stop(loops: Pools) -> None:
+def test_a_stopping_loop_begins_no_record(loops: Pools) -> None:
     """A coroutine made in the loop's last round is never awaited, and Python says so."""
     begun: list[int] = []
 

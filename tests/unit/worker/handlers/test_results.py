@@ -1,4 +1,4 @@
-"""What a handler returns becomes these records, byte for byte (DESIGN 3 and 4)."""
+"""Values that a handler returns become these records, byte for byte."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def one(returned: Any, record: Record | None = None) -> Output:
     return output
 
 
-def test_none_is_the_filter() -> None:
+def test_none_publishes_no_result() -> None:
     assert an_encoder().encode(source(), None) is NO_RESULTS
     assert an_encoder().encode(source(), []) is NO_RESULTS
     assert an_encoder().encode(source(), [None, None]) is NO_RESULTS
@@ -69,13 +69,13 @@ def test_none_is_the_filter() -> None:
     ],
     ids=repr,
 )
-def test_every_shape_has_one_value(returned: Any, value: bytes | None) -> None:
+def test_every_returned_shape_makes_one_value(returned: Any, value: bytes | None) -> None:
     output = one(returned)
     assert (output.topic, output.key, output.value) == (RESULTS, b"k", value)
     assert output.headers == [SOURCE]
 
 
-def test_a_list_is_several_results_each_but_the_first_with_its_index() -> None:
+def test_a_list_is_several_results_and_later_ones_have_an_index() -> None:
     """An index of zero would cost a microsecond or two on every result."""
     made = outputs([{"id": 1}, None, Result({"id": 2}, key="other"), b"raw"])
     assert [(o.key, o.value) for o in made] == [
@@ -114,7 +114,7 @@ def test_a_source_without_a_key_gives_a_result_without_one() -> None:
     assert one({}, source(key=None)).key is None
 
 
-def test_the_attempt_is_told_above_one() -> None:
+def test_the_attempt_header_is_written_above_one() -> None:
     record = source()
     record.attempt = 3
     assert one({}, record).headers == [SOURCE, ("kworker-attempt", b"3")]
@@ -135,7 +135,7 @@ def test_headers_come_in_their_order() -> None:
     ]
 
 
-def test_of_the_sources_headers_only_the_trace_is_copied() -> None:
+def test_only_trace_headers_of_the_source_are_copied() -> None:
     """What the source claims to be kworker's is never believed."""
     headers = (
         ("traceparent", b"00-abc"),
@@ -161,7 +161,7 @@ def test_a_result_may_go_to_a_topic_that_the_configuration_names() -> None:
 
 
 @pytest.mark.parametrize("topic", ["elsewhere", "orders", "orders.dead"])
-def test_no_other_topic_is_ever_written(topic: str) -> None:
+def test_an_unconfigured_result_topic_is_unpublishable(topic: str) -> None:
     with pytest.raises(Unpublishable, match=topic):
         outputs(Result({}, topic=topic))
 
@@ -200,7 +200,7 @@ class Odd:
     ],
     ids=lambda value: ascii(value)[:40],
 )
-def test_what_cannot_be_serialised_is_unpublishable(returned: Any) -> None:
+def test_an_unserialisable_result_is_unpublishable(returned: Any) -> None:
     """It will never work: its source is to become a dead letter."""
     with pytest.raises(Unpublishable):
         outputs(returned)
@@ -235,7 +235,7 @@ def test_each_topic_has_its_own_limit() -> None:
         encoder.encode(source(), Result(bytes(1000)))
 
 
-def test_a_fact_that_the_brokers_did_not_tell_stays() -> None:
+def test_an_untold_topic_limit_keeps_its_value() -> None:
     facts = TopicLimits([RESULTS, FURTHER])
     assert not facts.complete
     facts.update({RESULTS: 500}, {RESULTS: 4, FURTHER: 2})
@@ -263,7 +263,7 @@ def test_the_size_covers_header_names_of_any_script() -> None:
         ("order-7", [SOURCE]),
     ],
 )
-def test_a_replays_results_say_so_unless_the_event_was_never_done(
+def test_a_replays_results_are_marked_unless_claimed(
     returned: Any, claim: str | None, headers: HeaderList
 ) -> None:
     """Tables skip them; but what was claimed ends here first. Without an id nobody knows."""
@@ -327,8 +327,6 @@ def test_nan_and_infinity_are_unpublishable_and_not_null(returned: Any, name: st
         ('{"mine": NaN, "null": null}', b'{"mine": NaN, "null": null}'),
     ],
 )
-def test_a_null_that_was_none_is_written_and_so_are_users_own_bytes(
-    returned: Any, written: bytes
-) -> None:
+def test_an_explicit_null_and_raw_bytes_are_written_as_given(returned: Any, written: bytes) -> None:
     output = one(returned)
     assert output.value == written

@@ -40,9 +40,7 @@ def others() -> Partition:
 # -- running once -----------------------------------------------------------------------
 
 
-def test_records_come_out_in_the_order_in_which_they_were_asked_for(
-    bench: Bench, orders: Partition
-) -> None:
+def test_granted_records_come_out_in_the_order_asked(bench: Bench, orders: Partition) -> None:
     """The oldest holds back the commit."""
     worker = bench.worker()
     records = [event(orders, i, f"e{i}") for i in range(5)]
@@ -91,7 +89,7 @@ def test_a_duplicate_waits_for_the_first_and_then_is_one(
     assert b.ask(third).duplicates == [third]
 
 
-def test_what_failed_may_run_again(bench: Bench, orders: Partition, others: Partition) -> None:
+def test_a_failed_event_may_run_again(bench: Bench, orders: Partition, others: Partition) -> None:
     """A durable retry or dead letter never reads as done, or redrive would do nothing."""
     a, b = bench.worker("host/1"), bench.worker("host/2")
     first, again = event(orders, 1, "e"), event(others, 7, "e")
@@ -113,7 +111,7 @@ def test_a_record_that_holds_its_event_runs_again_without_asking(
     assert worker.runs(record) == [record]
 
 
-def test_two_workers_with_the_same_events_in_opposite_order_both_end(
+def test_events_in_opposite_order_do_not_deadlock_two_workers(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
     """One record of a lane is out at a time, so nobody holds what the other waits for."""
@@ -157,9 +155,7 @@ def test_a_record_without_an_id_goes_as_configured(
 # -- owners that die --------------------------------------------------------------------
 
 
-def test_the_claim_of_a_dead_neighbour_is_taken_over_at_once(
-    bench: Bench, orders: Partition
-) -> None:
+def test_a_dead_neighbours_claim_is_taken_over_at_once(bench: Bench, orders: Partition) -> None:
     """Killed between claim and done, its record comes to another worker of the host."""
     a, b = bench.worker("host/1"), bench.worker("host/2")
     a.runs(event(orders, 1, "e"))
@@ -181,7 +177,7 @@ def test_the_claim_of_a_silent_owner_is_taken_over_after_a_lease(
     assert b.insist(again, LEASE_S * 0.3)
 
 
-def test_a_living_owner_keeps_its_claim_for_as_long_as_its_handler_runs(
+def test_a_living_owner_keeps_its_claim_while_its_handler_runs(
     bench: Bench, orders: Partition
 ) -> None:
     """Its beats come without any other traffic."""
@@ -205,9 +201,7 @@ def test_an_outage_of_redis_frees_no_claim_of_the_living(bench: Bench, orders: P
     assert bench.state("e") == Claimed("far/1", "orders/0/1")
 
 
-def test_a_redis_that_comes_and_goes_is_no_silence_of_others(
-    bench: Bench, orders: Partition
-) -> None:
+def test_a_flapping_redis_proves_no_owner_dead(bench: Bench, orders: Partition) -> None:
     """Each time it may have gone before they could renew."""
     a, b = bench.worker("far/1"), bench.worker("host/2")
     a.runs(event(orders, 1, "e"))
@@ -219,7 +213,7 @@ def test_a_redis_that_comes_and_goes_is_no_silence_of_others(
         bench.redis.away = False
 
 
-def test_this_worker_stopped_for_long_has_seen_nobody_die(bench: Bench, orders: Partition) -> None:
+def test_a_worker_stopped_for_long_has_seen_no_death(bench: Bench, orders: Partition) -> None:
     """Its own clock jumped; the other may have renewed all the time."""
     a, b = bench.worker("far/1"), bench.worker("host/2")
     a.runs(event(orders, 1, "e"))
@@ -233,9 +227,7 @@ def test_this_worker_stopped_for_long_has_seen_nobody_die(bench: Bench, orders: 
 # -- handlers that outlive a revoke -----------------------------------------------------
 
 
-def test_the_outcome_of_a_handler_that_outlived_its_partition_is_handed_on(
-    bench: Bench, orders: Partition
-) -> None:
+def test_the_next_owner_publishes_an_orphaned_runs_outcome(bench: Bench, orders: Partition) -> None:
     """The new owner waits for it, publishes it, and does not run it; then the event is done."""
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new = event(orders, 1, "e"), event(orders, 1, "e")
@@ -252,7 +244,7 @@ def test_the_outcome_of_a_handler_that_outlived_its_partition_is_handed_on(
     assert bench.state("e") == ClaimDone()
 
 
-def test_a_duplicate_of_what_was_handed_on_waits_until_it_is_published(
+def test_a_duplicate_waits_until_the_kept_outcome_is_published(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
     """It is not its outcome to publish."""
@@ -268,7 +260,7 @@ def test_a_duplicate_of_what_was_handed_on_waits_until_it_is_published(
     assert b.ask(duplicate).duplicates == [duplicate]
 
 
-def test_a_partition_that_returns_does_not_run_what_is_still_in_hand(
+def test_a_returning_partition_does_not_rerun_a_record_in_hand(
     bench: Bench, orders: Partition
 ) -> None:
     """The same record comes again to the same worker, while its handler outlives the revoke."""
@@ -287,7 +279,9 @@ def test_a_partition_that_returns_does_not_run_what_is_still_in_hand(
     "outcome",
     [[Output("results", None, b"v" * (OUTCOME_BYTES_MAX + 1), [])], Failed(ValueError())],
 )
-def test_what_cannot_be_handed_on_runs_again(bench: Bench, orders: Partition, outcome: Any) -> None:
+def test_an_outcome_that_cannot_be_kept_runs_again(
+    bench: Bench, orders: Partition, outcome: Any
+) -> None:
     """More than 64 KiB; or there is nothing to hand on."""
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new = event(orders, 1, "e"), event(orders, 1, "e")
@@ -314,7 +308,7 @@ def test_an_outcome_taken_up_and_given_up_is_still_there(bench: Bench, orders: P
 # -- giving up partitions ---------------------------------------------------------------
 
 
-def test_what_did_not_begin_is_free_for_the_new_owner(
+def test_an_unstarted_record_is_free_for_the_new_owner(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
     """Granted and waiting, being asked for, or about to be."""
@@ -339,7 +333,7 @@ def test_what_did_not_begin_is_free_for_the_new_owner(
     assert b.runs(*again) == again
 
 
-def test_what_was_withdrawn_may_be_asked_for_again(bench: Bench, orders: Partition) -> None:
+def test_a_withdrawn_record_may_be_asked_for_again(bench: Bench, orders: Partition) -> None:
     """A drain puts back what lies below what has begun; wherever it was, it runs once."""
     worker = bench.worker()
     ready, out, waiting = (event(orders, i, f"e{i}") for i in range(3))
@@ -360,7 +354,7 @@ def test_what_was_withdrawn_may_be_asked_for_again(bench: Bench, orders: Partiti
         assert bench.state(f"e{i}") == Claimed("host/1", f"orders/0/{i}")
 
 
-def test_what_is_withdrawn_while_redis_is_asked_may_be_asked_for_again(
+def test_a_record_withdrawn_during_the_call_may_be_asked_again(
     bench: Bench, orders: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked for once, and its claim stays."""
@@ -422,7 +416,7 @@ def test_without_redis_nothing_begins_and_the_reason_is_told(
     assert bench.state("e") == ClaimDone()
 
 
-def test_without_redis_records_run_unguarded_where_that_is_asked_for(
+def test_records_run_unguarded_without_redis_if_configured(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
     """They are counted; what this worker itself knows is heeded; Redis learns of it afterwards."""
@@ -442,7 +436,7 @@ def test_without_redis_records_run_unguarded_where_that_is_asked_for(
     assert bench.worker("host/2").ask(late).duplicates == [late]
 
 
-def test_all_marks_of_an_outage_go_before_the_first_claim(
+def test_a_full_outbox_is_sent_before_the_first_claim(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
     """More than one call carries."""
@@ -470,7 +464,7 @@ def test_a_lost_answer_costs_nothing(bench: Bench, orders: Partition) -> None:
     assert list(worker.claimant.take(9)) == [record]
 
 
-def test_a_claim_that_nobody_knows_of_is_taken_over_from_oneself(
+def test_a_forgotten_claim_of_its_own_is_taken_over(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
     """Else it would keep others waiting for as long as this worker lives."""
@@ -506,7 +500,7 @@ def ended_in_an_outage(bench: Bench, record: Record) -> Worker:
     return worker
 
 
-def test_marks_survive_an_outage_and_an_exit(
+def test_the_outbox_survives_an_outage_and_an_exit(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
     """The next life tells them before it asks for anything; then the folder is empty."""
@@ -520,7 +514,7 @@ def test_marks_survive_an_outage_and_an_exit(
     assert list(bench.folder.iterdir()) == []
 
 
-def test_a_living_neighbour_tells_a_dead_ones_marks_before_it_takes_over(
+def test_a_neighbour_sends_a_dead_workers_outbox_before_takeover(
     bench: Bench, orders: Partition
 ) -> None:
     """It has read the folder long ago; the dead one's claim stands, and its work was done."""
@@ -532,7 +526,7 @@ def test_a_living_neighbour_tells_a_dead_ones_marks_before_it_takes_over(
     assert list(bench.folder.iterdir()) == []
 
 
-def test_two_may_tell_the_same_marks(bench: Bench, orders: Partition, others: Partition) -> None:
+def test_an_outbox_may_be_sent_twice(bench: Bench, orders: Partition, others: Partition) -> None:
     """Both read the folder; what the second says changes nothing that came between."""
     a = bench.worker("host/1")
     retried, outlived, done = (event(orders, i, name) for i, name in enumerate(("r", "o", "d")))
@@ -557,7 +551,7 @@ def test_two_may_tell_the_same_marks(bench: Bench, orders: Partition, others: Pa
     assert (bench.state("o"), bench.state("d")) == (ClaimDone(), ClaimDone())
 
 
-def test_marks_that_cannot_be_read_are_put_aside(bench: Bench) -> None:
+def test_an_unreadable_outbox_is_put_aside(bench: Bench) -> None:
     """A half-written file would stop every start for ever."""
     bench.folder.mkdir()
     (bench.folder / "host_1.json").write_text('{"done": [')
@@ -581,9 +575,7 @@ def test_a_drain_leaves_nothing_behind_that_did_not_begin(bench: Bench, orders: 
     assert not bench.folder.exists() or list(bench.folder.iterdir()) == []
 
 
-def test_what_was_granted_and_not_heard_is_released_at_the_end(
-    bench: Bench, orders: Partition
-) -> None:
+def test_an_unheard_grant_is_released_at_the_end(bench: Bench, orders: Partition) -> None:
     """The poll thread had stopped listening."""
     worker = bench.worker("host/1")
     worker.claimant.claim([event(orders, 1, "e")])
@@ -595,9 +587,7 @@ def test_what_was_granted_and_not_heard_is_released_at_the_end(
     assert bench.state("e") is None
 
 
-def test_the_last_marks_are_in_the_folder_before_redis_is_asked(
-    bench: Bench, orders: Partition
-) -> None:
+def test_the_last_outbox_is_on_disk_before_redis_is_called(bench: Bench, orders: Partition) -> None:
     """That call may hang until the worker is killed."""
     worker = bench.worker("host/1")
     record = event(orders, 1, "e")
@@ -623,7 +613,7 @@ def test_a_drain_waits_for_redis_no_longer_than_told(bench: Bench, orders: Parti
     release.set()
 
 
-def test_what_ends_the_claims_thread_ends_the_worker(bench: Bench, orders: Partition) -> None:
+def test_an_error_of_the_claims_thread_ends_the_worker(bench: Bench, orders: Partition) -> None:
     """Records would wait for ever for a thread that is gone."""
 
     def broken(_ask: Exchange) -> Answer:
@@ -643,7 +633,7 @@ def test_what_ends_the_claims_thread_ends_the_worker(bench: Bench, orders: Parti
 def test_a_record_whose_id_cannot_be_made_has_none(
     bench: Bench, orders: Partition, missing: str
 ) -> None:
-    """P5: it is one record's matter, and what ends the claims thread ends the worker."""
+    """The failure is one record's; an exception of the claims thread would end the worker."""
 
     def broken(record: Record) -> str:
         if record.offset == 1:
@@ -663,7 +653,7 @@ def test_a_record_whose_id_cannot_be_made_has_none(
 # -- what it costs ----------------------------------------------------------------------
 
 
-def test_what_is_not_urgent_is_gathered(bench: Bench, orders: Partition) -> None:
+def test_claims_that_are_not_urgent_are_gathered(bench: Bench, orders: Partition) -> None:
     """To wake a thread costs more than what it does; with enough claimed ahead, few calls do."""
     worker = bench.worker(handlers=64)
     records = [event(orders, i, f"e{i}") for i in range(1_000)]
@@ -680,7 +670,7 @@ def test_what_is_not_urgent_is_gathered(bench: Bench, orders: Partition) -> None
     assert (bench.redis.calls - before) / seconds < 100
 
 
-def test_so_much_is_claimed_ahead_as_is_soon_taken() -> None:
+def test_claims_ahead_follow_the_rate_of_takes() -> None:
     """What waits for a slow handler would only keep others from it."""
     pace = ClaimPrefetch(handlers=16)
     assert pace.ahead == 16
@@ -700,7 +690,7 @@ def test_so_much_is_claimed_ahead_as_is_soon_taken() -> None:
 # -- suspects ---------------------------------------------------------------------------
 
 
-def test_suspects_of_other_hosts_are_known_when_the_first_records_may_run(
+def test_shared_suspects_are_known_before_the_first_record_runs(
     bench: Bench, orders: Partition, tmp_path: Path
 ) -> None:
     """A new owner must not run in its pool what its partition's last one died of."""
@@ -717,9 +707,7 @@ def test_suspects_of_other_hosts_are_known_when_the_first_records_may_run(
     assert list(shared.others) == [("orders", 0, 7)]
 
 
-def test_suspects_are_looked_for_each_second_with_nothing_else_to_do(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_an_idle_claims_thread_looks_for_suspects_each_second(bench: Bench, tmp_path: Path) -> None:
     """And no more often."""
     storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
     shared = SharedSuspects(

@@ -48,13 +48,13 @@ def test_a_function_gets_the_message_as_the_handler_does(by: type[Ids]) -> None:
     ("returned", "words"),
     [(None, "NoneType, not a string"), (7, "int, not a string"), ("", "the id is empty")],
 )
-def test_what_is_no_id_says_so(by: type[Ids], returned: object, words: str) -> None:
+def test_an_invalid_id_raises_no_id(by: type[Ids], returned: object, words: str) -> None:
     """The policy for missing ids decides."""
     with pytest.raises(NoId, match=words):
         by.function(lambda _: returned)(a_record(a_partition()))
 
 
-def test_what_a_function_raises_is_no_id(by: type[Ids]) -> None:
+def test_an_exception_of_the_key_function_raises_no_id(by: type[Ids]) -> None:
     """A record that it cannot read must not end the claims thread."""
     with pytest.raises(NoId, match=f"{MODULE}:of raised Undecodable"):
         by.function(lambda m: m.json()["id"])(a_record(a_partition(), value=b"{"))

@@ -42,7 +42,7 @@ def test_time_without_an_answer_does_not_count() -> None:
     assert silence.is_dead("host/1")
 
 
-def test_who_did_not_look_has_seen_nothing() -> None:
+def test_a_gap_between_looks_proves_no_death() -> None:
     """A gap in the looking may hide an outage, or this process was stopped itself."""
     assert not watching((0.0, 7), (31.0, 7)).is_dead("host/1")
 
@@ -59,7 +59,7 @@ def test_a_slow_answer_is_no_silence() -> None:
     assert silence.is_dead("host/1")
 
 
-def test_who_is_in_nobodys_way_is_forgotten() -> None:
+def test_an_owner_that_blocks_no_record_is_forgotten() -> None:
     """Else every call would ask for all that ever lived."""
     silence = watching(*every(10, to=200))
     assert silence.owners == []

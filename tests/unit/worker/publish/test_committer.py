@@ -53,7 +53,7 @@ def settle(partition: Partition, count: int = 1) -> None:
         partition.ledger.settle([offset])
 
 
-def test_it_is_due_after_the_interval_or_so_many_outcomes() -> None:
+def test_a_commit_is_due_after_the_interval_or_enough_outcomes() -> None:
     _, committer, _ = committing()
     committer.start_interval(5.0)
     assert not committer.due(5.19, 99)
@@ -61,13 +61,13 @@ def test_it_is_due_after_the_interval_or_so_many_outcomes() -> None:
     assert committer.due(5.0, 100)
 
 
-def test_nothing_new_is_not_sent() -> None:
+def test_a_partition_without_progress_is_not_committed() -> None:
     broker, committer, partition = committing()
     committer.commit([partition], 1.0)
     assert broker.sent == []
 
 
-def test_the_position_of_an_empty_partition_is_sent_where_there_was_none() -> None:
+def test_an_empty_partitions_first_position_is_committed() -> None:
     """Lag tools show zero instead of nothing."""
     broker, committer, partition = committing()
     committer.learn(AT, None)
@@ -75,7 +75,7 @@ def test_the_position_of_an_empty_partition_is_sent_where_there_was_none() -> No
     assert broker.sent == [{AT: told(0)}]
 
 
-def test_one_is_under_way_at_most_and_the_next_takes_all_that_came_meanwhile() -> None:
+def test_one_commit_is_in_flight_and_the_next_takes_all_since() -> None:
     broker, committer, partition = committing()
     for _ in range(3):
         settle(partition)
@@ -122,7 +122,7 @@ def test_a_client_that_refuses_at_once_is_said_and_tried_again() -> None:
     assert broker.sent == [{AT: told(1)}]
 
 
-def test_what_the_group_has_from_before_is_not_committed_again() -> None:
+def test_an_unchanged_group_position_is_not_committed() -> None:
     broker, committer, _ = committing()
     committer.learn(AT, told(7))
     partition = a_partition(position=7)
@@ -130,7 +130,7 @@ def test_what_the_group_has_from_before_is_not_committed_again() -> None:
     assert broker.sent == []
 
 
-def test_what_the_group_was_told_it_is_told_again() -> None:
+def test_a_committed_position_is_repeated_at_intervals() -> None:
     """A request given up long ago may have come late, and moved a resting partition back."""
     broker, committer, partition = committing()
     settle(partition)
@@ -150,7 +150,7 @@ def test_what_the_group_was_told_it_is_told_again() -> None:
     assert broker.sent[2:] == [{AT: told(2)}, {AT: told(2)}]
 
 
-def test_what_is_told_again_in_vain_is_no_trouble() -> None:
+def test_a_failed_repeat_of_a_commit_is_no_problem() -> None:
     """Nothing waits for it: a service that rests need not be red while its brokers restart."""
     broker, committer, partition = committing()
     settle(partition)
@@ -169,7 +169,7 @@ def test_what_is_told_again_in_vain_is_no_trouble() -> None:
     assert committer.problem == "coordinator is loading"
 
 
-def test_only_what_it_owns_is_told_again() -> None:
+def test_only_owned_positions_are_repeated() -> None:
     """The brokers would take any other, too, and another member would find it."""
     broker, committer, partition = committing()
     other = a_partition(number=1)

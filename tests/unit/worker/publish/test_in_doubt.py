@@ -33,7 +33,7 @@ def survived(fences: FencingJudge, first: float, every_s: float, most: int = 100
     return most
 
 
-def test_one_fence_by_a_stranger_is_answered_and_counted() -> None:
+def test_a_foreign_fence_is_answered_and_counted() -> None:
     foreign = fences().judge(FENCED, OLD - 1, OLD)
     assert foreign is not None
     assert (foreign.nth, foreign.most) == (1, 10)
@@ -46,7 +46,7 @@ def test_a_service_that_is_young_gives_up_sooner() -> None:
 
 
 @given(st.floats(10.5, 1e6), st.floats(0.0, 40.0), st.floats(0.1, 3.0))
-def test_of_two_that_fence_each_other_the_older_goes_on(
+def test_the_older_of_two_that_fence_each_other_goes_on(
     older_s: float, after_s: float, rest_s: float
 ) -> None:
     """However fast they are; and the one that was there first is the first that is fenced."""
@@ -86,7 +86,7 @@ def test_the_last_words_name_the_id_and_what_to_do() -> None:
         young.judge(FENCED, None, BEGAN + 1)
 
 
-def test_our_own_past_is_no_stranger() -> None:
+def test_our_own_earlier_request_is_no_foreign_fence() -> None:
     """A transaction that was open for too long; and what a doubt left under way, once."""
     own = fences()
     assert own.judge(FENCED, OLD, OLD + POLICY.limit_s) is None
@@ -98,7 +98,7 @@ def test_our_own_past_is_no_stranger() -> None:
 
 
 @given(st.lists(st.floats(0.0, 20.0), max_size=60))
-def test_it_gives_up_at_so_many_within_the_time_and_never_before(gaps: list[float]) -> None:
+def test_a_worker_gives_up_at_the_limit_of_fences_in_its_window(gaps: list[float]) -> None:
     counted, now, times = fences(), OLD, []
     for gap in gaps:
         now += gap

@@ -28,7 +28,7 @@ def told(record: Record) -> tuple[object, ...]:
 
 
 @given(VALUES, st.randoms())
-def test_a_packed_record_is_again_what_it_was(values: list[bytes | None], random) -> None:  # type: ignore[no-untyped-def]
+def test_a_packed_record_unpacks_unchanged(values: list[bytes | None], random) -> None:  # type: ignore[no-untyped-def]
     """In whatever order; a null is not an empty value."""
     records = [ended(nth, value) for nth, value in enumerate(values)]
     before = [told(record) for record in records]
@@ -53,7 +53,7 @@ def refusing(kind: str) -> MemoryKafka:
 
 
 @pytest.mark.parametrize("kind", ["missing", "small"])
-def test_what_is_put_aside_keeps_nothing_of_the_others(kind: str) -> None:
+def test_a_withdrawn_record_does_not_pin_the_others(kind: str) -> None:
     """One refused result among thousands, again and again, would keep all their values."""
     found = 0
     for turns in range(1, 8):

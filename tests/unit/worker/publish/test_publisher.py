@@ -97,8 +97,8 @@ def values_of(record: Record) -> list[bytes | None]:
     return [output.value for output in of(record)]
 
 
-def test_a_record_is_settled_when_kafka_has_acknowledged_it_and_not_before() -> None:
-    """P1."""
+def test_a_record_is_settled_only_when_kafka_has_acknowledged_it() -> None:
+    """A crash before that would lose its outputs."""
     stage = Stage()
     record = stage.add(outputs=3)
     stage.kafka.up = False
@@ -133,7 +133,7 @@ def test_a_closing_batch_takes_nothing_more() -> None:
     assert stage.producers[0].unfinished == 1
 
 
-def test_what_kafka_refuses_is_tried_again_after_a_while() -> None:
+def test_a_refused_output_is_retried_later() -> None:
     """A dead letter or a result without its ack is a loss."""
     stage = Stage()
     stage.add(topic="later")
@@ -170,7 +170,7 @@ def test_a_full_queue_only_delays() -> None:
     assert stage.written() == Counter(value for r in stage.added for value in values_of(r))
 
 
-def test_a_record_with_more_outputs_than_the_queue_takes_is_written_once() -> None:
+def test_a_record_with_more_outputs_than_the_queue_is_sent_once() -> None:
     """Begun from its first output each time it would never end, and fill the topic."""
     stage = Stage(queue=3)
     record = stage.add(outputs=10)
@@ -179,7 +179,7 @@ def test_a_record_with_more_outputs_than_the_queue_takes_is_written_once() -> No
     assert stage.written() == Counter(values_of(record))
 
 
-def test_what_is_refused_does_not_take_the_place_of_what_was_begun() -> None:
+def test_a_refused_record_does_not_take_a_begun_records_place() -> None:
     """A count of outputs that are out belongs to one record; it was applied to another."""
     stage = Stage(queue=3)
     refused, begun = stage.add(topic="later"), stage.add(outputs=4)
@@ -208,7 +208,7 @@ def test_a_fatal_producer_is_replaced_and_nothing_is_lost() -> None:
     assert stage.written() == Counter([*values_of(first), *values_of(second)])
 
 
-def test_a_producer_is_not_given_up_for_a_silence_that_was_the_brokers() -> None:
+def test_a_producer_is_kept_through_a_broker_outage() -> None:
     """What an outage delayed is acknowledged when it is over: another would write it twice."""
     stage = Stage()
     stage.kafka.up = False
@@ -224,7 +224,7 @@ def test_a_producer_is_not_given_up_for_a_silence_that_was_the_brokers() -> None
     assert stage.written() == Counter(values_of(record))
 
 
-def test_a_producer_that_hears_nothing_though_the_brokers_answer_is_replaced() -> None:
+def test_a_silent_producer_is_replaced_though_brokers_answer() -> None:
     """Its library may have lost a leader, for good."""
     stage = Stage()
     stage.kafka.up = False
@@ -239,8 +239,8 @@ def test_a_producer_that_hears_nothing_though_the_brokers_answer_is_replaced() -
     assert (stage.settled, len(stage.producers)) == ([record], 2)
 
 
-def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
-    """P6: what Kafka does not take is held, and no more is taken meanwhile."""
+def test_an_outbox_is_full_by_bytes_and_has_room_again() -> None:
+    """Outputs that Kafka does not accept are held, and no more are taken meanwhile."""
     stage = Stage(OutboxPolicy(bytes_max=5000, records_max=1000))
     stage.kafka.up = False
     count = 0
@@ -255,7 +255,7 @@ def test_a_backlog_in_bytes_is_full_and_has_room_again() -> None:
     assert not stage.backlog.full
 
 
-def test_a_backlog_in_records_is_full() -> None:
+def test_an_outbox_is_full_by_records() -> None:
     """Small results cost more beside their bytes than in them."""
     stage = Stage(OutboxPolicy(bytes_max=1 << 30, records_max=3))
     for expected in (False, False, True):
@@ -275,7 +275,7 @@ ACTS = st.one_of(
 
 @settings(max_examples=200)
 @given(acts=st.lists(ACTS, min_size=4, max_size=30), queue=st.integers(2, 4))
-def test_whatever_happens_settled_is_written_and_all_is_settled_once(
+def test_a_settled_record_is_written_and_each_is_settled_once(
     acts: list[tuple[str, ...]], queue: int
 ) -> None:
     """Broker away, topics missing, records refused for good, queues full, producers dying."""
@@ -346,7 +346,7 @@ def test_other_topics_go_on_while_one_refuses() -> None:
     assert stage.troubles == []
 
 
-def test_what_is_for_one_topic_keeps_its_order_through_a_refusal() -> None:
+def test_outputs_of_one_topic_keep_their_order_over_a_refusal() -> None:
     """Results of one key are read in the order in which its records ended."""
     stage = Stage()
     added = [stage.add(topic="later")]

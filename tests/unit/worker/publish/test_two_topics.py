@@ -62,7 +62,7 @@ class Stage:
         assert len(set(everywhere)) == len(everywhere) == self.backlog.pending - self.batch.torn
 
 
-def test_one_that_two_topics_sift_is_refused_by_the_client_and_goes_on() -> None:
+def test_a_record_searched_by_two_topics_is_not_forgotten() -> None:
     """It was in the portion of the one when the other closed: neither remembered it."""
     stage = Stage()
     for offset in range(4):
@@ -101,7 +101,7 @@ def test_one_of_a_portion_that_is_under_way_is_written_once() -> None:
     assert (sorted(stage.settled), stage.backlog.pending) == ([*range(8)], 0)
 
 
-def test_what_took_the_place_of_a_condemned_record_does_not_part_the_outputs_of_another() -> None:
+def test_a_successor_does_not_part_another_records_outputs() -> None:
     """It comes before all others, but for one whose first output is in the client's queue."""
     stage = Stage()
     stage.add(0, "b")

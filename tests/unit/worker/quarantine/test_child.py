@@ -83,7 +83,7 @@ def offsets(pool: Pool) -> list[int]:
     return [record.offset for record in pool.has]
 
 
-def test_a_record_is_run_as_from_its_source_and_answered_by_its_number(worker: Worker):
+def test_an_isolated_record_runs_as_its_source_and_is_numbered(worker: Worker):
     pool = Pool()
     cell = a_cell(pool)
     worker.gives(7)
@@ -96,7 +96,7 @@ def test_a_record_is_run_as_from_its_source_and_answered_by_its_number(worker: W
     assert worker.hears() == [107]
 
 
-def test_what_its_batch_did_not_come_to_runs_again_and_is_not_answered(worker: Worker):
+def test_a_record_not_attempted_runs_again_without_an_answer(worker: Worker):
     """The batch failed before it: no attempt was spent, and the worker need not know."""
     pool = Pool()
     cell = a_cell(pool)
@@ -113,7 +113,7 @@ def test_what_its_batch_did_not_come_to_runs_again_and_is_not_answered(worker: W
     assert worker.hears() == [108, 107]
 
 
-def test_what_waits_behind_a_stuck_handler_is_handed_out_again(worker: Worker):
+def test_records_behind_a_stuck_handler_are_handed_out_again(worker: Worker):
     pool = Pool()
     cell = a_cell(pool)
     worker.gives(7)
@@ -123,7 +123,7 @@ def test_what_waits_behind_a_stuck_handler_is_handed_out_again(worker: Worker):
     assert offsets(pool) == [7]
 
 
-def test_it_ends_when_the_worker_hangs_up(worker: Worker):
+def test_the_isolated_process_ends_when_the_worker_hangs_up(worker: Worker):
     pool = Pool()
     os.close(worker.writes)
     worker.fds = worker.fds[:3]

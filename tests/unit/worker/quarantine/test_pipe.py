@@ -14,7 +14,7 @@ RUN = RunRequest(7, Source("orders", 3, 77, 1_700_000_000_000), None, b"\xff", (
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 10_000])
-def test_words_are_put_together_from_any_pieces(piece: int):
+def test_messages_are_assembled_from_any_pieces(piece: int):
     """A pipe cuts where it likes."""
     failure = Failure("error", "ValueError", ("ValueError",), "no", "stack", 1.5, "billing")
     words = [RUN, RunEnded(1, NO_RESULTS), RunEnded(2, failure)]
@@ -34,7 +34,7 @@ def test_a_result_arrives_as_it_was_made():
     assert (arrived.headers, arrived.size) == (output.headers, output.size)
 
 
-def test_too_much_is_refused_before_it_is_written_and_where_it_is_read(
+def test_a_frame_too_large_is_refused_by_writer_and_reader(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Neither a handler's results nor a stray write may fill the worker's memory."""
@@ -67,6 +67,6 @@ def burst() -> None:
         pickle.dumps(Bursting()),
     ],
 )
-def test_what_is_no_word_is_told_as_such(data: bytes):
+def test_an_unreadable_frame_is_a_protocol_error(data: bytes):
     with pytest.raises(ProtocolError):
         Frames().add(len(data).to_bytes(4, "little") + data)

@@ -26,7 +26,7 @@ def known_to_be_few() -> CircuitBreaker:
     return route
 
 
-def test_what_nobody_is_known_to_get_past_stops_the_route_at_once() -> None:
+def test_a_circuit_without_successes_opens_at_once() -> None:
     """At most one call each five seconds: there is none to spend on finding out."""
     route = CircuitBreaker()
     [first, second] = records(2)
@@ -34,7 +34,7 @@ def test_what_nobody_is_known_to_get_past_stops_the_route_at_once() -> None:
     assert not route.may_run(second)
 
 
-def test_records_of_few_that_come_together_do_not_stop_the_others() -> None:
+def test_failures_known_to_be_of_a_few_leave_the_circuit_closed() -> None:
     """Twenty of one customer's raise it in a row, and are snoozed one by one."""
     route = known_to_be_few()
     for record in records(20):
@@ -42,7 +42,7 @@ def test_records_of_few_that_come_together_do_not_stop_the_others() -> None:
     assert route.unavailable == []
 
 
-def test_a_while_without_success_stops_the_route_whoever_it_was_before() -> None:
+def test_a_while_without_success_opens_the_circuit() -> None:
     """What was one customer's matter may become everybody's."""
     route = known_to_be_few()
     assert not route.raised(records(1)[0], NAME, 10.0)
@@ -50,13 +50,13 @@ def test_a_while_without_success_stops_the_route_whoever_it_was_before() -> None
     assert route.unavailable == [NAME]
 
 
-def test_a_name_that_was_not_raised_for_long_is_new() -> None:
+def test_a_name_not_raised_for_long_starts_anew() -> None:
     """The outage of last week says nothing about today's."""
     route = known_to_be_few()
     assert route.raised(records(1)[0], NAME, 1_000.0)
 
 
-def test_those_that_raised_it_go_on_behind_the_others() -> None:
+def test_records_that_opened_the_circuit_go_last() -> None:
     """In front of a batch they would speak for all of it again."""
     route = CircuitBreaker()
     [raiser, second, probe, other] = records(4)
