@@ -18,3 +18,7 @@ class Oversized(KafkaRequestError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, retriable=False)
+
+
+class Fenced(Exception):
+    """Another process has taken this worker's identity in the group."""

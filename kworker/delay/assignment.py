@@ -6,13 +6,13 @@ from typing import Protocol
 import structlog
 
 from kworker.clients.awaited_positions import ASK_S, AwaitedPositions, PositionReader
-from kworker.clients.errors import KafkaRequestError
+from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
 from kworker.delay.partitions import DelayPartition, HoldPolicy
 from kworker.delay.routes import SKEW_MS
-from kworker.worker.intake import Fenced, Taking
+from kworker.worker.intake import Taking
 
 _LOG = structlog.get_logger()
 

@@ -12,6 +12,7 @@ import setproctitle
 import structlog
 
 from kworker.clients.consumer import KafkaConsumer
+from kworker.clients.errors import Fenced
 from kworker.clients.leaving import leave
 from kworker.clients.transactions import KafkaTransactor
 from kworker.clients.watch import KafkaWatch
@@ -33,7 +34,6 @@ from kworker.delay.partitions import HoldPolicy
 from kworker.delay.routes import Routes
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.intake import Fenced
 from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJudge
 
 _LOG = structlog.get_logger()

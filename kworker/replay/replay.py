@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import structlog
 
 from kworker.clients.consumer import KafkaConsumer, Listener
-from kworker.clients.errors import KafkaRequestError
+from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.clients.leaving import leave
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import Properties, admin_properties, consumer_properties
@@ -21,10 +21,11 @@ from kworker.core.offset_map import Committed, Settled, TopicIdentity, ids_untol
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange, settled_ranges
-from kworker.worker.assembly import Role, make_encoder, make_poll_loop, make_pool
+from kworker.worker.assembly import Role, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.loader import Handlers
-from kworker.worker.intake import Fenced, IntakePolicy
+from kworker.worker.handlers.pool_factory import make_encoder, make_pool
+from kworker.worker.intake import IntakePolicy
 from kworker.worker.topic_limits import TopicLimits
 
 _LOG = structlog.get_logger()

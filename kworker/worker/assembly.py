@@ -19,17 +19,11 @@ from kworker.core.record import Partition
 from kworker.instance.crash_journal import CrashJournal, WatchedJournal
 from kworker.instance.process_identity import LocalProcesses, own_identity
 from kworker.instance.rejections import Rejections
-from kworker.instance.scoreboard import Slot
 from kworker.instance.state_folder import StateFolder
 from kworker.worker.assignment import Identify
 from kworker.worker.dispatch import Dispatch
-from kworker.worker.handlers.async_pool import AsyncPool
-from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
-from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
-from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loader import Handlers
-from kworker.worker.handlers.results import ResultEncoder
-from kworker.worker.handlers.thread_pool import ThreadPool
+from kworker.worker.handlers.pool_factory import HandlerPool
 from kworker.worker.idempotency import key
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread
@@ -58,29 +52,6 @@ from kworker.worker.topic_limits import TopicLimits
 _TRANSACTION_S = 10.0  # for each step of one
 
 
-HandlerPool = ThreadPool | AsyncPool | BatchPool
-
-
-def make_pool(
-    config: Config, slot: Slot, handlers: Handlers, encoder: ResultEncoder
-) -> HandlerPool:
-    """The pool that the handlers' kind asks for."""
-    timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
-    count = config.workers.concurrency if handlers.is_async else config.workers.threads
-    if handlers.batchings:
-        hands = [slot.hand(i) for i in range(slot.hands)]
-        crew = (
-            LoopRunners(make_async_run_batch(handlers, encoder, timeout_s, attempts), count)
-            if handlers.is_async
-            else ThreadRunners(make_run_batch(handlers, encoder, timeout_s, attempts), count)
-        )
-        return BatchPool(handlers, crew, hands)
-    hands = [slot.hand(i) for i in range(count)]
-    if handlers.is_async:
-        return AsyncPool(make_async_invoke(handlers, encoder, timeout_s, attempts), hands)
-    return ThreadPool(make_invoke(handlers, encoder, timeout_s, attempts), hands)
-
-
 @dataclass(frozen=True, slots=True)
 class Role:
     """Differences between a worker and a replay.
@@ -98,11 +69,6 @@ class Role:
     isolates: bool = True
     had: Mapping[PartitionId, str] = field(default_factory=dict)
     began: float = -math.inf
-
-
-def make_encoder(config: Config, limits: TopicLimits, replay: str = "") -> ResultEncoder:
-    """Makes the encoder of handlers' results."""
-    return ResultEncoder(config.delivery.results, config.delivery.topics, limits, replay)
 
 
 def make_intake(config: Config) -> IntakePolicy:

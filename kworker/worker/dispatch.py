@@ -16,29 +16,14 @@ from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.worker.admission import Admission, Fail, Isolate, Run, SetAside
 from kworker.worker.endings import Endings
-from kworker.worker.handlers.completions import CompletionQueue
+from kworker.worker.handlers.pool import Pool
 from kworker.worker.handlers.stall_timer import StallTimer
-from kworker.worker.handlers.thread_pool import Take
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.orphans import FinishedRun, LaneBusy, OrphanedRuns
 from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.retries.decider import RetryDecider
-
-
-class Pool(Protocol):
-    """Threads or a loop that run handlers."""
-
-    completed: CompletionQueue
-
-    @property
-    def has_work(self) -> bool: ...
-    def feed(self, take: Take) -> int: ...
-    def slack_s(self) -> float: ...
-    def reclaim(self, now: float) -> list[Record]: ...
-    def withdraw(self, going: Collection[Partition]) -> list[Record]: ...
-    def flush(self) -> None: ...
 
 
 class Stage(Protocol):

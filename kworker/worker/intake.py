@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from kworker.clients.errors import KafkaRequestError
+from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.failure import Described, Failure, FailureKind
 from kworker.core.flow import Flow
@@ -35,10 +35,6 @@ _ASK_S = 5.0
 _NO_POSITION = "the group had a position there and has none now;"
 _OBJECT_BYTES = 400  # what a record costs beside its payload
 _HEADER_BYTES = 100  # and a header
-
-
-class Fenced(Exception):
-    """Another process has taken this worker's identity in the group."""
 
 
 class OutOfOrder(Exception):

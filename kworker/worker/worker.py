@@ -20,6 +20,7 @@ import setproctitle
 import structlog
 
 from kworker.clients.consumer import KafkaConsumer, Listener
+from kworker.clients.errors import Fenced
 from kworker.clients.leaving import CLOSE_S, LEAVE_S, leave
 from kworker.clients.watch import KafkaWatch
 from kworker.config.client_properties import admin_properties, consumer_properties
@@ -31,11 +32,11 @@ from kworker.errors import ConfigError, ExitCode
 from kworker.instance.group_note import GroupNote
 from kworker.instance.proc import has_handler_for, rss_bytes
 from kworker.instance.scoreboard import Field, Slot, Text
-from kworker.worker.assembly import Role, make_encoder, make_intake, make_poll_loop, make_pool
+from kworker.worker.assembly import Role, make_intake, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.loader import Handlers
-from kworker.worker.intake import Fenced
+from kworker.worker.handlers.pool_factory import make_encoder, make_pool
 from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.in_doubt import FencedByTwin
 from kworker.worker.reporter import ProcessTitle, StatusReporter

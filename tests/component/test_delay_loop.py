@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.errors import KafkaRequestError
+from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.core.message import Headers
 from kworker.core.offset_map import Committed
 from kworker.delay.partitions import HoldPolicy
-from kworker.worker.intake import Fenced
 from tests.support.delay_rig import (
     DEAD,
     DELAYS_MS,

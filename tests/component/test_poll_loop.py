@@ -6,6 +6,7 @@ from math import inf
 import pytest
 from confluent_kafka import KafkaError
 
+from kworker.clients.errors import Fenced
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.consumer import Event
 from kworker.core import offset_map
@@ -14,7 +15,6 @@ from kworker.core.offset_map import Committed, TopicIdentity, encode, origin_of
 from kworker.core.outcome import Failed
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker import assignment
-from kworker.worker.intake import Fenced
 from kworker.worker.reporter import StatusReporter
 from kworker.worker.topic_limits import TopicLimits
 from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench, two_partitions

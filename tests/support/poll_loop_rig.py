@@ -23,9 +23,9 @@ from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.replay.ranges import OffsetRanges, RangeConsumer
 from kworker.worker.assignment import Identify
-from kworker.worker.dispatch import Dispatch, Pool
+from kworker.worker.dispatch import Dispatch
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.thread_pool import Take
+from kworker.worker.handlers.pool import Pool, Take
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.intake import IntakePolicy

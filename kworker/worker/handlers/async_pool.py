@@ -16,7 +16,8 @@ from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.invocation import AsyncInvoke
-from kworker.worker.handlers.thread_pool import Take, emptied, place_of
+from kworker.worker.handlers.pool import Take
+from kworker.worker.handlers.thread_pool import emptied, place_of
 
 _LOG = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from kworker.worker.handlers.batch_buffer import BatchBuffers
 from kworker.worker.handlers.batch_run import AsyncRunBatch, HandlerBatch, RunBatch
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.loader import Handlers
-from kworker.worker.handlers.thread_pool import Take
+from kworker.worker.handlers.pool import Take
 
 
 class BatchRunners(Protocol):

@@ -15,9 +15,7 @@ from kworker.instance.scoreboard import Hand
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
-
-Take = Callable[[int], deque[Record]]
-"""Returns up to so many records of different lanes; none when nothing may run."""
+from kworker.worker.handlers.pool import Take
 
 RUN_S = 0.001  # of work in a run, as far as its records' cost is known
 RUN_MOST = 256

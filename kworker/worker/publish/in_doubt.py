@@ -4,11 +4,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kworker.clients.errors import KafkaRequestError
+from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Record
-from kworker.worker.intake import Fenced
 
 
 class FencedByTwin(Fenced):

@@ -27,10 +27,10 @@ from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
 from kworker.instance.proc import raise_oom_score
 from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
-from kworker.worker.assembly import make_encoder, make_pool
-from kworker.worker.dispatch import Pool
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
+from kworker.worker.handlers.pool import Pool
+from kworker.worker.handlers.pool_factory import make_encoder, make_pool
 from kworker.worker.quarantine.pipe import (
     Frames,
     HandlersReady,

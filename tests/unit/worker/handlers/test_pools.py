@@ -16,7 +16,8 @@ from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.thread_pool import Take, ThreadPool
+from kworker.worker.handlers.pool import Take
+from kworker.worker.handlers.thread_pool import ThreadPool
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
 

@@ -12,7 +12,7 @@ from kworker.core.outcome import Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.thread_pool import Take
+from kworker.worker.handlers.pool import Take
 from kworker.worker.quarantine.child import IsolatedRunner, Parent
 from kworker.worker.quarantine.pipe import Frames, RunRequest, frame
 from tests.support.records import outcome_of

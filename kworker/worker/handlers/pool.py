@@ -1,0 +1,25 @@
+"""The face of every pool of handlers, as dispatch and the isolated process use it."""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from kworker.core.record import Partition, Record
+from kworker.worker.handlers.completions import CompletionQueue
+
+Take = Callable[[int], deque[Record]]
+"""Returns up to so many records of different lanes; none when nothing may run."""
+
+
+class Pool(Protocol):
+    """Threads or a loop that run handlers."""
+
+    completed: CompletionQueue
+
+    @property
+    def has_work(self) -> bool: ...
+    def feed(self, take: Take) -> int: ...
+    def slack_s(self) -> float: ...
+    def reclaim(self, now: float) -> list[Record]: ...
+    def withdraw(self, going: Collection[Partition]) -> list[Record]: ...
+    def flush(self) -> None: ...

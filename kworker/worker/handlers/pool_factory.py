@@ -1,0 +1,39 @@
+"""Makes the pool and the encoder that the configuration and the handlers ask for."""
+
+from kworker.config.model import Config
+from kworker.instance.scoreboard import Slot
+from kworker.worker.handlers.async_pool import AsyncPool
+from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
+from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
+from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.results import ResultEncoder
+from kworker.worker.handlers.thread_pool import ThreadPool
+from kworker.worker.topic_limits import TopicLimits
+
+HandlerPool = ThreadPool | AsyncPool | BatchPool
+
+
+def make_pool(
+    config: Config, slot: Slot, handlers: Handlers, encoder: ResultEncoder
+) -> HandlerPool:
+    """Makes the pool for the kind of the handlers."""
+    timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
+    count = config.workers.concurrency if handlers.is_async else config.workers.threads
+    if handlers.batchings:
+        hands = [slot.hand(i) for i in range(slot.hands)]
+        runners = (
+            LoopRunners(make_async_run_batch(handlers, encoder, timeout_s, attempts), count)
+            if handlers.is_async
+            else ThreadRunners(make_run_batch(handlers, encoder, timeout_s, attempts), count)
+        )
+        return BatchPool(handlers, runners, hands)
+    hands = [slot.hand(i) for i in range(count)]
+    if handlers.is_async:
+        return AsyncPool(make_async_invoke(handlers, encoder, timeout_s, attempts), hands)
+    return ThreadPool(make_invoke(handlers, encoder, timeout_s, attempts), hands)
+
+
+def make_encoder(config: Config, limits: TopicLimits, replay: str = "") -> ResultEncoder:
+    """Makes the encoder of handlers' results."""
+    return ResultEncoder(config.delivery.results, config.delivery.topics, limits, replay)
