@@ -25,9 +25,10 @@ _QUIET = logging.getLogger("librdkafka.offsets")
 _QUIET.setLevel(logging.CRITICAL)
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _Futures = Mapping[Any, "Future[Any]"]
+OffsetsClient = AdminClient
 
 
-def connect(properties: Mapping[str, Any]) -> AdminClient:
+def connect(properties: Mapping[str, Any]) -> OffsetsClient:
     """Makes a client to share between a watch and any number of groups; does not wait.
 
     Raises ConfigError for properties that librdkafka refuses.
@@ -68,13 +69,13 @@ class TopicWatch:
         self._ask()
 
     def begins(self) -> dict[int, int]:
-        """Returns the beginnings of the partitions whose ends are known. Blocks.
-
-        Raises KafkaException.
-        """
+        """Returns the beginnings of the partitions whose ends are known; {} unanswered. Blocks."""
         asked = {TopicPartition(self._topic, p): OffsetSpec.earliest() for p in self.ends}
         answers = self._client.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
-        return {at.partition: answer.result().offset for at, answer in answers.items()}
+        try:
+            return {at.partition: answer.result().offset for at, answer in answers.items()}
+        except KafkaException:
+            return {}
 
     def _take(self, answers: Mapping[Any, Any]) -> None:
         if self._partitions:

@@ -106,7 +106,7 @@ class Resolver:
         )
 
 
-class StopRequest:
+class Interruption:
     """A request to stop, after the transaction under way.
 
     The first signal sets `requested`; the second one has its default effect.
@@ -152,7 +152,7 @@ def resolve_all(
     steps: Iterable[RepairStep],
     resolver: Resolver,
     pace: RateLimit,
-    stop: StopRequest,
+    stop: Interruption,
     report: Callable[[int], None],
 ) -> int:
     """Takes the steps, at the pace, until they end or a stop is requested; returns their number.

@@ -1,4 +1,7 @@
-"""The loop of the delay process: polls, forwards due records, pauses, asks the brokers."""
+"""The loop of the delay process: polls, forwards due records, pauses, asks the brokers.
+
+Over 300 lines, since taking, forwarding and the doubt about a transaction share one state.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping

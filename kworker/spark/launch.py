@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from functools import partial
 
 import structlog
-from confluent_kafka import KafkaException
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -143,12 +142,8 @@ class Launcher:
 
     def _has_results(self, positions: Positions) -> bool:
         """True if results certainly follow these positions, so that a batch will be written."""
-        try:
-            begins = self._watch.begins()
-        except KafkaException:
-            return False
-        ends = self._watch.ends
-        return any(max(begins.get(p, 0), positions.get(p, 0)) < end for p, end in ends.items())
+        begins, ends = self._watch.begins(), self._watch.ends
+        return any(max(begins[p], positions.get(p, 0)) < ends[p] for p in begins)
 
     def _examiner(
         self, table: TableSettings, folder: Folder, progress: TableProgress, rows: TableRows

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kworker.clients.offsets import GroupOffsets
+from kworker.clients.offsets import GroupOffsets, OffsetsClient
 from kworker.config.model import Config, TableSettings
 from kworker.errors import Unreachable
 from kworker.spark.batch_limits import BatchLimits
@@ -37,7 +36,7 @@ class Planner:
         self,
         session: SparkSession,
         config: Config,
-        client: AdminClient,
+        client: OffsetsClient,
         launcher: Launcher,
         limits: BatchLimits,
         missing: Mapping[str, Unreachable],

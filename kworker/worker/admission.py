@@ -16,7 +16,7 @@ class Run(NamedTuple):
     """The record may run in the pool."""
 
 
-class SetAside(NamedTuple):
+class CircuitOpen(NamedTuple):
     """The circuit of its handler is open: the record waits until that closes, or probes."""
 
 
@@ -31,9 +31,9 @@ class Fail:
     failure: Failure
 
 
-Decision = Run | Fail | SetAside | FinishedRun | LaneBusy | Isolate
+Decision = Run | Fail | CircuitOpen | FinishedRun | LaneBusy | Isolate
 
-RUN, SET_ASIDE, ISOLATE = Run(), SetAside(), Isolate()
+RUN, CIRCUIT_OPEN, ISOLATE = Run(), CircuitOpen(), Isolate()
 
 
 class Admission:
@@ -71,7 +71,7 @@ class Admission:
         if (failure := self.rejected(record)) is not None:
             return Fail(failure)
         if not self._decider.may_run(record):
-            return SET_ASIDE
+            return CIRCUIT_OPEN
         if self._orphans and (orphan := self._orphans.match(record)) is not None:
             return orphan
         return ISOLATE if self._quarantine.is_suspect(record) else RUN

