@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kworker.core.flow import Flow
 from kworker.core.outcome import (
-    NO_RESULTS,
     DeadLettered,
     Publishable,
     Results,
@@ -17,8 +17,10 @@ from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.outbox import Outbox, Undeliverable
+from kworker.worker.publish.refusals import outputs_of
 
 _HELD_SHOWN = 3  # dead letters that their topic refuses
+_outcome = attrgetter("outcome")
 
 
 @dataclass(slots=True)
@@ -112,22 +114,20 @@ class Settlement:
 
     def _sort(self, ended: list[Record]) -> None:
         self.outcomes += len(ended)
-        if [record.outcome for record in ended].count(NO_RESULTS) == len(ended):
+        if not _are_results(ended):
+            skipped = [record for record in ended if isinstance(record.outcome, Skipped)]
+            ended = [record for record in ended if isinstance(record.outcome, Publishable)]
+            self.counters.duplicates += len(skipped)
+            _settle(skipped)
+        outputs = list(map(outputs_of, ended))
+        if not any(outputs):
             self._done(ended)
-            return
-        done, publishable, skipped = [], [], []
-        for record in ended:
-            match record.outcome:
-                case Results(()):
-                    done.append(record)
-                case Publishable():
-                    publishable.append(record)
-                case Skipped():
-                    skipped.append(record)
-        self._done(done)
-        self.counters.duplicates += len(skipped)
-        _settle(skipped)
-        self._outbox.add(publishable)
+        elif all(outputs):
+            self._outbox.add(ended)
+        else:
+            both = list(zip(ended, outputs, strict=True))
+            self._done([record for record, own in both if not own])
+            self._outbox.add([record for record, own in both if own])
 
     # -- publishing and committing ----------------------------------------------------
 
@@ -160,6 +160,9 @@ class Settlement:
 
     def _published(self, records: list[Record]) -> None:
         """Settles records whose outputs are in Kafka."""
+        if _are_results(records):
+            self._done(records)
+            return
         done, retried, dead = [], [], []
         for record in records:
             match record.outcome:
@@ -170,11 +173,10 @@ class Settlement:
                 case DeadLettered():
                     dead.append(record)
         self._done(done)
-        if retried or dead:
-            self.counters.retried += len(retried)
-            self.counters.dead += len(dead)
-            _settle([*retried, *dead])
-            self._dispatch.settled_failures(retried, dead)
+        self.counters.retried += len(retried)
+        self.counters.dead += len(dead)
+        _settle([*retried, *dead])
+        self._dispatch.settled_failures(retried, dead)
 
     def _done(self, records: list[Record]) -> None:
         self.counters.done += len(records)
@@ -223,6 +225,11 @@ class Settlement:
     def _refuse(self, record: Record, why: str) -> None:
         self._outbox.let_go([record])
         self._endings.refused(record, why)
+
+
+def _are_results(records: list[Record]) -> bool:
+    """Returns True if all ended well, as almost all do: asked for many records at once."""
+    return list(map(type, map(_outcome, records))).count(Results) == len(records)
 
 
 def _settle(records: list[Record]) -> None:

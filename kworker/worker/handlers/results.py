@@ -1,6 +1,6 @@
 """The encoder of a handler's results: serialises, addresses and measures them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
@@ -50,8 +50,7 @@ class ResultEncoder:
         value = _json(item)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
-        output = Output(self._topic, key, value, source, size)
-        outputs = [output]
+        outputs = (Output(self._topic, key, value, source, size),)
         if size > self._limits.max_bytes(self._topic):
             return self._measured(outputs)
         return Results(outputs)
@@ -63,7 +62,7 @@ class ResultEncoder:
             return self._addressed(raw, item, headers)
         return Output(self._topic, raw.key(), serialise(item), headers)
 
-    def _measured(self, outputs: list[Output]) -> Results:
+    def _measured(self, outputs: Sequence[Output]) -> Results:
         for output in outputs:
             if output.size > (most := self._limits.max_bytes(output.topic)):
                 text = f"a result of up to {output.size} bytes; {output.topic} takes {most}"

@@ -1,13 +1,14 @@
 """Topics that refused outputs and back off, and the records that wait for them."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of
-from kworker.core.outcome import Output, Publishable
+from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.worker.publish.refusal_search import RefusalSearch
 from kworker.worker.topic_limits import TopicLimits
@@ -224,9 +225,8 @@ class Refusals:
                     search.took = True
 
 
-def outputs_of(record: Record) -> Sequence[Output]:
-    assert isinstance(record.outcome, Publishable)
-    return record.outcome.outputs
+outputs_of: Callable[[Record], Sequence[Output]] = attrgetter("outcome.outputs")
+"""Returns the outputs of a record whose outcome is `Publishable`; asked several times a record."""
 
 
 def is_for(record: Record, topic: str) -> bool:
