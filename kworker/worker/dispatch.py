@@ -40,8 +40,8 @@ class Dispatch:
     """Records that were taken and have no outcome. Owned by the poll thread.
 
     The first record of each lane is claimed, if there is idempotency; then it runs, a suspect
-    in the quarantine and all others in the pool. `Admission` decides about both steps. The
-    stages, with the pool and the lanes, are all the places that can hold such a record.
+    in the quarantine and all others in the pool. `Admission` decides about both steps. Besides
+    the lanes and the pool, the stages can hold such a record; one that was adopted has ended.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from kworker.core.outcome import (
     TooLarge,
     Unpublishable,
 )
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, all_ended_well
 from kworker.worker.admission import Admission
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.unclaimed import Unclaimed
@@ -83,13 +83,13 @@ class Endings:
         done = [record for record in ended if record.partition.open]
         if len(done) < len(ended):
             done += self.ended_late([record for record in ended if not record.partition.open])
-        others = [record for record in done if not isinstance(record.outcome, Results)]
-        if others or self._failed_early:
+        others: list[Record] = []
+        if not all_ended_well(done):
+            others = [record for record in done if not isinstance(record.outcome, Results)]
             done = [record for record in done if isinstance(record.outcome, Results)]
-            self._decider.succeeded(done)
+        self._decider.succeeded(done)
+        if others or self._failed_early:
             done += self._judge_others(others)
-        else:
-            self._decider.succeeded(done)
         return self.finish(done)
 
     def ended_late(self, records: list[Record]) -> list[Record]:

@@ -2,17 +2,17 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from operator import attrgetter
 
 from kworker.core.flow import Flow
 from kworker.core.outcome import (
+    NO_RESULTS,
     DeadLettered,
     Publishable,
     Results,
     RetryScheduled,
     Skipped,
 )
-from kworker.core.record import Partition, Record, by_partition
+from kworker.core.record import Partition, Record, all_ended_well, by_partition
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
@@ -20,7 +20,6 @@ from kworker.worker.publish.outbox import Outbox, Undeliverable
 from kworker.worker.publish.refusals import outputs_of
 
 _HELD_SHOWN = 3  # dead letters that their topic refuses
-_outcome = attrgetter("outcome")
 
 
 @dataclass(slots=True)
@@ -114,7 +113,10 @@ class Settlement:
 
     def _sort(self, ended: list[Record]) -> None:
         self.outcomes += len(ended)
-        if not _are_results(ended):
+        if [record.outcome for record in ended].count(NO_RESULTS) == len(ended):
+            self._done(ended)
+            return
+        if not all_ended_well(ended):
             skipped = [record for record in ended if isinstance(record.outcome, Skipped)]
             ended = [record for record in ended if isinstance(record.outcome, Publishable)]
             self.counters.duplicates += len(skipped)
@@ -160,7 +162,7 @@ class Settlement:
 
     def _published(self, records: list[Record]) -> None:
         """Settles records whose outputs are in Kafka."""
-        if _are_results(records):
+        if all_ended_well(records):
             self._done(records)
             return
         done, retried, dead = [], [], []
@@ -225,11 +227,6 @@ class Settlement:
     def _refuse(self, record: Record, why: str) -> None:
         self._outbox.let_go([record])
         self._endings.refused(record, why)
-
-
-def _are_results(records: list[Record]) -> bool:
-    """Returns True if all ended well, as almost all do: asked for many records at once."""
-    return list(map(type, map(_outcome, records))).count(Results) == len(records)
 
 
 def _settle(records: list[Record]) -> None:
