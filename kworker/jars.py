@@ -99,7 +99,7 @@ def fetch(
     if finished:
         return finished
     folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(cache_folder() / "lock", progress):
+    with _cache_lock(cache_folder() / "lock", progress):
         return _finished(folder) or _download(coordinate, folder, progress, alone=alone)
 
 
@@ -123,8 +123,8 @@ def _finished(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _only_one(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Holds a lock: Ivy's cache allows one writer only."""
+def _cache_lock(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
+    """Holds the lock of Ivy's cache, which allows one writer at a time."""
     with lock.open("w") as file:
         deadline = time.monotonic() + FETCH_TIMEOUT_S
         while not _locked(file.fileno()):

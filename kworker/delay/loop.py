@@ -300,5 +300,5 @@ class DelayLoop:
         self.membership.update(self.assignment.consumer.absence, now)
         if self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
-            _LOG.warning("not a member of the group for too long; joining it with another client")
+            _LOG.warning("not a member of the group for too long; joining it with a new client")
             self.assignment.rejoin()

@@ -74,8 +74,12 @@ class DelayProcess:
             _LOG.error("fenced: another process has this identity", error=str(fenced))
             return ExitCode.ALREADY_RUNNING
         except Fenced as fenced:
-            # Perhaps fenced by a late request of its own lost session, so the service goes on.
-            _LOG.error("fenced in its group; the delay process starts again", error=str(fenced))
+            # The service goes on, since this may be a late request of its own lost session.
+            _LOG.error(
+                "the consumer group has another member in this one's place; the delay process"
+                " starts again",
+                error=str(fenced),
+            )
             return ExitCode.FAILURE
         except Exception:  # noqa: BLE001 - the top of a process
             _LOG.exception("the delay process ends; records wait for its next start")

@@ -125,7 +125,7 @@ class Reload:
 
     def _act_on(self, pending: _Pending, report: PreflightReport, now: float) -> None:
         for warning in report.warnings:
-            _LOG.warning(f"{warning}; the {pending.command} goes on")
+            _LOG.warning(f"{warning}; the {pending.command} continues")
         if not report.passed:
             self._refuse(pending.command, *_problems(report), pending.peer)
             return

@@ -38,7 +38,7 @@ _HEADER_BYTES = 100  # and a header
 
 
 class OutOfOrder(Exception):
-    """The client delivered an offset again: its position is not what it should be."""
+    """The consumer returned an offset that it had returned before: its position is wrong."""
 
 
 class Taking(Assigning, Protocol):

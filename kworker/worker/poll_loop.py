@@ -252,7 +252,7 @@ class PollLoop:
         self.membership.update(self._consumer.absence, now)
         if not self.flow.stopped and self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
-            _LOG.warning("not a member of the group for too long; joining with another client")
+            _LOG.warning("not a member of the group for too long; joining it with a new client")
             self.rejoin("not a member of the group for too long")
 
     # -- taking -----------------------------------------------------------------------

@@ -92,7 +92,10 @@ def target(found: Access, to: str | None) -> tuple[Requeue | OtherTopic, int | N
 
 
 def resolver(found: Access, how: How, to: Requeue | OtherTopic | None) -> Resolver:
-    """A resolver that writes to `to` and to the state topic. Raises ConfigError."""
+    """Makes the resolver, which writes records to `to` and resolutions to the state topic.
+
+    Raises ConfigError.
+    """
     config = found.config
     # A record larger than its topic's limit fails the whole batch that it is in.
     limits = [found.bytes_max(to.topic)] if to else []

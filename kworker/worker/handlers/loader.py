@@ -66,7 +66,7 @@ class Handlers:
         return handler.call
 
     def batching_of(self, topic: str) -> Batching | None:
-        """Returns a topic's batch settings; None for single records, or without a handler."""
+        """Returns the batch settings of a topic's handler, if it has any; else None."""
         handler = self._routes.get(topic, self._default)
         return handler.batching if handler else None
 
