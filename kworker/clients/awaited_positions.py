@@ -35,7 +35,7 @@ class AwaitedPositions:
     """
 
     def __init__(self, goes_on: Callable[[], bool]) -> None:
-        """`goes_on` beats and tells `reason`; it is False when it is time to end."""
+        """`goes_on` beats, and returns False when it is time to end."""
         self.problem: str | None = None
         self._goes_on = goes_on
 
@@ -44,7 +44,7 @@ class AwaitedPositions:
     ) -> dict[PartitionId, Committed | None] | None:
         """Returns the committed positions; None when it was time to end before they were known.
 
-        `ready` ends what hides positions and is our own, or raises Refused.
+        `ready` ends what hides positions and is our own, or raises KafkaRequestError.
         """
 
         def read() -> dict[PartitionId, Committed | None]:

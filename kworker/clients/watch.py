@@ -117,8 +117,8 @@ class KafkaWatch:
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:
         """Identities of the topics, but for those that do not exist.
 
-        The one call that waits. Raises Refused when no broker answers, or one does not say the
-        id of a topic that is there: the same may work later.
+        The one call that waits. Raises KafkaRequestError, retriable, when no broker answers, or
+        one does not say the id of a topic that is there.
         """
         described = self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=timeout_s
@@ -172,7 +172,7 @@ class _Missing(Exception):
 
 
 def _answer(future: Any, timeout_s: float) -> Any:
-    """None if the brokers refuse it. Raises Refused when it may come later, and _Missing."""
+    """None if the brokers refuse it. Raises KafkaRequestError if it may come later; _Missing."""
     try:
         return future.result(timeout_s + _GRACE_S)
     except TimeoutError:

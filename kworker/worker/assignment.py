@@ -43,7 +43,7 @@ class Assigning(PositionReader, Protocol):
 Identify = Callable[[Collection[str], float], Mapping[str, TopicIdentity]]
 """Identities of topics, but for those that do not exist; takes so many seconds at most.
 
-Raises Refused when the same may work later.
+Raises KafkaRequestError when the same may work later.
 """
 
 

@@ -98,7 +98,6 @@ class PollLoop:
         self._owned = self.assignment.partitions
         self._guarantee = guarantee(self._consumer, self.committer, self._owned)
         self.settlement = Settlement(dispatch, outbox, self._guarantee, self.committer, flow)
-        self.lanes = lanes
         self.flow = flow
         self._revoke_timeout_s = revoke_timeout_s
         self._clock = clock

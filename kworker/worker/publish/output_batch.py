@@ -13,7 +13,10 @@ from kworker.worker.publish.refusals import outputs_of
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
 
 Produce = Callable[[Output, Callable[[object, object], None]], None]
-"""Queues an output; the second argument is called if it fails. Raises QueueFull; Refused."""
+"""Queues an output; the second argument is called if it fails.
+
+Raises QueueFull, and KafkaRequestError.
+"""
 
 
 class FillResult(Enum):
