@@ -1,5 +1,6 @@
 """Spark's classes are kept by one real JVM and read by the next; a damaged file stops nobody."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -58,9 +59,10 @@ def test_later_runs_read_the_spark_classes_kept_by_the_second(
 
 def _has_open(job: Job, ending: str) -> bool:
     """Whether a process below the job maps such a file of the cache."""
-    try:
-        below = psutil.Process(job.process.pid).children(recursive=True)
-        paths = [each.path for process in below for each in process.memory_maps()]
-    except psutil.Error:
-        return False  # one of them has ended
+    paths = []
+    with suppress(psutil.NoSuchProcess):  # the job has ended
+        for process in psutil.Process(job.process.pid).children(recursive=True):
+            # Spark's launcher leaves a zombie below the JVM if bash is slow to reap it.
+            with suppress(psutil.NoSuchProcess):
+                paths += [each.path for each in process.memory_maps()]
     return any(path.endswith(ending) and "/cache/classes/" in path for path in paths)

@@ -101,11 +101,13 @@ class Host:
     def pause(self) -> None:
         """Stops all of it, the JVM first: that is in the middle of something."""
         for process in self._jvm_first():
-            stop(process)
+            with suppress(psutil.NoSuchProcess):  # one that a JVM starts lives for an instant
+                stop(process)
 
     def resume(self) -> None:
         for process in self._jvm_first():
-            process.resume()
+            with suppress(psutil.NoSuchProcess):  # it ended as soon as its parent went on
+                process.resume()
 
     def kill(self) -> None:
         """The whole host, as by a power cut."""
