@@ -116,11 +116,11 @@ class Answer:
 
 def pack(results: Results) -> str | None:
     """Returns results as text; None if they are too large to hand over."""
-    if sum(map(_bytes_of, results.outputs)) > OUTCOME_BYTES_MAX:
+    if sum(map(_bytes_of, results)) > OUTCOME_BYTES_MAX:
         return None
     packed = [
         (output.topic, _text(output.key), _text(output.value), _texts(output.headers))
-        for output in results.outputs
+        for output in results
     ]
     return orjson.dumps(packed or None).decode()
 

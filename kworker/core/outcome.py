@@ -134,17 +134,16 @@ RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for 
 _HEADER_OVERHEAD = 8  # two varint lengths
 
 
-class Publishable:
-    """An outcome that is settled once all its outputs are in Kafka."""
+class Publishable(tuple[Output, ...]):
+    """The outputs of a record, which is settled once all of them are in Kafka.
 
-    __match_args__ = ("outputs",)
-    __slots__ = ("outputs",)
+    A tuple, since nearly every record makes one, and an object around it costs as much again.
+    """
 
-    def __init__(self, outputs: Sequence[Output]) -> None:
-        self.outputs = outputs
+    __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.outputs!r})"
+        return f"{type(self).__name__}({super().__repr__()})"
 
 
 class Results(Publishable):

@@ -6,7 +6,7 @@ One file over 300 lines, since partition, lanes and record know each other.
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, zip_longest
-from operator import attrgetter, ne
+from operator import ne
 
 from kworker.core.headers import OFFSET_BITS, Envelope, Source
 from kworker.core.ledger import Ledger
@@ -16,7 +16,6 @@ from kworker.core.outcome import RECORD_OVERHEAD, OnDeadCall, Outcome, Output, R
 
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
-_outcome = attrgetter("outcome")
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
 
 
@@ -255,7 +254,7 @@ class Record:
 
     def _packed(self) -> tuple[Source, Output]:
         assert isinstance(self.outcome, Results)
-        (result,) = self.outcome.outputs
+        (result,) = self.outcome
         assert isinstance(result.own, bytes)
         return Source.parse(result.own), result
 
@@ -312,7 +311,7 @@ def pack(records: Sequence[Record]) -> None:
 
 def all_ended_well(records: Sequence[Record]) -> bool:
     """Returns True if all outcomes are `Results`: found out for many at once, as is usual."""
-    return list(map(type, map(_outcome, records))).count(Results) == len(records)
+    return [type(record.outcome) for record in records].count(Results) == len(records)
 
 
 def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:

@@ -165,7 +165,7 @@ class Endings:
         self._decider.refused(record)
         record.lane = None  # which has gone on
         self._flow.enter(record.partition, (record.memory_bytes,))
-        outputs = record.outcome.outputs if isinstance(record.outcome, Results) else None
+        outputs = record.outcome if isinstance(record.outcome, Results) else None
         record.outcome = Failed(Unpublishable(why, outputs))
         self._failed_early.append(record)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from kworker.core.flow import Flow
 from kworker.core.outcome import (
-    NO_RESULTS,
     DeadLettered,
     Publishable,
     Results,
@@ -17,7 +16,6 @@ from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.outbox import Outbox, Undeliverable
-from kworker.worker.publish.refusals import outputs_of
 
 _HELD_SHOWN = 3  # dead letters that their topic refuses
 
@@ -113,23 +111,18 @@ class Settlement:
 
     def _sort(self, ended: list[Record]) -> None:
         self.outcomes += len(ended)
-        if [record.outcome for record in ended].count(NO_RESULTS) == len(ended):
+        outcomes = [record.outcome for record in ended]
+        if not any(outcomes):  # no run had results
             self._done(ended)
-            return
-        if not all_ended_well(ended):
-            skipped = [record for record in ended if isinstance(record.outcome, Skipped)]
-            ended = [record for record in ended if isinstance(record.outcome, Publishable)]
-            self.counters.duplicates += len(skipped)
-            _settle(skipped)
-        outputs = list(map(outputs_of, ended))
-        if not any(outputs):
-            self._done(ended)
-        elif all(outputs):
+        elif all(outcomes) and all_ended_well(ended):
             self._outbox.add(ended)
         else:
-            both = list(zip(ended, outputs, strict=True))
-            self._done([record for record, own in both if not own])
-            self._outbox.add([record for record, own in both if own])
+            skipped = [record for record in ended if isinstance(record.outcome, Skipped)]
+            self.counters.duplicates += len(skipped)
+            _settle(skipped)
+            self._done([record for record in ended if not record.outcome])
+            written = [record for record in ended if isinstance(record.outcome, Publishable)]
+            self._outbox.add([record for record in written if record.outcome])
 
     # -- publishing and committing ----------------------------------------------------
 

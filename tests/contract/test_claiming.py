@@ -177,7 +177,7 @@ def test_an_outcome_is_handed_on(store: Store, member: Callable[..., Member]) ->
     a.until(lambda: not a.claimant.pending, "the outcome is on its way")
     b.until(lambda: b.ended, "it is handed on")
     assert isinstance(new.outcome, Results)
-    assert [(o.key, o.value, o.headers) for o in new.outcome.outputs] == [
+    assert [(o.key, o.value, o.headers) for o in new.outcome] == [
         (b"k", b"\xff\x00", [("h", None)])
     ]
 

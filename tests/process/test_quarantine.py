@@ -161,7 +161,7 @@ def told(record: Record) -> Failure | list[bytes]:
         assert isinstance(outcome.error, Described)
         return outcome.error.failure
     assert isinstance(outcome, Results)
-    return [output.value or b"" for output in outcome.outputs]
+    return [output.value or b"" for output in outcome]
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_results_from_quarantine_keep_source_and_attempt(
     ward.ward.add([record])
     ward.until_all(1)
     assert isinstance(record.outcome, Results)
-    [output] = record.outcome.outputs
+    [output] = record.outcome
     assert output.value == b'{"value":"good","headers":["trace"]}'
     assert dict(output.headers)[SOURCE] == b"orders/3/77/1700000000000"
     assert "orders/3/77/4 good" in ward.ran.read_text()

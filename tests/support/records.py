@@ -68,4 +68,4 @@ def outcome_of(told: Outcome | Sequence[Output] | None) -> Outcome:
     """An outcome as tests write it: outputs are results, and None is a run without any."""
     if told is None:
         return NO_RESULTS
-    return Results(told) if isinstance(told, Sequence) else told
+    return Results(told) if isinstance(told, list) else told

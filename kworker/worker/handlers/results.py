@@ -50,10 +50,8 @@ class ResultEncoder:
         value = _json(item)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
-        outputs = (Output(self._topic, key, value, source, size),)
-        if size > self._limits.max_bytes(self._topic):
-            return self._measured(outputs)
-        return Results(outputs)
+        results = Results((Output(self._topic, key, value, source, size),))
+        return results if size <= self._limits.max_bytes(self._topic) else self._measured(results)
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw

@@ -225,7 +225,7 @@ class Refusals:
                     search.took = True
 
 
-outputs_of: Callable[[Record], Sequence[Output]] = attrgetter("outcome.outputs")
+outputs_of: Callable[[Record], Sequence[Output]] = attrgetter("outcome")
 """Returns the outputs of a record whose outcome is `Publishable`; asked several times a record."""
 
 

@@ -100,11 +100,11 @@ class RetryDecider:
     def shorten(self, record: Record) -> bool:
         """Cuts a letter that is too large for its topic now; returns False if it cannot fit."""
         assert isinstance(record.outcome, RetryScheduled | DeadLettered)
-        [letter] = record.outcome.outputs
+        [letter] = record.outcome
         cut = self._outputs.cut(letter)
         if cut is letter or not self._outputs.fits(cut):
             return False
-        record.outcome.outputs = [cut]
+        record.outcome = type(record.outcome)([cut])
         return True
 
     def refused(self, record: Record) -> None:

@@ -23,7 +23,7 @@ OUTPUTS = st.builds(
 
 
 def plain(results: Results) -> object:
-    return [(o.topic, o.key, o.value, o.headers, o.size) for o in results.outputs]
+    return [(o.topic, o.key, o.value, o.headers, o.size) for o in results]
 
 
 @given(st.just(NO_RESULTS) | st.builds(Results, st.lists(OUTPUTS, min_size=1, max_size=3)))

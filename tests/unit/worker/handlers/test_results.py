@@ -36,7 +36,7 @@ def source(**fields: Any) -> Record:
 
 
 def outputs(returned: Any, record: Record | None = None) -> Sequence[Output]:
-    return an_encoder().encode(record or source(), returned).outputs
+    return an_encoder().encode(record or source(), returned)
 
 
 def one(returned: Any, record: Record | None = None) -> Output:
@@ -220,7 +220,7 @@ def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
     """One oversized record would fail its whole batch, again on every retry."""
     limited = an_encoder(limit=1000)
     overhead = one(b"").size
-    [fits] = limited.encode(source(), bytes(1000 - overhead)).outputs
+    [fits] = limited.encode(source(), bytes(1000 - overhead))
     assert fits.size == 1000
     with pytest.raises(Unpublishable, match=r"orders\.results takes 1000"):
         limited.encode(source(), bytes(1001 - overhead))
@@ -230,7 +230,7 @@ def test_each_topic_has_its_own_limit() -> None:
     facts = TopicLimits([RESULTS, FURTHER])
     facts.update({RESULTS: 500, FURTHER: 5000}, {})
     encoder = ResultEncoder(RESULTS, [FURTHER], facts)
-    assert encoder.encode(source(), Result(bytes(1000), topic=FURTHER)).outputs
+    assert encoder.encode(source(), Result(bytes(1000), topic=FURTHER))
     with pytest.raises(Unpublishable):
         encoder.encode(source(), Result(bytes(1000)))
 
@@ -271,7 +271,7 @@ def test_a_replays_results_are_marked_unless_claimed(
     facts.update({RESULTS: 100_000}, {})
     record = source()
     record.claim = claim
-    [output] = ResultEncoder(RESULTS, [], facts, "0a1b2c").encode(record, returned).outputs
+    [output] = ResultEncoder(RESULTS, [], facts, "0a1b2c").encode(record, returned)
     assert output.headers == headers
 
 

@@ -237,7 +237,7 @@ def test_the_next_owner_publishes_an_orphaned_runs_outcome(bench: Bench, orders:
     a.step()
     assert b.ask(new).with_kept_outcome == [new]
     assert isinstance(new.outcome, Results)
-    assert [(o.topic, o.key, o.value) for o in new.outcome.outputs] == [("results", b"k", b"v")]
+    assert [(o.topic, o.key, o.value) for o in new.outcome] == [("results", b"k", b"v")]
     assert b.claimant.ready == 0
     b.claimant.settled([new])
     b.step()

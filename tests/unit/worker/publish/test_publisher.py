@@ -90,7 +90,7 @@ class Stage:
 
 def of(record: Record) -> Sequence[Output]:
     assert isinstance(record.outcome, Results)
-    return record.outcome.outputs
+    return record.outcome
 
 
 def values_of(record: Record) -> list[bytes | None]:

@@ -29,7 +29,7 @@ def test_a_result_arrives_as_it_was_made():
     output = Output("orders.results", b"k", b"v", [("kworker-source", b"orders/3/77/1")])
     [word] = Frames().add(frame(RunEnded(1, Results([output]))))
     assert isinstance(word.outcome, Results)
-    [arrived] = word.outcome.outputs
+    [arrived] = word.outcome
     assert (arrived.topic, arrived.key, arrived.value) == ("orders.results", b"k", b"v")
     assert (arrived.headers, arrived.size) == (output.headers, output.size)
 
