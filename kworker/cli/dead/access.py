@@ -30,14 +30,14 @@ logging.getLogger("librdkafka").addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The topics of one command, as they were when it started."""
+    """The topics and dead letters that a command uses, as they were when the command began."""
 
     config: Config
     topics: Mapping[str, TopicInfo]
     dead: DeadLetters
 
     def bytes_max(self, topic: str) -> int:
-        """The largest record that a topic accepts, in bytes."""
+        """Returns the size in bytes of the largest record that a topic accepts."""
         return int(self.topics[topic].config[BYTES_MAX])
 
     def requeue(self) -> Requeue:
@@ -47,9 +47,10 @@ class Access:
 
 @contextmanager
 def access(config: Config, to: str | None = None) -> Iterator[Access]:
-    """Opens the dead letters and the topics that they may go to, `to` included.
+    """Opens the dead letters, and the topic for their records: the requeue topic, or `to`.
 
-    Raises Unreachable; ConfigError if a topic of the service is missing; UsageError if `to` is.
+    Raises Unreachable; ConfigError if a topic of the service does not exist; UsageError if the
+    topic `to` does not.
     """
     admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
     dead, state, requeue = config.dead_letter.topic, config.dead_state_topic, config.requeue_topic
@@ -69,7 +70,7 @@ def access(config: Config, to: str | None = None) -> Iterator[Access]:
 
 
 def _bounds(admin: Admin, topics: Mapping[str, TopicInfo], name: str) -> dict[int, range]:
-    """The offsets that each partition of a topic holds now, open transactions excluded."""
+    """Returns the offsets that each partition of a topic holds, up to its last stable offset."""
     partitions = [(name, number) for number in range(topics[name].partitions)]
     low = admin.list_offsets(partitions, "earliest")
     high = admin.list_offsets(partitions, "latest", committed=True)
@@ -77,7 +78,11 @@ def _bounds(admin: Admin, topics: Mapping[str, TopicInfo], name: str) -> dict[in
 
 
 def target(found: Access, to: str | None) -> tuple[Requeue | OtherTopic, int | None]:
-    """The destination of records, and the largest record it takes in bytes; None: all fit."""
+    """Returns the topic that gets the records, and the largest record that it takes, in bytes.
+
+    The size is None if no record can be too large. Raises UsageError if `to` is a topic of
+    kworker other than the results topic.
+    """
     config = found.config
     if to is None:
         limit = found.bytes_max(config.requeue_topic)
@@ -86,7 +91,8 @@ def target(found: Access, to: str | None) -> tuple[Requeue | OtherTopic, int | N
         return found.requeue(), None if fits else limit
     if to in own_topics(config) and to != config.delivery.results:
         raise UsageError(
-            f"--to {to}: kworker writes this topic itself; leave out --to to requeue records"
+            f"--to {to}: kworker writes this topic itself; name another topic, or leave out --to"
+            " to run the records again"
         )
     return OtherTopic(to), found.bytes_max(to)
 
@@ -94,7 +100,8 @@ def target(found: Access, to: str | None) -> tuple[Requeue | OtherTopic, int | N
 def resolver(found: Access, how: How, to: Requeue | OtherTopic | None) -> Resolver:
     """Makes the resolver, which writes records to `to` and resolutions to the state topic.
 
-    Raises ConfigError.
+    A resolution marks a dead letter as resolved. Raises ConfigError if librdkafka refuses the
+    properties of the producer.
     """
     config = found.config
     # A record larger than its topic's limit fails the whole batch that it is in.
@@ -111,13 +118,13 @@ def resolver(found: Access, how: How, to: Requeue | OtherTopic | None) -> Resolv
     try:
         transactor = KafkaTransactor({**properties, **own}, name, timeout_s=TIMEOUT_S)
     except KafkaRequestError as error:
-        raise ConfigError(f"kafka: {error}") from None
+        raise ConfigError(f"kafka: the producer cannot be created: {error}") from None
     state, dead = config.dead_state_topic, config.dead_letter.topic
     return Resolver(transactor, Signature(state, dead, how, whoami(), name))
 
 
 def whoami() -> str:
-    """`user@host`, noted with each resolution."""
+    """Returns `user@host` of this process, which is recorded with each resolution."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name

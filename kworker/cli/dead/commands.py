@@ -92,7 +92,10 @@ def _rows(
     tally: Tally,
     all_: bool,
 ) -> Iterator[tuple[DeadLetter, bool]]:
-    """Yields selected dead letters, with True for resolved ones; counts those left out."""
+    """Yields selected dead letters, each with True if it is resolved.
+
+    Unless `all_` is set, resolved ones are skipped and counted in `tally`.
+    """
     if not all_:
         for letter in unresolved(letters, selection, resolutions, tally):
             yield letter, False
@@ -124,8 +127,9 @@ def show(
 ) -> None:
     """Show one dead letter in full: the record, its failure, and its resolution if there is one.
 
-    Example: [bold]kworker dead show 3:17[/bold], or by the source of its record,
-    [bold]kworker dead show orders:3:9045[/bold] (the latest, if there are several)
+    Example: [bold]kworker dead show 3:17[/bold], or by the position of its record in the source
+    topic, [bold]kworker dead show orders:3:9045[/bold]. If that record became a dead letter several
+    times, the latest is shown.
     """
     from kworker.cli.dead.access import access
 
@@ -169,12 +173,13 @@ def redrive(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run dead letters again, as a first attempt: the selected ones, or all.
+    """Run dead letters again, each as a first attempt: the selected ones, or all unresolved ones.
 
     Example: [bold]kworker dead redrive --select reason=exhausted,since=-2h --rate 50/s[/bold]
 
-    Each dead letter is resolved in the transaction that requeues it. After Ctrl-C or a crash,
-    the same command continues where it stopped; nothing is redriven twice.
+    A dead letter is marked as resolved in the transaction that writes its record to the requeue
+    topic, or to the topic of --to. After Ctrl-C or a crash, the same command continues where it
+    stopped; nothing is redriven twice.
     """
     from kworker.cli.dead.access import access, target
     from kworker.cli.dead.repair import perform
@@ -199,7 +204,7 @@ def discard(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Mark dead letters as resolved without running them again; they stay in the topic.
+    """Mark dead letters as resolved without running them again; they stay in their topic.
 
     Example: [bold]kworker dead discard --select reason=rejected --dry-run[/bold]
     """
@@ -209,7 +214,10 @@ def discard(
     loaded = toml_file.load(config)
     selection = options.selection(positions, select, now_ms())
     if everything == bool(selection):
-        raise UsageError("dead discard: expected positions, --select CONDITIONS or --everything")
+        raise UsageError(
+            "dead discard: name the dead letters by positions or --select CONDITIONS, or give"
+            " --everything alone"
+        )
     with access(loaded) as found:
         perform(found, RepairPlan("discarded", selection), as_json=as_json, dry_run=dry_run)
 
@@ -227,7 +235,7 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write dead letters as JSON lines, one for each; bytes that are not UTF-8 as base64.
+    """Write dead letters as lines of JSON, one line each; bytes that are not UTF-8 become base64.
 
     Example: [bold]kworker dead export --select key=alice -o dead.jsonl[/bold]
 
@@ -254,7 +262,7 @@ def export(
 
 @contextmanager
 def _written(path: Path | None) -> Iterator[IO[bytes]]:
-    """Opens stdout, or a file that appears only when it is complete, with mode 0600."""
+    """Yields stdout, or a file of mode 0600 that appears at `path` only when it is complete."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -265,7 +273,7 @@ def _written(path: Path | None) -> Iterator[IO[bytes]]:
             yield file
         part.replace(path)
     except OSError as error:
-        raise KworkerError(f"--output {path}: {error.strerror}") from None
+        raise KworkerError(f"--output {path}: cannot be written: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -285,7 +293,7 @@ def import_(
     Example: [bold]kworker dead import dead.jsonl --dry-run[/bold]
 
     The whole file is checked before anything is written. Dead letters that are resolved already
-    are passed over, so that importing a file twice runs nothing twice.
+    are skipped, so that importing a file twice runs nothing twice.
     """
     from kworker.cli.dead.access import access
     from kworker.cli.dead.repair import RepairProgress, RepairReport, resolve

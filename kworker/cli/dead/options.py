@@ -47,11 +47,11 @@ DryRunOption = Annotated[
 
 
 def selection(positions: Iterable[str] | None, select: Iterable[str] | None, now: int) -> Selection:
-    """The dead letters that the arguments select. Raises UsageError."""
+    """Returns the conditions for dead letters that the arguments state. Raises UsageError."""
     conditions: dict[str, Any] = {}
     for name, value in _conditions(select or ()):
         if name in conditions:
-            raise UsageError(f"--select: {name} is given twice")
+            raise UsageError(f"--select: the condition {name}=… is given twice; give it once")
         conditions[name] = value
     if "since" in conditions:
         conditions["since_ms"] = _since(conditions.pop("since"), now)
@@ -68,8 +68,9 @@ def _conditions(select: Iterable[str]) -> Iterator[tuple[str, str]]:
         for condition in _NEXT.split(text):
             name, equals, value = condition.partition("=")
             if name not in _NAMES or not equals:
+                forms = ", ".join(f"{each}=…" for each in _NAMES)
                 raise UsageError(
-                    f'--select: expected {", ".join(f"{n}=…" for n in _NAMES)}, got "{condition}"'
+                    f'--select: expected conditions such as {forms}; got "{condition}"'
                 )
             yield name, value
 
@@ -78,7 +79,7 @@ def _since(text: str, now: int) -> int:
     try:
         return parse_time(text, now)
     except ValueError as error:
-        raise UsageError(f"--select since: {error}") from None
+        raise UsageError(f"--select: the value of since is wrong: {error}") from None
 
 
 def _position(text: str) -> DeadLetterPosition | SourcePosition:
@@ -89,11 +90,11 @@ def _position(text: str) -> DeadLetterPosition | SourcePosition:
             return DeadLetterPosition(of, at)
         case ["", str(name)], [of, at] if name:
             return name, of, at
-    raise UsageError(f'expected {_PLACE_FORMS}, got "{text}"')
+    raise UsageError(f'"{text}" is not a position; expected {_PLACE_FORMS}')
 
 
 def rate(text: str | None) -> float | None:
-    """The rate in records a second; None is no limit. Raises UsageError."""
+    """Returns the value of `--rate` in records a second; None: no limit. Raises UsageError."""
     if text is None:
         return None
     match = _RATE.fullmatch(text)

@@ -31,7 +31,7 @@ _INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 
 class RepairProgress:
-    """Passes on items that are read; shows progress on a terminal, and ends early at Ctrl-C."""
+    """Wraps an iterator: shows on a terminal how many items it read, and ends it at Ctrl-C."""
 
     def __init__(
         self, stop: Interruption | None = None, shown: view.ReadingProgress | None = None
@@ -48,7 +48,7 @@ StepsOf = Callable[[Resolutions, RepairProgress], Iterator[RepairStep]]
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The outcome of a command, printed as text or JSON."""
+    """The outcome of a command that resolves dead letters, printed as text or JSON."""
 
     how: How
     to: Requeue | OtherTopic | None
@@ -57,7 +57,7 @@ class RepairReport:
     misses: Callable[[], list[str]] = list  # conditions that matched nothing
 
     def done(self, *, interrupted: bool) -> None:
-        """Prints the outcome. Raises Exit when it was interrupted, or left records."""
+        """Prints the outcome. Raises Exit if interrupted, or if dead letters stay unresolved."""
         if not interrupted:  # an interrupted command has not read everything
             view.say(self.misses())
         if self.as_json:
@@ -72,7 +72,7 @@ class RepairReport:
             raise typer.Exit(ExitCode.FAILURE)
 
     def would_be(self, groups: list[DeadLetterGroup]) -> None:
-        """Prints the outcome of a dry run, whose `done` counts records that would be done."""
+        """Prints the outcome of a dry run; `tally.done` counts what a real run would resolve."""
         view.say(self.misses())
         if self.as_json:
             self._print({"groups": [view.group_data(group, now_ms()) for group in groups]})
@@ -103,7 +103,10 @@ class RepairReport:
 
 
 def perform(found: Access, work: RepairPlan, *, as_json: bool, dry_run: bool) -> None:
-    """Carries out a plan on the chosen dead letters, and reports. Raises as `resolve`, and Exit."""
+    """Resolves the dead letters that a plan selects (counts them in a dry run), and reports.
+
+    Raises as `resolve` does, and UsageError for a selected position outside the topic.
+    """
     misses = partial(found.dead.seen.unmatched, work.selection)
     report = RepairReport(work.how, work.to, Tally(), as_json, misses)
     spans = found.dead.spans(work.selection)
@@ -124,9 +127,10 @@ def perform(found: Access, work: RepairPlan, *, as_json: bool, dry_run: bool) ->
 def resolve(
     found: Access, report: RepairReport, pace: RateLimit, total: int, steps_of: StepsOf
 ) -> None:
-    """Takes the steps while about `total` records are read, and reports.
+    """Resolves the dead letters that `steps_of` yields, and prints the outcome.
 
-    Raises AlreadyRunning, Unreachable, and Exit.
+    `total` is about the number of records to read, for the progress bar. Raises AlreadyRunning
+    while another such command runs, Unreachable, ConfigError, and Exit as `done` does.
     """
     config, stop = found.config, Interruption()
     writer = resolver(found, report.how, report.to)

@@ -23,13 +23,13 @@ _MESSAGE_SHOWN = 60  # characters, in the table
 
 
 def say(notes: Iterable[str]) -> None:
-    """Prints remarks to stderr, beside the result on stdout."""
+    """Prints each note as a line on stderr, since stdout has the result of the command."""
     for note in notes:
         print(f"kworker: {printable(note)}", file=sys.stderr)
 
 
 def print_groups(groups: Sequence[DeadLetterGroup], now: int, *, resolved: bool) -> None:
-    """Prints a table of groups; with `resolved`, also how many of each are resolved."""
+    """Prints a table of groups of dead letters; `resolved` adds a column of resolved ones."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -73,7 +73,7 @@ def group_data(group: DeadLetterGroup, now: int) -> dict[str, Any]:
 
 
 def lines(letter: DeadLetter, topic: str, resolution: Resolution | None, now: int) -> Iterator[str]:
-    """Yields the lines that show one dead letter in full; printable, whatever it holds."""
+    """Yields lines that show one dead letter in full, with control characters escaped."""
     yield _line("position", f"{letter.place} of {topic}")
     if source := letter.source:
         written = f", written {iso(source.timestamp)}"
@@ -96,7 +96,7 @@ _SHOWN_APART = frozenset({names.SOURCE, names.FAILED_AT, names.STACKTRACE})
 
 
 def _line(name: str, value: str, *, apart: bool = False) -> str:
-    """A name and its value; with `apart` the value begins on a line of its own."""
+    """Returns a name and its value as a line; with `apart`, the value begins on the next line."""
     shown = printable(value)
     return f"{name}\n{shown}" if apart else f"{name:<{_WIDTH}}{shown}".rstrip()
 
@@ -109,7 +109,7 @@ def _resolution(resolution: Resolution | None, now: int) -> str:
 
 
 def content(value: bytes | None, *, pretty: bool = False) -> str:
-    """Text, or hex if it is not text; null differs from empty."""
+    """Returns text as it is, bytes that are not UTF-8 text in hex, and None as `null`."""
     if value is None:
         return "null"
     text = _text(value)
@@ -127,7 +127,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _pretty(text: str) -> str:
-    """JSON over several lines, unless that would change its meaning."""
+    """Indents JSON over several lines, unless parsing it would change its meaning."""
     try:
         data = json.loads(text, parse_float=_exact, object_pairs_hook=_unrepeated)
         return json.dumps(data, indent=2, ensure_ascii=False)
@@ -145,12 +145,12 @@ def _exact(number: str) -> float:
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name occurs twice")
+        raise ValueError("an object in the JSON has the same name twice")
     return found
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped."""
+    """Returns the text with control characters escaped, except newline and tab."""
     shown = (
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
     )
@@ -158,7 +158,7 @@ def printable(text: str) -> str:
 
 
 class ReadingProgress:
-    """Shows on a terminal how much was read and done; prints nothing elsewhere."""
+    """Shows on a terminal how many records were read, and how many dead letters resolved."""
 
     def __init__(self, progress: "Progress | None" = None, total: int = 0) -> None:
         self._progress = progress
@@ -166,21 +166,24 @@ class ReadingProgress:
             self._task = progress.add_task("", total=total, done="0")
 
     def of(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields the items, and counts them."""
+        """Yields the items, and counts each as read."""
         for item in items:
             if self._progress:
                 self._progress.advance(self._task)
             yield item
 
     def done(self, count: int) -> None:
-        """Shows the number done so far."""
+        """Shows the number of dead letters resolved so far."""
         if self._progress:
             self._progress.update(self._task, done=f"{count:,}")
 
 
 @contextmanager
 def reading(total: int, what: str = "") -> Iterator[ReadingProgress]:
-    """Opens the progress of reading about `total` records; `what` names the act, as `redriven`."""
+    """Opens a progress bar for reading about `total` records.
+
+    `what`, such as `redriven`, is shown before the number of dead letters resolved so far.
+    """
     if not sys.stderr.isatty():
         yield ReadingProgress()
         return
