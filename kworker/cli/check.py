@@ -28,7 +28,7 @@ app = typer.Typer()
 
 
 class FinishedCheck(NamedTuple):
-    """A check that has run, and its findings."""
+    """A check that has run: its title, and the problems that it found."""
 
     title: str
     findings: Sequence[Finding]
@@ -63,8 +63,8 @@ def check(
 ) -> None:
     """Find every mistake in the configuration, and say how to fix each.
 
-    Exit code 0: ready to start; 69: a dependency does not answer; 73: another copy runs as this
-    instance; 78: something must be corrected.
+    Exit code 0: ready to start; 69: a dependency does not answer; 73: another copy of the service
+    runs under the same instance name; 78: something must be corrected.
     """
     try:
         loaded = toml_file.load(config)
@@ -149,7 +149,7 @@ def _print(config: Config, done: Sequence[FinishedCheck]) -> None:
 
 
 def spark_memory(spark: SparkSettings) -> str:
-    """The line about the heap of the Spark job's JVM, and the size of a batch."""
+    """Returns the line of the report on the heap of Spark's JVM and the limits of a batch."""
     own = spark.conf.get("spark.driver.memory")
     heap = own or format_size(spark_heap_bytes())
     why = "set in [spark.conf]" if own else "a quarter of this machine's memory, 1 to 4GiB"
@@ -163,7 +163,7 @@ _MANY, _BEYOND_ALL = 1_000_000, 1 << 62
 
 
 def worst_case(config: Config) -> list[str]:
-    """Lines that say what a slow record delays, and what it does not."""
+    """Returns the lines of the report that say which other records a slow record delays."""
     workers = config.workers
     delayed = {
         "key": "only later records of the same key in its partition",

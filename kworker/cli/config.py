@@ -24,7 +24,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the configuration in force: defaults, file and environment; secrets are masked."""
+    """Show the configuration in force, from defaults, file and environment; secrets are masked."""
     shown = masked(toml_file.load(config))
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
@@ -40,7 +40,7 @@ def schema() -> None:
 
 
 def masked(config: Config) -> dict[str, Any]:
-    """The configuration in the spelling of the file, with secrets masked."""
+    """Returns the configuration with the keys of kworker.toml, and with secrets masked."""
     data = config.model_dump(mode="json", by_alias=True, exclude={"file", "secret_keys"})
     kafka = data["kafka"]
     data["kafka"] = {**kafka.pop("common"), **{k: v for k, v in kafka.items() if v}}
@@ -66,13 +66,13 @@ def _is_secret(key: str) -> bool:
 
 
 def _name(item: Any, index: int) -> Any:
-    """The name of a table's entry, as `keys.dotted` spells it."""
+    """Returns the `name` of an item in a list, or its index if it has no name."""
     name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) else index
 
 
 def _toml(table: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """Yields lines of TOML, values before tables: a table ends only where another begins."""
+    """Yields a table as lines of TOML. Plain values come before subtables, as TOML demands."""
     for name, value in table.items():
         if not _is_table(value):
             yield f"{_key(name)} = {_value(value)}"
@@ -95,5 +95,5 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Spells a value as JSON, which for these types is TOML."""
+    """Returns a value as JSON, which is valid TOML for a string, number, boolean or list."""
     return json.dumps(value, ensure_ascii=False)

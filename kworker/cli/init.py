@@ -50,7 +50,7 @@ FILES = {"kworker.toml": CONFIGURATION, "handlers.py": HANDLERS}
 
 @app.command("init", rich_help_panel=PREPARE_PANEL)
 def init() -> None:
-    """Write a first kworker.toml and handlers.py into this folder."""
+    """Write a first kworker.toml and handlers.py into the current folder."""
     for name in FILES:
         if Path(name).exists():
             raise UsageError(f"{Path(name).absolute()} exists already; nothing was written")

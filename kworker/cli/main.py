@@ -88,7 +88,7 @@ app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 
 
 def _unwrap_help(group: typer.Typer) -> None:
-    """Joins the lines of each docstring's paragraph, so that help fills the terminal's width."""
+    """Joins the lines of each paragraph of help, so that typer wraps it at the terminal's width."""
     described = [*group.registered_commands, group.registered_callback]
     for each in described:
         if each and each.callback:
@@ -103,7 +103,7 @@ _unwrap_help(app)
 
 
 def main() -> None:
-    """The entry point of the console script."""
+    """Runs the command line of this process, and exits with its exit code."""
     sys.exit(run(sys.argv[1:]))
 
 

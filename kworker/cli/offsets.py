@@ -37,7 +37,7 @@ TIMEOUT_S = 20.0
 
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the committed position and lag of every partition of the source topics and requeue.
+    """Show the committed position and lag of each partition of the source and requeue topics.
 
     Example: [bold]kworker offsets show --json[/bold]
     """
@@ -80,9 +80,9 @@ def reset(
 
     Example: [bold]kworker offsets reset --to -2h --dry-run[/bold]
 
-    The service must be stopped. Unfinished records before the new position are skipped; records
-    from it on run again. An offset that a partition does not hold becomes the nearest one that
-    it does.
+    The service must be stopped. Unfinished records before the new position are skipped; all
+    records from the new position on run again. If a partition does not hold that offset, it gets
+    the nearest one that it holds.
     """
     loaded = toml_file.load(config)
     goal = _goal(to)
@@ -108,11 +108,14 @@ def _goal(text: str) -> Goal:
     try:
         return parse_goal(text)
     except ValueError as error:
-        raise UsageError(f"--to: {error}") from None
+        raise UsageError(f"the value of --to is wrong: {error}") from None
 
 
 def _refuse_while_running(config: Config, admin: "Admin") -> None:
-    """Raises AlreadyRunning: a member's next commit would undo the reset, and brokers refuse it."""
+    """Raises AlreadyRunning if the service runs on this host, or its group has members.
+
+    The brokers refuse a reset while the group has members.
+    """
     pid = StateFolder(config.state_dir).supervisor_pid()
     if pid is not None:
         raise AlreadyRunning(
@@ -121,8 +124,8 @@ def _refuse_while_running(config: Config, admin: "Admin") -> None:
         )
     if members := admin.group_members(config.name):
         raise AlreadyRunning(
-            f"the group {config.name} has members: {', '.join(members)}; stop the service there"
-            " first (a killed process stays a member until its session times out)"
+            f"the group {config.name} has members: {', '.join(members)}; stop the service on"
+            " their hosts first (a killed process stays a member until its session times out)"
         )
 
 
@@ -131,7 +134,7 @@ def _sources(config: Config, admin: "Admin") -> list[str]:
 
 
 def _positions(config: Config, admin: "Admin", topics: Sequence[str]) -> list[GroupPosition]:
-    """The group's position in every partition. Raises ConfigError for missing topics."""
+    """Returns the group's position in each partition. Raises ConfigError if a topic is missing."""
     known = admin.topics(topics)
     if missing := [name for name in topics if name not in known]:
         raise ConfigError(
@@ -157,7 +160,10 @@ def _position(
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:
-    """The topics to reset: the sources, or the one named. Requeue must be named."""
+    """Returns the topics to reset: `topic` alone, or without it all source topics.
+
+    The requeue topic is reset only if it is named. Raises UsageError for any other topic.
+    """
     if topic is None:
         return sources
     if topic not in (*sources, config.requeue_topic):
@@ -172,12 +178,15 @@ def _chosen(
 ) -> list[GroupPosition]:
     found = [row for row in rows if row.topic in topics and partition in (None, row.partition)]
     if not found:
-        raise UsageError(f"--partition {partition}: not a partition of {', '.join(topics)}")
+        raise UsageError(f"--partition {partition}: no such partition in {', '.join(topics)}")
     return found
 
 
 def _refuse_without_positions(config: Config, rows: Sequence[GroupPosition]) -> None:
-    """Raises KworkerError: in a group with some positions, the others begin at the earliest."""
+    """Raises KworkerError if the group has no positions at all.
+
+    After a reset of some partitions only, it would begin the others at their earliest offset.
+    """
     if all(row.committed is None for row in rows):
         raise KworkerError(
             f"the group {config.name} has no committed positions: reset all partitions first,"
@@ -188,7 +197,7 @@ def _refuse_without_positions(config: Config, rows: Sequence[GroupPosition]) -> 
 def _warn_of_requeue(
     config: Config, rows: Sequence[GroupPosition], chosen: Sequence[GroupPosition]
 ) -> None:
-    """Warns that requeue has no positions: without them all of its records run again."""
+    """Warns if the requeue topic has no positions, so that all its records would run again."""
     lost = [row for row in rows if row.topic == config.requeue_topic and row not in chosen]
     count = sum(row.high - row.low for row in lost if row.committed is None)
     if count:

@@ -18,7 +18,7 @@ GOALS = (
 
 
 def parse_goal(text: str) -> Goal:
-    """Parses one of `GOALS`. Raises ValueError for anything else."""
+    """Parses a position in one of the forms of GOALS. Raises ValueError for any other text."""
     match text:
         case "earliest" | "latest":
             return text
@@ -27,11 +27,11 @@ def parse_goal(text: str) -> Goal:
     try:
         return Time(parse_time(text, now_ms()))
     except ValueError:
-        raise ValueError(f'expected {GOALS}, got "{text}"') from None
+        raise ValueError(f'"{text}" is not a position; expected {GOALS}') from None
 
 
 def moves(admin: "Admin", rows: Sequence[GroupPosition], goal: Goal) -> list[Move]:
-    """Computes the new position of each partition; only a time needs a request to the brokers."""
+    """Returns the new position of each partition. Asks the brokers only if the goal is a time."""
     match goal:
         case "earliest":
             return [Move(row, row.low) for row in rows]
@@ -46,7 +46,7 @@ def moves(admin: "Admin", rows: Sequence[GroupPosition], goal: Goal) -> list[Mov
 
 
 def as_data(move: Move) -> dict[str, Any]:
-    """The move as a JSON object."""
+    """Returns the old and new position of a partition as a JSON object."""
     row = move.standing
     return {
         "topic": row.topic,
@@ -60,7 +60,7 @@ def as_data(move: Move) -> dict[str, Any]:
 
 
 def print_moves(found: Sequence[Move], *, dry_run: bool) -> None:
-    """Prints the moves as a table."""
+    """Prints the old and new position of each partition as a table."""
     columns = ["before", "would be" if dry_run else "after", "low", "high"]
     print_partitions(columns, [_moved(move) for move in found])
 
@@ -72,7 +72,7 @@ def _moved(move: Move) -> Sequence[object]:
 
 
 def print_partitions(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints one line for each row: topic, partition, the named numbers, a note."""
+    """Prints a table. Each row is a topic, a partition, a number for each column, and a note."""
     from rich.console import Console
     from rich.table import Column, Table
 

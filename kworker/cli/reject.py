@@ -35,10 +35,10 @@ def reject(
     ] = None,
     config: ConfigOption = None,
     listing: Annotated[
-        bool, typer.Option("--list", help="Show the rejected records that have not ended yet.")
+        bool, typer.Option("--list", help="Show the rejected records that are not finished yet.")
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Withdraw the rejection: the record runs.")
+        bool, typer.Option("--undo", help="Withdraw the rejection, so that the record runs.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,10 +46,10 @@ def reject(
 
     Example: [bold]kworker reject orders:3:1042[/bold]
 
-    For a record that fails again and again, is held, or delays others. The record must exist
-    and must not be finished; its retry may wait in a delay topic. A run that has begun ends
-    first. Type the command on the host whose worker has the partition. The rejection survives
-    restarts; it ends with the record, or after a day.
+    Use it for a record that fails again and again, waits in memory, or delays others. The record
+    must exist and must not be finished; its retry may wait in a delay topic. A run that has begun
+    is not interrupted, and counts if it succeeds. Type the command on the host whose worker has the
+    partition. The rejection survives restarts; it ends when the record is finished, or after a day.
     """
     from kworker.instance.rejections import Rejections
     from kworker.instance.state_folder import StateFolder
@@ -121,8 +121,8 @@ def _list(rejections: "Rejections", *, as_json: bool) -> None:
 def _undo(rejections: "Rejections", record: str, place: "SourcePosition") -> None:
     if not rejections.undo(place):
         raise KworkerError(
-            f"reject: {record} is not rejected, or has ended; kworker reject --list shows the"
-            " rejected records that have not"
+            f"reject: {record} was not rejected, or is finished already; to see the rejected"
+            " records that are not finished: kworker reject --list"
         )
     typer.echo(f"the rejection of {record} is withdrawn; it runs as others do")
 
@@ -135,19 +135,21 @@ def resume(
         typer.Option("--accept-dead", help="Write the dead letters that the breaker holds back."),
     ] = False,
 ) -> None:
-    """Accept the dead letters that an open breaker holds back.
+    """Write the dead letters that an open circuit breaker holds back.
 
     Example: [bold]kworker resume --accept-dead[/bold]
 
-    The breaker opens when too many records become dead letters, since then the fault is rarely
-    theirs (see dead_letter.breaker). While it is open, held records are tried every 5 s; after
-    ten successes in a row it closes by itself.
+    The breaker opens when too many records become dead letters (the key dead_letter.breaker):
+    the cause is then rarely in the records. While the breaker is open, some of the records that it
+    holds run again every 5 s; after ten successes in a row it closes by itself.
     """
     from kworker.instance.state_folder import StateFolder
     from kworker.supervisor.control.client import ControlClient
 
     if not accept_dead:
-        raise UsageError("resume: expected --accept-dead")
+        raise UsageError(
+            "resume: add --accept-dead to write the dead letters that the breaker holds back"
+        )
     loaded = toml_file.load(config)
     reply = ControlClient(loaded.name, StateFolder(loaded.state_dir)).request("accept_dead")
     typer.echo(f"{reply['workers']} workers write the dead letters that their breakers hold back")

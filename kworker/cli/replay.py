@@ -66,16 +66,17 @@ def replay(
 
     Example: [bold]kworker replay --from 2026-11-20T10:00 --to -1h --dry-run[/bold]
 
-    Replays records of the source topics with FROM ≤ timestamp < TO that the service had settled
+    Replays records of the source topics with FROM ≤ timestamp < TO that the service had finished
     when the replay started. Neither the service nor its positions change. Results carry the
-    header `kworker-replay`: tables skip them, unless they set `replays = true`. With
-    idempotency, an event that was done before is skipped; a new one is published as live.
+    header `kworker-replay`: tables leave them out, unless they set `replays = true`. With
+    idempotency, an event that was done before is skipped; the results of any other event are
+    published without that header.
 
     Retries wait in this process; dead letters are written as usual. This process is not
     supervised: handler_timeout does not apply, and a handler that kills its process ends the
     replay (the service goes on).
 
-    Ctrl-C waits up to drain_timeout for records in hand; a second Ctrl-C does not wait.
+    Ctrl-C waits up to drain_timeout for records that have begun; a second Ctrl-C does not wait.
     """
     from kworker.replay.ranges import OffsetRanges
 
@@ -91,7 +92,7 @@ def replay(
 
 
 def _window(from_: str | None, to: str | None, every: bool) -> "TimeRange":
-    """The range of time that the options name. Raises UsageError."""
+    """Returns the range of time that the options give. Raises UsageError for a wrong one."""
     from kworker.replay.ranges import TimeRange
 
     if every and not from_ and not to:
@@ -109,7 +110,7 @@ def _time(option: str, text: str, now: int) -> int:
     try:
         return parse_time(text, now)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
+        raise UsageError(f"the value of {option} is wrong: {error}") from None
 
 
 def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurvey":
@@ -119,7 +120,10 @@ def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurve
 
 
 def _print_plan(config: Config, ranges: "OffsetRanges", *, as_json: bool) -> None:
-    """Prints what a replay would run. A range of time is read whole: no offset marks its end."""
+    """Prints the number of records that a replay would run, and their offsets.
+
+    With a range of time, it reads the records to count them, as timestamps may be out of order.
+    """
     counts = _counts(config, ranges) if ranges.has_time_bounds or not ranges.spans else None
     rows = [
         {
@@ -158,7 +162,7 @@ def _counts(config: Config, ranges: "OffsetRanges") -> dict[tuple[str, int], int
 def _run(
     config: Config, admin: "Admin", ranges: "OffsetRanges", *, force: bool, as_json: bool
 ) -> None:
-    """Replays and reports. Raises Exit when it was interrupted."""
+    """Runs the replay and prints its outcome. Raises Exit if it was interrupted."""
     from kworker.replay.replay import Replay, load_topic_limits, replay_config
 
     identity = secrets.token_hex(3)
@@ -208,14 +212,14 @@ def _report(
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM; the replay reads the count each turn."""
+    """Counts SIGINT and SIGTERM; the replay looks at the count in each turn of its loop."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Counts signals while the block runs; then restores the former handlers."""
+        """Counts signals while the `with` block runs; then restores the former signal handlers."""
         before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         try:
             yield
@@ -229,7 +233,7 @@ class Interrupts:
 
 @contextmanager
 def _shown(ranges: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
-    """Yields the function to call with the replay each turn; on a terminal it draws a bar."""
+    """Yields a function that draws a progress bar; the replay calls it in each turn of its loop."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -255,7 +259,7 @@ def _shown(ranges: "OffsetRanges", interrupts: Interrupts) -> Iterator[Any]:
 
 
 def _say(text: str) -> None:
-    """Prints a remark to stderr, beside the result on stdout."""
+    """Prints a line to stderr, since stdout has the result of the command."""
     print(f"kworker: {text}", file=sys.stderr, flush=True)
 
 

@@ -58,9 +58,9 @@ def up(
         float, typer.Option(help="Fail unless all answer within this many seconds.")
     ] = UP_TIMEOUT_S,
 ) -> None:
-    """Start the servers that do not run yet, and wait until they answer.
+    """Start the brokers and the Redis that do not run yet, and wait until they answer.
 
-    An option that is not given keeps the value of the last `up` in this folder.
+    An option that is not given keeps its value from the last `up` with the same --dir.
     """
     # SIGTERM stops the servers started so far, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -86,7 +86,7 @@ def down(
         bool, typer.Option("--wipe", help="Remove data, logs and settings, too.")
     ] = False,
 ) -> None:
-    """Stop the servers; the data stays for the next `up`."""
+    """Stop the brokers and Redis; the data stays for the next `up`."""
     stopped = Sandbox(folder, say=_say).down(wipe=wipe)
     typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 

@@ -14,7 +14,10 @@ from kworker.supervisor.wiring import Wiring
 
 
 def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> int:
-    """Runs the supervisor until the service ends; returns its exit code. `named` is --config."""
+    """Runs the supervisor until the service ends, and returns its exit code.
+
+    A reload reads `named`, the file of --config. The supervisor reports its start to `ready_fd`.
+    """
     # Imported before the fork, so that a replaced worker starts at once. Modules only: no client
     # of Kafka, Redis or Spark may exist before the fork.
     from kworker.delay import process

@@ -50,7 +50,10 @@ def start(
         str, typer.Option(metavar="DURATION", help="With --daemon: wait at most this long.")
     ] = "60s",
 ) -> None:
-    """Run the service in the foreground: the supervisor and its workers. Ctrl-C drains."""
+    """Run the service in the foreground: the supervisor and its workers.
+
+    Ctrl-C drains the service: it finishes the records in hand within drain_timeout, and ends.
+    """
     from kworker.cli.serve import serve
 
     loaded = toml_file.load(config)
@@ -69,7 +72,10 @@ def stop(
         typer.Option("--now", help="End at once, without a drain; unfinished records run again."),
     ] = False,
 ) -> None:
-    """Drain the service, and wait until its processes have ended."""
+    """Drain the service: let it finish the records in hand within drain_timeout, and end.
+
+    The command waits until the processes of the service have ended.
+    """
     from kworker.supervisor.control.client import ControlClient, NotResponding
 
     loaded = toml_file.load(config)
@@ -101,7 +107,8 @@ def status(
 ) -> None:
     """Show the state of the service: workers, lag, counters, Spark, and every problem.
 
-    Exit code 0: running, starting, draining or paused; 1: red or waiting; 3: not running.
+    Exit code 0: running, starting or draining; 1: red (a problem while it runs) or waiting (a
+    problem that keeps it from starting); 3: not running.
     With --watch the exit code does not depend on the state.
     """
     from kworker.cli import status_view
@@ -170,8 +177,8 @@ def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
             typer.echo(f"{loaded.name} is ready, pid {pid}, log {folder.log}")
         case DaemonWaiting():
             raise Unreachable(
-                f"{loaded.name} is not ready after {timeout_s:g} s and goes on waiting:"
-                " `kworker status` says what for, `kworker stop` ends it"
+                f"{loaded.name} is not ready after {timeout_s:g} s; it goes on starting in the"
+                " background: `kworker status` shows what it waits for, `kworker stop` ends it"
             )
         case DaemonExited(code, words):
             typer.echo(words, err=True)
@@ -183,7 +190,9 @@ def _roll(loaded: Config, verb: str) -> None:
     from kworker.supervisor.control.client import ControlClient
 
     if _shown(ControlClient(loaded.name, _folder(loaded)).follow(verb), None) is None:
-        raise KworkerError(f"{loaded.name} ended during the {verb}")
+        raise KworkerError(
+            f"{loaded.name} ended during the {verb}; its log says why, `kworker start` starts it"
+        )
     typer.echo(f"{loaded.name}: {verb} done")
 
 
@@ -200,7 +209,10 @@ def _folder(loaded: Config) -> Any:
 
 
 def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> dict[str, Any] | None:
-    """Shows progress until the last line and returns it; None if the stream ended before it."""
+    """Shows the replies of the supervisor as progress, and returns the last one.
+
+    Returns None if the replies end early, or at the monotonic time `end_at`.
+    """
     shown = ""
     for line in lines:
         if line.get("done"):
@@ -223,7 +235,7 @@ def _progress(line: dict[str, Any]) -> str:
 
 
 def _show_over(before: str, text: str) -> None:
-    """Rewrites the line on a terminal; elsewhere prints a line for each change."""
+    """Replaces `before` by `text` on a terminal; elsewhere prints `text` as a new line."""
     if sys.stderr.isatty():
         typer.echo("\r" + text.ljust(len(before)) + ("" if text else "\r"), err=True, nl=False)
     elif text:
@@ -236,8 +248,8 @@ def _report_end(name: str, end: dict[str, Any]) -> None:
         left = end.get("left")
         count = f"{left:,}" if left else "the"
         raise DrainTimedOut(
-            f"{name} is stopped; {count} records that did not finish, or could not be committed,"
-            " in time are redelivered"
+            f"{name} is stopped; {count} records that were not finished and committed in time"
+            " will be redelivered"
         )
     if code == ExitCode.CONFIG:
         raise ConfigError(f"{name} is stopped; its configuration is wrong: see its log")
@@ -250,4 +262,4 @@ def _seconds(text: str) -> float:
     try:
         return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from None
+        raise UsageError(f"the value of --timeout is wrong: {error}") from None

@@ -25,12 +25,12 @@ _COLUMNS = (
 
 
 def show(document: dict[str, Any]) -> None:
-    """Prints the document once."""
+    """Prints a status document once."""
     Console().print(render(document))
 
 
 def watch(ask: Callable[[], dict[str, Any]], every_s: float) -> None:
-    """Prints it again in place every `every_s`, until Ctrl-C or until `ask` raises."""
+    """Prints a new status document over the last one every `every_s`, until `ask` raises."""
     with Live(render(ask()), auto_refresh=False, screen=False) as live:
         while True:
             time.sleep(every_s)
@@ -38,7 +38,7 @@ def watch(ask: Callable[[], dict[str, Any]], every_s: float) -> None:
 
 
 def render(document: dict[str, Any]) -> Group:
-    """Returns the document as lines and a table."""
+    """Returns a status document as lines and tables for a terminal."""
     return Group(
         _head(document),
         *(Text(f"  {reason}", style="red") for reason in document["reasons"]),

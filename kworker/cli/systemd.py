@@ -65,12 +65,12 @@ def print_unit(
         typer.Option(help="Path of the kworker command to run.", show_default="this one"),
     ] = None,
 ) -> None:
-    """Print kworker@.service, to be saved in /etc/systemd/system."""
+    """Print the unit file kworker@.service, to be saved in /etc/systemd/system."""
     typer.echo(unit(str(kworker or _this_one())), nl=False)
 
 
 def unit(kworker: str) -> str:
-    """The unit file, with the path of the command in it."""
+    """Returns the unit file; `kworker` is the path of the command that it runs."""
     return _UNIT.format(kworker=kworker)
 
 

@@ -45,7 +45,7 @@ Replication = Annotated[
 
 @dataclass
 class CreateOutcome:
-    """The outcome of `create`, by topic."""
+    """Lists the topics that were created, that existed, that differ from the plan, or failed."""
 
     created: list[str] = field(default_factory=list)
     existing: list[str] = field(default_factory=list)
@@ -60,10 +60,10 @@ def create(
     replication: Replication = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create the topics that are missing. Existing topics are compared, never changed.
+    """Create the topics that are missing. Existing topics are compared, but never changed.
 
-    kworker's own topics get the partitions of the source topics (the largest number, if there
-    are several), their replication and their min.insync.replicas.
+    kworker's own topics get as many partitions as the source topics (the largest number, if these
+    differ), and likewise their replication and min.insync.replicas.
     """
     loaded = toml_file.load(config)
     admin = _admin(loaded)
@@ -99,7 +99,7 @@ def _create_own(config: Config, admin: "Admin", outcome: CreateOutcome) -> None:
 
 
 def _sources(config: Config, admin: "Admin") -> dict[str, TopicInfo]:
-    """The existing source topics. Raises `ConfigError` naming those that are missing."""
+    """Returns the source topics. Raises ConfigError if some do not exist, and names them."""
     wanted = source_topics(config, admin.topic_names())
     found = admin.topics(wanted, SETTINGS)
     missing = [name for name in wanted if name not in found]
@@ -128,12 +128,13 @@ def _create(admin: "Admin", wanted: Sequence[TopicSpec], outcome: CreateOutcome)
 
 
 def _wait_for(admin: "Admin", names: Sequence[str]) -> None:
-    """Waits until brokers report the topics, so that the next command finds them."""
+    """Waits until the brokers list the created topics. Raises Unreachable after `TIMEOUT_S`."""
     deadline = time.monotonic() + TIMEOUT_S
     while missing := set(names) - set(admin.topics(names)):
         if time.monotonic() > deadline:
             raise Unreachable(
-                f"created, but not visible yet: {', '.join(sorted(missing))}; try again in a moment"
+                f"created, but not yet listed by the brokers: {', '.join(sorted(missing))};"
+                " try again in a moment"
             )
         time.sleep(POLL_S)
 
@@ -151,7 +152,7 @@ def _say(outcome: CreateOutcome) -> None:
 
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the service's topics, and how they differ from those that `create` makes."""
+    """Show the service's topics, and where they differ from those that `create` would make."""
     loaded = toml_file.load(config)
     admin = _admin(loaded)
     sources = source_topics(loaded, admin.topic_names())

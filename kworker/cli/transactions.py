@@ -42,7 +42,7 @@ def show(
     A transaction hangs when no coordinator knows it, so that nothing ends it. This was seen when
     the only broker of a partition was stopped during a commit. A transaction that is merely open
     ends with its producer, or by its time-out. This command runs Kafka's own tool, which needs
-    Java 17 and is fetched once.
+    Java 17 and is downloaded at its first use.
     """
     loaded = toml_file.load(config)
     found = _found(loaded, older)
@@ -66,30 +66,31 @@ def abort(
 
     Example: [bold]kworker transactions abort --yes[/bold]
 
-    Nothing is lost: the positions of an aborted transaction are not committed, so its records
-    run again, and the outputs of that one transaction are there twice. A transaction that hangs
-    in another topic is left alone: it ends with the next transaction of its producer.
+    Nothing is lost: the positions in an aborted transaction are not committed, so the records
+    before these positions run again, and their outputs are in the topics twice. A transaction that
+    hangs in another topic is left alone: it ends with the next transaction of its producer.
     """
     loaded = toml_file.load(config)
     tool, admin = _tool(loaded), _admin(loaded)
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:
         raise KworkerError(
-            "no transaction hangs in the committed positions of the service; one that is merely"
-            " open ends with its producer, or by its time-out (see kworker transactions list)"
+            "no transaction hangs in the committed positions of the service; a transaction that is"
+            " merely open ends with its producer, or by its time-out; to see those:"
+            " kworker transactions list"
         )
     for each in hanging:
         typer.echo(f"{each.place}  {_described(each)}")
-    typer.echo("Nothing is lost: its records run again, and its outputs are there twice.")
+    typer.echo("Nothing is lost: the records run again, and their outputs are in the topics twice.")
     if not yes and not typer.confirm(f"Abort {len(hanging)} of them?"):
-        raise UsageError("nothing was aborted")
+        raise UsageError("nothing was aborted: confirm with y, or add --yes")
     for each in hanging:
         tool.abort(each)
         typer.echo(f"{each.place} is aborted")
 
 
 def _found(config: Config, older_min: int) -> list[Transaction]:
-    """The hanging transactions, and the open ones in the groups' committed positions."""
+    """Returns the hanging transactions, and the open ones that hold positions of the service."""
     tool, admin = _tool(config), _admin(config)
     hanging = _hanging(config, tool, admin, older_min)
     places = {each.place for each in hanging}
@@ -98,7 +99,7 @@ def _found(config: Config, older_min: int) -> list[Transaction]:
 
 
 def _hanging(config: Config, tool: Tool, admin: "Admin", older_min: int) -> list[Transaction]:
-    """The hanging transactions of the service, each once, though every replica reports it."""
+    """Returns the service's hanging transactions, each once, though every replica reports it."""
     ours = {*_topics(config, admin)}
     positions = _offsets_partitions(config, admin)
     every = [each for broker in admin.brokers() for each in tool.hanging(broker, older_min)]
@@ -119,7 +120,10 @@ def _topics(config: Config, admin: "Admin") -> Sequence[str]:
 
 
 def _offsets_partitions(config: Config, admin: "Admin") -> list[int]:
-    """The partitions that hold the positions of the workers' and the delay process's groups."""
+    """Returns the partitions of `__consumer_offsets` with the service's positions.
+
+    The service has two groups: the workers' and the delay process's.
+    """
     if not (found := admin.topics([OFFSETS])):
         return []  # no group has committed anything yet
     count = found[OFFSETS].partitions

@@ -215,7 +215,7 @@ def test_a_wrong_reset_target_is_told_with_the_right_forms(desk: Desk, to: str) 
     desk.types("reset", "--to", to)
     assert desk.code == 2
     assert desk.errors.startswith(
-        "kworker: --to: expected earliest, latest, an offset, or a time: ISO 8601"
+        f'kworker: the value of --to is wrong: "{to}" is not a position; expected earliest, latest,'
     )
     assert desk.committed() == {}
 
@@ -251,7 +251,7 @@ def test_a_reset_is_refused_while_the_group_has_members(desk: Desk, member: Cons
     """A lock tells of this host only."""
     desk.types("reset", "--to", "latest")
     assert desk.code == 73
-    assert "has members: orders-elsewhere-0 (127.0.0.1); stop the service there" in desk.errors
+    assert "has members: orders-elsewhere-0 (127.0.0.1); stop the service on" in desk.errors
     assert desk.committed() == {}
 
 

@@ -119,7 +119,7 @@ def test_a_drain_that_timed_out_is_75_for_stop_too(service: Service):
     service.serve()
     stopped = kworker(service.folder, "stop")
     assert stopped.returncode == 75
-    assert "3 records that did not finish, or could not be committed, in time are" in stopped.stderr
+    assert "3 records that were not finished and committed in time will be" in stopped.stderr
     service.says('"left":3')
 
 

@@ -13,36 +13,40 @@ GONE_S = 2.0
 
 
 def configured(config: Config) -> SparkSettings:
-    """The `[spark]` section. Raises ConfigError without one."""
+    """Returns the `[spark]` table of the configuration. Raises ConfigError if it has none."""
     if config.spark is None:
-        raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
+        raise ConfigError("spark: the section is missing; add [spark] with [[spark.tables]]")
     return config.spark
 
 
 def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
-    """The named table, or the only one. Raises UsageError."""
+    """Returns the named table, or without a name the only one. Raises UsageError otherwise."""
     names = [table.name for table in spark.tables]
     if name is None and len(names) > 1:
-        raise UsageError(f"--table: missing; expected one of {', '.join(names)}")
+        raise UsageError(
+            f"--table: missing, since there are several; expected one of {', '.join(names)}"
+        )
     for table in spark.tables:
         if name in (None, table.name):
             return table
-    raise UsageError(f"--table {name}: expected one of {', '.join(names)}")
+    raise UsageError(f"--table {name}: no such table; expected one of {', '.join(names)}")
 
 
 @contextmanager
 def held(config: Config) -> Iterator[Lease]:
-    """Holds the lease of this folder's checkpoints, so that no job starts meanwhile.
+    """Holds the lease, a lock on the folder of checkpoints, so that no Spark job starts meanwhile.
 
-    Raises AlreadyRunning naming the holder of the lease, or the jobs of this service on other
-    hosts, which the lease does not keep away.
+    Raises AlreadyRunning if another process holds the lease, or if the service has jobs on other
+    hosts, where the lease has no effect; KworkerError if the folder cannot be locked.
     """
     spark = configured(config)
     lease = Lease(spark.checkpoints)
     try:
         taken = lease.take()
     except OSError as error:
-        raise KworkerError(f"spark.checkpoints: {spark.checkpoints}: {error}") from error
+        raise KworkerError(
+            f"spark.checkpoints: {spark.checkpoints} cannot be locked: {error}"
+        ) from error
     if not taken:
         raise AlreadyRunning(_held_by(lease.holder()))
     try:
@@ -53,7 +57,10 @@ def held(config: Config) -> Iterator[Lease]:
 
 
 def _refuse_elsewhere(config: Config) -> None:
-    """Raises AlreadyRunning for jobs on other hosts. Waits until killed ones leave the group."""
+    """Raises AlreadyRunning if the service has Spark jobs on other hosts.
+
+    A killed job stays in the jobs' group until its session times out, so this waits as long.
+    """
     # Imported only where a broker is needed.
     from kworker.clients import roster
     from kworker.config.client_properties import admin_properties, leader_properties
@@ -72,7 +79,7 @@ def _refuse_elsewhere(config: Config) -> None:
         if time.monotonic() >= deadline:
             members = ", ".join(sorted(jobs))
             raise AlreadyRunning(
-                f"a Spark job runs elsewhere, as {members} of group {group}: stop it first"
+                f"a Spark job runs on another host, as {members} of group {group}: stop it first"
             )
         time.sleep(POLL_S)
 

@@ -26,7 +26,7 @@ def run(
         bool, typer.Option("--once", help="End when all results that exist now are in the tables.")
     ] = False,
 ) -> None:
-    """Run the job in the foreground, until SIGTERM or Ctrl-C."""
+    """Run the Spark job in the foreground, until SIGTERM or Ctrl-C."""
     from kworker.spark import process  # imported only here: other commands need no pyspark
 
     # The job takes over this process: it handles signals and sets the exit code.
@@ -52,10 +52,11 @@ def reset(
     Example: [bold]kworker spark reset --table orders --from committed --dry-run[/bold]
 
     The job must be stopped. The old checkpoint is kept beside the new one, under a name with the
-    date. A table in mode append without dedupe gets twice every result that is read again; the
-    command says how many. An offset that a partition does not hold becomes the nearest one that
-    it does. For checkpoints in an object store or HDFS the command starts a Spark, which takes
-    some seconds. If each host has its own checkpoints, reset on the host whose job starts next.
+    date. A table in mode append without dedupe gets a second row for every result that is read
+    again; the command says how many. If a partition does not hold an offset, it begins at the
+    nearest one that it holds. For checkpoints in an object store or HDFS the command starts Spark,
+    which takes some seconds. If each host has its own checkpoints, reset on the host whose job
+    starts next.
     """
     loaded = toml_file.load(config)
     with reset_table.begin(loaded, table) as begin:
@@ -72,9 +73,9 @@ def compact(
 
     Example: [bold]kworker spark compact --table orders[/bold]
 
-    The job must be stopped; a job that starts meanwhile waits. It may run if the table is only
-    appended to, and is in a catalog or on storage where two commits exclude each other (HDFS,
-    ABFS, GCS). Old files stay, for readers and for time travel, until you vacuum them.
+    The job must be stopped; a job that starts meanwhile waits. The job may go on running if the
+    table is only appended to, and is in a catalog or on storage where one of two concurrent commits
+    fails (HDFS, ABFS, GCS). Old files stay, for readers and for time travel, until you vacuum them.
     """
     compact_table.perform(toml_file.load(config), table, as_json=as_json)
 

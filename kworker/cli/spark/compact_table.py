@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def perform(config: Config, name: str | None, *, as_json: bool) -> None:
-    """Compacts all tables, or the named one. Raises UsageError, AlreadyRunning and KworkerError."""
+    """Compacts all tables, or the named one, and prints the numbers of files.
+
+    Raises UsageError, ConfigError, AlreadyRunning and KworkerError.
+    """
     spark = configured(config)
     wanted = spark.tables if name is None else [chosen(spark, name)]
     with ExitStack() as stack:
@@ -38,7 +41,10 @@ def perform(config: Config, name: str | None, *, as_json: bool) -> None:
 def _lease(
     config: Config, tables: Sequence[TableSettings], stack: ExitStack
 ) -> tuple[Lease | None, str]:
-    """The lease, taken if a table allows one writer only; or the message that names its holder."""
+    """Takes the lease (the lock on the checkpoints) if a table allows one writer only.
+
+    Returns the lease or None, and a message if another process holds the lease, else "".
+    """
     if any(map(takes_one_writer, tables)):
         try:
             return stack.enter_context(held(config)), ""
@@ -48,7 +54,7 @@ def _lease(
 
 
 def _refusals(tables: Sequence[TableSettings], busy: str) -> dict[str, KworkerError]:
-    """The reason, by table, why it cannot be compacted."""
+    """Returns an error for each table that cannot be compacted, by the table's name."""
     from kworker.spark.compaction import refusal
 
     found = {t.name: KworkerError(f"table {t.name}: {refusal(t)}") for t in tables if refusal(t)}
@@ -68,7 +74,7 @@ def _done(config: Config, todo: Collection[str], lease: Lease | None) -> "list[C
 
 @contextmanager
 def _shown() -> "Iterator[Status]":
-    """Opens a line on a terminal that shows the current step; prints nothing elsewhere."""
+    """Shows the current step on a line of the terminal while the `with` block runs."""
     from rich.console import Console
 
     with Console(stderr=True).status("starting Spark") as status:

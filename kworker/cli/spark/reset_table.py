@@ -35,7 +35,7 @@ _OFFSETS = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReset:
-    """The replacement of one table's checkpoint."""
+    """Replaces the checkpoint of one table, so that the job reads on from other positions."""
 
     config: Config
     table: TableSettings
@@ -43,7 +43,11 @@ class CheckpointReset:
     admin: "Admin"
 
     def perform(self, where: str, *, dry_run: bool, as_json: bool) -> None:
-        """Resets, or with `dry_run` shows it. Raises UsageError, AlreadyRunning, KworkerError."""
+        """Replaces the checkpoint and prints the new positions; with `dry_run`, only prints them.
+
+        `where` has one of the forms of WHERE. Raises UsageError, ConfigError, AlreadyRunning,
+        and KworkerError.
+        """
         show = _print_json if as_json else _print
         if dry_run:
             show(self._reset(where), None, dry_run=True)
@@ -64,9 +68,9 @@ class CheckpointReset:
         )
 
     def _left(self) -> tuple[CheckpointSurvey, list[GroupPosition]]:
-        """The contents of the old checkpoint, and the position of the table in each partition.
+        """Returns the contents of the old checkpoint, and the table's position in each partition.
 
-        Nothing, if the checkpoint belongs to a former topic of this name.
+        Neither has a position if the topic was created again after the checkpoint was written.
         """
         folder = current_folder(self.folder)
         if self._is_of_another_topic(folder):
@@ -93,12 +97,12 @@ class CheckpointReset:
         return [(self._topic, number) for number in range(count)]
 
     def _committed(self) -> Positions:
-        """The positions committed to the table's group."""
+        """Returns the positions that the table's consumer group has committed, by partition."""
         held = self.admin.group_offsets(self._group, self._partitions())
         return {part: committed.position for (_, part), committed in held.items()}
 
     def _positions(self, settled: Positions, committed: Positions) -> list[GroupPosition]:
-        """The position of each partition: by the checkpoint or the group, whichever is further."""
+        """Returns each partition's position: the checkpoint's, or the group's if that is later."""
         at = self._partitions()
         low = self.admin.list_offsets(at, "earliest")
         high = self.admin.list_offsets(at, "latest", committed=True)
@@ -116,10 +120,13 @@ class CheckpointReset:
         try:
             return moves(self.admin, rows, parse_goal(where))
         except ValueError:
-            raise UsageError(f'--from: expected {WHERE}, got "{where}"') from None
+            raise UsageError(f'--from: "{where}" is not a position; expected {WHERE}') from None
 
     def _begin(self, found: Reset, where: str) -> Folder | None:
-        """Puts the new checkpoint in place; returns where the old one is kept. All or nothing."""
+        """Replaces the checkpoint, and returns the folder in which the old one is kept, if any.
+
+        After a crash in between, the job goes on from the old checkpoint or refuses to start.
+        """
         topic_id = self.admin.topic_id(self._topic)
         # At the end of the table, the table itself tells the job more exactly than its group does.
         at_ms = 0 if where == COMMITTED else now_ms()
@@ -132,7 +139,9 @@ class CheckpointReset:
             self.admin.set_group_offsets(self._group, at)
             return apply_draft(self.folder, now_ms())
         except OSError as error:
-            raise KworkerError(f"{self.folder}: {error}") from error
+            raise KworkerError(
+                f"the checkpoint {self.folder} cannot be replaced: {error}"
+            ) from error
 
 
 def _further(committed: int | None, settled: int | None) -> int | None:
@@ -145,7 +154,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def _may_hold_rows(table: TableSettings) -> bool:
-    """Returns True if the table may hold rows: one in a catalog or object store always may."""
+    """True if the table may hold rows. Only a table in a local folder is known to be empty."""
     place = local_folder(table.path) if table.path else None
     if place is None or not place.is_dir():
         return place is None
@@ -154,7 +163,10 @@ def _may_hold_rows(table: TableSettings) -> bool:
 
 @contextmanager
 def begin(config: Config, name: str | None) -> Iterator[CheckpointReset]:
-    """Opens the reset of a table; connects to no broker yet. Raises UsageError, KworkerError."""
+    """Opens the reset of the named table, or of the only one; connects to no broker yet.
+
+    Raises UsageError, ConfigError and KworkerError.
+    """
     # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin
 
@@ -167,7 +179,7 @@ def begin(config: Config, name: str | None) -> Iterator[CheckpointReset]:
 
 @contextmanager
 def _folder(config: Config, place: str) -> Iterator[Folder]:
-    """Opens the folder of a checkpoint; one that is not local needs a Spark."""
+    """Opens the folder of a checkpoint. Starts a Spark session if the folder is not local."""
     local = local_folder(place)
     if local is not None:
         yield LocalFolder(local)

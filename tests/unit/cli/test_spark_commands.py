@@ -73,9 +73,14 @@ def test_a_reset_is_of_one_table_that_is_there(
     """A guess would begin the wrong one anew."""
     where = ("--from", "committed")
     told = said(file, capsys, ExitCode.USAGE, "reset", *where)
-    assert told == "kworker: --table: missing; expected one of orders, merged, whole, files\n"
+    assert told == (
+        "kworker: --table: missing, since there are several; expected one of orders, merged, whole,"
+        " files\n"
+    )
     told = said(file, capsys, ExitCode.USAGE, "reset", *where, "--table", "order")
-    assert told == "kworker: --table order: expected one of orders, merged, whole, files\n"
+    assert told == (
+        "kworker: --table order: no such table; expected one of orders, merged, whole, files\n"
+    )
 
 
 def test_nothing_is_reset_under_a_running_job(
@@ -258,7 +263,7 @@ def test_a_job_on_another_host_is_seen(
     jobs[:] = [frozenset({"orders-web2-spark.1"})]
     monkeypatch.setattr(access, "GONE_S", -10.0)
     told = said(file, capsys, ExitCode.ALREADY_RUNNING, *reset)
-    assert "runs elsewhere, as orders-web2-spark.1 of group orders.spark: stop it first" in told
+    assert "runs on another host, as orders-web2-spark.1 of group orders.spark:" in told
     monkeypatch.setattr(access, "GONE_S", 10.0)
     monkeypatch.setattr(reset_table, "TIMEOUT_S", 0.2)
     jobs[:] = [frozenset({"orders-web2-spark.1"}), frozenset()]
