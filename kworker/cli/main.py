@@ -103,7 +103,6 @@ _unwrap_help(app)
 
 
 def main() -> None:
-    """Runs the command line of this process, and exits with its exit code."""
     sys.exit(run(sys.argv[1:]))
 
 

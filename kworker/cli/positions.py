@@ -46,7 +46,6 @@ def moves(admin: "Admin", rows: Sequence[GroupPosition], goal: Goal) -> list[Mov
 
 
 def as_data(move: Move) -> dict[str, Any]:
-    """Returns the old and new position of a partition as a JSON object."""
     row = move.standing
     return {
         "topic": row.topic,
@@ -60,7 +59,6 @@ def as_data(move: Move) -> dict[str, Any]:
 
 
 def print_moves(found: Sequence[Move], *, dry_run: bool) -> None:
-    """Prints the old and new position of each partition as a table."""
     columns = ["before", "would be" if dry_run else "after", "low", "high"]
     print_partitions(columns, [_moved(move) for move in found])
 

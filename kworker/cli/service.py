@@ -209,10 +209,7 @@ def _folder(loaded: Config) -> Any:
 
 
 def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> dict[str, Any] | None:
-    """Shows the replies of the supervisor as progress, and returns the last one.
-
-    Returns None if the replies end early, or at the monotonic time `end_at`.
-    """
+    """Shows the supervisor's replies as progress; returns the last one, None if it did not come."""
     shown = ""
     for line in lines:
         if line.get("done"):

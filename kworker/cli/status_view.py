@@ -25,7 +25,6 @@ _COLUMNS = (
 
 
 def show(document: dict[str, Any]) -> None:
-    """Prints a status document once."""
     Console().print(render(document))
 
 

@@ -45,7 +45,7 @@ Replication = Annotated[
 
 @dataclass
 class CreateOutcome:
-    """Lists the topics that were created, that existed, that differ from the plan, or failed."""
+    """The topics that were created, that existed, that differ from the plan, and that failed."""
 
     created: list[str] = field(default_factory=list)
     existing: list[str] = field(default_factory=list)

@@ -90,7 +90,7 @@ def abort(
 
 
 def _found(config: Config, older_min: int) -> list[Transaction]:
-    """Returns the hanging transactions, and the open ones that hold positions of the service."""
+    """Returns hanging transactions, and open ones in partitions with the service's positions."""
     tool, admin = _tool(config), _admin(config)
     hanging = _hanging(config, tool, admin, older_min)
     places = {each.place for each in hanging}

@@ -173,7 +173,6 @@ class ReadingProgress:
             yield item
 
     def done(self, count: int) -> None:
-        """Shows the number of dead letters resolved so far."""
         if self._progress:
             self._progress.update(self._task, done=f"{count:,}")
 

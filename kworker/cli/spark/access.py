@@ -20,7 +20,7 @@ def configured(config: Config) -> SparkSettings:
 
 
 def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
-    """Returns the named table, or without a name the only one. Raises UsageError otherwise."""
+    """Returns the table `name`, or if that is None, the only table. Raises UsageError."""
     names = [table.name for table in spark.tables]
     if name is None and len(names) > 1:
         raise UsageError(
@@ -59,7 +59,7 @@ def held(config: Config) -> Iterator[Lease]:
 def _refuse_elsewhere(config: Config) -> None:
     """Raises AlreadyRunning if the service has Spark jobs on other hosts.
 
-    A killed job stays in the jobs' group until its session times out, so this waits as long.
+    A killed job stays in the jobs' group until its session times out, so the check waits that long.
     """
     # Imported only where a broker is needed.
     from kworker.clients import roster

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 def perform(config: Config, name: str | None, *, as_json: bool) -> None:
-    """Compacts all tables, or the named one, and prints the numbers of files.
-
-    Raises UsageError, ConfigError, AlreadyRunning and KworkerError.
-    """
+    """Compacts all tables, or the named one, and reports. Raises KworkerError or a subclass."""
     spark = configured(config)
     wanted = spark.tables if name is None else [chosen(spark, name)]
     with ExitStack() as stack:

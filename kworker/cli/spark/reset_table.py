@@ -97,7 +97,6 @@ class CheckpointReset:
         return [(self._topic, number) for number in range(count)]
 
     def _committed(self) -> Positions:
-        """Returns the positions that the table's consumer group has committed, by partition."""
         held = self.admin.group_offsets(self._group, self._partitions())
         return {part: committed.position for (_, part), committed in held.items()}
 
