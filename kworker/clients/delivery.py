@@ -10,10 +10,10 @@ from kworker.clients.errors import KafkaRequestError, Oversized
 
 
 class Fault(IntEnum):
-    """The cause of a record not being written; of several reports, the highest counts."""
+    """The reason why a record was not written; of several delivery reports, the highest counts."""
 
-    NOBODY = 0  # the record was given up
-    NEIGHBOUR = 1  # another record of its batch
+    GIVEN_UP = 0  # the client gave the record up before Kafka answered
+    OTHER_RECORD = 1  # another record of the same batch is invalid
     TOPIC = 2  # the same may work later
     RECORD = 3  # this record, or one with the same report: it will never be written
 
@@ -31,9 +31,9 @@ class DeliveryRefusal(NamedTuple):
 # only those. A wrong timestamp is reported as such only of a batch of one record.
 _SIZES = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _FAULTS = {
-    KafkaError._PURGE_QUEUE: Fault.NOBODY,
-    KafkaError._PURGE_INFLIGHT: Fault.NOBODY,
-    KafkaError._INVALID_DIFFERENT_RECORD: Fault.NEIGHBOUR,
+    KafkaError._PURGE_QUEUE: Fault.GIVEN_UP,
+    KafkaError._PURGE_INFLIGHT: Fault.GIVEN_UP,
+    KafkaError._INVALID_DIFFERENT_RECORD: Fault.OTHER_RECORD,
     KafkaError.INVALID_RECORD: Fault.RECORD,
     **dict.fromkeys(_SIZES, Fault.RECORD),
 }

@@ -442,7 +442,7 @@ class ExactlyOnce:
 
 def _is_refused(record: Record) -> bool:
     """True if Kafka refused one of its outputs, and did not just give it up with the others."""
-    return bool(record.refusals) and refusal_of(record.refusals).fault is not Fault.NOBODY
+    return bool(record.refusals) and refusal_of(record.refusals).fault is not Fault.GIVEN_UP
 
 
 def _names(positions: Mapping[PartitionId, Committed], partition: Partition) -> bool:
