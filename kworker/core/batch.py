@@ -20,23 +20,23 @@ class BatchMark:
 
 
 def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Function]:
-    """The handler takes a list: up to `size` records, or those of `wait` after the first.
+    """Makes a handler take a list: up to `size` records that come within `wait` of the first.
 
-    It returns a list with an outcome for each, in their order: a result, None, or an
-    exception instance, which is that record's failure. A list of another length, or
-    anything else, is a failure of every record.
+    It returns a list with an outcome for each record, in their order: a result, None, or an
+    exception instance, which is that record's failure. A list of another length, or any other
+    value, is a failure of every record.
 
-    It may raise `BatchFailed`, which names the record that failed and the outcomes of those
-    before it. Any other exception, `Retry`, `Snooze` and `Reject` among them, belongs to some
-    record: the batch is halved, and each half called by itself, until a single record raises.
-    The same holds for `Unavailable`, which may concern one customer only; but first one record
-    is called alone, then another, and if both raise it the service is down: the others were not
-    attempted, and wait until it is available. (If you know the record, return the exception for
-    that record.) So a record is in at most 1 + ⌈log2 size⌉ calls.
+    It may raise `BatchFailed`, which names the record that failed and the outcomes of those before
+    it. Any other exception, also `Retry`, `Snooze` or `Reject`, may be due to any of the records.
+    So the batch is halved, and the handler is called with each half, until it raises for a single
+    record. `Unavailable` may be due to one customer only. So the handler is first called with one
+    record alone, then with another. If both calls raise `Unavailable`, the service is down, and the
+    other records wait until it is available. (If you know the record, return the exception for it.)
+    So a record is in at most 1 + ⌈log2 size⌉ calls.
 
-    With `ordering = "key"` no two records of a batch have the same key, but for null.
-    Raises ValueError for an invalid size or wait, and TypeError for a class: decorate its
-    `__call__` instead.
+    With `ordering = "key"` no two records of a batch have the same key, except null keys. Raises
+    ValueError for an invalid size or wait, and TypeError for a class: decorate its `__call__`
+    instead.
     """
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"size is {size!r}, expected a whole number of at least 1")
@@ -52,7 +52,7 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
 
 
 def mark_of(function: Any) -> BatchMark | None:
-    """Returns the arguments of a function's `@batch`; None if it takes a record at a time."""
+    """Returns the arguments of a function's `@batch`; None for a function without it."""
     mark = getattr(function, _MARK, None)
     return mark if isinstance(mark, BatchMark) else None
 
@@ -60,10 +60,11 @@ def mark_of(function: Any) -> BatchMark | None:
 class BatchFailed(Exception):
     """Raised by a batch handler: it stopped at the record `index`, from 0, because of `cause`.
 
-    That record follows the retry policy as if it had raised `cause`. `results` are the outcomes
-    of those before it, as the handler would have returned them: a result, None or an exception
-    instance for each. Without `results` those before it run again, since their outcomes are not
-    known. Those after it run again, too. All of these run at once, and spend no attempt.
+    That record follows the retry policy as if it had raised `cause`. `results` has the outcomes of
+    the records before it, as the handler would have returned them: a result, None or an exception
+    instance for each. Without `results` these records run again, since their outcomes are not
+    known. The records after it always run again. All run again at once, and no attempt is counted
+    for them.
     """
 
     # Defaults for a subclass whose __init__ does not call this one: no record is named.
@@ -74,9 +75,9 @@ class BatchFailed(Exception):
     def __init__(
         self, index: int, cause: BaseException, results: Sequence[Any] | None = None
     ) -> None:
-        """Raises TypeError for other types, and ValueError for more or fewer results.
+        """Raises TypeError for arguments of other types, ValueError without `index` results.
 
-        In a handler, these count like any other exception of it.
+        In a handler, these errors count like any other exception that it raises.
         """
         if not isinstance(cause, BaseException):
             raise TypeError(f"cause is {cause!r}, expected an exception instance")

@@ -14,19 +14,19 @@ PartOutcomes = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class _AwaitingProbe(Generic[_Record]):
-    """The rest of a part that raised `Unavailable`, while single records of it probe."""
+    """The rest of a part that raised `Unavailable`, while single records of the part are probes."""
 
     records: Sequence[_Record]
     probe_failed: bool = False  # one probe raised `Unavailable`, too
 
 
 class Bisection(Generic[_Record]):
-    """One batch in parts: a part that raises is halved.
+    """One batch that is run in parts: a part whose run raises is halved.
 
-    So a record is in at most 1 + ⌈log2 size⌉ parts. A part that raises `Unavailable` may do so
-    because of one customer, so before its halves its first record runs alone, and if that
-    raises it, too, another one. If both do, the service is down: the rest of the part is given
-    up.
+    So a record is in at most 1 + ⌈log2 size⌉ parts. A part may raise `Unavailable` because of one
+    customer only. So before it is halved, its first record runs alone, as a probe. If this raises
+    `Unavailable`, too, another record does. If both raise it, the service is down, and the rest of
+    the part is given up.
     """
 
     def __init__(self, records: Sequence[_Record]) -> None:
@@ -36,7 +36,7 @@ class Bisection(Generic[_Record]):
         self.given_up: Sequence[_Record] = ()  # after the last exception; not attempted
 
     def next(self) -> Sequence[_Record]:
-        """Returns the records to run now; none when all have ended or are given up."""
+        """Returns the records to run now; an empty sequence if all have ended or are given up."""
         while self._parts:
             part = self._parts.pop()
             if not isinstance(part, _AwaitingProbe):
@@ -45,7 +45,7 @@ class Bisection(Generic[_Record]):
         return ()
 
     def raised(self, part: Sequence[_Record], error: BaseException) -> PartOutcomes:
-        """Returns the ends of a part that raised; nothing if it runs again in smaller parts."""
+        """Returns the outcomes of a part that raised; [] if it runs again in smaller parts."""
         self.given_up = ()
         if isinstance(error, BatchFailed):
             return ends_around(error, len(part))
@@ -60,7 +60,7 @@ class Bisection(Generic[_Record]):
         return []
 
     def _probe_raised(self) -> None:
-        """Runs another probe, or gives up the rest; nothing if the record was no probe."""
+        """Starts a second probe, or gives up the rest after two; ignores other records."""
         waiting = self._parts[-1] if self._parts else None
         if not isinstance(waiting, _AwaitingProbe):
             return
@@ -82,7 +82,7 @@ class Bisection(Generic[_Record]):
 
 
 def returned(size: int, value: Any) -> PartOutcomes:
-    """Returns the ends of `size` records for which a handler returned `value`."""
+    """Returns the outcomes of `size` records for which a handler returned `value`."""
     if not isinstance(value, list | tuple):
         what = type(value).__name__
     elif len(ends := list(value)) != size:
@@ -93,7 +93,7 @@ def returned(size: int, value: Any) -> PartOutcomes:
 
 
 def ends_around(failed: BatchFailed, size: int) -> PartOutcomes:
-    """Returns the ends of `size` records of which one is known to have failed."""
+    """Returns the outcomes of `size` records, one of which failed as `failed` says."""
     index, cause, results = failed.index, failed.cause, failed.results
     if not isinstance(index, int) or not 0 <= index < size:
         return [IndexError(f"BatchFailed names record {index!r} in a batch of {size}")] * size

@@ -17,7 +17,7 @@ OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed ove
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The event is held by an owner, for the record at a source position."""
+    """The event is claimed: the worker `owner` may run its handler, for the record at `source`."""
 
     owner: str
     source: str
@@ -28,7 +28,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """Its handler ended after the partition was revoked; the next owner publishes the outcome."""
+    """The event's handler ended after its partition was revoked; the next owner publishes this."""
 
     source: str
     outcome: str
@@ -49,7 +49,7 @@ ClaimState = Claimed | KeptOutcome | ClaimDone
 
 
 def state_of(text: str) -> ClaimState:
-    """Parses the text that `str` makes. Raises ValueError for any other text."""
+    """Parses the text that `str` makes of a state. Raises ValueError for any other text."""
     kind, rest = text[:1], text[1:]
     if text == "d":
         return ClaimDone()
@@ -65,7 +65,7 @@ def state_of(text: str) -> ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Replaces a claim by the outcome of its run, if that claim is still there."""
+    """A request to replace a claim by the outcome of its run, if Redis still has that claim."""
 
     id: str
     claim: Claimed
@@ -74,7 +74,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Ends a claim, if that claim is still there."""
+    """A request to end a claim, if Redis still has that claim."""
 
     id: str
     claim: Claimed
@@ -83,7 +83,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """Takes a claim over from a dead owner, if it is still there and `beat` is the owner's last."""
+    """A request to take over a dead owner's claim, if its last heartbeat is still `beat`."""
 
     held: Claimed
     beat: int | None
@@ -92,7 +92,7 @@ class Takeover:
 
 @dataclass(slots=True)
 class Exchange:
-    """The contents of one call to Redis: updates, then claims. Safe to repeat."""
+    """The requests of one call to Redis: updates first, then claims. Safe to repeat."""
 
     done: Sequence[str] = ()
     ended: Sequence[HandOver] = ()
@@ -105,7 +105,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The states of ids that were not granted, by index, and the beats of watched owners."""
+    """Redis's answer: the states of ids not granted, by index, and watched owners' heartbeats."""
 
     refused: Mapping[int, ClaimState]
     beats: Mapping[str, int | None]
@@ -115,7 +115,7 @@ class Answer:
 
 
 def pack(results: Results) -> str | None:
-    """Returns results as text; None if they are too large to hand over."""
+    """Returns results as text to keep in Redis; None if they have more than 64 KiB."""
     if sum(map(_bytes_of, results)) > OUTCOME_BYTES_MAX:
         return None
     packed = [

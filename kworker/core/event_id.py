@@ -16,16 +16,16 @@ ID_MOST = 200  # characters; a longer id is replaced by its hash
 
 
 class NoId(Exception):
-    """The record has no id: the field is absent, null or empty, or the value cannot be read."""
+    """The record has no event id: the field is absent, null or empty, or the value unreadable."""
 
 
 def names_function(spec: str) -> bool:
-    """Returns True if an `idempotency.key` is `module:function`."""
+    """Returns True if `idempotency.key` names a function, as `module:function`."""
     return spec != "key" and not spec.startswith(("json:", "header:"))
 
 
 def id_of(spec: str) -> IdOf:
-    """Returns the function for `json:PATH`, `header:NAME` or `key`."""
+    """Returns the function that reads a record's id from `json:PATH`, `header:NAME` or `key`."""
     kind, _, rest = spec.partition(":")
     if kind == "json":
         return _in_json(rest)
@@ -33,16 +33,16 @@ def id_of(spec: str) -> IdOf:
 
 
 def fit(text: str) -> str:
-    """Returns an id as Redis gets it. Raises NoId for an empty one: many events would share it."""
+    """Returns an id as Redis stores it, hashed if it is long. Raises NoId for an empty id."""
     if not text:
-        raise NoId("the id is empty")
+        raise NoId("the id is empty")  # many events would share it
     if len(text) <= ID_MOST and (text.isascii() or _is_unicode(text)):
         return text
     return _hash(text.encode(errors="surrogatepass"))
 
 
 def _is_unicode(text: str) -> bool:
-    """Returns False for half a surrogate pair, which JSON can contain."""
+    """Returns False if the text has half a surrogate pair, which JSON can contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -110,7 +110,7 @@ def _in_json(path: str) -> IdOf:
 
 
 def _as_python_reads(value: bytes) -> Any:
-    """Parses as `Message.json()` does, NaN included; numbers stay text, with every digit."""
+    """Parses JSON like `Message.json()`, NaN included; floats stay text, with every digit."""
     try:
         return json.loads(value, parse_float=str, parse_constant=str)
     except (ValueError, RecursionError):

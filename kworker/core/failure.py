@@ -31,11 +31,11 @@ _STACK_BYTES_MAX = 8 << 10
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed run, as plain values: it crosses processes.
+    """One failed run described by plain values, which can be sent to another process.
 
     `exception` is the dotted name of its type; `lineage` has the dotted and the bare name of the
-    type and each of its bases; `after` is in seconds; `name` is of the unavailable dependency;
-    `where` is the line that raised.
+    type and each of its bases; `after` is the requested wait in seconds; `name` is that of the
+    unavailable dependency; `where` is the line of code that raised.
     """
 
     kind: FailureKind
@@ -48,7 +48,7 @@ class Failure:
     where: str = ""
 
     def __str__(self) -> str:
-        """A line for the log."""
+        """Returns the failure as one line for the log."""
         short = self.exception.rpartition(".")[2]
         return f"{short}: {self.message}" if short and self.message else short or self.message
 
@@ -72,9 +72,9 @@ class Failure:
 
     @classmethod
     def unreadable(cls, error: BaseException, what: str) -> "Failure":
-        """Describes an exception of kworker's own code; `what` says where, and what follows.
+        """Describes an exception raised by reading part of a record; `what` begins the message.
 
-        The Kafka library wraps an error of decoding: the cause says more than the wrapper.
+        The Kafka library wraps a decoding error in a SystemError, whose cause says more.
         """
         cause = error.__cause__ if isinstance(error, SystemError) else None
         shown = error if cause is None else cause
@@ -87,12 +87,12 @@ class Failure:
         return error.failure if isinstance(error, Described) else cls.of(error).with_stack(error)
 
     def with_stack(self, error: BaseException) -> "Failure":
-        """Returns the failure with the stack of this exception."""
+        """Returns the failure with the stack of `error` added."""
         return self if isinstance(error, Described) else replace(self, stack=_stack(error))
 
 
 class Described(Exception):
-    """Carries a failure of another process, or one that no handler raised."""
+    """Carries a `Failure` from another process, or one that no handler raised, as an exception."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
@@ -141,7 +141,7 @@ def _text_of(value: Any, most: int) -> str:
 
 
 def _seconds(after: Any) -> float | None:
-    """Returns None, which is the policy's own wait, for a value that is no number of seconds."""
+    """Returns a handler's `after` in seconds; None, the policy's own wait, if it is no number."""
     if not isinstance(after, int | float) or math.isnan(after):
         return None
     return float(min(max(after, 0), AFTER_MAX_S))

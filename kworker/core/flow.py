@@ -8,7 +8,7 @@ from kworker.core.record import Partition, Record, by_partition
 
 @dataclass(frozen=True, slots=True)
 class FlowPolicy:
-    """Bounds of the records that one worker holds without an outcome."""
+    """The limits of the unfinished records that one worker keeps in memory."""
 
     records_max: int
     bytes_max: int
@@ -24,15 +24,15 @@ class FlowPolicy:
 class Flow:
     """Counts the records in flight, and decides what to take and what to pause.
 
-    Owned by the poll thread. Pausing throws away what the client has prefetched, so a full
-    worker first just takes nothing. It pauses when it has had no room for `patience_s`, because
-    then it must poll on.
+    Owned by the poll thread. Pausing a partition throws away what the client has prefetched of it,
+    so a full worker first just takes no records. After `patience_s` without room it pauses all
+    partitions, because it must go on polling to stay in the group.
 
-    Starvation: a partition has a credit of twice its even share. It is paused when it is over
-    that for `starving_s` while another partition has records and none of them is here.
+    Starvation: each partition has a credit, twice its even share of the limits. A partition over
+    its credit for `starving_s` is paused if another one has records in Kafka and none in flight.
 
-    Full map: the unsettled records of a partition are so many, or so far apart, that the offset
-    map in its commit metadata has no room for one more. It is paused until some have ended.
+    Full map: the unsettled records of a partition are so many, or so far apart, that the offset map
+    in its commit metadata has no room for one more. It is paused until some have ended.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -53,7 +53,7 @@ class Flow:
         self.blocked = False  # for now: what is finished cannot be published
 
     def forget(self, partition: Partition) -> None:
-        """Takes a closed partition, with all that it has in flight, out of every count."""
+        """Removes a closed partition, with its records in flight and held, from all counts."""
         self.records -= partition.in_flight
         self.bytes -= partition.in_flight_bytes
         partition.in_flight = partition.in_flight_bytes = 0
@@ -66,12 +66,12 @@ class Flow:
         self._crowded_since.pop(partition, None)
 
     def crowd(self, partition: Partition, offset: int) -> None:
-        """Notes a full offset map, from this offset on, of a partition that is paused already."""
+        """Notes that a partition, paused already, has no room in its offset map for `offset`."""
         partition.crowded = offset
         self.paused.add(partition)
 
     def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
-        """Counts records that were taken of one partition, with their sizes in bytes."""
+        """Counts records taken from one partition as in flight, by their sizes in bytes."""
         total = sum(sizes)
         self.records += len(sizes)
         self.bytes += total
@@ -81,7 +81,7 @@ class Flow:
         self._largest = max(max(sizes), self._largest - (self._largest >> 4))
 
     def leave(self, records: Sequence[Record]) -> None:
-        """Takes records that have an outcome, or were dropped, out of the counts."""
+        """Removes records that have an outcome, or were dropped, from the counts in flight."""
         for partition, own in by_partition(records):
             total = sum([record.memory_bytes for record in own])
             partition.in_flight -= len(own)
@@ -90,19 +90,19 @@ class Flow:
             self.bytes -= total
 
     def drop(self, records: Sequence[Record]) -> None:
-        """Takes records out of the counts, held or not."""
+        """Removes dropped records from the counts, whether held or in flight."""
         self.release(records)
         self.leave(records)
 
     def hold(self, records: Iterable[Record]) -> None:
-        """Counts records of a held key as held instead of in flight."""
+        """Counts records as held, no longer in flight: they wait in memory for a retry."""
         fresh = [record for record in records if record not in self._held]
         self.leave(fresh)
         self._held.update(fresh)
         self._count_held(fresh, 1)
 
     def release(self, records: Iterable[Record]) -> None:
-        """Counts those of the records that were held as in flight again."""
+        """Counts the held ones among the records as in flight again."""
         back = [record for record in records if record in self._held]
         self._held.difference_update(back)
         self._count_held(back, -1)
@@ -117,7 +117,10 @@ class Flow:
             record.partition.held_bytes += sign * record.memory_bytes
 
     def room(self, most: int) -> int:
-        """Returns the number of records to take: 0 when full; at least 1 with none in flight."""
+        """Returns the number of records to take, at most `most`; 0 if full, stopped or blocked.
+
+        With no record in flight, the limit of bytes lets one through, however large.
+        """
         if self.stopped or self.blocked or self._held_full():
             return 0
         by_bytes = (self._policy.bytes_max - self.bytes) // self._largest
@@ -128,12 +131,15 @@ class Flow:
         return room
 
     def _held_full(self) -> bool:
-        """Returns True if no more may be held: any record may belong to a held key."""
+        """Returns True if no more records may be held: any record taken might have to be."""
         policy = self._policy
         return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 
     def must_pause_all(self, now: float) -> bool:
-        """Returns True when stopped, or without room for `patience_s` and not yet well below it."""
+        """Returns True if all partitions must pause: stopped, or without room for `patience_s`.
+
+        Once paused, they stay paused until the counts are well below their limits.
+        """
         if self.stopped:
             return True
         if self._all_paused and not self._low():
@@ -166,7 +172,7 @@ class Flow:
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
-        """Returns True for one over its credit for too long; once paused, until well below it."""
+        """Returns True if a partition was over its share for too long, or is paused and near it."""
         if partition in self.paused:
             self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)

@@ -41,7 +41,7 @@ _WHOLE = re.compile(rb"-?[0-9]{1,19}")  # as kworker writes them
 
 
 class Forged(ValueError):
-    """Headers in one of kworker's topics that kworker did not write."""
+    """Raised for headers in one of kworker's topics that kworker did not write."""
 
 
 SourcePosition = tuple[str, int, int]
@@ -58,17 +58,17 @@ class Source:
     timestamp: int
 
     def __str__(self) -> str:
-        """Returns the text of the header."""
+        """Returns the value of the header `kworker-source`."""
         return f"{self.topic}/{self.partition}/{self.offset}/{self.timestamp}"
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The position alone."""
+        """The topic, partition and offset, without the timestamp."""
         return self.topic, self.partition, self.offset
 
     @classmethod
     def parse(cls, text: bytes) -> "Source":
-        """Parses the text of the header. Raises Forged for any other text."""
+        """Parses a value of the header `kworker-source`. Raises Forged for any other text."""
         parts = text.rsplit(b"/", 3)
         if len(parts) == 4 and (topic := _topic(parts[0])):
             partition = _whole(parts[1], 0, _PARTITION_MAX)
@@ -83,8 +83,8 @@ class Source:
 class Envelope:
     """The headers of a record in one of kworker's topics: kworker's, and the user's own.
 
-    `carried` are the user's headers as they go on to the next of kworker's topics, reserved
-    names as `kworker-in-…`; `restored` are the headers that the user wrote.
+    `carried` are the user's headers as kworker's topics hold them, with `kworker-…` renamed to
+    `kworker-in-…`; `restored` are the same headers under their original names.
     """
 
     source: Source
@@ -119,13 +119,13 @@ class Envelope:
 
 
 def no_room(topic: str, partition: int, offset: int) -> str:
-    """Returns the end of a dead letter's message if a foreign record does not fit at all."""
+    """Returns the end of a dead letter's message, for a record too large to be copied into it."""
     place = f"{topic}/{partition}/{offset}"
     return f"; it has no room in the dead-letter topic and stays at {place}"
 
 
 def carried(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
-    """Returns a source record's headers for kworker's topics: none can pass for kworker's own."""
+    """Returns a source record's headers, renamed so that none can pass for kworker's own."""
     return [
         (_CARRIED + name.removeprefix(_OWN) if name.startswith(_OWN) else name, value)
         for name, value in headers
@@ -133,7 +133,7 @@ def carried(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
 
 
 def restored(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
-    """Returns the headers from which `carried` made these."""
+    """Reverses `carried`: returns the headers under their original names."""
     return [
         (_OWN + name.removeprefix(_CARRIED) if name.startswith(_CARRIED) else name, value)
         for name, value in headers
@@ -143,7 +143,7 @@ def restored(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
 def without_foreign(headers: HeaderList) -> HeaderList:
     """Returns a dead letter's carried headers without the two that kworker added for other tools.
 
-    Those are the last of their names: the record itself may have had some, too.
+    Only the last header of each of these names is kworker's; the record may have had its own.
     """
     kept = list(headers)
     for name in (FOREIGN_TOPIC, FOREIGN_EXCEPTION):
@@ -154,7 +154,7 @@ def without_foreign(headers: HeaderList) -> HeaderList:
 
 
 def _number(own: dict[str, bytes], name: str, least: int, most: int) -> int:
-    """Returns a number; `least` if absent. Raises Forged for one out of range."""
+    """Returns a header's number; `least` without the header. Raises Forged if out of range."""
     if name not in own:
         return least
     if (number := _whole(own[name], least, most)) is None:
@@ -163,7 +163,7 @@ def _number(own: dict[str, bytes], name: str, least: int, most: int) -> int:
 
 
 def _whole(text: bytes, least: int, most: int) -> int | None:
-    """Returns None for a text that is no number in that range."""
+    """Returns the number in `text`; None if it is not a whole number in that range."""
     if not _WHOLE.fullmatch(text):
         return None
     number = int(text)
@@ -171,6 +171,6 @@ def _whole(text: bytes, least: int, most: int) -> int | None:
 
 
 def _topic(text: bytes) -> str:
-    """Returns "" for a text that cannot be a topic's name."""
+    """Returns the topic name in `text`; "" if it cannot be one."""
     name = text.decode(errors="replace")
     return name if _TOPIC.fullmatch(name) else ""

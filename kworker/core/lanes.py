@@ -14,19 +14,20 @@ _WHOLE_PARTITION = True
 
 
 class Dropped(NamedTuple):
-    """The records that a drop took out of the lanes, and those of others that it freed."""
+    """The records dropped with a partition, and those of others that waited behind a held one."""
 
     records: list[Record]
     unheld: list[Record]  # waited behind a held record that was dropped
 
 
 class Lanes:
-    """The records of one worker that wait for a handler.
+    """The lanes of one worker, in which records wait for a handler. Owned by the poll thread.
 
-    Owned by the poll thread. At most one record of a lane is out at a time, so any
-    run of ready records holds different lanes. A parked record keeps its lane.
-    Partitions take turns, so that the backlog of one does not make the others wait.
-    Lanes belong to source partitions, not to their assignments: see `PartitionLanes`.
+    A lane is the queue of one key in one source partition, or of the whole partition with `ordering
+    = "partition"`. One record of a lane is out (taken, and not yet finished) at a time, so taken
+    records can run side by side. A parked record waits until it is due, and blocks its lane.
+    Partitions are served in turn, so that the backlog of one does not delay the others. Lanes
+    outlive assignments: see `PartitionLanes`.
     """
 
     def __init__(self, ordering: Ordering) -> None:
@@ -41,7 +42,7 @@ class Lanes:
 
     @property
     def ready(self) -> bool:
-        """True if a record may run."""
+        """True if at least one record may run now."""
         return bool(self._turn)
 
     @property
@@ -49,22 +50,22 @@ class Lanes:
         return len(self._parked)
 
     def open(self, partition: Partition) -> None:
-        """Gives a new partition the lanes of its source that are still held; before its records."""
+        """Gives a newly assigned partition its lanes that still exist, before it gets records."""
         at = (partition.topic, partition.number)
         partition.home = self._homes.setdefault(at, partition.home)
 
     def lanes_of(self, keys: Sequence[bytes | None]) -> Sequence[object]:
-        """None means no order: a null key is no key."""
+        """Returns the lane for each key. None: the record may run in any order, as without key."""
         if self._ordering == "key":
             return keys
         return [_WHOLE_PARTITION if self._ordering == "partition" else None] * len(keys)
 
     def add(self, partition: Partition, records: Iterable[Record]) -> None:
-        """Records of one partition, in the order of delivery."""
+        """Adds records of one partition, in the order in which they were delivered."""
         self._add(partition.home, records)
 
     def add_again(self, record: Record) -> None:
-        """A record that comes again, into the lanes of its source, whether that is here or not."""
+        """Adds a record of the requeue topic to the lanes of its source partition."""
         source = record.source
         at = (source.topic, source.partition)
         if (home := self._homes.get(at)) is None:
@@ -92,7 +93,7 @@ class Lanes:
             self._turn.pop()
 
     def take(self, most: int) -> deque[Record]:
-        """Up to `most` ready records, of as many lanes."""
+        """Removes and returns up to `most` ready records, no two of the same lane."""
         turn = self._turn
         run: deque[Record] = deque()
         while turn and most > 0:
@@ -113,7 +114,7 @@ class Lanes:
         return run
 
     def put_back(self, records: Iterable[Record]) -> None:
-        """Takes back records that did not start, in the order in which they were taken."""
+        """Makes records that were taken but not started ready again, in their old order."""
         for record in reversed(list(records)):
             home = record.home
             if not home.ready:
@@ -121,9 +122,9 @@ class Lanes:
             home.ready.appendleft(record)
 
     def finish(self, records: Iterable[Record]) -> None:
-        """Frees the lanes of records that have ended: the next of each may run.
+        """Frees the lanes of records that have ended, so that the next record of each may run.
 
-        A record whose partition was closed meanwhile holds no lane.
+        A record whose partition was closed meanwhile holds no lane, and is ignored.
         """
         for record in records:
             lane = record.lane
@@ -153,29 +154,29 @@ class Lanes:
                 ready.append(following)
 
     def behind(self, record: Record) -> Sequence[Record]:
-        """Returns the records that wait in a record's lane for the end of its holder."""
+        """Returns the records that wait in a record's lane for its holder, the first, to end."""
         holder = None if record.lane is None else record.home.busy.get(record.lane)
         return () if holder is None else followers(holder)
 
     def park(self, record: Record, due: float) -> None:
-        """Parks a record until `due` (monotonic seconds); its lane waits with it."""
+        """Keeps a record from running until `due` (monotonic seconds). Its lane stays blocked."""
         heapq.heappush(self._parked, (due, next(self._turns), record))
 
     def hold(self, record: Record, due: float) -> list[Record]:
-        """Parks a record and holds its lane, with what comes to it; returns all that is held."""
+        """Parks a record and marks its lane as held; returns it and the records behind it."""
         self.park(record, due)
         if record.lane is not None:
             self._holding.add((record.home, record.lane))
         return [record, *self.behind(record)]
 
     def held_back(self, records: Iterable[Record]) -> list[Record]:
-        """Returns those of the records just added that wait behind a held record."""
+        """Returns those of the newly added records that wait in a held lane."""
         if not self._holding:
             return []
         return [record for record in records if (record.home, record.lane) in self._holding]
 
     def wake(self, now: float) -> list[Record]:
-        """Makes the parked records that are due ready; returns them."""
+        """Makes the parked records whose time has come ready to run; returns them."""
         woken = []
         while self._parked and self._parked[0][0] <= now:
             woken.append(heapq.heappop(self._parked)[2])
@@ -184,7 +185,7 @@ class Lanes:
         return woken
 
     def pull(self, records: Iterable[Record]) -> list[Record]:
-        """Takes those of the records that are parked out; their lanes still wait for them."""
+        """Unparks those of the records that are parked; returns them. Their lanes stay blocked."""
         wanted = {id(record) for record in records}
         found = sorted(entry for entry in self._parked if id(entry[2]) in wanted)
         if found:
@@ -195,7 +196,7 @@ class Lanes:
         return pulled
 
     def recall(self, records: Iterable[Record]) -> list[Record]:
-        """Makes those of the records that are parked ready before their time; returns them."""
+        """Unparks those of the records that are parked, and makes them ready; returns them."""
         pulled = self.pull(records)
         self._ready(pulled)
         return pulled
@@ -207,14 +208,15 @@ class Lanes:
         return self._parked[0][0] if self._parked else None
 
     def drop(self, partition: Partition) -> Dropped:
-        """Forgets what waits of a partition, parked records too."""
+        """Removes the waiting and parked records of a partition; running ones keep their lanes."""
         return self._drop(partition, out=False)
 
     def close(self, partition: Partition) -> Dropped:
-        """Forgets all of a partition: what waits, and which lanes are held by what is out.
+        """Removes the waiting and parked records of a partition; frees the lanes of running ones.
 
-        Lanes that others hold stay theirs, and what waited behind these records goes on: see
-        `OrphanedRuns` for those that are still running.
+        A lane in which another partition's record runs stays blocked. Other partitions' records
+        that waited behind records of this one may run. `OrphanedRuns` has the handlers that still
+        run.
         """
         dropped = self._drop(partition, out=True)
         self._guests.pop(partition, None)

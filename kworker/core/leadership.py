@@ -18,7 +18,7 @@ _REJOIN_S = 120.0
 
 
 class Leader(NamedTuple):
-    """A member, by the id that the group gave it for one session, and its process."""
+    """The leading member: its id in the group, which lasts for one session, and its process."""
 
     member: str
     host: str
@@ -28,12 +28,12 @@ class Leader(NamedTuple):
         return f"process {self.pid} on {self.host}"
 
     def note(self, count: int) -> str:
-        """Returns the metadata that names it, another text for each count."""
+        """Returns commit metadata that names this leader, different for each `count`."""
         return json.dumps({**self._asdict(), "count": count})
 
     @classmethod
     def noted(cls, metadata: str) -> "Leader | None":
-        """Returns the leader that metadata names; None if `note` has not written it."""
+        """Returns the leader that `metadata` names; None if `note` did not write it."""
         try:
             data = json.loads(metadata)
             return cls(str(data["member"]), str(data["host"]), int(data["pid"]))
@@ -43,7 +43,7 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The metadata that the group holds, as read at some time after `asked_at`."""
+    """The group's commit metadata for partition 0, as read at some time after `asked_at`."""
 
     asked_at: float
     metadata: str
@@ -62,9 +62,10 @@ class Roster:
 
 
 class Claim(NamedTuple):
-    """A commit by which a member names itself.
+    """A commit by which a member names itself leader, for the first time or again.
 
-    `decided_at` is the assignment by which it is the decider; None when it was named before.
+    `decided_at` is the time of the assignment that lets it decide; None if it is the leader
+    already.
     """
 
     member: str
@@ -73,11 +74,12 @@ class Claim(NamedTuple):
 
 
 class Candidacy:
-    """One member's part in the election: its claims to lead, and its lease.
+    """One member's part in the election of a leader: its claims to lead, and its lease.
 
-    Owned by one thread. Times are seconds of a clock that runs on while the machine sleeps. A
-    leader has a lease, which begins anew with each claim that the group accepts, and ends with
-    the session that the coordinator counts from there: after that, another may lead.
+    Owned by one thread. Times are in seconds, of a clock that also runs while the machine sleeps. A
+    leader has a lease, as long as its session in the group. Each claim that the group accepts
+    renews it, as it renews the session. After its end the member may be out of the group, and
+    another may lead.
     """
 
     def __init__(self, session_s: float) -> None:
@@ -96,7 +98,7 @@ class Candidacy:
         self._unnamed_since: float | None = None
 
     def identify(self, member: str) -> None:
-        """Sets the id that the group gave it, "" without one. Another id is another session."""
+        """Sets this member's id in the group, "" without one. A new id has no lease yet."""
         if member != self._member:
             self._member = member
             self._until = None
@@ -109,13 +111,13 @@ class Candidacy:
         self._roster = None
 
     def revoked(self) -> None:
-        """Notes the begin of a rebalance. A leader leads on, since it is still a member."""
+        """Notes the start of a rebalance. A leader stays leader: it is still a member."""
         self._assigned_at = None
         self._decides = False
         self._roster = None
 
     def lost(self) -> None:
-        """Notes that the client believes its session to be over. A claim can show otherwise."""
+        """Ends the lease: the client believes its session to be over. A claim may renew it."""
         self.revoked()
         if self._until is not None:
             self._until = -inf
@@ -124,27 +126,27 @@ class Candidacy:
         return self._until is not None and now < self._until
 
     def lapsed(self, now: float) -> bool:
-        """Returns True if its lease is over, and only the group can extend it."""
+        """Returns True if the lease has run out, so that only an accepted claim renews it."""
         return self._until is not None and now >= self._until
 
     @property
     def leader(self) -> Leader | None:
-        """The leader that was named last; it may have left the group."""
+        """The leader named in the last view; that member may have left the group since."""
         return self._view.named
 
     @property
     def wants_roster(self) -> bool:
-        """True if it needs the list of members: the decider, once after each rebalance."""
+        """True if this member decides, and has not read the list of members since the rebalance."""
         return self._decides and self._roster is None and self._until is None
 
     def update_roster(self, roster: Roster) -> None:
-        """Stores a roster, unless it may be older than this assignment."""
+        """Stores a list of members, unless it may be older than the present assignment."""
         fresh = self._assigned_at is not None and roster.asked_at >= self._assigned_at
         if fresh and self._member in roster.members:
             self._roster = roster
 
     def update(self, view: View, now: float) -> Claim | None:
-        """Stores a view; returns the claim that is to be made now, if there is one."""
+        """Stores a view; returns the claim that this member must commit now, or None."""
         if view.asked_at < self._heard_at:
             return None  # it may be older than the claim that was accepted since
         self._watch(view, now)
@@ -165,8 +167,8 @@ class Candidacy:
     def accepted(self, claim: Claim, now: float) -> None:
         """Notes that the group has committed a claim of this member.
 
-        An appointment counts only in the assignment in which it was decided: the client may have
-        held it back until the next one, with another decider.
+        A first claim counts only in the assignment in which it was decided: the client may have
+        sent it in the next one, which has another decider.
         """
         still_decides = claim.decided_at in (None, self._assigned_at)
         if claim.member == self._member and still_decides:
@@ -174,12 +176,12 @@ class Candidacy:
             self._heard_at = now
 
     def expelled(self, claim: Claim) -> None:
-        """Notes that the group has refused a claim, because the member is unknown to it."""
+        """Notes that the group has refused a claim because it does not know the member."""
         if claim.member == self._member:
             self._until = None
 
     def overdue(self) -> bool:
-        """Returns True if it has been no member for so long that another client should join."""
+        """Returns True if this client lacks a place for so long that a new one should join."""
         return self._lasts(self._unplaced_since) >= _REJOIN_S
 
     def problem(self) -> str:
@@ -200,7 +202,7 @@ class Candidacy:
         )
 
     def rejoin(self) -> None:
-        """Notes that another client joins, and starts its time to do so."""
+        """Notes that a new client joins in place of this one, and restarts the time it may take."""
         self.identify("")
         self._unplaced_since = None
 
@@ -217,14 +219,14 @@ class Candidacy:
         return 0.0 if since is None else self._view.asked_at - since
 
     def _outlast_rebalance(self, view: View, now: float) -> None:
-        """Extends the lease in a rebalance: no claim is possible, and no member is expelled."""
+        """Extends the lease in a rebalance, when no claim can be made and no member is expelled."""
         if self._assigned_at is None and self._until is not None and self.leads(now):
             self._until = max(self._until, view.asked_at + self._session_s - _HEARTBEAT_AGE_S)
 
     def _claim_without_leader(self, view: View, now: float) -> Claim | None:
-        """Returns the claim after a view that names no leader, or this member unexpectedly.
+        """Returns the claim to make if a view names no leader, or this member without a lease.
 
-        A leader whose name was lost may still lead for the rest of its lease.
+        A leader whose name was lost may still lead for the rest of its lease, so the claim waits.
         """
         self._unnamed_since = _since(self._unnamed_since, True, view.asked_at)
         alone = self._roster is not None and self._roster.members == {self._member}
@@ -233,7 +235,7 @@ class Candidacy:
         return self._appointment(view, now) if view.named is None else self._renewal(now)
 
     def _appointment(self, view: View, now: float) -> Claim | None:
-        """Returns the decider's claim, if the view is no older than its assignment."""
+        """Returns the decider's first claim, unless the view is older than its assignment."""
         if not self._decides or self._assigned_at is None or view.asked_at < self._assigned_at:
             return None
         return Claim(self._member, now, self._assigned_at)
@@ -244,7 +246,7 @@ class Candidacy:
 
 
 def _since(before: float | None, holds: bool, now: float) -> float | None:
-    """Returns the first of the successive times at which a condition held."""
+    """Returns the time from which on a condition has held; None if it does not hold."""
     if not holds:
         return None
     return now if before is None else before

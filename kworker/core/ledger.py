@@ -17,10 +17,10 @@ _SAMPLES_MOST = 1_024
 class Ledger:
     """The records of one partition that were delivered and are not yet settled.
 
-    Owned by the poll thread, for one assignment. Offsets are learned from records
-    received, in ascending order; offsets between two of them (compaction, transaction
-    markers) do not exist, and count as settled. So settled offsets may be forgotten, and a
-    ledger is about as large as the number of unsettled ones.
+    Owned by the poll thread, for one assignment. Offsets come from the records received, in
+    ascending order. Offsets between two of these (compaction, transaction markers) have no record,
+    and count as settled. So settled offsets may be forgotten, and a ledger is about as large as the
+    number of unsettled ones.
     """
 
     __slots__ = (
@@ -37,9 +37,10 @@ class Ledger:
     )
 
     def __init__(self, position: int | None, done: Iterable[OffsetRange] = ()) -> None:
-        """`position` is where delivery begins; None if only the first record will show that.
+        """`position` is the first offset to be delivered; None if only a record can show it.
 
-        `done` beyond it are offsets settled earlier: they are delivered again, and must not run.
+        `done` has ranges beyond it that were settled earlier. They are delivered again, and must
+        not run.
         """
         self._end = position  # all offsets below were delivered or do not exist
         self._reached = position or 0  # the same, as far as records show
@@ -56,7 +57,7 @@ class Ledger:
 
     @property
     def position(self) -> int | None:
-        """The position to commit; None before the first record or the end of the partition."""
+        """The position to commit; None until a record or the partition's end has shown it."""
         if self._open:
             return self._open[0]
         return self._rest()[0] if self._before else self._end
@@ -78,14 +79,14 @@ class Ledger:
         return forgotten or bool(self._settled or self._before)
 
     def is_done(self, offset: int) -> bool:
-        """Returns True if an offset is below the position, or done earlier, to be redelivered."""
+        """Returns True if an offset is below the position, or in an undelivered range of `done`."""
         position = self.position
         if position is not None and offset < position:
             return True
         return any(begin <= offset < end for begin, end in self._before)
 
     def position_after(self, offsets: Collection[int] = ()) -> tuple[int | None, list[OffsetRange]]:
-        """Returns the position and the ranges done beyond it, as if these were settled, too."""
+        """Returns the position and the ranges done beyond it, as if `offsets` were settled, too."""
         if self._settled:
             self._forget()
         opened = [offset for offset in self._open if offset not in offsets]
@@ -100,7 +101,7 @@ class Ledger:
         return opened[0], runs + before
 
     def _rest(self) -> tuple[int | None, list[OffsetRange]]:
-        """Returns both for a ledger without unsettled records."""
+        """Returns the position and the ranges done beyond it if no record is unsettled."""
         before = list(self._before)
         if before and self._end is not None and before[0][0] <= self._end:
             return before[0][1], before[1:]
@@ -109,11 +110,11 @@ class Ledger:
     # -- room -------------------------------------------------------------------------
 
     def count_fitting(self, offsets: Sequence[int]) -> int:
-        """Returns the number of these records, ascending, that may be delivered next.
+        """Returns the number of `offsets`, the first of the ascending ones, that may be delivered.
 
-        A commit must be able to map what is done beyond the position, whichever of them and of
-        those before them are settled first. With nothing unsettled, it is at least one: then
-        there is nothing new to map beyond that record.
+        A commit's offset map must have room for all that is done beyond the position, whichever
+        records are settled first. With nothing unsettled at least one may be delivered, since it
+        adds nothing to the map.
         """
         most, least = len(offsets), 0 if self.unsettled else 1
         if self._fits(most, offsets[0], offsets[-1]):
@@ -127,7 +128,7 @@ class Ledger:
         return least
 
     def has_room(self, more: int, offset: int) -> bool:
-        """Returns True if so many records, from this offset on, may be delivered next."""
+        """Returns True if `more` records, from `offset` on, may be delivered next."""
         return not self.unsettled or self._fits(more, offset, offset + more)
 
     def _fits(self, more: int, first: int, last: int) -> bool:
@@ -141,11 +142,11 @@ class Ledger:
     # -- delivery and settling --------------------------------------------------------
 
     def deliver(self, offset: int) -> bool:
-        """Delivers a record; returns False, and changes nothing, if it was delivered before."""
+        """Notes that a record was delivered; returns False and changes nothing if it was before."""
         return self.deliver_run([offset]) is not None
 
     def deliver_run(self, offsets: list[int]) -> Collection[int] | None:
-        """Delivers records, ascending; returns those that were settled earlier.
+        """Notes that records were delivered, ascending; returns those that were settled earlier.
 
         Returns None, and changes nothing, if any was delivered before.
         """
@@ -180,7 +181,7 @@ class Ledger:
                 self._before.popleft()  # its records are gone
 
     def settle(self, offsets: Iterable[int]) -> None:
-        """Settles delivered records: all their outputs are durable. Twice is harmless."""
+        """Marks delivered records as settled: all their outputs are durable. Twice is harmless."""
         opened, settled, known_to = self._open, self._settled, self._known_to
         self.version += 1
         for offset in offsets:
@@ -197,7 +198,7 @@ class Ledger:
             self._forget()
 
     def _forget(self) -> None:
-        """Drops settled offsets beyond the first unsettled one: like a gap, they need no entry."""
+        """Forgets settled offsets beyond the first unsettled one: missing ones count as settled."""
         if settled := self._settled:
             highest = next(offset for offset in reversed(self._open) if offset in settled)
             self._forgotten_to = max(self._forgotten_to, highest + 1)
@@ -208,14 +209,14 @@ class Ledger:
     # -- age --------------------------------------------------------------------------
 
     def sample_timestamp(self, offset: int, timestamp_ms: int) -> None:
-        """Remembers about when this offset was written, for `oldest_ms`."""
+        """Stores the timestamp of one record now and then, from which `oldest_ms` estimates."""
         self._samples.append((offset, timestamp_ms))
         if len(self._samples) > _SAMPLES_MOST:
             # Every other one is precise enough.
             self._samples = deque(list(self._samples)[::2])
 
     def oldest_ms(self) -> int | None:
-        """Returns about when the oldest unsettled record was written; None if all are settled."""
+        """Returns roughly the oldest unsettled record's timestamp (ms); None without one."""
         if not self._open:
             self._samples.clear()
             return None

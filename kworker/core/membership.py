@@ -6,7 +6,7 @@ from math import inf
 
 
 class Absence(Enum):
-    """The cause for which a client is no member of its group."""
+    """The reason why a client is not a member of its group."""
 
     JOINING = "it has not joined yet"
     REBALANCE = "the group's rebalance does not end"
@@ -15,7 +15,7 @@ class Absence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MembershipPolicy:
-    """Limits for the time without membership, in seconds."""
+    """Limits of the time for which a process is not a member of its group, in seconds."""
 
     red_s: float = 15.0  # longer than most rebalances: then the status says so
     renew_s: float = 60.0  # while brokers answer: then another client joins,
@@ -23,12 +23,12 @@ class MembershipPolicy:
 
 
 class Membership:
-    """Measures for how long this process has been no member of its group.
+    """Measures for how long this process has not been a member of its consumer group.
 
-    Owned by the thread that polls. Times are monotonic seconds. A client waits five minutes for
-    the answer to a lost join request, so another client takes its place; but not often, because
-    each makes the whole group rebalance. A coordinator that is down is found again by the
-    client itself, and its partitions may still be its own.
+    Owned by the thread that polls. Times are monotonic seconds. If the answer to a join request is
+    lost, a client waits for it for five minutes, so kworker replaces the client earlier. It does so
+    rarely, because each new client makes the whole group rebalance. It does not if the coordinator
+    is down: the client finds it again by itself, and may keep its partitions.
     """
 
     def __init__(self, policy: MembershipPolicy, now: float) -> None:
@@ -43,7 +43,7 @@ class Membership:
         return self._absence is None
 
     def update(self, absence: Absence | None, now: float) -> None:
-        """Stores the client's present cause of absence; None: it is a member."""
+        """Stores the reason why the client is no member now; None if it is a member."""
         if absence is None:
             self._patience_s = self._policy.renew_s
         elif self._absence is None:
@@ -51,7 +51,7 @@ class Membership:
         self._absence = absence
 
     def problem(self, now: float, answering_since: float) -> str | None:
-        """Returns the problem as a line; None while no broker answers, reported elsewhere."""
+        """Returns the problem as a line; None without one, or while no broker answers."""
         absent_s = now - self._since
         if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:
             return None
@@ -67,13 +67,13 @@ class Membership:
         )
 
     def renewal_due(self, now: float, answering_since: float) -> bool:
-        """Returns True when another client should take this one's place."""
+        """Returns True if a new client should replace this one."""
         return self._absence not in (None, Absence.COORDINATOR) and now >= self._renew_at(
             answering_since
         )
 
     def renewed(self, now: float) -> None:
-        """Notes that another client takes its place; the next one is due after twice as long."""
+        """Notes that a new client replaces this one; the next one waits for twice as long."""
         self._renewed_at = now
         self._patience_s = min(self._policy.renew_most_s, 2 * self._patience_s)
 

@@ -11,11 +11,11 @@ HeaderList = list[tuple[str, bytes | None]]
 
 
 class Undecodable(ValueError):
-    """The value cannot be decoded, and never will be: the record becomes a dead letter."""
+    """Raised for a value that can never be decoded: its record becomes a dead letter."""
 
 
 class RawMessage(Protocol):
-    """A record as the Kafka client, or its twin, delivers it."""
+    """A record as the Kafka client, or its in-memory substitute, delivers it."""
 
     def topic(self) -> str: ...
     def partition(self) -> int: ...
@@ -29,7 +29,7 @@ class RawMessage(Protocol):
 
 
 class Fields:
-    """A `RawMessage` of plain values."""
+    """A `RawMessage` made of given values, independent of the Kafka client."""
 
     __slots__ = ("_headers", "_key", "_position", "_timestamp", "_value")
 
@@ -82,12 +82,13 @@ NO_HEADERS = "its headers cannot be read and are not copied"
 def headers_of(
     raws: Sequence[RawMessage],
 ) -> tuple[list[HeaderList | None], dict[int, Exception]]:
-    """Returns the headers of one client's records, and by index the exceptions instead of some.
+    """Returns the headers of records, all from one client; None for those that it cannot decode.
 
-    `headers()` is called once for each record: called again for headers that it cannot decode,
-    the client returns a list that crashes the process when it is read. Nor is it called from
-    Python code: once the interpreter has specialised that call, it returns such a list the first
-    time, and its exception appears at some later line (measured on 3.11).
+    The second value has the exceptions for these, by index. `headers()` is called once for each
+    record: called again for headers that it cannot decode, the client returns a list that crashes
+    the process when it is read. `map` makes the calls, not Python code. Once the interpreter has
+    specialised a call, the first one returns such a list, too, and its exception appears at some
+    later line (measured on 3.11).
     """
     headers: list[HeaderList | None] = []
     raised: dict[int, Exception] = {}
@@ -102,6 +103,6 @@ def headers_of(
 
 
 def without_headers(raw: RawMessage) -> RawMessage:
-    """Returns a copy of a record whose `headers()` must not be called again."""
+    """Returns a copy without headers of a record whose `headers()` must not be called again."""
     position, stamp = (raw.topic(), raw.partition(), raw.offset()), raw.timestamp()[1]
     return Fields(position, stamp, raw.key(), raw.value(), ())

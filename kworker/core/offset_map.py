@@ -33,28 +33,28 @@ _ONES = re.compile("1+")
 
 
 class Committed(NamedTuple):
-    """A group's committed position of a partition, with its metadata."""
+    """A group's committed position of a partition, with the metadata of the commit."""
 
     position: int
     metadata: str = ""
 
 
 class TopicIdentity(NamedTuple):
-    """The identity of a topic: one that is recreated, or in another cluster, is another."""
+    """The identity of a topic. A recreated topic, or one in another cluster, has another one."""
 
     cluster_id: str
     topic_id: str
 
 
 class Ignored(NamedTuple):
-    """Metadata that says nothing about this partition."""
+    """The reason to ignore a commit's metadata: it is of another partition, or damaged."""
 
     kind: Literal["foreign", "damaged"]
     why: str
 
 
 def ids_untold(topics: Iterable[str]) -> str:
-    """The problem with topics whose ids, and so whose origins, the brokers do not tell."""
+    """Returns the error text for topics whose ids the brokers do not report."""
     return (
         f"the brokers do not tell the ids of {', '.join(topics)}: DESCRIBE must be allowed on"
         " them, and brokers be 2.8 or newer"
@@ -62,10 +62,10 @@ def ids_untold(topics: Iterable[str]) -> str:
 
 
 def origin_of(identity: TopicIdentity, at: tuple[str, int]) -> bytes:
-    """Returns a digest of the log that a commit is about: its place, then its topic's id.
+    """Returns the origin of a partition: digests of its place (cluster, name, number) and topic id.
 
-    A topic that is recreated is another one at the same place. Tools that mirror a cluster, or
-    copy a topic, take the metadata along to another place.
+    A recreated topic has another id at the same place. Tools that mirror a cluster, or copy a
+    topic, take the metadata along to another place.
     """
     topic, partition = at
     return _digest(f"{identity.cluster_id} {topic} {partition}") + _digest(identity.topic_id)
@@ -76,10 +76,10 @@ def _digest(text: str) -> bytes:
 
 
 def encode(origin: bytes, base: int, runs: Sequence[OffsetRange]) -> str:
-    """Encodes the log whose position `base` is, and the map of what is done beyond it.
+    """Returns a commit's metadata: `origin`, position `base`, and the offset map, which is `runs`.
 
-    The offset `base` is not done: the first run begins above it. Raises ValueError for a map
-    that is too large, which `fits` rules out.
+    The offset `base` is not done: the first run begins above it. Raises ValueError for a map that
+    is too large, which `fits` rules out.
     """
     form, data = _smaller(base, runs) if runs else (_RUNS, b"")
     if len(data) > RUNS_BYTES_MAX:
@@ -98,9 +98,9 @@ def _smaller(base: int, runs: Sequence[OffsetRange]) -> tuple[int, bytes]:
 
 
 def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignored:
-    """Returns the offsets done beyond a committed position, by the metadata of its commit.
+    """Returns the offset ranges done beyond a committed `position`, by the commit's metadata.
 
-    Metadata without a map is never `Ignored`, whichever log it is of: there is nothing in it.
+    Metadata without a map is never `Ignored`, even if it is of another log: it names no offset.
     """
     if not text:
         return []
@@ -122,10 +122,10 @@ def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignor
 
 
 def same_topic(held: Committed, origin: bytes) -> bool | None:
-    """Returns True if a position is of this topic, by the metadata of its commit.
+    """Returns True if a committed position is of this very topic, by the metadata of the commit.
 
-    False: it is of an earlier topic of the same name. None: that is not known, since the
-    metadata is of another place or position, damaged, or not kworker's.
+    False: it is of an earlier topic of the same name. None: that is not known, since the metadata
+    is of another place or position, damaged, or not kworker's.
     """
     text = held.metadata
     if not text.startswith(_PREFIX) or (body := _body(text)) is None:
@@ -137,14 +137,14 @@ def same_topic(held: Committed, origin: bytes) -> bool | None:
 
 
 class Settled(NamedTuple):
-    """The offsets that a group has settled in a partition, by what it has committed."""
+    """The settled offsets of a partition, by a commit: those below `position`, and `beyond`."""
 
     position: int
     beyond: Sequence[OffsetRange] = ()
 
     @classmethod
     def of(cls, held: Committed, identity: TopicIdentity | None, at: tuple[str, int]) -> "Settled":
-        """Reads a commit; a map that cannot be read counts as empty.
+        """Reads the settled offsets from a commit; an unreadable offset map counts as empty.
 
         A position of an earlier topic of the same name settles nothing.
         """
@@ -188,25 +188,25 @@ def _body(text: str) -> bytes | None:
 
 
 def fits(unsettled: int, span: int, rest: int = 0) -> bool:
-    """Returns True if the map surely fits, whichever of the unsettled records end first.
+    """Returns True if the offset map surely fits into a commit, whichever records end first.
 
-    They lie within `span` offsets from the position on. `rest` is the `size` of runs that lie
-    beyond them.
+    The `unsettled` records lie within `span` offsets from the position on. `rest` is the `size` of
+    the runs beyond them.
     """
     return span <= SPAN_MAX or _size_max(unsettled, span) + rest <= RUNS_BYTES_MAX
 
 
 def unsettled_max(span: int) -> int:
-    """Returns the most unsettled records for which `fits` is True."""
+    """Returns the highest number of unsettled records in `span` offsets whose map surely fits."""
     return bisect_left(range(span), True, key=lambda n: not fits(n + 1, span))
 
 
 def _size_max(unsettled: int, span: int) -> int:
-    """Returns the most bytes that `_runs` makes around so many records that are not done.
+    """Returns the most bytes of a map made by `_runs` with so many unsettled offsets in the span.
 
-    Each run needs one of them before it, so there are no more runs than records; and the span
-    has room for only so many runs that are long enough to need one byte more. Two records that
-    stand together cost one byte beside their run, which is less than a run for each.
+    Each run of done offsets follows an unsettled one, so there are no more runs than records. The
+    span has room for only so many runs that are long enough to need one byte more. Two unsettled
+    offsets side by side add one byte to their run, which is less than a run for each.
     """
     size, shift = unsettled, 6
     while longer := span >> shift:
@@ -218,7 +218,7 @@ def _size_max(unsettled: int, span: int) -> int:
 
 
 def size(base: int, runs: Sequence[OffsetRange]) -> int:
-    """Returns the most bytes that runs add to a map after others that reach up to `base`."""
+    """Returns the most bytes that `runs` add to a map whose other runs end at `base` or before."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
 
@@ -244,7 +244,7 @@ def _runs(base: int, runs: Iterable[OffsetRange]) -> bytes:
 
 
 def _put(data: bytearray, number: int) -> None:
-    """Appends a number, seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Appends a number as a varint: seven bits a byte, lowest first; the eighth: more follow."""
     while number > 0x7F:
         data.append(number & 0x7F | 0x80)
         number >>= 7

@@ -14,9 +14,9 @@ from kworker.core.message import HeaderList, Headers
 class Result:
     """One result with its own key, headers, table or topic.
 
-    `value` is a dict, list, bytes, str, pydantic model or None (a tombstone). The key
-    is the source's unless given. `table` routes it to the Spark table that selects it;
-    `topic` sends it to one of `delivery.topics` instead of the results topic.
+    `value` is a dict, list, bytes, str, pydantic model or None (a tombstone). Without a `key`, the
+    result gets the source record's. `table` routes it to the Spark table that selects it; `topic`
+    sends it to one of `delivery.topics` instead of the results topic.
     """
 
     value: Any
@@ -69,13 +69,13 @@ class Unavailable(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this record can never succeed."""
+    """Raised by a handler: this record can never succeed, and becomes a dead letter at once."""
 
 
 class Unpublishable(Exception):
-    """A result that cannot be written: not serialisable, too large, or to an unknown topic.
+    """Raised for a result that cannot be written: no JSON, too large, or to an unknown topic.
 
-    `outputs` are all outputs of the run, if they may still be written.
+    `outputs` has all outputs of the run if a later attempt to write them may succeed.
     """
 
     def __init__(self, reason: str, outputs: "Sequence[Output] | None" = None) -> None:
@@ -84,11 +84,11 @@ class Unpublishable(Exception):
 
 
 class TooLarge(Unpublishable):
-    """A result over its topic's limit, as far as that was known."""
+    """Raised for a result over the size limit of its topic, as known to the worker."""
 
 
 class Output:
-    """One record to produce: bytes and a topic."""
+    """One record to produce: its topic, key, value and headers."""
 
     __slots__ = ("key", "own", "partition", "size", "topic", "value")
 
@@ -101,12 +101,12 @@ class Output:
         size: int | None = None,
         partition: int = -1,
     ) -> None:
-        """`headers` as bytes is the source header alone, which costs less than a list.
+        """`headers` as bytes is the value of the source header alone, cheaper than a list.
 
-        It is for the only result of a record that has no headers, and has this key.
+        This form is for the only result of a record that has no headers, and has the same key.
 
-        `size` is an upper bound of its bytes in a batch, if the caller has computed it;
-        without a `partition` the key chooses one.
+        `size` is an upper bound of the record's bytes in a batch, if the caller has computed it.
+        With `partition` -1 the key chooses the partition.
         """
         self.topic = topic
         self.key = key
@@ -117,7 +117,7 @@ class Output:
 
     @property
     def headers(self) -> HeaderList:
-        """The headers in the order in which they are written."""
+        """All headers, in the order in which they are written."""
         own = self.own
         return [(SOURCE, own)] if isinstance(own, bytes) else own
 
@@ -147,33 +147,33 @@ class Publishable(tuple[Output, ...]):
 
 
 class Results(Publishable):
-    """The handler ended well, and its results are the outputs."""
+    """The outcome of a run that ended well: the outputs are the handler's results."""
 
     __slots__ = ()
 
 
 class RetryScheduled(Publishable):
-    """The run failed, and another follows: the output goes to a delay topic."""
+    """The outcome of a failed run that another will follow: the output goes to a delay topic."""
 
     __slots__ = ()
 
 
 class DeadLettered(Publishable):
-    """The record failed for good: the output is its dead letter."""
+    """The outcome of a record that failed for good: the output is its dead letter."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The run raised, or kworker could not let it run."""
+    """The outcome of a run that raised, or of a record that kworker could not run."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The event was done before, or elsewhere: nothing to run or to publish."""
+    """The outcome of a record whose event was done before: nothing is run or published."""
 
 
 SKIPPED = Skipped()
@@ -186,9 +186,9 @@ Outcome = Results | RetryScheduled | DeadLettered | Failed | Skipped | NotAttemp
 
 @dataclass(frozen=True, slots=True)
 class OnDeadCall:
-    """An order to the pool: call the handler's `dead` with `error`; the letter is the outcome.
+    """An order to the handler pool: call the handler's `dead` method with `error`.
 
-    Whatever `dead` does or raises, the letter is written.
+    The outcome is then the dead letter `letter`, whatever `dead` does or raises.
     """
 
     error: BaseException

@@ -14,7 +14,7 @@ class Ownership:
     """
 
     def __init__(self, patience_s: float) -> None:
-        """`patience_s` should be longer than most rebalances take."""
+        """`patience_s` is the time without an owner after which there is a problem."""
         self._patience_s = patience_s
         self._since: dict[PartitionId, float] = {}
 

@@ -15,5 +15,5 @@ class Phase(IntEnum):
 
     @property
     def taking(self) -> bool:
-        """True if new records may be handed to the pool."""
+        """True if the worker may start handlers for new records in this phase."""
         return self in (Phase.JOINING, Phase.RUNNING)

@@ -10,7 +10,7 @@ class Offset(NamedTuple):
 
 
 class Time(NamedTuple):
-    """The offset of the first record of that time or later."""
+    """The offset of the first record with this timestamp or a later one."""
 
     ms: int
 
@@ -36,7 +36,7 @@ class GroupPosition(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The number of records that exist and are not settled."""
+        """The number of offsets in the partition from the position on; None without a position."""
         if self.made_again:
             return self.high - self.low
         return None if self.committed is None else max(0, self.high - max(self.committed, self.low))
@@ -49,7 +49,7 @@ class GroupPosition(NamedTuple):
         return max(0, self.low - self.committed)
 
     def clamped(self, position: int) -> int:
-        """Returns the nearest position within the partition's offsets."""
+        """Returns the position nearest to `position` that the partition holds."""
         return min(max(position, self.low), self.high)
 
 

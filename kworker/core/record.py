@@ -20,11 +20,11 @@ _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what
 
 
 class PartitionLanes:
-    """The lanes of one source partition, whatever its assignment.
+    """The lanes (one queue for each key) of one source partition, in all its assignments.
 
-    Kept by Lanes. Records of the requeue topic run in the lanes of their source partition. So a
-    lane outlives the assignment of the source partition and of the requeue partition: it ends
-    with the last partition or record that has it.
+    Kept by `Lanes`. Records of the requeue topic run in the lanes of their source partition. So the
+    lanes outlive the assignment of the source partition and of the requeue partition: they exist as
+    long as any `Partition` or `Record` refers to them.
     """
 
     __slots__ = ("__weakref__", "busy", "number", "ready", "topic")
@@ -36,7 +36,7 @@ class PartitionLanes:
         self.busy: dict[object, Record] = {}  # the record that holds each lane; others follow it
 
     def replace(self, holder: "Record", by: "Record") -> None:
-        """Gives the lane that a record holds, if it holds one, to another record."""
+        """Gives the lane that `holder` holds to the record `by`; does nothing if it holds none."""
         if self.busy.get(holder.lane) is holder:
             self.busy[holder.lane] = by
             behind = followers(holder)
@@ -45,12 +45,12 @@ class PartitionLanes:
 
 
 class Partition:
-    """One source partition for one assignment.
+    """A partition of a source topic or of the requeue topic, for one assignment.
 
-    Owned by the poll thread. `open` ends with the assignment: what completes
-    afterwards finds a closed partition and is dropped, unless it is taken up by a later one
-    (see `OrphanedRuns`). `origin` names its log, in every commit and its map of what is done
-    beyond the position.
+    Owned by the poll thread. `open` is False once the assignment has ended. A record that completes
+    after that is dropped, unless a later assignment adopts its run (see `OrphanedRuns`). `origin`
+    identifies the partition's log (cluster, topic id, partition), and is in the metadata of every
+    commit.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Partition:
         origin: bytes,
         done: Iterable[OffsetRange] = (),
     ) -> None:
-        """`position`, and the ranges `done` beyond it, are those that the group holds."""
+        """`position` is the committed one; `done` has the ranges of its offset map."""
         self.topic = topic
         self.number = number
         self.prefix = f"{topic}/{number}/".encode()  # of a source position in a header
@@ -122,7 +122,7 @@ class Partition:
         return Committed(position, self._told)
 
     def committed_after(self, offsets: Collection[int]) -> Committed | None:
-        """Returns the position and map to commit once these records are settled, too."""
+        """Returns the position and map to commit once the records at `offsets` are settled, too."""
         position, runs = self.ledger.position_after(offsets)
         if position is None:
             return None
@@ -131,7 +131,7 @@ class Partition:
 
     @property
     def starving(self) -> bool:
-        """True if Kafka has records of the partition, and none is in flight."""
+        """True if Kafka has records of the partition to deliver, and none is in flight."""
         return self.in_flight == 0 and self.end_offset > (self.ledger.end or 0)
 
 
@@ -144,10 +144,10 @@ PACKED: RawMessage = Fields(("", -1, -1), 0, None, None, ())
 
 
 class Values:
-    """The values of records that wait together, in one object.
+    """The values of records that wait together, joined into one bytes object.
 
-    Each by itself would be freed when it is long out of the processor's caches, which costs a
-    tenth of what a record with a result costs in all.
+    Freeing thousands of single values, long after they left the CPU's caches, costs a tenth of all
+    the work on a record with a result.
     """
 
     __slots__ = ("_ends", "_joined", "_sizes")
@@ -169,10 +169,11 @@ class Values:
 class Record:
     """One record from its delivery to its outcome.
 
-    Handed from the poll thread to a handler thread and back; whoever holds it owns it.
-    Some attributes exist for a while only: `place`, its source's as the scoreboard names it, with
-    an envelope; `values`, and the index of its own among them, while it is packed; `last` in the
-    holder of a lane that others follow; `output_bytes` while its outputs wait for Kafka.
+    Handed from the poll thread to a handler thread and back; the thread that has it owns it. Some
+    attributes exist for a while only: `place`, its source position as the scoreboard encodes it,
+    with an envelope; `values`, and the index `nth` of its own among them, while it is packed;
+    `last`, the last record of its lane, while others wait behind it; `output_bytes` while its
+    outputs wait for Kafka.
     """
 
     last: "Record"
@@ -227,7 +228,7 @@ class Record:
         self.refusals: Reports = ()  # of its outputs, by Kafka
 
     def comes_again(self, envelope: Envelope, known: int) -> None:
-        """Takes the envelope of a record of the requeue topic.
+        """Makes this record of the requeue topic the source record that `envelope` describes.
 
         `known` is the index of its source partition in the scoreboard.
         """
@@ -239,14 +240,14 @@ class Record:
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
 
     def stand_for(self, again: "Record") -> None:
-        """Takes the place of `again`, which is this record redelivered in a later epoch."""
+        """Takes the place of `again`, the same record redelivered in a later assignment."""
         again.home.replace(again, self)
         self.partition, self.home, self.lane = again.partition, again.home, again.lane
         self.memory_bytes, self.taken = again.memory_bytes, again.taken
         self.refusals = ()  # of outputs that are written anew
 
     def unpack(self) -> None:
-        """Reverses `pack`: the record can be read again, and keeps no other record's value."""
+        """Reverses `pack`: restores the record's fields, and lets the joined values go."""
         if self.raw is PACKED:
             source, result = self._packed()
             self.raw = Fields(source.place, source.timestamp, result.key, self.values[self.nth], ())
@@ -260,7 +261,7 @@ class Record:
 
     @property
     def source(self) -> Source:
-        """The position in its source topic, whatever topic it was taken from."""
+        """The record's position and timestamp in its source topic, even if it came by requeue."""
         if self.envelope is not None:
             return self.envelope.source
         if self.raw is PACKED:
@@ -269,15 +270,16 @@ class Record:
         return Source(partition.topic, partition.number, self.offset, self.raw.timestamp()[1])
 
     def __call__(self, error: object, message: object) -> None:
-        """The delivery report of an output that failed.
+        """Stores the delivery report of an output that Kafka refused.
 
-        The record is its own callback: a bound method for each would be one object more.
+        The record itself is the producer's callback: a bound method for each would be one object
+        more.
         """
         self.refusals = (*self.refusals, (error, message))
 
 
 def followers(record: Record) -> list[Record]:
-    """Returns the records behind a record in its lane, in order."""
+    """Returns the records that wait behind a record in its lane, in order."""
     found: list[Record] = []
     following = record.follower
     while following is not None:
@@ -287,7 +289,7 @@ def followers(record: Record) -> list[Record]:
 
 
 def follow(holder: Record, behind: Sequence[Record]) -> None:
-    """Sets the records that follow the holder of a lane."""
+    """Links the records `behind`, in order, after the record that holds their lane."""
     if holder.follower is not None:
         del holder.last
     for record, following in zip_longest((holder, *behind), behind):
@@ -297,10 +299,10 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
 
 
 def pack(records: Sequence[Record]) -> None:
-    """Keeps only the value of records that have run and wait with thousands of others.
+    """Keeps only the values of records that have run and wait with thousands of others.
 
-    The outcome has the rest: it must be one `Output` with the source alone as `own`. All values
-    are kept as long as one of the records is packed.
+    `unpack` restores the rest from the outcome, which must be one `Output` with the source header
+    alone as `own`. The joined values are freed once none of the records is packed.
     """
     values = Values([record.raw.value() for record in records])
     for nth, record in enumerate(records):
@@ -310,12 +312,12 @@ def pack(records: Sequence[Record]) -> None:
 
 
 def all_ended_well(records: Sequence[Record]) -> bool:
-    """Returns True if all outcomes are `Results`: found out for many at once, as is usual."""
+    """Returns True if all outcomes are `Results`: one fast check of many records."""
     return [type(record.outcome) for record in records].count(Results) == len(records)
 
 
 def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:
-    """Groups records by partition: work for many at once costs half."""
+    """Groups records by partition, since work on a whole group costs half as much."""
     found: defaultdict[Partition, list[Record]] = defaultdict(list)
     for record in records:
         found[record.partition].append(record)
@@ -323,7 +325,7 @@ def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequenc
 
 
 def edges(column: Sequence[object]) -> list[int]:
-    """Returns the indexes of entries that differ from the one before; and the length."""
+    """Returns the index after each run of equal entries; the last one is the length."""
     if not column or column.count(column[0]) == len(column):
         return [len(column)] if column else []
     changes = [i for i, differs in enumerate(map(ne, column, column[1:]), 1) if differs]

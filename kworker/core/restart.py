@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """The limits of restarts."""
+    """The delays between restarts of a process, and the limit of failed starts."""
 
     window_s: float = 10.0  # deaths closer together than this are a series
     deaths_at_once: int = 2  # of a series, the first that restart without a delay
@@ -17,7 +17,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """The process starts again after `delay_s`; `failed_starts` counts towards the limit."""
+    """The decision to restart a process after `delay_s`; `failed_starts` is their number so far."""
 
     delay_s: float
     failed_starts: int
@@ -25,13 +25,13 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The process does not start again: too many starts have failed in a row."""
+    """The decision not to start a process again: too many starts in a row have failed."""
 
     failed_starts: int
 
 
 class Backoff:
-    """A delay that doubles with each failure, and starts anew after a life without one."""
+    """A delay that doubles with each failure, and is the first delay again after a long life."""
 
     def __init__(self, first_s: float, longest_s: float, calm_s: float) -> None:
         self._first_s = first_s
@@ -45,11 +45,11 @@ class Backoff:
         return self._delay_s > 0
 
     def calm(self, life_s: float) -> bool:
-        """Returns True if a life was long enough to forget the failures before it."""
+        """Returns True if a process lived for so long that its earlier failures expire."""
         return life_s >= self._calm_s
 
     def failed(self, life_s: float) -> float:
-        """Returns the delay after a failure that ended a life of `life_s`."""
+        """Notes the failure of a process that lived for `life_s`; returns the next delay."""
         longer = self._delay_s * 2 if self.active and not self.calm(life_s) else self._first_s
         self._delay_s = min(longer, self._longest_s)
         return self._delay_s
@@ -60,12 +60,13 @@ class Backoff:
 
 
 class RestartHistory:
-    """Decides about the next start after each death of one slot's process.
+    """Decides, at each death of the process in one slot, if and when the process is restarted.
 
-    A process that has polled starts again at once, and backs off only when deaths follow each
-    other closely. One that never polled backs off from the first failure, and after a number
-    of those in a row the slot gives up. A SIGKILL comes from outside, so it neither adds to
-    that row nor ends it.
+    A process that has polled Kafka is restarted at once, and after a delay only if deaths follow
+    each other closely. A process that dies before its first poll is a failed start: each is
+    followed by a delay, and too many in a row by no further start. A SIGKILL comes from outside, so
+    a death by SIGKILL before the first poll neither counts as a failed start nor resets their
+    number.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:
@@ -75,7 +76,7 @@ class RestartHistory:
         self._failed_starts = 0
 
     def died(self, *, now: float, life_s: float, polled: bool, killed: bool) -> StartAgain | GiveUp:
-        """Returns the next step after a death, by SIGKILL if `killed`; `now` is monotonic."""
+        """Returns the next step after a death at `now` (monotonic), by SIGKILL if `killed`."""
         if polled:
             self._failed_starts = 0
         elif not killed:

@@ -13,7 +13,7 @@ _ENDED_MOST = 10  # ends kept for each suspect, the last ones
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A record that was in hand when a process died, and what its runs have shown since."""
+    """A record whose handler ran when its process died, and what its runs have shown since."""
 
     place: SourcePosition
     why: Literal["crash", "timeout"]
@@ -23,7 +23,7 @@ class Suspect:
     since: float = 0.0  # the first of those ends, in seconds since 1970
 
     def after(self, how: str) -> "Suspect":
-        """Returns it with one more end of a process that had it in hand."""
+        """Returns a copy with one more end of a process in which its handler ran."""
         return replace(self, ended=(*self.ended, how)[-_ENDED_MOST:])
 
 
@@ -46,7 +46,7 @@ class ProcessEnd:
 
 @dataclass(frozen=True, slots=True)
 class CountedDeath:
-    """A death that counts for one record; `convicted` if it was one too many."""
+    """A process's death counted against one record; `convicted` if the record reached its limit."""
 
     number: int
     suspect: Suspect
@@ -55,11 +55,11 @@ class CountedDeath:
 
 @dataclass(frozen=True, slots=True)
 class TrialPolicy:
-    """The number of deaths, alone in a process, that convict a record.
+    """The number of deaths of processes that ran only one record, which convict the record.
 
-    A SIGKILL of unknown origin may be the kernel's, short of memory because of this very record,
-    or may have nothing to do with it. So such kills convict only after `more_when_unsure` more:
-    that chance strikes the same record each time is ruled out by number.
+    A SIGKILL of unknown origin may be the kernel's, short of memory because of this very record, or
+    may have nothing to do with it. So with such deaths, `more_when_unsure` more are needed to
+    convict: chance does not strike the same record each time.
     """
 
     crash_limit: int
@@ -72,18 +72,18 @@ class TrialPolicy:
 
 
 class Fresh(Enum):
-    """The next run needs a process that has run nothing yet."""
+    """The answer that the next run needs a new process, which has run nothing yet."""
 
     PROCESS = auto()
 
 
 class Trial:
-    """Decides which suspects run next, and what each death shows. Records are numbers here.
+    """Decides which suspects (possible causes of a crash) run next, and what each death shows.
 
-    Owned by the poll thread. A run ends when all its records have ended, or the process dies.
-    The records that it had in hand are then split in two halves, which run after all others, so
-    that harmless records are done first. A suspect of a time-out runs alone from the start: it
-    may hold up everything that runs beside it.
+    Owned by the poll thread; identifies records by numbers. A run ends when all its records have
+    ended, or the process dies. The records that were running at its death are split into two
+    halves. These run after all others, so that harmless records are done first. A suspect of a
+    time-out runs alone from the start: it may hold up everything that runs beside it.
     """
 
     def __init__(self, policy: TrialPolicy) -> None:
@@ -97,7 +97,7 @@ class Trial:
 
     @property
     def waiting(self) -> int:
-        """The number of suspects that do not run."""
+        """The number of suspects that are not running now."""
         return len(self._suspects) - len(self._running)
 
     @property
@@ -112,10 +112,10 @@ class Trial:
             self._together.append(number)
 
     def begin(self, *, used: bool) -> list[int] | Fresh:
-        """Returns the records to run next, none when none waits; called when nothing runs.
+        """Returns the records to run next, an empty list if none waits. Called when nothing runs.
 
-        `used`: this process has run something. A record that was in hand at a death must not be
-        blamed for what others left behind, so it gets a process of its own.
+        `used`: the isolated process has run something before. A suspect that is to run alone must
+        not be blamed for what other records left behind, so it then needs a fresh process.
         """
         if not self._together and used and self._apart and len(self._apart[0]) == 1:
             return Fresh.PROCESS
@@ -128,7 +128,7 @@ class Trial:
         return list(self._running)
 
     def ended(self, number: int) -> None:
-        """Drops a record that has an outcome, or whose partition was revoked."""
+        """Removes a record that has an outcome, or whose partition was revoked."""
         if self._suspects.pop(number, None) is None:
             return
         groups = [self._running, self._together, *self._apart]
@@ -138,7 +138,10 @@ class Trial:
         self._apart = deque(group for group in self._apart if group)
 
     def died(self, in_hand: Iterable[int], end: ProcessEnd) -> CountedDeath | None:
-        """Notes the process's death with these in hand (after a time-out: those that overran)."""
+        """Notes the process's death while `in_hand` ran (of a time-out: the records that overran).
+
+        Returns the death if it counts against a record, else None.
+        """
         rest, self._running = self._running, []
         if end.blame is Blame.NOBODY:
             self._put_back(rest)
@@ -153,7 +156,7 @@ class Trial:
         return None
 
     def _put_back(self, numbers: list[int]) -> None:
-        """Puts records back that this death says nothing about."""
+        """Queues records again, where they were before: this death shows nothing about them."""
         if not self._is_apart:
             self._together += numbers
         elif numbers:

@@ -11,7 +11,7 @@ EXPECTED = 'expected ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoc
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Returns milliseconds since 1970. Raises ValueError for a text that is no time."""
+    """Parses ISO 8601, `-2h` or a number into milliseconds since 1970, or raises ValueError."""
     if text.isascii() and text.isdigit():
         if int(text) < EPOCH_MS_MIN:
             raise ValueError(f'"{text}" is too small for epoch milliseconds')
@@ -39,7 +39,7 @@ def _epoch_ms(at: datetime) -> int:
 
 
 def iso(at_ms: int) -> str:
-    """Returns a time in UTC, to the second."""
+    """Formats milliseconds since 1970 as a time in UTC, to the second."""
     try:
         return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):  # a header may claim any number
@@ -47,7 +47,7 @@ def iso(at_ms: int) -> str:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """Returns the time since then in its largest unit: `3h`."""
+    """Formats the time from `at_ms` to `now_ms` in its largest unit: `3h`."""
     seconds = max(0, now_ms - at_ms) // 1000
     for unit, of in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= of:

@@ -8,7 +8,7 @@ from kworker.core.restart import Backoff
 
 @dataclass(frozen=True, slots=True)
 class WearPolicy:
-    """The memory that a replacement must give back, and the time between two of them."""
+    """The limits of replacements: the memory that each must free, and the time between two."""
 
     gives_back: float = 0.1  # of the limit, at least
     first_s: float = 60.0  # between two replacements of one slot, doubling
@@ -17,37 +17,37 @@ class WearPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Not over the limit, or not yet by what a replacement would give back."""
+    """The worker is within its memory limit, or a replacement would free too little memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLargeAtFirst:
-    """Over the limit before the first record was taken: a replacement would be, too."""
+    """The worker was over its limit before its first record, so a replacement would be, too."""
 
     baseline_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Over the limit again, too soon after it was replaced for that."""
+    """The worker is over its limit again, too soon after a replacement to replace it now."""
 
     for_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class WornOut:
-    """Over the limit, and to be replaced now."""
+    """The worker is over its limit, and must be replaced now."""
 
 
 Judgement = Fits | TooLargeAtFirst | Waits | WornOut
 
 
 class Wear:
-    """Replacements of one slot's workers for their size. Times are monotonic seconds.
+    """Decides when the worker in one slot is replaced because of its memory.
 
-    A size counts from the baseline, that at the first poll: what importing handlers and opening
-    clients takes is no growth. A replacement may be put off, but not while the limit's worth of
-    growth piles up.
+    Times are monotonic seconds. Growth counts from the baseline, the size at the first poll: it
+    does not include imported handlers and opened clients. A replacement soon after another one is
+    put off, unless the worker has grown by more than the limit itself.
     """
 
     def __init__(self, policy: WearPolicy) -> None:
@@ -63,7 +63,7 @@ class Wear:
     def weigh(
         self, size_bytes: int, baseline_bytes: int, limit_bytes: int, now: float
     ) -> Judgement:
-        """Judges the size of a process that has polled. Changes nothing."""
+        """Judges the memory of a process that has polled. Changes nothing."""
         grown = size_bytes - baseline_bytes
         if size_bytes > limit_bytes and grown >= limit_bytes * self._policy.gives_back:
             if now >= self._not_before or grown > limit_bytes:
