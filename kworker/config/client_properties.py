@@ -79,13 +79,13 @@ def speaks_new_protocol(config: Settings) -> bool:
 
 
 def consumer_defaults(config: Settings) -> Properties:
-    """The properties of a worker's consumer that the file does not set."""
+    """Returns kworker's defaults for the properties of a worker's consumer."""
     new = speaks_new_protocol(config)
     return {k: v for k, v in CONSUMER_DEFAULTS.items() if not (new and k in _CLASSIC_ONLY)}
 
 
 def consumer_properties(config: Config, *, slot: int) -> Properties:
-    """The properties of the consumer of the worker in `slot`, a member of the group `name`."""
+    """Returns all properties of the consumer of the worker in `slot`."""
     kafka = config.kafka
     return {
         "client.id": _client_id(config, slot),
@@ -97,12 +97,12 @@ def consumer_properties(config: Config, *, slot: int) -> Properties:
 
 
 def delay_group(config: Settings) -> str:
-    """The group of the delay processes, one on each host."""
+    """Returns the name of the group of the delay processes, of which each host has one."""
     return f"{config.name}.delay"
 
 
 def delay_consumer_properties(config: Config) -> Properties:
-    """The properties of the delay process's consumer, its group's only member on this host."""
+    """Returns all properties of the delay process's consumer."""
     owned = {**_owned_by_consumer(config, "delay"), "group.id": delay_group(config)}
     owned.pop("topic.blacklist", None)  # it excludes the delay topics
     return {
@@ -116,12 +116,12 @@ def delay_consumer_properties(config: Config) -> Properties:
 
 
 def leader_group(config: Settings) -> str:
-    """The group of the service's Spark jobs, one of which leads."""
+    """Returns the name of the group in which the service's Spark jobs elect their leader."""
     return f"{config.name}.spark"
 
 
 def leader_properties(config: Config) -> Properties:
-    """The properties of a Spark job's member of the group that elects the leader; reads nothing."""
+    """Returns the properties of the consumer by which a Spark job takes part in the election."""
     given = {**_LEADER_DEFAULTS, **config.kafka.common, **config.kafka.consumer}
     given.pop("group.remote.assignor", None)  # a property of the newer protocol
     return {
@@ -138,14 +138,14 @@ def leader_properties(config: Config) -> Properties:
 
 
 def worker_producer_properties(config: Config, *, slot: int) -> Properties:
-    """The properties of the producer of the worker in `slot`, by the guarantee."""
+    """Returns a worker's producer properties, transactional ones if delivery is exactly-once."""
     properties = producer_properties(config, slot=slot)
     exactly_once = config.delivery.guarantee == "exactly-once"
     return transactional(properties) if exactly_once else properties
 
 
 def transactional_id(config: Settings, slot: ClientSlot) -> str:
-    """The id of the process in `slot`. A restarted one ends the transaction it left open."""
+    """Returns a process's transactional.id. A restarted process ends the transaction left open."""
     return f"{config.name}-{config.instance}-{slot}"
 
 
@@ -180,7 +180,7 @@ def _owned_by_consumer(config: Config, slot: ClientSlot) -> Properties:
 
 
 def producer_properties(config: Config, *, slot: ClientSlot) -> Properties:
-    """The properties of the producer of the process in `slot`."""
+    """Returns the properties of a producer without transactions, for the process in `slot`."""
     return {
         "client.id": _client_id(config, slot),
         **PRODUCER_DEFAULTS,
@@ -191,10 +191,10 @@ def producer_properties(config: Config, *, slot: ClientSlot) -> Properties:
 
 
 def transactional(properties: Properties) -> Properties:
-    """Turns a producer's properties into those of a transactional one.
+    """Returns a producer's properties, changed into those of a transactional one.
 
     An open transaction blocks every read_committed reader, so it must end soon after its producer
-    does. The library requires the other time-outs to be no longer.
+    does. librdkafka requires the other time-outs to be no longer.
     """
     limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
     # An alias of message.timeout.ms.
@@ -213,26 +213,26 @@ def admin_properties(config: Config) -> Properties:
 
 
 def own_member(config: Config, name: str) -> bool:
-    """Returns True if the client id is of a worker or delay process of this instance."""
+    """Returns True if `name` is the client id of a worker or delay process of this instance."""
     own = re.escape(instance_id(config, "delay").removesuffix("delay"))
     return re.fullmatch(rf"{own}(\d+|delay)(\.[0-9a-f]+)?", name) is not None
 
 
 def instance_id(config: Settings, slot: ClientSlot) -> str:
-    """The name of a static member; a restarted process keeps it."""
+    """Returns a process's group.instance.id; a restarted process has the same."""
     return f"{config.name}-{config.instance}-{slot}"
 
 
 def _client_id(config: Config, slot: ClientSlot) -> str:
-    """The client id; its end tells this host from others in the list of group members."""
+    """Returns a process's client.id, whose end tells this host from others in lists of members."""
     return f"{instance_id(config, slot)}.{host.fingerprint()}"
 
 
 def _other_requeues(config: Config) -> list[str]:
-    """Patterns of the requeue topics of other services; workers read only their own.
+    """Returns patterns of other services' requeue topics; workers read only their own.
 
-    The library's patterns have no look-ahead. So each pattern covers the names that first differ
-    from ours at one letter, end earlier, or are longer.
+    librdkafka's patterns have no look-ahead. So each pattern covers the names that first differ
+    from the own topic's at one letter, end earlier, or are longer.
     """
     own, end = config.requeue_topic, r"\.requeue$"
     differing = [f"^{_literal(own[:i])}[^{letter}].*{end}" for i, letter in enumerate(own)]

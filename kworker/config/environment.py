@@ -26,7 +26,7 @@ _OF_KUBERNETES = re.compile(
 
 
 class Override(NamedTuple):
-    """A variable that names a key, and its value."""
+    """An environment variable that sets a key of the configuration, and its value."""
 
     variable: str
     key: Key
@@ -34,14 +34,14 @@ class Override(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A variable that cannot be used, and the reason."""
+    """An environment variable that cannot be used, and the reason."""
 
     variable: str
     text: str
 
 
 def overrides(environ: Mapping[str, str]) -> Iterator[Override | Unknown]:
-    """Yields every KWORKER_ variable, whole tables before the keys in them."""
+    """Yields all KWORKER_ variables for keys; a table's comes before those of keys inside it."""
     ours = [name for name in environ if name.startswith(PREFIX) and not _is_foreign(name)]
     for variable in sorted(ours, key=lambda name: (name.count("__"), name)):
         key = _key(variable)
@@ -60,7 +60,7 @@ def _is_foreign(variable: str) -> bool:
 
 
 def _key(variable: str) -> tuple[str, ...]:
-    """The key that `variable` names; in Kafka's tables `_` means a dot."""
+    """Returns the key that `variable` names. In Kafka's tables, `_` stands for a dot."""
     parts = tuple(variable.removeprefix(PREFIX).lower().split("__"))
     for table in KAFKA_TABLES:
         inside = parts[len(table) :]
@@ -73,7 +73,10 @@ def _key(variable: str) -> tuple[str, ...]:
 
 
 def _given_as_one(key: tuple[str, ...]) -> tuple[str, ...]:
-    """The list or table around `key` that one variable gives whole: names would lose their case."""
+    """Returns the list or table around `key` that one variable must set whole; () if none.
+
+    In variables of their own, the names of its entries would lose their case.
+    """
     for end in range(1, len(key)):
         around = key[:end]
         if around not in KAFKA_TABLES and get_origin(takes(around)) in (dict, list):
@@ -86,7 +89,7 @@ def _variable(key: Key) -> str:
 
 
 def _value(text: str, annotation: Any) -> Any:
-    """The value of `text`: parsed as JSON for numbers, lists and tables, else unchanged."""
+    """Returns `text` parsed as JSON if the key takes a number, list or table; else unchanged."""
     wants_json = is_table(annotation) or get_origin(annotation) is list or annotation in (int, bool)
     if not wants_json:
         return text

@@ -29,7 +29,7 @@ _BROKER_DECIDES = ("session.timeout.ms", "heartbeat.interval.ms", "group.protoco
 
 
 def properties(config: Settings) -> Iterator[Problem]:
-    """The brokers are given, and no property is one that kworker sets itself."""
+    """Checks that brokers are given, and no property that kworker sets itself."""
     kafka = config.kafka
     if not str(kafka.common.get("bootstrap.servers", "")).strip():
         yield Problem(
@@ -57,7 +57,7 @@ def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | in
 
 
 def group_protocol(config: Settings) -> Iterator[Problem]:
-    """KIP-848 has no static members (they fail fatally), and its brokers set the time-outs."""
+    """Checks keys that KIP-848 excludes: static members fail, and brokers set the time-outs."""
     tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
     for at, table in tables:
         protocol = table.get("group.protocol", "classic")
@@ -79,7 +79,7 @@ def group_protocol(config: Settings) -> Iterator[Problem]:
 
 
 def transactions(config: Settings) -> Iterator[Problem]:
-    """A commit interval fits into half of transaction.timeout.ms.
+    """Checks that a commit interval takes at most half of transaction.timeout.ms.
 
     A transaction is open for a whole commit interval; after transaction.timeout.ms Kafka aborts it.
     """

@@ -39,7 +39,7 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
     instead.
     """
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"size is {size!r}, expected a whole number of at least 1")
+        raise ValueError(f"@batch: size is {size!r}, expected a whole number of at least 1")
     mark = BatchMark(size, parse_duration(wait))
 
     def decorate(function: _Function) -> _Function:
@@ -80,9 +80,9 @@ class BatchFailed(Exception):
         In a handler, these errors count like any other exception that it raises.
         """
         if not isinstance(cause, BaseException):
-            raise TypeError(f"cause is {cause!r}, expected an exception instance")
+            raise TypeError(f"BatchFailed: cause is {cause!r}, expected an exception instance")
         if not isinstance(results, list | tuple | None):
-            raise TypeError(f"results is {type(results).__name__}, expected a list")
+            raise TypeError(f"BatchFailed: results is {type(results).__name__}, expected a list")
         super().__init__(f"record {index} of the batch: {type(cause).__name__}: {cause}")
         self.index = operator.index(index)
         self.cause = cause
@@ -90,7 +90,7 @@ class BatchFailed(Exception):
         if results is not None and len(results) != self.index:
             raise ValueError(
                 f"BatchFailed at index {index} has {len(results)} results, expected one for each"
-                " record before that"
+                " record before it"
             )
 
 

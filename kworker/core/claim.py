@@ -57,7 +57,7 @@ def state_of(text: str) -> ClaimState:
         return KeptOutcome(*rest.split("\n", 1))
     if kind == "c" and " " in rest:
         return Claimed(*rest.split(" ", 1))
-    raise ValueError(f"not a state of kworker's: {text[:200]!r}")
+    raise ValueError(f"not a claim state that kworker writes: {text[:200]!r}")
 
 
 # -- one call ---------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def _of_bytes(data: bytes) -> str:
 def _in_key(record: Record) -> str:
     key = record.raw.key()
     if key is None:
-        raise NoId("the key is null")
+        raise NoId("the record's key is null")
     return _of_bytes(key)
 
 
@@ -74,7 +74,7 @@ def _in_header(name: str) -> IdOf:
         headers = (record.raw.headers() or ()) if again is None else again.restored
         values = [value for own, value in headers if own == name]
         if not values or values[-1] is None:
-            raise NoId(f"no header {name}")
+            raise NoId(f"the record has no header {name}")
         return _of_bytes(values[-1])
 
     return of
@@ -88,13 +88,13 @@ def _in_json(path: str) -> IdOf:
             for name in names:
                 found = found[name]
         except (KeyError, TypeError):
-            raise NoId(f"no {path} in the value") from None
+            raise NoId(f"the value has no field {path}") from None
         return found
 
     def of(record: Record) -> str:
         value = record.raw.value()
         if value is None:
-            raise NoId("the value is null")
+            raise NoId("the record's value is null")
         try:
             found = at(orjson.loads(value))
         except orjson.JSONDecodeError:
@@ -114,15 +114,15 @@ def _as_python_reads(value: bytes) -> Any:
     try:
         return json.loads(value, parse_float=str, parse_constant=str)
     except (ValueError, RecursionError):
-        raise NoId("the value is no JSON") from None
+        raise NoId("the value is not JSON") from None
 
 
 def _as_text(found: Any) -> str:
     if found is None:
-        raise NoId("the id is null")
+        raise NoId("the field with the id is null")
     if isinstance(found, str):
         return found
     try:
         return json.dumps(found, sort_keys=True, separators=(",", ":"))
     except (ValueError, RecursionError):
-        raise NoId("the id is nested too deeply") from None
+        raise NoId("the field with the id is nested too deeply") from None

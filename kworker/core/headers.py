@@ -76,7 +76,7 @@ class Source:
             timestamp = _whole(parts[3], -_TIME_MS_MAX - 1, _TIME_MS_MAX)
             if partition is not None and offset is not None and timestamp is not None:
                 return cls(topic, partition, offset, timestamp)
-        raise Forged(f"{SOURCE} {text[:200]!r}")
+        raise Forged(f"the header {SOURCE} is not a source position: {text[:200]!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Envelope:
             else:
                 carried.append((name, value))
         if SOURCE not in own:
-            raise Forged(f"no {SOURCE}")
+            raise Forged(f"the header {SOURCE} is missing")
         return cls(
             Source.parse(own[SOURCE]),
             _number(own, ATTEMPT, 1, COUNT_MAX),
@@ -158,7 +158,9 @@ def _number(own: dict[str, bytes], name: str, least: int, most: int) -> int:
     if name not in own:
         return least
     if (number := _whole(own[name], least, most)) is None:
-        raise Forged(f"{name} {own[name][:200]!r}")
+        raise Forged(
+            f"the header {name} is not a number from {least} to {most}: {own[name][:200]!r}"
+        )
     return number
 
 

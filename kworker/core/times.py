@@ -7,8 +7,6 @@ from kworker.core.duration import parse_duration
 EPOCH_MS_MIN = 10**11
 """A smaller whole number, which would be before 1973-03-03, is not accepted."""
 
-EXPECTED = 'expected ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoch milliseconds'
-
 
 def parse_time(text: str, now_ms: int) -> int:
     """Parses ISO 8601, `-2h` or a number into milliseconds since 1970, or raises ValueError."""
@@ -16,20 +14,16 @@ def parse_time(text: str, now_ms: int) -> int:
         if int(text) < EPOCH_MS_MIN:
             raise ValueError(f'"{text}" is too small for epoch milliseconds')
         return int(text)
-    if text.startswith("-"):
-        return now_ms - _ago_ms(text)
     try:
+        if text.startswith("-"):
+            return now_ms - round(parse_duration(text[1:]) * 1000)
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f'{EXPECTED}, got "{text}"') from None
+        raise ValueError(
+            'expected ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoch milliseconds,'
+            f' got "{text}"'
+        ) from None
     return _epoch_ms(at if at.tzinfo else at.replace(tzinfo=UTC))
-
-
-def _ago_ms(text: str) -> int:
-    try:
-        return round(parse_duration(text[1:]) * 1000)
-    except ValueError:
-        raise ValueError(f'{EXPECTED}, got "{text}"') from None
 
 
 def _epoch_ms(at: datetime) -> int:

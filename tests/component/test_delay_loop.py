@@ -330,7 +330,7 @@ def test_a_refused_record_holds_back_only_its_own_partition(
 @pytest.mark.parametrize(
     ("size", "own", "value", "says"),
     [
-        (1_000, (("a", b"x" * 200),), b"x" * 1_000, "no kworker-source"),
+        (1_000, (("a", b"x" * 200),), b"x" * 1_000, "the header kworker-source is missing"),
         (1_000, (("a", b"x" * 1_000),), b"x" * 1_000, "headers have no room in the dead-letter"),
         (1_900, (), None, f"no room in the dead-letter topic and stays at {SECOND}/0/0"),
     ],
