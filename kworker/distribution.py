@@ -15,10 +15,10 @@ def package_version() -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Returns the command that installs the requirements of an extra.
+    """Returns the pip command that installs the requirements of an extra.
 
-    The command names the requirements themselves, because the distribution is on no index: it
-    was installed from a checkout or from a wheel that may have been deleted.
+    The command names the requirements themselves, because the distribution is on no index: it was
+    installed from a checkout or from a wheel that may have been deleted.
     """
     try:
         declared = [line.partition(";") for line in requires(NAME) or ()]

@@ -19,13 +19,13 @@ class ExitCode(IntEnum):
 
 
 class KworkerError(Exception):
-    """An error with a message for a person and an exit code for a program."""
+    """An error that has a message for a person and an exit code for a program."""
 
     exit_code = ExitCode.FAILURE
 
 
 class ConfigError(KworkerError):
-    """The configuration is wrong: fix the file, a restart cannot help. A line per problem."""
+    """The configuration is wrong: fix the file, a restart cannot help. One line per problem."""
 
     exit_code = ExitCode.CONFIG
 
@@ -53,12 +53,12 @@ class Unreachable(KworkerError):
 
 
 class AlreadyRunning(KworkerError):
-    """Another supervisor has this instance, or another process uses its identity."""
+    """Another process runs this instance, uses its identity, or works on the same data."""
 
     exit_code = ExitCode.ALREADY_RUNNING
 
 
 class DrainTimedOut(KworkerError):
-    """Not all records in hand could finish; the rest will be redelivered."""
+    """Some running records did not finish in time; Kafka will deliver them again."""
 
     exit_code = ExitCode.DRAIN_TIMED_OUT

@@ -15,7 +15,7 @@ _HEAP_BYTES_MIN, _HEAP_BYTES_MAX = 1 << 30, 4 << 30
 
 
 def fingerprint() -> str:
-    """Returns eight hexadecimal digits, the same in one boot, network namespace and host name.
+    """Returns eight hexadecimal digits for this boot, network namespace and host name.
 
     An address would not do: hosts behind a NAT share one, and a container's address changes.
     """
@@ -27,7 +27,7 @@ def fingerprint() -> str:
 def memory_bytes() -> int:
     """Returns the memory that this process may use: the machine's, or a lower cgroup limit.
 
-    Reads cgroups of version 2. They are nested, and the lowest limit holds.
+    Reads cgroups of version 2. They are nested, and the lowest limit counts.
     """
     limits = [psutil.virtual_memory().total]
     own = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
@@ -43,12 +43,12 @@ def memory_bytes() -> int:
 
 
 def spark_heap_bytes() -> int:
-    """Returns the default heap of Spark's JVM: a quarter of the memory, within limits."""
+    """Returns the default heap of Spark's JVM: a quarter of the memory, from 1 to 4 GiB."""
     return max(_HEAP_BYTES_MIN, min(_HEAP_BYTES_MAX, memory_bytes() // 4))
 
 
 def oom_kills() -> int:
-    """Returns the number of processes that the kernel has killed for memory; 0 if unknown."""
+    """Returns the number of processes that the kernel killed for lack of memory; 0 if unknown."""
     try:
         with open(_VMSTAT) as lines:
             return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill")), 0)

@@ -45,7 +45,7 @@ ICEBERG = Coordinate("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.
 
 
 def find_java() -> Path:
-    """The `java` of JAVA_HOME, else of PATH; `ConfigError` when it is missing or too old."""
+    """Returns the `java` of JAVA_HOME, else of PATH; `ConfigError` if it is missing or too old."""
     java = java_of_environment()
     version = _java_version(java)
     if version < JAVA_MIN:
@@ -57,7 +57,7 @@ def find_java() -> Path:
 
 
 def java_of_environment() -> Path:
-    """The `java` that Spark would run, of any version; `ConfigError` when there is none."""
+    """Returns the `java` that Spark would run, of any version; `ConfigError` when there is none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home, "bin", "java")
@@ -71,28 +71,28 @@ def java_of_environment() -> Path:
 
 
 def _java_version(java: Path) -> int:
-    """The feature release: 17 of "17.0.15", and 8 of "1.8.0_392"."""
+    """Returns the feature release of `java`: 17 for "17.0.15", 8 for "1.8.0_392"."""
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{java} does not run: {error}") from error
+        raise ConfigError(f"{java} cannot be run: {error}") from error
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if found is None:
         said = (done.stderr + done.stdout).strip().splitlines()
-        raise ConfigError(f"{java} prints no version: {said[0] if said else 'no output'}")
+        raise ConfigError(f"{java} -version prints no version: {said[0] if said else 'no output'}")
     return int(found[1])
 
 
 def fetch(
     coordinate: Coordinate, *, progress: Callable[[str], None], alone: bool = False
 ) -> list[Path]:
-    """The archives of `coordinate` and of its dependencies, from the cache or the network.
+    """Returns the archives of `coordinate` and its dependencies, from the cache or the network.
 
-    With `alone`, its own archive only. Blocks while it downloads; a complete set needs no network
-    and no Java. Safe to call from several processes at once. Raises `Unreachable` with the end of
-    Ivy's output, `ConfigError` for a missing Java or pyspark.
+    With `alone`, returns only its own archive. Blocks while it downloads; a complete set needs no
+    network and no Java. Safe to call from several processes at once. Raises `Unreachable` with the
+    end of Ivy's output, `ConfigError` for a missing Java or pyspark.
     """
     folder = cache_folder() / "jars" / f"{coordinate.artifact}-{coordinate.version}"
     finished = _finished(folder)
@@ -104,7 +104,7 @@ def fetch(
 
 
 def cache_folder() -> Path:
-    """The folder of fetched archives, an absolute path."""
+    """Returns the folder of fetched archives, an absolute path."""
     own = os.environ.get("KWORKER_CACHE")
     if own:
         return Path(own).absolute()
@@ -113,7 +113,7 @@ def cache_folder() -> Path:
 
 
 def _finished(folder: Path) -> list[Path]:
-    """The archives in the manifest; none when it is missing or an archive is not whole."""
+    """Returns the archives in the manifest; none if it is missing or an archive is incomplete."""
     try:
         sizes: dict[str, int] = json.loads((folder / "manifest.json").read_bytes())
         whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -129,7 +129,10 @@ def _cache_lock(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
         deadline = time.monotonic() + FETCH_TIMEOUT_S
         while not _locked(file.fileno()):
             if time.monotonic() > deadline:
-                raise Unreachable(f"another process has held {lock} for {FETCH_TIMEOUT_S:.0f} s")
+                raise Unreachable(
+                    f"another process has held {lock} for {FETCH_TIMEOUT_S:.0f} s;"
+                    " end it, or try again later"
+                )
             progress("another process is fetching; waiting for it")
             time.sleep(1.0)
         yield
@@ -151,7 +154,7 @@ def _download(
     _run_ivy(command, coordinate, progress)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.jar"))}
     if not sizes:
-        raise Unreachable(f"{coordinate} has no archive: check its spelling")
+        raise Unreachable(f"Ivy found no archive of {coordinate}: check its spelling")
     # Written last, and replaced as a whole: a manifest means that the set is complete.
     draft = folder / "manifest.json.part"
     draft.write_text(json.dumps(sizes, indent=1))
@@ -184,7 +187,10 @@ def _ivy_archive() -> Path:
     for place in places:
         for archive in Path(place, "jars").glob("ivy-*.jar"):
             return archive
-    raise ConfigError(f"pyspark, whose Ivy fetches archives, is missing: {how_to_install('spark')}")
+    raise ConfigError(
+        "pyspark is missing, whose Ivy downloads Java archives; install it with:"
+        f" {how_to_install('spark')}"
+    )
 
 
 def _run_ivy(command: list[str], coordinate: Coordinate, progress: Callable[[str], None]) -> None:
@@ -213,6 +219,6 @@ def _run_ivy(command: list[str], coordinate: Coordinate, progress: Callable[[str
 
 
 def _meaningful(lines: Iterable[str]) -> list[str]:
-    """The last meaningful lines: much of Ivy's output is ruled lines."""
+    """Returns the last lines of Ivy's output that say something: much of it is ruled lines."""
     said = (line.strip(" \t\n:|=-.") for line in lines if not line.startswith("downloading "))
     return [line for line in dict.fromkeys(said) if line and "USE VERBOSE" not in line][-8:]

@@ -22,7 +22,7 @@ _identity: dict[str, Any] = {}
 
 
 def configure(log: LogSettings) -> None:
-    """Configures logging. Called once in a process and again at a reload; forks inherit it."""
+    """Configures logging. Called once in a process, and at each reload; forks inherit it."""
     level = _LEVELS[log.level]
     structlog.configure(
         processors=[
@@ -42,13 +42,13 @@ def configure(log: LogSettings) -> None:
 
 
 def identify(**fields: Any) -> None:
-    """Sets the fields that each line of this process has from here on, in all threads."""
+    """Sets the fields that all further log lines of this process have, in all threads."""
     _identity.clear()
     _identity.update(fields)
 
 
 class _Stderr:
-    """Writes each line with one call, so that the lines of many processes never mix."""
+    """Writes each line with one call, so that the lines of several processes never mix."""
 
     def __init__(self, *_args: object) -> None:
         pass
@@ -64,7 +64,7 @@ class _Stderr:
 
 
 class Repeats(logging.Filter):
-    """Passes one in `every_s` of a logger's lines that differ in numbers only; counts the others.
+    """Drops lines of one logger that repeat, but for numbers, within `every_s`; counts them.
 
     While no broker answers, each Kafka client writes twenty lines a second.
     """

@@ -9,10 +9,10 @@ from kworker.core.message import Fields, Headers, RawMessage, Undecodable
 
 
 class Message:
-    """One record of a source topic. Frozen: its attributes have no setters.
+    """One record of a source topic. Its attributes cannot be set.
 
-    Fields are read from the client's own record when asked for, because most
-    handlers use two of them and making all eight costs more than a cheap handler.
+    Fields are read from the client's own record when asked for, because most handlers use two of
+    them and making all eight costs more than a cheap handler.
     """
 
     __slots__ = ("_attempt", "_attempts", "_deadline_ns", "_raw")
@@ -67,44 +67,44 @@ class Message:
 
     @property
     def headers(self) -> Headers:
-        """In order and with repeats, as they came."""
+        """The headers in the order of the record, with repeated names."""
         return tuple(self._raw.headers() or ())
 
     @property
     def attempt(self) -> int:
-        """1 for the first run of this record."""
+        """The number of this run of the record; 1 for the first."""
         return self._attempt
 
     @property
     def last(self) -> bool:
-        """No attempt comes after this one."""
+        """True if no attempt comes after this one."""
         return self._attempt >= self._attempts
 
     def remaining(self) -> float:
-        """Seconds until `workers.handler_timeout` ends this run; never below 0."""
+        """Returns the seconds until `workers.handler_timeout` ends this run; never below 0."""
         if self._deadline_ns is None:
             return math.inf
         return max(0.0, (self._deadline_ns - time.monotonic_ns()) / 1e9)
 
     def json(self) -> Any:
-        """The value parsed as JSON; None for a null value.
+        """Returns the value parsed as JSON; None for a null value.
 
-        Raises Undecodable, a ValueError, for what is not JSON or is nested too deeply:
-        let through, it makes the record a dead letter at once.
+        Raises Undecodable, a ValueError, if the value is not JSON or is nested too deeply. If the
+        handler does not catch it, the record becomes a dead letter at once.
         """
         value = self.value
         try:
             return None if value is None else json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise Undecodable(f"not JSON: {error}") from None
+            raise Undecodable(f"the value is not JSON: {error}") from None
 
     def text(self) -> str | None:
-        """The value as UTF-8; None for a null value. Raises Undecodable, as `json` does."""
+        """Returns the value as UTF-8; None for a null value. Raises Undecodable, as `json` does."""
         value = self.value
         try:
             return None if value is None else value.decode()
         except UnicodeDecodeError as error:
-            raise Undecodable(f"not UTF-8: {error}") from None
+            raise Undecodable(f"the value is not UTF-8: {error}") from None
 
     def __repr__(self) -> str:
         return f"Message({self.topic}/{self.partition}/{self.offset}, attempt={self.attempt})"

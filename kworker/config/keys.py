@@ -16,7 +16,7 @@ KAFKA_TABLES: tuple[Key, ...] = (("kafka", "consumer"), ("kafka", "producer"), (
 
 
 def dotted(key: Key, raw: object = None) -> str:
-    """Spells a key as `spark.tables[orders].mode`; `raw` gives the names of tables."""
+    """Formats a key as `spark.tables[orders].mode`; the names of tables are looked up in `raw`."""
     text = ""
     for part in key:
         raw = _item(raw, part)
@@ -44,7 +44,7 @@ def section_keys(section: type[Section]) -> dict[str, Any]:
 
 
 def takes(key: Key) -> Any:
-    """The type of the value at `key` (a `Section`, dict, list, str …); None: no such key."""
+    """Returns the type of the value at `key` (`Section`, dict, str …); None for an unknown key."""
     found: Any = Settings
     for part in key:
         found = _child(found, part)
@@ -60,7 +60,7 @@ def _child(parent: Any, part: str | int) -> Any:
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """The section in an annotation such as `SparkSettings | None`; None without one."""
+    """Returns the `Section` in an annotation such as `SparkSettings | None`; None without one."""
     for choice in _choices(annotation):
         if isinstance(choice, type) and issubclass(choice, Section):
             return choice
@@ -91,13 +91,13 @@ def all_keys(section: type[Section] = Settings, at: Key = ()) -> Iterator[Key]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean threads?`, or "" if no known word is similar."""
+    """Returns a hint such as `; did you mean threads?`; "" if no known word is similar."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def suggestion(key: Key) -> str:
-    """Suggests a key in place of an unknown one: first from its table, then from any."""
+    """Returns a hint at a key similar to an unknown one, from its table or from anywhere."""
     *parent, word = key
     section = section_of(takes(tuple(parent)))
     near = nearest(str(word), section_keys(section)) if section else ""

@@ -32,7 +32,7 @@ def parse_size(text: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """Formats bytes in the largest unit that is exact."""
+    """Formats bytes in the largest unit that needs no fraction."""
     unit = next(unit for unit in reversed(_SIZE_BYTES) if size % _SIZE_BYTES[unit] == 0)
     return f"{size // _SIZE_BYTES[unit]}{unit}" if size else "0B"
 
@@ -69,7 +69,7 @@ def _property(value: object) -> object:
 
 
 def _as_text(value: object) -> object:
-    """Turns `spark.x = 2` and `spark.y = true` into strings, which are all that Spark takes."""
+    """Turns numbers and booleans into strings, because Spark's properties are strings."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
@@ -113,7 +113,7 @@ SparkProperty = Annotated[str, BeforeValidator(_as_text)]
 
 
 class Section(BaseModel):
-    """A table of the file: frozen and strict; unknown keys are errors."""
+    """A table of the file, as an immutable model. Values are not converted; unknown keys fail."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True)
 
@@ -126,12 +126,12 @@ class SourceSettings(Section):
 
     @property
     def pattern(self) -> str:
-        """The regular expression of the topics, or "" if they are named."""
+        """The regular expression of the source topics; "" if they are listed by name."""
         return self.topics[0] if self.topics[0].startswith("^") else ""
 
 
 class KafkaSettings(Section):
-    """librdkafka properties, flat (`bootstrap.servers`): of every client, and of one kind.
+    """librdkafka's properties by their dotted names, for all clients or for clients of one kind.
 
     `repr` leaves them out: some are passwords.
     """
@@ -259,7 +259,7 @@ class Settings(Section):
 
 
 def _default(section: object, key: str, value: str) -> object:
-    """`section` with `key` added if absent; a value that is not a table is left to validation."""
+    """Returns `section` with `key` added if absent. Validation rejects one that is no table."""
     if isinstance(section, Section):
         return section if getattr(section, key) else section.model_copy(update={key: value})
     if isinstance(section, dict):
@@ -279,7 +279,7 @@ class Config(Settings):
 
     @property
     def requeue_topic(self) -> str:
-        """The topic of records that are due again; workers read it beside the source topics."""
+        """The topic by which retried and redriven records return to the workers."""
         return f"{self.name}.requeue"
 
     @property

@@ -24,7 +24,7 @@ _NAME_LENGTH = 150
 
 
 def names(config: Settings) -> Iterator[Problem]:
-    """The service's names can be names of topics, groups and group members."""
+    """Checks that the service's names are legal in names of topics, groups and group members."""
     if not _is_topic(config.name) or len(config.name) > _NAME_LENGTH:
         yield Problem(
             ("name",),
@@ -40,7 +40,7 @@ def names(config: Settings) -> Iterator[Problem]:
 
 
 def source_topics(config: Settings) -> Iterator[Problem]:
-    """The source topics are names, or one regular expression."""
+    """Checks that the source topics are names, or one regular expression."""
     key: Key = ("source", "topics")
     topics = config.source.topics
     patterns = [topic for topic in topics if topic.startswith("^")]
@@ -58,7 +58,7 @@ def source_topics(config: Settings) -> Iterator[Problem]:
 
 
 def handlers(config: Settings) -> Iterator[Problem]:
-    """Every source topic has a handler, and every handler a source topic."""
+    """Checks that every source topic has a handler, and every handler a source topic."""
     topics = config.source.topics
     # With a pattern, topics may appear that `[handlers]` does not name.
     unserved = [topic for topic in topics if topic not in config.handlers]
@@ -83,7 +83,7 @@ def _not_a_handler(key: Key, got: str) -> Problem:
 
 
 def outputs(config: Settings) -> Iterator[Problem]:
-    """The topics that kworker writes have legal names, and none of them is a source."""
+    """Checks that the topics that kworker writes have legal names, and none is a source topic."""
     source: Key = ("source", "topics")
     written = {
         ("delivery", "results"): [config.delivery.results],
@@ -114,7 +114,7 @@ def _is_source(config: Settings, topic: str) -> bool:
 
 
 def retries(config: Settings) -> Iterator[Problem]:
-    """Exception types are names or dotted paths."""
+    """Checks that exception types are names or dotted paths."""
     for name in config.retry.never:
         if not _EXCEPTION.fullmatch(name):
             text = f'expected an exception\'s name or dotted path, got "{name}"'
@@ -122,7 +122,7 @@ def retries(config: Settings) -> Iterator[Problem]:
 
 
 def breaker(config: Settings) -> Iterator[Problem]:
-    """The breaker is a share of a number of outcomes, or off."""
+    """Checks that the dead-letter limit is written like "50% of 200", or is "" for off."""
     text = config.dead_letter.breaker
     match = _BREAKER.fullmatch(text)
     if text and not (match and 1 <= int(match[1]) <= 100 and int(match[2]) >= 1):
@@ -131,7 +131,7 @@ def breaker(config: Settings) -> Iterator[Problem]:
 
 
 def idempotency(config: Settings) -> Iterator[Problem]:
-    """The address of Redis and the key of an event can be understood."""
+    """Checks the spelling of Redis's address and of the key that identifies an event."""
     if config.idempotency is None:
         return
     if not _REDIS.fullmatch(
@@ -140,12 +140,15 @@ def idempotency(config: Settings) -> Iterator[Problem]:
         text = "expected redis://host:port/db, rediss://… or unix://…"
         yield Problem(("idempotency", "redis"), text)
     if not _IDEMPOTENCY_KEY.fullmatch(config.idempotency.key):
-        expected = "expected json:PATH, header:NAME, key or module:function"
-        yield Problem(("idempotency", "key"), f'{expected}, got "{config.idempotency.key}"')
+        yield Problem(
+            ("idempotency", "key"),
+            "expected json:PATH, header:NAME, key or module:function,"
+            f' got "{config.idempotency.key}"',
+        )
 
 
 def console(config: Settings) -> Iterator[Problem]:
-    """The console listens at host:port, or is off."""
+    """Checks that the console's address is host:port, or "" for off."""
     text = config.console.listen
     match = _LISTEN.fullmatch(text)
     if text and not (match and int(match[2]) <= 65535):
@@ -158,16 +161,16 @@ WORKER_BYTES = 120_000_000
 
 
 class Ceiling(NamedTuple):
-    """The most memory that a worker uses, in bytes, and the sum it comes from."""
+    """The most memory that one worker can use, in bytes, and the sum from which it results."""
 
     total: int
     parts: str
 
 
 def memory_ceiling(config: Settings) -> Ceiling | None:
-    """The ceiling of one worker; None if a property it depends on is not a number.
+    """Returns the most memory that one worker can use; None if a property is not a number.
 
-    Held records count only if `retry.mode` is `hold`: nothing is held otherwise.
+    Held records count only if `retry.mode` is `hold`: otherwise no record is held.
     """
     kafka = config.kafka
     consumer = {**CONSUMER_DEFAULTS, **kafka.common, **kafka.consumer}
@@ -187,7 +190,7 @@ def memory_ceiling(config: Settings) -> Ceiling | None:
 
 
 def memory(config: Settings) -> Iterator[Problem]:
-    """A worker that uses all it may must stay below the size at which it is replaced."""
+    """Checks that the most a worker can use is below the memory at which it is replaced."""
     ceiling = memory_ceiling(config)
     if ceiling and ceiling.total > config.workers.memory:
         yield Problem(
@@ -206,14 +209,14 @@ def _is_topic(name: str) -> bool:
 def _bad_topics(key: Key, topics: list[str]) -> Iterator[Problem]:
     for topic in topics:
         if not _is_topic(topic):
-            expected = "expected a topic's name (letters, digits, dots, - or _)"
-            yield Problem(key, f'{expected}, got "{topic}"', (("name",),))
+            text = f'expected a topic name (letters, digits, dots, - or _), got "{topic}"'
+            yield Problem(key, text, (("name",),))
 
 
 def _repeated(key: Key, items: list[str]) -> Iterator[Problem]:
     for item, count in Counter(items).items():
         if count > 1:
-            yield Problem(key, f'"{item}" is listed {count} times')
+            yield Problem(key, f'"{item}" is listed {count} times; keep one')
 
 
 RULES: tuple[Callable[[Settings], Iterator[Problem]], ...] = (

@@ -15,7 +15,7 @@ _ELSEWHERE = {
 
 
 def file_schema() -> dict[str, Any]:
-    """The schema, in which any string may also be `{ file = "…" }` or `{ env = "…" }`."""
+    """Returns the JSON schema. Any string may also be `{ file = "…" }` or `{ env = "…" }`."""
     schema = Settings.model_json_schema()
     schema["title"] = "kworker.toml"
     schema["$defs"][KafkaSettings.__name__] = _kafka()
@@ -25,7 +25,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _kafka() -> dict[str, Any]:
-    """The schema of `[kafka]`: flat in the file, unlike the model; dotted names may be nested."""
+    """Returns the schema of `[kafka]`, which is flat in the file; dotted names may be nested."""
     properties = {"type": "object", "additionalProperties": True}
     return {
         "title": "librdkafka's properties, for every client",

@@ -26,7 +26,7 @@ _OWN_CATALOG = "spark_catalog"  # the catalog of a name without one
 
 
 def tables(config: Settings) -> Iterator[Problem]:
-    """The rules over `[spark]` and each of its tables; no problem without `[spark]`."""
+    """Checks `[spark]` and each of its tables, if there is a `[spark]`."""
     if config.spark is None:
         return
     yield from _trigger(config.spark)
@@ -49,7 +49,7 @@ def _trigger(spark: SparkSettings) -> Iterator[Problem]:
 
 
 def _shared(spark: SparkSettings) -> Iterator[Problem]:
-    """No two tables share a name (their group and checkpoint) or a place (their data)."""
+    """Checks that no tables share a name (of group and checkpoint) or a place (of their data)."""
     for what in ("name", "path", "table"):
         values = Counter(getattr(table, what) for table in spark.tables)
         for value, count in values.items():
@@ -60,8 +60,11 @@ def _shared(spark: SparkSettings) -> Iterator[Problem]:
 
 def _name(table: TableSettings, at: Key) -> Iterator[Problem]:
     if not _NAME.fullmatch(table.name):
-        expected = "expected letters, digits, dots, - or _, since it names a consumer group"
-        yield Problem((*at, "name"), f'{expected}, got "{table.name[:80]}"')
+        yield Problem(
+            (*at, "name"),
+            "expected letters, digits, dots, - or _, since it names a consumer group,"
+            f' got "{table.name[:80]}"',
+        )
 
 
 def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
@@ -75,22 +78,25 @@ def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
 
 
 def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
-    """Spark's own catalog forgets its tables; their folders then make the next start fail."""
+    """Checks that a table's catalog outlives Spark.
+
+    Spark's own forgets its tables, whose folders remain and make the next start fail.
+    """
     if not table.table:
         return
     first, *others = table.table.split(".")
     named = len(others) > 1 or f"spark.sql.catalog.{first}" in conf
     catalog = first if named else conf.get("spark.sql.defaultCatalog", _OWN_CATALOG)
     if catalog == _OWN_CATALOG and not _own_lasts(conf):
-        text = (
-            f'"{table.table}" is in Spark\'s own catalog, which forgets its tables when Spark ends'
+        yield Problem(
+            (*at, "table"),
+            f'"{table.table}" is in Spark\'s own catalog, which forgets its tables when Spark ends;'
+            ' give catalog.schema.table, with "spark.sql.catalog.…" in [spark.conf], or path',
         )
-        step = 'give catalog.schema.table, with "spark.sql.catalog.…" in [spark.conf], or path'
-        yield Problem((*at, "table"), f"{text}; {step}")
 
 
 def _own_lasts(conf: Mapping[str, str]) -> bool:
-    """Returns True if the catalog outlives the session: Hive's does, and one with properties."""
+    """Returns True if Spark's own catalog outlives the session, by Hive or by properties."""
     properties = f"spark.sql.catalog.{_OWN_CATALOG}."
     hive = conf.get("spark.sql.catalogImplementation") == "hive"
     return hive or any(key.startswith(properties) for key in conf)
@@ -134,7 +140,7 @@ def _columns(table: TableSettings, at: Key) -> Iterator[Problem]:
             text = f'column "{name}" is added by kworker to every row; rename yours'
             yield Problem((*at, "schema"), text)
         if count > 1:
-            yield Problem((*at, "schema"), f'column "{name}" is listed {count} times')
+            yield Problem((*at, "schema"), f'column "{name}" is listed {count} times; keep one')
     if not table.transform:  # a transform's output has other columns
         yield from _named_columns(table, at, [*LEADING_COLUMNS, *own, RESCUED_COLUMN])
 
@@ -148,7 +154,7 @@ def _named_columns(table: TableSettings, at: Key, known: list[str]) -> Iterator[
 
 
 def column_names(ddl: str) -> list[str]:
-    """The column names of a DDL schema; commas inside a type do not separate columns."""
+    """Returns the column names of a DDL schema; a comma inside a type separates no columns."""
     return [match[1] or match[2] for part in _top_level(ddl) if (match := _COLUMN.match(part))]
 
 

@@ -25,9 +25,9 @@ _ENDS_IN_FILE = frozenset(
 
 
 def find(path: str | Path | None = None) -> Path:
-    """The absolute path of the file: `path`, $KWORKER_CONFIG, ./kworker.toml or the system's.
+    """Returns the file's path: `path`, $KWORKER_CONFIG, ./kworker.toml or the one in /etc/kworker.
 
-    Raises `ConfigError` naming the places that were searched.
+    The path is absolute. Raises `ConfigError` naming the places that were searched.
     """
     named = path or os.environ.get("KWORKER_CONFIG")
     places = [Path(named)] if named else [Path("kworker.toml"), SYSTEM_FILE]
@@ -37,18 +37,18 @@ def find(path: str | Path | None = None) -> Path:
     if not named:
         searched = ", ".join(str(place.absolute()) for place in places)
         raise ConfigError(
-            f"no configuration at {searched}; name one with --config or $KWORKER_CONFIG, or write"
-            " one with: kworker init"
+            f"no configuration file at {searched}; name one with --config or $KWORKER_CONFIG,"
+            " or write one with: kworker init"
         )
     source = "" if path else " ($KWORKER_CONFIG)"
-    missing = f"{places[0].absolute()}{source}"
+    given = f"{places[0].absolute()}{source}"
     if places[0].is_dir():
-        raise ConfigError(f"{missing} is a folder; name the file in it")
-    raise ConfigError(f"{missing} does not exist; write a first one with: kworker init")
+        raise ConfigError(f"{given} is a folder; name the file in it")
+    raise ConfigError(f"{given} does not exist; write a first one with: kworker init")
 
 
 def load(path: str | Path | None = None) -> Config:
-    """The configuration. Raises `ConfigError` with a line for each mistake."""
+    """Loads the configuration. Raises `ConfigError` with a line for each mistake."""
     file = find(path)
     reading = _Reading(file.parent)
     raw = reading.shaped(_toml(file))
@@ -82,13 +82,13 @@ def _toml(file: Path) -> Raw:
 
 
 def _state_dir(name: object) -> str:
-    """The default state folder: systemd's for the service, else one beside the file."""
+    """Returns the default state folder: the one that systemd made, or one beside the file."""
     return os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or f".kworker/{name}"
 
 
 @dataclass
 class _Reading:
-    """The reading of one file: its problems so far, and the keys of its secrets."""
+    """The state of reading one file: the problems so far, and the keys of its secrets."""
 
     folder: Path
     problems: list[str] = field(default_factory=list)
@@ -99,14 +99,14 @@ class _Reading:
     """The environment variable that a key's value came from."""
 
     def shaped(self, raw: Raw) -> Raw:
-        """`raw` with indirections replaced by their values, and nested properties flat."""
+        """Returns `raw` with `{ file = }` and `{ env = }` replaced, and properties not nested."""
         raw = self._resolved(raw, ())
         for table in (*KAFKA_TABLES, ("spark", "conf")):
             self._flatten(raw, table)
         return raw
 
     def override(self, raw: Raw, override: Override) -> None:
-        """Replaces a value of the file with a variable's; a table is merged entry by entry."""
+        """Replaces a value in `raw` by a variable's; a table is merged entry by entry."""
         nested = override.value
         for part in reversed(override.key):
             nested = {part: nested}
@@ -114,7 +114,7 @@ class _Reading:
         self.variables[override.key] = override.variable
 
     def validated(self, raw: Raw) -> Settings | None:
-        """The settings, after noting every problem; None if `raw` cannot be repaired."""
+        """Notes every problem of `raw`; returns the settings, None if too much is wrong."""
         settings, found = validate(raw)
         wrong = {*(problem.key for problem in found), *self.unread}
         if settings is not None:
@@ -143,7 +143,7 @@ class _Reading:
         return {name: self._resolved(value, (*key, name)) for name, value in raw.items()}
 
     def _fetched(self, indirection: Raw, key: Key) -> str:
-        """The contents of the file or variable; "" and a problem if it cannot be read."""
+        """Returns the text in the file or variable; "" with a problem if it cannot be read."""
         key = _flat_key(key)
         self.secrets.add(key)
         [(kind, where)] = indirection.items()
@@ -174,18 +174,18 @@ class _Reading:
         raw[str(last)] = {**flattened, **inner}
 
     def _located(self, name: str, value: Any) -> Any:
-        """The value, made absolute if it is the path of a certificate or key."""
+        """Returns the value, made absolute if it is the path of a certificate or key."""
         is_path = name.endswith(".location") or name.removesuffix(".file") in _ENDS_IN_FILE
         return str(self.folder / value) if is_path and isinstance(value, str) and value else value
 
 
 def _inner(table: Key) -> tuple[str, ...]:
-    """The keys inside `table` that are tables, not nested properties."""
+    """Returns the names in `table` that are tables of their own, not nested properties."""
     return tuple(str(key[1]) for key in KAFKA_TABLES if len(key) > 1 and key[:-1] == table)
 
 
 def _flat_key(key: Key) -> Key:
-    """The key with nested properties joined: `("kafka", "sasl.password")`."""
+    """Returns the key with nested properties joined: `("kafka", "sasl.password")`."""
     for table in (*KAFKA_TABLES, ("spark", "conf")):
         if key[: len(table)] == table and len(key) > len(table):
             return (*table, ".".join(str(part) for part in key[len(table) :]))
@@ -212,7 +212,7 @@ def _merge(under: Raw, over: Raw) -> None:
 
 
 def _absolute(settings: Settings, folder: Path) -> Settings:
-    """The settings with every path absolute, relative to the file's folder."""
+    """Returns the settings with absolute paths; relative ones start at the file's folder."""
     changes: dict[str, Any] = {"state_dir": folder / settings.state_dir}
     if spark := settings.spark:
         changes["spark"] = spark.model_copy(
@@ -229,5 +229,5 @@ def _placed(table: TableSettings, folder: Path) -> TableSettings:
 
 
 def _place(path: str, folder: Path) -> str:
-    """The absolute path; a URI or an empty text is returned as it is."""
+    """Returns the absolute path; a URI or an empty text is returned as it is."""
     return path if not path or _URI.match(path) else str(folder / path)

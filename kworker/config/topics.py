@@ -42,7 +42,7 @@ class TopicSpec(NamedTuple):
 
 
 def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
-    """The topics that the service reads: those named, or those of `existing` that match."""
+    """Returns the topics that the service reads: those named, or the existing ones that match."""
     if not config.source.pattern:
         return config.source.topics
     pattern = re.compile(config.source.pattern)
@@ -51,12 +51,12 @@ def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
 
 
 def of_a_service(name: str) -> bool:
-    """Returns True if a topic is named like one of a kworker service; no pattern matches those."""
+    """Returns True if a topic is named like one that a kworker service writes, not a source."""
     return _OF_A_SERVICE.match(name) is not None
 
 
 def own_topics(config: Config) -> list[str]:
-    """The topics that the service writes for itself."""
+    """Returns the topics that kworker creates for the service."""
     waiting = dict.fromkeys(config.retry_topic(delay) for delay in config.retry.delays)
     return [config.delivery.results, *waiting, *_lasting(config), config.dead_state_topic]
 
@@ -69,13 +69,13 @@ def written_topics(config: Config) -> list[str]:
 
 
 def delay_pattern(config: Config) -> str:
-    """A pattern for the delay topics of this service, configured or not, and no others."""
+    """Returns a regular expression of this service's delay topics, configured or former ones."""
     # A dot is the only character of topic names that has a meaning in a pattern.
     return f"^{_delay_prefix(config).replace('.', '[.]')}[1-9][0-9]*(ms|s|m|h)$"
 
 
 def delay_ms(config: Config, topic: str) -> int:
-    """The delay of a delay topic, in milliseconds."""
+    """Returns the delay of a delay topic, in milliseconds, from its name."""
     return round(parse_duration(topic.removeprefix(_delay_prefix(config))) * 1000)
 
 
@@ -88,10 +88,11 @@ def _lasting(config: Config) -> list[str]:
 
 
 def plan(config: Config, sources: Mapping[str, TopicInfo]) -> list[TopicSpec]:
-    """Plans kworker's own topics after the source topics (at least one).
+    """Plans kworker's own topics by the source topics, of which there is at least one.
 
-    Each takes the largest partition count, replication and record size of the sources. Delayed
-    records and dead letters must not expire while the service is down: unlimited retention.
+    Each gets the largest partition count and replication of the sources. Topics of delayed records
+    and dead letters also take larger records than any source, and keep them without limit: they
+    must not expire while the service is down.
     """
     partitions = max(info.partitions for info in sources.values())
     replication = max(info.replication for info in sources.values())
@@ -114,7 +115,7 @@ def _most(sources: Mapping[str, TopicInfo], setting: str, default: int) -> int:
 
 
 def differences(spec: TopicSpec, info: TopicInfo) -> list[str]:
-    """Differences of a topic from its plan, such as `partitions 1, planned 4`."""
+    """Returns the differences of a topic from its plan, such as `partitions 1, planned 4`."""
     found = {"partitions": info.partitions, "replication": info.replication, **info.config}
     planned = {"partitions": spec.partitions, "replication": spec.replication, **spec.config}
     return [

@@ -13,7 +13,7 @@ from kworker.config.model import Raw, Settings
 
 
 class Problem(NamedTuple):
-    """One mistake, at the key where it is corrected."""
+    """One mistake, with the key at which it is corrected."""
 
     key: Key
     text: str
@@ -59,9 +59,9 @@ _PLACEHOLDERS: Mapping[str, Any] = {
 
 
 def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:
-    """Validates `raw`: returns settings without the wrong values, and the problems.
+    """Validates `raw`: returns settings, and the problems with values that are left out of them.
 
-    The rules continue with those settings; None if `raw` cannot be repaired.
+    Rules check these settings further. They are None if `raw` is invalid even without those values.
     """
     problems: dict[Key, Problem] = {}
     for _ in range(4):  # a table without its required keys takes two rounds to repair
@@ -78,7 +78,7 @@ def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:
 
 
 def overlaps(key: Key, others: Iterable[Key]) -> bool:
-    """Returns True if `key` is one of `others`, inside one, or around one."""
+    """Returns True if `key` is one of `others`, lies inside one, or contains one."""
     return any(key[: len(other)] == other or other[: len(key)] == key for other in others)
 
 
@@ -92,7 +92,7 @@ def _as_model(raw: Raw) -> Raw:
 
 
 def _key(details: ErrorDetails) -> Key:
-    """The key of an error in the spelling of the file, which has no `common`."""
+    """Returns the key of an error as the file spells it; `common` is only in the model."""
     loc = details["loc"]
     return (loc[0], *loc[2:]) if loc[:2] == ("kafka", "common") else loc
 

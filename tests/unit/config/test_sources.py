@@ -42,7 +42,7 @@ def test_a_missing_file_names_the_places_searched(
     with pytest.raises(ConfigError) as refused:
         toml_file.find()
     assert str(refused.value) == (
-        f"no configuration at {tmp_path}/kworker.toml, {tmp_path}/etc/kworker.toml; name one"
+        f"no configuration file at {tmp_path}/kworker.toml, {tmp_path}/etc/kworker.toml; name one"
         " with --config or $KWORKER_CONFIG, or write one with: kworker init"
     )
     with pytest.raises(ConfigError, match=r"/other\.toml does not exist; write a first one"):

@@ -206,7 +206,7 @@ def test_name_and_handler_are_needed(problems: Problems, text: str, line: str) -
         ('["^a", "b"]', 'source.topics: a regular expression must be the only entry, got "^a"'),
         ('["^("]', 'source.topics: expected a regular expression, got "^(": missing )'),
         ('["a b"]', "source.topics: expected a topic's name"),
-        ('["a", "a"]', 'source.topics: "a" is listed 2 times'),
+        ('["a", "a"]', 'source.topics: "a" is listed 2 times; keep one'),
         ("[]", "source.topics: expected at least one, got an empty list"),
         ("[1]", "source.topics[0]: expected a string, got 1"),
     ],
@@ -277,7 +277,7 @@ def test_consequences_of_a_mistake_are_not_told(problems: Problems) -> None:
         ('transform = "x"', 'transform: expected "module:function", got "x"'),
         ('schema = ""', "schema: expected columns such as"),
         ('schema = "a INT, Key INT"', 'schema: column "key" is added by kworker'),
-        ('schema = "a INT, A INT"', 'schema: column "a" is listed 2 times'),
+        ('schema = "a INT, A INT"', 'schema: column "a" is listed 2 times; keep one'),
         ('partition_by = ["valeu"]', 'partition_by: the table has no column "valeu"; did you mean'),
     ],
 )
