@@ -4,5 +4,5 @@ import time
 
 
 def now_ms() -> int:
-    """Returns milliseconds since 1970."""
+    """Returns the wall-clock time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

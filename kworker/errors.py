@@ -25,7 +25,7 @@ class KworkerError(Exception):
 
 
 class ConfigError(KworkerError):
-    """The configuration is wrong: fix the file, a restart cannot help. One line per problem."""
+    """The configuration is wrong: fix the file, restarts cannot help. It has a line per problem."""
 
     exit_code = ExitCode.CONFIG
 

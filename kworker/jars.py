@@ -188,7 +188,7 @@ def _ivy_archive() -> Path:
         for archive in Path(place, "jars").glob("ivy-*.jar"):
             return archive
     raise ConfigError(
-        "pyspark is missing, whose Ivy downloads Java archives; install it with:"
+        "pyspark, whose Ivy downloads Java archives, is not installed; install it with:"
         f" {how_to_install('spark')}"
     )
 

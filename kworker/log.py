@@ -64,7 +64,7 @@ class _Stderr:
 
 
 class Repeats(logging.Filter):
-    """Drops lines of one logger that repeat, but for numbers, within `every_s`; counts them.
+    """Drops one logger's lines that repeat within `every_s`, apart from numbers; counts them.
 
     While no broker answers, each Kafka client writes twenty lines a second.
     """

@@ -79,13 +79,13 @@ def speaks_new_protocol(config: Settings) -> bool:
 
 
 def consumer_defaults(config: Settings) -> Properties:
-    """Returns kworker's defaults for the properties of a worker's consumer."""
+    """Returns the properties of a worker's consumer that kworker sets unless the file does."""
     new = speaks_new_protocol(config)
     return {k: v for k, v in CONSUMER_DEFAULTS.items() if not (new and k in _CLASSIC_ONLY)}
 
 
 def consumer_properties(config: Config, *, slot: int) -> Properties:
-    """Returns all properties of the consumer of the worker in `slot`."""
+    """Returns all librdkafka properties of the consumer of worker number `slot`."""
     kafka = config.kafka
     return {
         "client.id": _client_id(config, slot),
@@ -102,7 +102,7 @@ def delay_group(config: Settings) -> str:
 
 
 def delay_consumer_properties(config: Config) -> Properties:
-    """Returns all properties of the delay process's consumer."""
+    """Returns all librdkafka properties of the delay process's consumer."""
     owned = {**_owned_by_consumer(config, "delay"), "group.id": delay_group(config)}
     owned.pop("topic.blacklist", None)  # it excludes the delay topics
     return {
@@ -121,7 +121,7 @@ def leader_group(config: Settings) -> str:
 
 
 def leader_properties(config: Config) -> Properties:
-    """Returns the properties of the consumer by which a Spark job takes part in the election."""
+    """Returns the properties of a Spark job's consumer, which only takes part in the election."""
     given = {**_LEADER_DEFAULTS, **config.kafka.common, **config.kafka.consumer}
     given.pop("group.remote.assignor", None)  # a property of the newer protocol
     return {
@@ -145,7 +145,7 @@ def worker_producer_properties(config: Config, *, slot: int) -> Properties:
 
 
 def transactional_id(config: Settings, slot: ClientSlot) -> str:
-    """Returns a process's transactional.id. A restarted process ends the transaction left open."""
+    """Returns a process's transactional.id, by which a restart ends the transaction left open."""
     return f"{config.name}-{config.instance}-{slot}"
 
 
@@ -194,7 +194,7 @@ def transactional(properties: Properties) -> Properties:
     """Returns a producer's properties, changed into those of a transactional one.
 
     An open transaction blocks every read_committed reader, so it must end soon after its producer
-    does. librdkafka requires the other time-outs to be no longer.
+    does. librdkafka requires the other time-outs to be no longer than the transaction's.
     """
     limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
     # An alias of message.timeout.ms.
@@ -224,15 +224,15 @@ def instance_id(config: Settings, slot: ClientSlot) -> str:
 
 
 def _client_id(config: Config, slot: ClientSlot) -> str:
-    """Returns a process's client.id, whose end tells this host from others in lists of members."""
+    """Returns a process's client.id; its end identifies the host in the list of members."""
     return f"{instance_id(config, slot)}.{host.fingerprint()}"
 
 
 def _other_requeues(config: Config) -> list[str]:
     """Returns patterns of other services' requeue topics; workers read only their own.
 
-    librdkafka's patterns have no look-ahead. So each pattern covers the names that first differ
-    from the own topic's at one letter, end earlier, or are longer.
+    librdkafka's patterns have no look-ahead. So each pattern covers names that first differ from
+    this service's topic at one letter, end earlier, or are longer.
     """
     own, end = config.requeue_topic, r"\.requeue$"
     differing = [f"^{_literal(own[:i])}[^{letter}].*{end}" for i, letter in enumerate(own)]

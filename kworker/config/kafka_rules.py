@@ -57,7 +57,7 @@ def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | in
 
 
 def group_protocol(config: Settings) -> Iterator[Problem]:
-    """Checks keys that KIP-848 excludes: static members fail, and brokers set the time-outs."""
+    """Checks that KIP-848 is used without static members and time-outs, which brokers then set."""
     tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
     for at, table in tables:
         protocol = table.get("group.protocol", "classic")

@@ -37,7 +37,7 @@ def _item(raw: object, part: str | int) -> object:
 
 
 def section_keys(section: type[Section]) -> dict[str, Any]:
-    """The keys of a table, and the type of each."""
+    """Returns the keys of a table, and the type of each."""
     if section is KafkaSettings:
         return dict.fromkeys(CLIENT_SECTIONS, dict[str, str])
     return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
@@ -97,7 +97,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def suggestion(key: Key) -> str:
-    """Returns a hint at a key similar to an unknown one, from its table or from anywhere."""
+    """Returns a hint at a similar key for an unknown one, from the same table or any other."""
     *parent, word = key
     section = section_of(takes(tuple(parent)))
     near = nearest(str(word), section_keys(section)) if section else ""

@@ -25,7 +25,7 @@ _SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 
 
 
 def parse_size(text: object) -> int:
-    """Parses `"64MiB"` into bytes. Raises ValueError."""
+    """Parses a size such as `"64MiB"` into bytes. Raises ValueError for any other text."""
     if match := _SIZE.fullmatch(text) if isinstance(text, str) else None:
         return int(float(match[1]) * _SIZE_BYTES[match[2]])
     raise ValueError('expected a size such as "16KiB", "64MiB" or "2GiB"')

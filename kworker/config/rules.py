@@ -168,7 +168,7 @@ class Ceiling(NamedTuple):
 
 
 def memory_ceiling(config: Settings) -> Ceiling | None:
-    """Returns the most memory that one worker can use; None if a property is not a number.
+    """Returns the most memory that one worker can use; None if a property for it is no number.
 
     Held records count only if `retry.mode` is `hold`: otherwise no record is held.
     """
@@ -190,7 +190,7 @@ def memory_ceiling(config: Settings) -> Ceiling | None:
 
 
 def memory(config: Settings) -> Iterator[Problem]:
-    """Checks that the most a worker can use is below the memory at which it is replaced."""
+    """Checks that a worker's memory ceiling is below `workers.memory`, where it is replaced."""
     ceiling = memory_ceiling(config)
     if ceiling and ceiling.total > config.workers.memory:
         yield Problem(
@@ -209,7 +209,7 @@ def _is_topic(name: str) -> bool:
 def _bad_topics(key: Key, topics: list[str]) -> Iterator[Problem]:
     for topic in topics:
         if not _is_topic(topic):
-            text = f'expected a topic name (letters, digits, dots, - or _), got "{topic}"'
+            text = f'expected a topic\'s name (letters, digits, dots, - or _), got "{topic}"'
             yield Problem(key, text, (("name",),))
 
 

@@ -25,7 +25,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _kafka() -> dict[str, Any]:
-    """Returns the schema of `[kafka]`, which is flat in the file; dotted names may be nested."""
+    """Returns the schema of `[kafka]`: any property, and tables for consumers and producers."""
     properties = {"type": "object", "additionalProperties": True}
     return {
         "title": "librdkafka's properties, for every client",

@@ -49,7 +49,7 @@ def _trigger(spark: SparkSettings) -> Iterator[Problem]:
 
 
 def _shared(spark: SparkSettings) -> Iterator[Problem]:
-    """Checks that no tables share a name (of group and checkpoint) or a place (of their data)."""
+    """Checks that no two tables share a name (of group and checkpoint) or a place (of data)."""
     for what in ("name", "path", "table"):
         values = Counter(getattr(table, what) for table in spark.tables)
         for value, count in values.items():
@@ -80,7 +80,7 @@ def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
 def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
     """Checks that a table's catalog outlives Spark.
 
-    Spark's own forgets its tables, whose folders remain and make the next start fail.
+    Spark's own catalog forgets its tables. Their folders remain, and make the next start fail.
     """
     if not table.table:
         return
@@ -96,7 +96,7 @@ def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator
 
 
 def _own_lasts(conf: Mapping[str, str]) -> bool:
-    """Returns True if Spark's own catalog outlives the session, by Hive or by properties."""
+    """Returns True if Spark's own catalog is configured to outlive the session, as Hive's does."""
     properties = f"spark.sql.catalog.{_OWN_CATALOG}."
     hive = conf.get("spark.sql.catalogImplementation") == "hive"
     return hive or any(key.startswith(properties) for key in conf)

@@ -99,14 +99,14 @@ class _Reading:
     """The environment variable that a key's value came from."""
 
     def shaped(self, raw: Raw) -> Raw:
-        """Returns `raw` with `{ file = }` and `{ env = }` replaced, and properties not nested."""
+        """Returns `raw` with `{ file = }` and `{ env = }` replaced, and nested names dotted."""
         raw = self._resolved(raw, ())
         for table in (*KAFKA_TABLES, ("spark", "conf")):
             self._flatten(raw, table)
         return raw
 
     def override(self, raw: Raw, override: Override) -> None:
-        """Replaces a value in `raw` by a variable's; a table is merged entry by entry."""
+        """Replaces a value in `raw` by an environment variable's; tables are merged by entry."""
         nested = override.value
         for part in reversed(override.key):
             nested = {part: nested}
@@ -143,7 +143,7 @@ class _Reading:
         return {name: self._resolved(value, (*key, name)) for name, value in raw.items()}
 
     def _fetched(self, indirection: Raw, key: Key) -> str:
-        """Returns the text in the file or variable; "" with a problem if it cannot be read."""
+        """Returns the text of the file or variable; notes a problem, with "", if unreadable."""
         key = _flat_key(key)
         self.secrets.add(key)
         [(kind, where)] = indirection.items()

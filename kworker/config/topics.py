@@ -51,7 +51,7 @@ def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
 
 
 def of_a_service(name: str) -> bool:
-    """Returns True if a topic is named like one that a kworker service writes, not a source."""
+    """Returns True if a topic is named like a kworker service's own, such as `orders.results`."""
     return _OF_A_SERVICE.match(name) is not None
 
 
@@ -69,7 +69,7 @@ def written_topics(config: Config) -> list[str]:
 
 
 def delay_pattern(config: Config) -> str:
-    """Returns a regular expression of this service's delay topics, configured or former ones."""
+    """Returns a regular expression that matches this service's delay topics, and former ones."""
     # A dot is the only character of topic names that has a meaning in a pattern.
     return f"^{_delay_prefix(config).replace('.', '[.]')}[1-9][0-9]*(ms|s|m|h)$"
 
@@ -88,7 +88,7 @@ def _lasting(config: Config) -> list[str]:
 
 
 def plan(config: Config, sources: Mapping[str, TopicInfo]) -> list[TopicSpec]:
-    """Plans kworker's own topics by the source topics, of which there is at least one.
+    """Plans kworker's own topics after the model of the source topics (at least one).
 
     Each gets the largest partition count and replication of the sources. Topics of delayed records
     and dead letters also take larger records than any source, and keep them without limit: they

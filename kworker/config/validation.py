@@ -59,9 +59,9 @@ _PLACEHOLDERS: Mapping[str, Any] = {
 
 
 def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:
-    """Validates `raw`: returns settings, and the problems with values that are left out of them.
+    """Validates `raw`: returns the settings without its wrong values, and the problems.
 
-    Rules check these settings further. They are None if `raw` is invalid even without those values.
+    Rules check these settings further. None: `raw` is invalid even without its wrong values.
     """
     problems: dict[Key, Problem] = {}
     for _ in range(4):  # a table without its required keys takes two rounds to repair

@@ -75,7 +75,7 @@ class BatchFailed(Exception):
     def __init__(
         self, index: int, cause: BaseException, results: Sequence[Any] | None = None
     ) -> None:
-        """Raises TypeError for arguments of other types, ValueError without `index` results.
+        """Raises TypeError for other types, and ValueError unless `results` has `index` items.
 
         In a handler, these errors count like any other exception that it raises.
         """

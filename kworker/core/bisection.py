@@ -24,9 +24,9 @@ class Bisection(Generic[_Record]):
     """One batch that is run in parts: a part whose run raises is halved.
 
     So a record is in at most 1 + ⌈log2 size⌉ parts. A part may raise `Unavailable` because of one
-    customer only. So before it is halved, its first record runs alone, as a probe. If this raises
-    `Unavailable`, too, another record does. If both raise it, the service is down, and the rest of
-    the part is given up.
+    customer only. So before it is halved, its first record runs alone, as a probe. If the probe
+    raises `Unavailable`, too, another record is probed. If both raise it, the service is down, and
+    the rest of the part is given up.
     """
 
     def __init__(self, records: Sequence[_Record]) -> None:
@@ -60,7 +60,7 @@ class Bisection(Generic[_Record]):
         return []
 
     def _probe_raised(self) -> None:
-        """Starts a second probe, or gives up the rest after two; ignores other records."""
+        """After a first failed probe starts another; after a second gives up the rest."""
         waiting = self._parts[-1] if self._parts else None
         if not isinstance(waiting, _AwaitingProbe):
             return

@@ -28,7 +28,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """The event's handler ended after its partition was revoked; the next owner publishes this."""
+    """The outcome of a handler that ended after a revocation, for the next owner to publish."""
 
     source: str
     outcome: str
@@ -49,7 +49,7 @@ ClaimState = Claimed | KeptOutcome | ClaimDone
 
 
 def state_of(text: str) -> ClaimState:
-    """Parses the text that `str` makes of a state. Raises ValueError for any other text."""
+    """Parses the text that `str` makes of a claim's state. Raises ValueError for other texts."""
     kind, rest = text[:1], text[1:]
     if text == "d":
         return ClaimDone()
@@ -57,7 +57,7 @@ def state_of(text: str) -> ClaimState:
         return KeptOutcome(*rest.split("\n", 1))
     if kind == "c" and " " in rest:
         return Claimed(*rest.split(" ", 1))
-    raise ValueError(f"not a claim state that kworker writes: {text[:200]!r}")
+    raise ValueError(f"{text[:200]!r} is not a claim state that kworker writes")
 
 
 # -- one call ---------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A request to take over a dead owner's claim, if its last heartbeat is still `beat`."""
+    """A request to take over a claim if its owner is dead: the last heartbeat is still `beat`."""
 
     held: Claimed
     beat: int | None

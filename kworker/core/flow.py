@@ -131,7 +131,7 @@ class Flow:
         return room
 
     def _held_full(self) -> bool:
-        """Returns True if no more records may be held: any record taken might have to be."""
+        """Returns True if no more records may be held, as any record taken might have to be."""
         policy = self._policy
         return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 
@@ -172,7 +172,7 @@ class Flow:
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
-        """Returns True if a partition was over its share for too long, or is paused and near it."""
+        """Returns True if a partition was over its share too long, or is paused and still near."""
         if partition in self.paused:
             self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)

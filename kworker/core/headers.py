@@ -76,7 +76,7 @@ class Source:
             timestamp = _whole(parts[3], -_TIME_MS_MAX - 1, _TIME_MS_MAX)
             if partition is not None and offset is not None and timestamp is not None:
                 return cls(topic, partition, offset, timestamp)
-        raise Forged(f"the header {SOURCE} is not a source position: {text[:200]!r}")
+        raise Forged(f"the header {SOURCE} is not topic/partition/offset/timestamp: {text[:200]!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def restored(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
 
 
 def without_foreign(headers: HeaderList) -> HeaderList:
-    """Returns a dead letter's carried headers without the two that kworker added for other tools.
+    """Returns a dead letter's headers without the two that kworker added for other tools.
 
     Only the last header of each of these names is kworker's; the record may have had its own.
     """

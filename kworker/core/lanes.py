@@ -14,7 +14,7 @@ _WHOLE_PARTITION = True
 
 
 class Dropped(NamedTuple):
-    """The records dropped with a partition, and those of others that waited behind a held one."""
+    """The records dropped with a partition, and other partitions' records that they held up."""
 
     records: list[Record]
     unheld: list[Record]  # waited behind a held record that was dropped
@@ -50,12 +50,12 @@ class Lanes:
         return len(self._parked)
 
     def open(self, partition: Partition) -> None:
-        """Gives a newly assigned partition its lanes that still exist, before it gets records."""
+        """Gives a partition its lanes of earlier assignments, if any. Called before `add`."""
         at = (partition.topic, partition.number)
         partition.home = self._homes.setdefault(at, partition.home)
 
     def lanes_of(self, keys: Sequence[bytes | None]) -> Sequence[object]:
-        """Returns the lane for each key. None: the record may run in any order, as without key."""
+        """Returns the lane for each key. None: no order is kept, as for a record without key."""
         if self._ordering == "key":
             return keys
         return [_WHOLE_PARTITION if self._ordering == "partition" else None] * len(keys)
@@ -215,7 +215,7 @@ class Lanes:
         """Removes the waiting and parked records of a partition; frees the lanes of running ones.
 
         A lane in which another partition's record runs stays blocked. Other partitions' records
-        that waited behind records of this one may run. `OrphanedRuns` has the handlers that still
+        that waited behind records of this one may run. See `OrphanedRuns` for handlers that still
         run.
         """
         dropped = self._drop(partition, out=True)

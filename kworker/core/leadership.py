@@ -43,7 +43,7 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The group's commit metadata for partition 0, as read at some time after `asked_at`."""
+    """The commit metadata that names the leader, as read from the group after `asked_at`."""
 
     asked_at: float
     metadata: str
@@ -64,8 +64,7 @@ class Roster:
 class Claim(NamedTuple):
     """A commit by which a member names itself leader, for the first time or again.
 
-    `decided_at` is the time of the assignment that lets it decide; None if it is the leader
-    already.
+    `decided_at` is the time of the assignment that made it the decider; None for a renewal.
     """
 
     member: str
@@ -77,9 +76,9 @@ class Candidacy:
     """One member's part in the election of a leader: its claims to lead, and its lease.
 
     Owned by one thread. Times are in seconds, of a clock that also runs while the machine sleeps. A
-    leader has a lease, as long as its session in the group. Each claim that the group accepts
-    renews it, as it renews the session. After its end the member may be out of the group, and
-    another may lead.
+    leader has a lease, as long as the group's session time-out. Each claim (a commit that names the
+    member) that the group accepts renews the lease. Once the lease has ended, the group may have
+    removed the member, and another may lead.
     """
 
     def __init__(self, session_s: float) -> None:
@@ -136,7 +135,7 @@ class Candidacy:
 
     @property
     def wants_roster(self) -> bool:
-        """True if this member decides, and has not read the list of members since the rebalance."""
+        """True if this member may appoint a leader but has no list of members yet to do so."""
         return self._decides and self._roster is None and self._until is None
 
     def update_roster(self, roster: Roster) -> None:
@@ -167,8 +166,8 @@ class Candidacy:
     def accepted(self, claim: Claim, now: float) -> None:
         """Notes that the group has committed a claim of this member.
 
-        A first claim counts only in the assignment in which it was decided: the client may have
-        sent it in the next one, which has another decider.
+        A claim to become leader counts only in the assignment in which it was made: the client may
+        have sent it in the next one, in which another member may appoint a leader.
         """
         still_decides = claim.decided_at in (None, self._assigned_at)
         if claim.member == self._member and still_decides:
@@ -181,7 +180,7 @@ class Candidacy:
             self._until = None
 
     def overdue(self) -> bool:
-        """Returns True if this client lacks a place for so long that a new one should join."""
+        """Returns True if this client lacks an assignment so long that a new one should join."""
         return self._lasts(self._unplaced_since) >= _REJOIN_S
 
     def problem(self) -> str:
@@ -235,7 +234,7 @@ class Candidacy:
         return self._appointment(view, now) if view.named is None else self._renewal(now)
 
     def _appointment(self, view: View, now: float) -> Claim | None:
-        """Returns the decider's first claim, unless the view is older than its assignment."""
+        """Returns the claim of the member that may appoint itself, unless the view is too old."""
         if not self._decides or self._assigned_at is None or view.asked_at < self._assigned_at:
             return None
         return Claim(self._member, now, self._assigned_at)
@@ -246,7 +245,7 @@ class Candidacy:
 
 
 def _since(before: float | None, holds: bool, now: float) -> float | None:
-    """Returns the time from which on a condition has held; None if it does not hold."""
+    """Returns the time since when a condition has held; None if it does not hold."""
     if not holds:
         return None
     return now if before is None else before

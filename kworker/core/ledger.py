@@ -39,8 +39,8 @@ class Ledger:
     def __init__(self, position: int | None, done: Iterable[OffsetRange] = ()) -> None:
         """`position` is the first offset to be delivered; None if only a record can show it.
 
-        `done` has ranges beyond it that were settled earlier. They are delivered again, and must
-        not run.
+        `done` has ranges beyond it that were settled earlier: they are delivered again, but not
+        run.
         """
         self._end = position  # all offsets below were delivered or do not exist
         self._reached = position or 0  # the same, as far as records show
@@ -110,7 +110,7 @@ class Ledger:
     # -- room -------------------------------------------------------------------------
 
     def count_fitting(self, offsets: Sequence[int]) -> int:
-        """Returns the number of `offsets`, the first of the ascending ones, that may be delivered.
+        """Returns the number of leading `offsets`, which ascend, that may be delivered next.
 
         A commit's offset map must have room for all that is done beyond the position, whichever
         records are settled first. With nothing unsettled at least one may be delivered, since it
@@ -128,7 +128,7 @@ class Ledger:
         return least
 
     def has_room(self, more: int, offset: int) -> bool:
-        """Returns True if `more` records, from `offset` on, may be delivered next."""
+        """Returns True if the offset map has room for `more` records, from `offset` on."""
         return not self.unsettled or self._fits(more, offset, offset + more)
 
     def _fits(self, more: int, first: int, last: int) -> bool:
@@ -209,14 +209,14 @@ class Ledger:
     # -- age --------------------------------------------------------------------------
 
     def sample_timestamp(self, offset: int, timestamp_ms: int) -> None:
-        """Stores the timestamp of one record now and then, from which `oldest_ms` estimates."""
+        """Stores a record's timestamp; `oldest_ms` estimates from such samples."""
         self._samples.append((offset, timestamp_ms))
         if len(self._samples) > _SAMPLES_MOST:
             # Every other one is precise enough.
             self._samples = deque(list(self._samples)[::2])
 
     def oldest_ms(self) -> int | None:
-        """Returns roughly the oldest unsettled record's timestamp (ms); None without one."""
+        """Returns about the timestamp (ms) of the oldest unsettled record; None if all settled."""
         if not self._open:
             self._samples.clear()
             return None

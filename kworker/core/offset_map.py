@@ -137,7 +137,7 @@ def same_topic(held: Committed, origin: bytes) -> bool | None:
 
 
 class Settled(NamedTuple):
-    """The settled offsets of a partition, by a commit: those below `position`, and `beyond`."""
+    """The offsets of a partition that a commit settles: those below `position`, and `beyond`."""
 
     position: int
     beyond: Sequence[OffsetRange] = ()
@@ -244,7 +244,7 @@ def _runs(base: int, runs: Iterable[OffsetRange]) -> bytes:
 
 
 def _put(data: bytearray, number: int) -> None:
-    """Appends a number as a varint: seven bits a byte, lowest first; the eighth: more follow."""
+    """Appends a varint: seven bits a byte, lowest first; the eighth bit says that more follow."""
     while number > 0x7F:
         data.append(number & 0x7F | 0x80)
         number >>= 7

@@ -73,7 +73,7 @@ class Reject(Exception):
 
 
 class Unpublishable(Exception):
-    """Raised for a result that cannot be written: no JSON, too large, or to an unknown topic.
+    """Raised for a result that cannot be written: not JSON, too large, or to an unknown topic.
 
     `outputs` has all outputs of the run if a later attempt to write them may succeed.
     """

@@ -4,13 +4,13 @@ from typing import Literal, NamedTuple
 
 
 class Offset(NamedTuple):
-    """An absolute offset."""
+    """The goal to reset a group to an absolute offset."""
 
     number: int
 
 
 class Time(NamedTuple):
-    """The offset of the first record with this timestamp or a later one."""
+    """The goal to reset a group to the first record with this timestamp or a later one."""
 
     ms: int
 

@@ -111,7 +111,7 @@ class Partition:
         self.home = PartitionLanes(topic, number)  # or that of an earlier epoch: see `Lanes.open`
 
     def committed(self) -> Committed | None:
-        """Returns the position and map to commit now; None while no position is known."""
+        """Returns the position and offset map to commit now; None while no position is known."""
         ledger, position = self.ledger, self.ledger.position
         if position is None:
             return None
@@ -122,7 +122,7 @@ class Partition:
         return Committed(position, self._told)
 
     def committed_after(self, offsets: Collection[int]) -> Committed | None:
-        """Returns the position and map to commit once the records at `offsets` are settled, too."""
+        """Returns the position and offset map to commit once these offsets are settled, too."""
         position, runs = self.ledger.position_after(offsets)
         if position is None:
             return None

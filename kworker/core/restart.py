@@ -17,7 +17,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """The decision to restart a process after `delay_s`; `failed_starts` is their number so far."""
+    """The decision to restart a process after `delay_s`. `failed_starts` have failed in a row."""
 
     delay_s: float
     failed_starts: int
@@ -31,7 +31,7 @@ class GiveUp:
 
 
 class Backoff:
-    """A delay that doubles with each failure, and is the first delay again after a long life."""
+    """A delay that doubles with each failure, and is reset once the process has lived long."""
 
     def __init__(self, first_s: float, longest_s: float, calm_s: float) -> None:
         self._first_s = first_s
@@ -63,9 +63,9 @@ class RestartHistory:
     """Decides, at each death of the process in one slot, if and when the process is restarted.
 
     A process that has polled Kafka is restarted at once, and after a delay only if deaths follow
-    each other closely. A process that dies before its first poll is a failed start: each is
-    followed by a delay, and too many in a row by no further start. A SIGKILL comes from outside, so
-    a death by SIGKILL before the first poll neither counts as a failed start nor resets their
+    each other closely. A process that dies before its first poll is a failed start. Each failed
+    start is followed by a delay; after too many in a row the process is not restarted. A SIGKILL
+    comes from outside: before the first poll, it neither counts as a failed start nor resets their
     number.
     """
 

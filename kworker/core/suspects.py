@@ -55,11 +55,11 @@ class CountedDeath:
 
 @dataclass(frozen=True, slots=True)
 class TrialPolicy:
-    """The number of deaths of processes that ran only one record, which convict the record.
+    """The number of deaths, in processes that ran nothing else, that convict a record.
 
-    A SIGKILL of unknown origin may be the kernel's, short of memory because of this very record, or
-    may have nothing to do with it. So with such deaths, `more_when_unsure` more are needed to
-    convict: chance does not strike the same record each time.
+    A convicted record becomes a dead letter. A SIGKILL of unknown origin may be the kernel's, short
+    of memory because of this very record, or may have nothing to do with it. So with such deaths,
+    `more_when_unsure` more convict: chance does not strike the same record each time.
     """
 
     crash_limit: int

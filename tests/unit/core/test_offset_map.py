@@ -187,7 +187,7 @@ def test_the_longest_offset_map_fits_and_a_longer_one_raises() -> None:
     """A commit with it would be refused, and the position with it."""
     runs = [(BASE + 1 + n, BASE + 2 + n) for n in range(0, SPAN_MAX, 2)]
     assert METADATA_MAX - 4 < len(encode(ORIGIN, BASE, runs)) <= METADATA_MAX
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="is too large for a commit"):
         encode(ORIGIN, BASE, [(b + 1000 * i, e + 1000 * i) for i, (b, e) in enumerate(runs)])
 
 
