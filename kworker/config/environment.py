@@ -73,10 +73,8 @@ def _key(variable: str) -> tuple[str, ...]:
 
 
 def _given_as_one(key: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the list or table around `key` that one variable must set whole; () if none.
-
-    In variables of their own, the names of its entries would lose their case.
-    """
+    """Returns the list or table around `key` that one variable must set whole; () if none."""
+    # In variables of their own, the names of its entries would lose their case.
     for end in range(1, len(key)):
         around = key[:end]
         if around not in KAFKA_TABLES and get_origin(takes(around)) in (dict, list):

@@ -78,10 +78,7 @@ def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
 
 
 def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
-    """Checks that a table's catalog outlives Spark.
-
-    Spark's own catalog forgets its tables. Their folders remain, and make the next start fail.
-    """
+    """Checks that a table's catalog outlives Spark; else its folder makes the next start fail."""
     if not table.table:
         return
     first, *others = table.table.split(".")

@@ -117,10 +117,7 @@ class Flow:
             record.partition.held_bytes += sign * record.memory_bytes
 
     def room(self, most: int) -> int:
-        """Returns the number of records to take, at most `most`; 0 if full, stopped or blocked.
-
-        With no record in flight, the limit of bytes lets one through, however large.
-        """
+        """Returns the number of records to take, at most `most`; 0 if full, stopped or blocked."""
         if self.stopped or self.blocked or self._held_full():
             return 0
         by_bytes = (self._policy.bytes_max - self.bytes) // self._largest
@@ -136,10 +133,7 @@ class Flow:
         return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 
     def must_pause_all(self, now: float) -> bool:
-        """Returns True if all partitions must pause: stopped, or without room for `patience_s`.
-
-        Once paused, they stay paused until the counts are well below their limits.
-        """
+        """Returns True if stopped, or full for `patience_s`, then until well below its limits."""
         if self.stopped:
             return True
         if self._all_paused and not self._low():
