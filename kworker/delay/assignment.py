@@ -18,7 +18,7 @@ _LOG = structlog.get_logger()
 
 
 class DelayConsumer(Taking, PositionReader, Protocol):
-    """The part of `KafkaConsumer` and its twin that the delay process uses."""
+    """The methods of `KafkaConsumer` and its in-memory twin that the delay process calls."""
 
     @property
     def absence(self) -> Absence | None: ...
@@ -26,10 +26,10 @@ class DelayConsumer(Taking, PositionReader, Protocol):
 
 
 class DelayAssignment:
-    """The partitions that this member owns now; the consumer's `Listener`.
+    """The delay partitions assigned to this member now; the consumer's rebalance `Listener`.
 
-    Owned by the delay process's thread: every callback comes from inside `poll`. Nothing
-    is committed at a revoke: positions are committed only with the records forwarded.
+    Owned by the delay process's thread: every callback comes from inside `poll`. A revocation
+    commits nothing: only the transactions that forward records commit positions.
     """
 
     def __init__(
@@ -40,9 +40,10 @@ class DelayAssignment:
         settle: Callable[[], None],
         goes_on: Callable[[], bool],
     ) -> None:
-        """`settle` ends every in-doubt transaction of ours, or raises KafkaRequestError.
+        """`settle` aborts a transaction that this process left open, or raises KafkaRequestError.
 
-        `goes_on` is called during waits: it beats, and returns False when it is time to end.
+        `goes_on` is called during waits: it writes the heartbeat, and returns False when the
+        process must end.
         """
         self.consumer = consumer(self)
         self.partitions: dict[PartitionId, DelayPartition] = {}
@@ -61,7 +62,7 @@ class DelayAssignment:
     # -- the listener -----------------------------------------------------------------
 
     def assigned(self, partitions: list[PartitionId]) -> None:
-        """Reads positions back and begins there; the group waits meanwhile."""
+        """Reads the committed positions and fetches from there; the rebalance waits meanwhile."""
         # A stopped partition that is not assigned anew stays stopped.
         stopped = {_name(at) for at in self.partitions.keys() - set(partitions)}
         self.problems = {name: text for name, text in self.problems.items() if name in stopped}
@@ -70,25 +71,25 @@ class DelayAssignment:
             self.partitions[at] = DelayPartition(self._delay_ms(at[0]), position)
         self.consumer.assign(positions)
         self.joined = self._fresh = True
-        _LOG.info("assigned", partitions=_names(partitions))
+        _LOG.info("delay partitions assigned to this process", partitions=_names(partitions))
 
     def revoked(self, partitions: list[PartitionId]) -> None:
-        """Drops the records held; the next owner of their partitions reads them again."""
+        """Drops the held records of these partitions; their next owners read them again."""
         self._give_up(partitions)
-        _LOG.info("revoked", partitions=_names(partitions))
+        _LOG.info("delay partitions revoked from this process", partitions=_names(partitions))
 
     def lost(self, partitions: list[PartitionId]) -> None:
-        """Drops the records held: others may own the partitions, and our commits would fail."""
+        """Drops the held records: other members may own their partitions, so commits would fail."""
         self._give_up(partitions)
         _LOG.warning(
             "partitions lost; their next owners read the records again", of=_names(partitions)
         )
 
     def committed(self, error: str | None) -> None:
-        """Does nothing: transactions commit the positions."""
+        """Does nothing: the consumer commits no positions, transactions do."""
 
     def rejoin(self) -> None:
-        """Joins the group with another client, for one that can no longer answer."""
+        """Replaces a client that fails to rejoin the group by a new one, which joins it."""
         self.gone.update(self.partitions)
         self.partitions.clear()
         self.consumer.recreate()
@@ -102,20 +103,20 @@ class DelayAssignment:
     def _wait_for_positions(
         self, partitions: Iterable[PartitionId]
     ) -> dict[PartitionId, int | None]:
-        """Returns where each partition begins; nothing when it is time to end before."""
+        """Returns the position to begin at in each partition; {} if the process must end first."""
         # First: an open transaction of ours would hide the positions.
         held = self._awaited.positions(self.consumer, list(partitions), self._settle)
         return {at: each and each.position for at, each in (held or {}).items()}
 
     @property
     def problem(self) -> str | None:
-        """The reason why an assignment inside the present turn waits."""
+        """The reason why an assignment still waits for positions; None if none waits."""
         return self._awaited.problem
 
     # -- calls of the loop -----------------------------------------------------------
 
     def poll(self, most: int, timeout_s: float, wall_ms: Callable[[], int]) -> int:
-        """Adds the records that came to their partitions; returns their number. Raises Fenced."""
+        """Polls once, holds the records; returns the number of messages. Raises Fenced."""
         batch = self.consumer.poll(most, timeout_s)
         now_ms = wall_ms()
         if now_ms < self._seen_ms - SKEW_MS:
@@ -131,7 +132,7 @@ class DelayAssignment:
         return len(batch)
 
     def adjust(self, now_ms: int) -> None:
-        """Pauses partitions that hold enough records, resumes those that do not."""
+        """Pauses the partitions that hold enough records, and resumes the others."""
         paused = self._paused & self.partitions.keys()
         wanted = self._policy.to_pause(self.partitions, paused, now_ms)
         # New partitions begin paused, and a rebalance may have forgotten which were paused.
@@ -144,9 +145,9 @@ class DelayAssignment:
         self._paused, self._fresh = wanted, False
 
     def read_positions(self) -> list[PartitionId]:
-        """Reads the group's positions: records below them were forwarded, known or not.
+        """Reads the committed positions and drops the records below them, which were forwarded.
 
-        Returns the partitions that moved meanwhile. Raises KafkaRequestError.
+        Returns the partitions whose position has changed. Raises KafkaRequestError.
         """
         moved: list[PartitionId] = []
         if not self.partitions:
@@ -179,7 +180,7 @@ class DelayAssignment:
                 )
 
     def _stop_partition(self, at: PartitionId) -> None:
-        """Reports a partition that stopped: the client fetches nothing more of it."""
+        """Logs that a partition lacks the next offset, so that the client fetches no more of it."""
         if not (partition := self.partitions.get(at)):
             return  # its owner gets the same event
         name = _name(at)

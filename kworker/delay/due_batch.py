@@ -12,7 +12,7 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class DueBatch:
-    """The content of one transaction: `counts` first records of each partition."""
+    """The records of one transaction: from each partition the first `counts[partition]`."""
 
     counts: dict[PartitionId, int] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)

@@ -14,7 +14,7 @@ _LOG = structlog.get_logger()
 
 
 class ForwarderTransactor(Protocol):
-    """The part of `KafkaTransactor` and its twin that the forwarder uses."""
+    """The methods of `KafkaTransactor` and its in-memory twin that the forwarder calls."""
 
     def open(self) -> None: ...
     def begin(self) -> None: ...
@@ -28,16 +28,16 @@ class ForwarderTransactor(Protocol):
 
 
 class Forwarder:
-    """Commits one transaction after the other; after one in doubt, with another producer.
+    """Commits transactions one after another; after a failed one it needs a new producer.
 
-    Owned by the delay process's thread, which must read the committed positions back
-    whenever `open` had something to do: they alone say which records were forwarded.
+    Owned by the delay process's thread. After `open` has opened a producer, that thread must
+    read the committed positions: only they say which records were forwarded.
     """
 
     def __init__(
         self, make: Callable[[], ForwarderTransactor], beat: Callable[[], object] = lambda: None
     ) -> None:
-        """`beat` is this thread's heartbeat, between calls that may each block for a while."""
+        """`beat` writes this thread's heartbeat; it is called between requests that may block."""
         self._make = make
         self._beat = beat
         self._transactor: ForwarderTransactor | None = None
@@ -45,11 +45,11 @@ class Forwarder:
 
     @property
     def opened(self) -> bool:
-        """True if there is a producer with no transaction in doubt."""
+        """True if a producer is open and no transaction is in doubt."""
         return self._opened
 
     def open(self) -> None:
-        """Opens another producer, if need be, and aborts a transaction that the last one left open.
+        """Opens a producer if none is open, and aborts a transaction that the last one left open.
 
         Raises KafkaRequestError.
         """
@@ -73,7 +73,7 @@ class Forwarder:
     ) -> None:
         """Commits records and positions in one transaction.
 
-        Raises KafkaRequestError when it is aborted or in doubt; the producer is closed then.
+        If it is aborted or in doubt, closes the producer and raises KafkaRequestError.
         """
         assert self._transactor is not None
         try:
@@ -87,19 +87,19 @@ class Forwarder:
             self._transactor.commit()
         except KafkaRequestError as refused:
             _LOG.warning(
-                "a transaction is in doubt; reading the committed positions back",
+                "a transaction failed; reading the committed positions to see if it was committed",
                 error=str(refused),
             )
             self._discard()
             raise
 
     def serve(self) -> None:
-        """Serves the producer's callbacks, which would pile up in it."""
+        """Runs the producer's waiting callbacks, which would pile up otherwise."""
         if self._transactor is not None:
             self._transactor.poll()
 
     def close(self) -> None:
-        """Closes the producer; nothing is forwarded any more."""
+        """Closes the producer; nothing is forwarded after that."""
         self._discard()
 
     def _discard(self) -> None:

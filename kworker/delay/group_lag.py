@@ -24,17 +24,17 @@ Rows = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class GroupLagReader:
-    """Reads the lag of the workers' group in each partition, and which have no owner.
+    """Reads the lag and the owner of each partition of the workers' consumer group.
 
     Owned by the delay process's thread, which never waits here: requests run on a thread of
-    their own. A worker knows its own partitions better; this counts those without an owner,
-    too, and those of other hosts.
+    their own. Workers report the lag of their own partitions; this reader adds those without an
+    owner, and those of other hosts.
     """
 
     def __init__(self, read: Callable[[], GroupView], ours: Callable[[str], bool]) -> None:
-        """`read` may block, and raises Unreachable and AdminRequestError.
+        """`read` may block, and may raise Unreachable or AdminRequestError.
 
-        `ours` returns True for the name of a member of this instance.
+        `ours` returns True if a group member of that name belongs to this instance.
         """
         self._read = read
         self._ours = ours
@@ -44,7 +44,7 @@ class GroupLagReader:
         self._view: GroupView | None = None
 
     def turn(self, now: float) -> None:
-        """Requests a view when it is time, and takes the answer."""
+        """Requests the lag when the next request is due, and stores an answer that has arrived."""
         if self._asked is None:
             if now >= self._ask_at:
                 self._ask_at = now + _ASK_EVERY_S
@@ -60,7 +60,7 @@ class GroupLagReader:
             self._view = None
 
     def add_to(self, text: Text) -> Text:
-        """Returns `text` with the lag; unchanged when the lag is unknown."""
+        """Returns `text`, a report for the supervisor, with the lag added if that is known."""
         view = self._view
         if view is None:
             return text
@@ -74,7 +74,7 @@ class GroupLagReader:
 
 
 def make_group_lag(config: Config) -> GroupLagReader:
-    """Makes the reader of a service's own group, over its source topics and requeue."""
+    """Makes the reader for the service's group, over its source topics and requeue topic."""
     watcher = GroupWatcher(admin_properties(config), config.name)
 
     def read() -> GroupView:
@@ -85,7 +85,7 @@ def make_group_lag(config: Config) -> GroupLagReader:
 
 
 def _by_topic(numbered: Iterable[tuple[PartitionId, int]]) -> Rows:
-    """Groups numbers by topic, in a short form: there may be thousands of partitions."""
+    """Returns the numbers grouped by topic: short, as there may be thousands of partitions."""
     topics: dict[str, list[int]] = {}
     for (topic, _), number in numbered:
         topics.setdefault(topic, []).append(number)

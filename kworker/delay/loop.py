@@ -36,7 +36,7 @@ ASK_S = 2.0
 
 
 class DelayWatch(Protocol):
-    """The part of `KafkaWatch` that the loop uses."""
+    """The methods of `KafkaWatch` that the loop calls."""
 
     def ask_ends(self, partitions: Iterable[PartitionId]) -> None: ...
     def ends(self) -> dict[PartitionId, int] | None: ...
@@ -47,11 +47,11 @@ class DelayWatch(Protocol):
 
 
 class DelayLoop:
-    """Owns the consumer, the producer and the waiting records of one delay process.
+    """The main loop of the delay process: forwards the records of delay topics when due.
 
-    One thread runs it. A turn waits for IDLE_S while nothing is due, and in Kafka no
-    longer than the producer's time-out. The wall clock, which may jump, says which records
-    are due; the monotonic clock, when something is tried again.
+    One thread runs it. A turn sleeps up to IDLE_S while nothing is due, and blocks in Kafka
+    for the producer's time-out at most. The wall clock, which may jump, decides which records
+    are due; the monotonic clock decides when a failed request is repeated.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DelayLoop:
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`routes` come without partitions, which the watch finds."""
+        """`routes` has no numbers of partitions yet; the loop asks `watch` for them."""
         self.assignment = assignment
         self.forwarded = self.dead = self.transactions = 0
         self._forwarder = forwarder
@@ -88,7 +88,7 @@ class DelayLoop:
         self._try_at = self._forward_at = self._tidy_at = self._ask_at = 0.0
 
     def turn(self) -> None:
-        """Polls, forwards, pauses and resumes, and serves requests, once."""
+        """Polls, forwards due records, pauses or resumes partitions and asks the brokers, once."""
         self._poll(self._idle_s(self._clock()))
         if self._resolve_doubt(self._clock()):
             self._forward(self._clock())
@@ -99,7 +99,7 @@ class DelayLoop:
 
     @property
     def problems(self) -> list[str]:
-        """The present problems, a line each."""
+        """The present problems of the delay process, one line each."""
         if self.assignment.problem is not None:  # the others are out of date until it ends
             return [self.assignment.problem]
         absent = self.membership.problem(self._clock(), self._answering_since)
@@ -111,9 +111,10 @@ class DelayLoop:
         ]
 
     def waiting(self) -> dict[str, tuple[int, int | None]]:
-        """By delay topic: the number of records waiting, and when the first may leave (ms).
+        """Returns, by delay topic, the number of waiting records and when the first may leave.
 
-        Records not read yet are counted by offsets, markers included.
+        The time is in ms since 1970, or None. Records not fetched yet are counted by their
+        offsets, so that transaction markers count, too.
         """
         found: dict[str, tuple[int, int | None]] = dict.fromkeys(self._routes.delays, (0, None))
         for at, partition in self.assignment.partitions.items():
@@ -135,7 +136,7 @@ class DelayLoop:
             self.assignment.gone = set()
 
     def _idle_s(self, now: float) -> float:
-        """The time in which nothing will be due, in seconds."""
+        """Returns the seconds, IDLE_S at most, until the next record can be forwarded."""
         if self._in_doubt:
             return IDLE_S
         now_ms = self._wall_ms()
@@ -149,7 +150,7 @@ class DelayLoop:
     # -- forwarding -------------------------------------------------------------------
 
     def _resolve_doubt(self, now: float) -> bool:
-        """Opens a producer and reads the positions back, if in doubt and it is time.
+        """Opens a producer and reads positions after a failed transaction, once the back-off ends.
 
         Returns True when no transaction is in doubt.
         """
@@ -170,7 +171,7 @@ class DelayLoop:
         return not self._in_doubt
 
     def _back_off(self, refused: KafkaRequestError) -> None:
-        """Sets the time of the next try. Raises FencedByTwin."""
+        """Sets the time at which a failed request is repeated. Raises FencedByTwin."""
         now = self._clock()
         foreign = self._fences.judge(refused, None, now)
         backoff = self._again if foreign is None else self._fenced
@@ -180,11 +181,14 @@ class DelayLoop:
         why = str(refused)
         if foreign is not None:
             why = f"another process took the transactional id {self._fences.name}"
-            _LOG.warning(f"{why}: taking it back in {rest_s:g} s; due records wait")
+            _LOG.warning(
+                f"another process took the transactional id {self._fences.name}; this process"
+                f" takes it back in {rest_s:g} s, due records wait until then"
+            )
         self._problems["producer"] = f"cannot forward ({why}); due records wait"
 
     def _is_member(self) -> bool:
-        """Returns True while the group knows us: else the other process may own our partitions."""
+        """Returns True if this process is in the group; if not, another may own its partitions."""
         try:
             self.assignment.consumer.group_metadata()
         except KafkaRequestError:
@@ -201,7 +205,7 @@ class DelayLoop:
             self._send(batch, positions)
 
     def _ready(self, now_ms: int) -> list[PartitionId]:
-        """Partitions whose first record is due, the longest overdue first."""
+        """Returns the partitions whose first record is due, the longest overdue first."""
         due = [
             (partition.leaves_ms, at)
             for at, partition in self.assignment.partitions.items()
@@ -224,7 +228,7 @@ class DelayLoop:
         return batch
 
     def _positions(self, batch: DueBatch, now: float) -> dict[PartitionId, int]:
-        """Positions after the batch; every TIDY_S also the ends of partitions without records."""
+        """Returns positions to commit: after the batch, and every TIDY_S of empty partitions."""
         partitions = self.assignment.partitions
         moved = {at: partitions[at].position_after(count) for at, count in batch.counts.items()}
         if now >= self._tidy_at:
@@ -261,7 +265,7 @@ class DelayLoop:
         for waiting in batch.forged:
             raw, failure = waiting.raw, waiting.failure
             _LOG.error(
-                f"dead letter: {failure.kind}; a record in a delay topic without kworker's headers",
+                f"dead letter: {failure.kind}; a delay topic's record has no valid kworker headers",
                 record=f"{raw.topic()}/{raw.partition()}/{raw.offset()}",
                 error=failure.message,
             )
@@ -287,7 +291,7 @@ class DelayLoop:
             self._routes = replace(self._routes, dead_bytes_max=bytes_max)
 
     def _learn_partitions(self, partitions: Mapping[str, int]) -> None:
-        """Takes the answer; without one, the last answer is still the best guess."""
+        """Stores the topics' numbers of partitions; without an answer, the last ones stay."""
         if partitions:
             self._problems.pop("kafka", None)
             self._answering_since = min(self._answering_since, self._clock())
@@ -300,5 +304,5 @@ class DelayLoop:
         self.membership.update(self.assignment.consumer.absence, now)
         if self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
-            _LOG.warning("not a member of the group for too long; joining it with a new client")
+            _LOG.warning("out of the consumer group for too long; joining again with a new client")
             self.assignment.rejoin()

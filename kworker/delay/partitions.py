@@ -13,8 +13,8 @@ from kworker.delay.routes import SKEW_MS, DelayedRecord
 class DelayPartition:
     """The first records of one delay partition, until each has been forwarded.
 
-    Owned by the delay process's thread, for one assignment. A delay topic is in order
-    of time, so a record waits for all those before it.
+    Owned by the delay process's thread, until the partition is revoked. A delay topic is in
+    order of time, so each record waits for all records before it.
     """
 
     __slots__ = ("bytes", "committed", "delay_ms", "held", "ledger")
@@ -27,7 +27,7 @@ class DelayPartition:
         self.bytes = 0
 
     def add(self, raw: RawMessage, now_ms: int) -> None:
-        """Holds a record that came; ignores one that came before."""
+        """Holds a fetched record; ignores a record that was fetched before."""
         if self.ledger.deliver(raw.offset()):
             waiting = DelayedRecord(raw, self.delay_ms, now_ms)
             self.held.append(waiting)
@@ -35,7 +35,7 @@ class DelayPartition:
 
     @property
     def leaves_ms(self) -> int | None:
-        """The time (ms) at which the first record may leave; None without records."""
+        """The time (ms since 1970) from which the first record may leave; None without records."""
         return self.held[0].leaves_ms if self.held else None
 
     def due(self, now_ms: int) -> Iterator[DelayedRecord]:
@@ -54,7 +54,7 @@ class DelayPartition:
         return self.ledger.end if beyond is None else beyond.raw.offset()
 
     def advance_to(self, position: int) -> None:
-        """Drops the records below a position that the group has committed."""
+        """Drops the records below this position, which the group has committed."""
         self.committed = position
         while self.held and self.held[0].raw.offset() < position:
             waiting = self.held.popleft()
@@ -64,10 +64,11 @@ class DelayPartition:
 
 @dataclass(frozen=True, slots=True)
 class HoldPolicy:
-    """The limits on records held of all partitions together; the rest waits in Kafka.
+    """The limits on the records that all delay partitions together hold in memory.
 
-    Each partition has an equal share. Pausing throws prefetched records away, so a partition
-    all of whose records leave within `soon_ms` is not paused, up to twice the limits.
+    Further records wait in Kafka. Each partition has an equal share of the limits. Pausing
+    discards prefetched records, so a partition whose held records all leave within `soon_ms`
+    is not paused until twice the limits are reached.
     """
 
     records_max: int
@@ -80,7 +81,7 @@ class HoldPolicy:
         paused: Collection[PartitionId],
         now_ms: int,
     ) -> frozenset[PartitionId]:
-        """Returns the partitions that hold their share, or half of it if paused already."""
+        """Returns the partitions that hold their share of the limits, or half if paused already."""
         share = 1 / max(1, len(partitions))
         overfull = self._fill(partitions.values()) >= 2.0
         return frozenset(
@@ -92,7 +93,7 @@ class HoldPolicy:
         )
 
     def _fill(self, partitions: Collection[DelayPartition]) -> float:
-        """The part of the limits that these partitions use up; 1.0 is full."""
+        """Returns the fraction of the limits that these partitions use; 1.0 is full."""
         records = sum(len(partition.held) for partition in partitions)
         size = sum(partition.bytes for partition in partitions)
         return max(records / self.records_max, size / self.bytes_max)

@@ -45,16 +45,16 @@ _PROBLEMS_MAX = 8
 
 
 def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
-    """Runs the delay process after the fork; returns its exit code.
+    """Runs the delay process in the forked child; returns its exit code.
 
-    `lifeline_fd` reads end-of-file when the supervisor is gone: then this process ends, too.
-    `began` is the monotonic time when the supervisor began.
+    `lifeline_fd` is a pipe that reads end-of-file when the supervisor has died; this process
+    then ends, too. `began` is the monotonic time at which the supervisor began.
     """
     return DelayProcess(config, slot, lifeline_fd, began).run()
 
 
 class DelayProcess:
-    """One thread; between two turns it may end at once, since it holds no state to save."""
+    """The delay process: one thread that runs the loop, and may end after any turn of it."""
 
     def __init__(self, config: Config, slot: Slot, lifeline_fd: int, began: float) -> None:
         self._config = config
@@ -71,18 +71,21 @@ class DelayProcess:
         try:
             self._serve()
         except FencedByTwin as fenced:
-            _LOG.error("fenced: another process has this identity", error=str(fenced))
+            _LOG.error(
+                "fenced: another process uses this instance's transactional id; the service ends",
+                error=str(fenced),
+            )
             return ExitCode.ALREADY_RUNNING
         except Fenced as fenced:
             # The service goes on, since this may be a late request of its own lost session.
             _LOG.error(
-                "the consumer group has another member in this one's place; the delay process"
-                " starts again",
+                "fenced: another member of the consumer group has this process's"
+                " group.instance.id; the delay process starts again",
                 error=str(fenced),
             )
             return ExitCode.FAILURE
         except Exception:  # noqa: BLE001 - the top of a process
-            _LOG.exception("the delay process ends; records wait for its next start")
+            _LOG.exception("the delay process failed; delayed records wait for its next start")
             return ExitCode.FAILURE
         return ExitCode.OK
 
@@ -98,13 +101,13 @@ class DelayProcess:
         self._stopping = True
 
     def _goes_on(self) -> bool:
-        """Beats; returns False after SIGTERM, or when the supervisor is gone."""
+        """Writes the heartbeat; returns False after SIGTERM, or when the supervisor has died."""
         self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
         readable, _, _ = select.select([self._lifeline_fd], [], [], 0)
         return not (self._stopping or readable)
 
     def _still_waits(self) -> bool:
-        """Reports status and beats, between two tries of a request that a turn waits for."""
+        """Reports status and heartbeat while a turn repeats a request; returns as `_goes_on`."""
         self._lag.turn(time.monotonic())
         if self._loop is not None and self._loop.problems:
             self._report(self._loop)

@@ -6,11 +6,11 @@ from kworker.core.message import PartitionId
 
 
 class RefusedPartitions:
-    """Partitions that rest, or are forwarded alone, after a transaction was refused.
+    """The partitions of refused transactions; each is forwarded alone, or rests for a while.
 
-    One partition in it may be to blame, so each is tried by itself: a record that cannot be
-    written does not hold up other partitions. Owned by the delay process's thread; times are
-    monotonic seconds.
+    Any partition of a refused transaction may be to blame. So each next has a transaction of
+    its own, and a record that cannot be written does not hold up other partitions. Owned by
+    the delay process's thread; times are monotonic seconds.
     """
 
     def __init__(self, rest_s: float) -> None:
@@ -19,7 +19,7 @@ class RefusedPartitions:
         self._rests: dict[PartitionId, tuple[float, str]] = {}  # until when, and why
 
     def refused(self, partitions: Collection[PartitionId], why: str, now: float) -> None:
-        """Records that a transaction with these partitions was refused."""
+        """Notes that Kafka refused a transaction with records of these partitions."""
         if len(partitions) > 1:
             self._alone.update(partitions)
             return
@@ -28,7 +28,7 @@ class RefusedPartitions:
             self.rest(at, why, now)
 
     def rest(self, at: PartitionId, why: str, now: float) -> None:
-        """Lets a partition rest, whose first record cannot be forwarded now."""
+        """Leaves a partition out for `rest_s`, since its first record cannot be forwarded now."""
         self._rests[at] = (now + self._rest_s, why)
 
     def accepted(self, partitions: Collection[PartitionId]) -> None:
@@ -38,7 +38,7 @@ class RefusedPartitions:
             self._rests.pop(at, None)
 
     def choose(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
-        """Returns the partitions whose records go into the next transaction."""
+        """Returns the partitions for the next transaction: one to try alone, or all available."""
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]
         return alone[:1] or awake
@@ -51,5 +51,5 @@ class RefusedPartitions:
 
     @property
     def problems(self) -> list[str]:
-        """The reasons why partitions rest, each once."""
+        """The reasons why partitions cannot be forwarded now, each once."""
         return list(dict.fromkeys(why for _, why in self._rests.values()))

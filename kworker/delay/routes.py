@@ -34,10 +34,10 @@ _FORGED = f"{Forged.__module__}.{Forged.__qualname__}"
 
 
 class DelayedRecord:
-    """A record in a delay topic, and the time when it may leave it (ms since 1970).
+    """A record in a delay topic, with the time from which it may leave (ms since 1970).
 
-    `envelope` is None for a record that cannot wait, because kworker did not write its headers
-    or they are unreadable; `failure` says why.
+    `envelope` holds kworker's headers. If they are missing or unreadable, it is None, `failure`
+    says why, and the record leaves at once.
     """
 
     __slots__ = ("envelope", "failure", "headers", "leaves_ms", "raw", "size")
@@ -63,20 +63,20 @@ class DelayedRecord:
 
 
 def leaves_ms(written_ms: int, delay_ms: int, due_ms: int, taken_ms: int) -> int:
-    """The time when a record written at `written_ms` may leave: once its delay is over.
+    """Returns the time at which the delay of a record written at `written_ms` is over.
 
-    A clock that went back, or a stamp from the future, does not hold up the records behind
-    it: when the record leaves, `due_ms` decides where to.
+    A wrong timestamp does not hold up the records behind: `written_ms` counts as SKEW_MS after
+    `taken_ms`, the time of reading, at most. If `due_ms` is later, another delay follows.
     """
     end_ms = min(written_ms, taken_ms + SKEW_MS) + delay_ms
     return due_ms if 0 < due_ms - end_ms <= NEAR_MS else end_ms
 
 
 def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
-    """Returns the largest delay that fits into the time that remains, else the smallest.
+    """Returns the largest delay that fits into the remaining time, or the smallest of all.
 
-    So the last delay ends late by less than the smallest one. Small latenesses of the delays
-    before it do not make a delay unfit.
+    So a record is late by less than the smallest delay. A delay still fits if it exceeds the
+    remaining time slightly, because earlier delays may have ended a little late.
     """
     smallest_ms = min(delays_ms)
     slack_ms = min(NEAR_MS, smallest_ms // 10)
@@ -88,8 +88,8 @@ def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
 class Routes:
     """The topics to which records go from a delay topic.
 
-    `delays` are the delays of the topics that records may be sent to, in ms; `partitions` are
-    those of the topics that exist; `dead_bytes_max` is the limit of a dead letter, if known.
+    `delays` has the delay of each delay topic, in ms, and `partitions` the number of partitions
+    of each existing topic; `dead_bytes_max` is the size limit of a dead letter, if known.
     """
 
     requeue: str
@@ -99,11 +99,11 @@ class Routes:
     dead_bytes_max: int | None = None
 
     def with_partitions(self, partitions: Mapping[str, int]) -> "Routes":
-        """Returns these routes over the topics as they are now."""
+        """Returns a copy of these routes with the topics' present numbers of partitions."""
         return replace(self, partitions=partitions)
 
     def target(self, waiting: DelayedRecord, now_ms: int) -> str:
-        """Returns the topic for a record that may leave its delay topic."""
+        """Returns the topic to which a record goes from its delay topic: dead, requeue or delay."""
         if waiting.envelope is None:
             return self.dead
         remaining_ms = waiting.envelope.due_ms - now_ms
@@ -114,7 +114,7 @@ class Routes:
         )
 
     def output(self, waiting: DelayedRecord, target: str, now_ms: int) -> Output:
-        """Returns the record as it is written to `target`. Raises KeyError without that topic."""
+        """Returns the record as written to `target`. Raises KeyError if that topic is missing."""
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:
             return self._dead_letter(waiting, now_ms)
@@ -123,7 +123,7 @@ class Routes:
         return Output(target, raw.key(), raw.value(), headers, partition=partition)
 
     def _dead_letter(self, waiting: DelayedRecord, now_ms: int) -> Output:
-        """Returns a dead letter with as much of the record as fits: else it would wait for ever."""
+        """Returns the record as a dead letter; drops headers, then key and value, if too large."""
         raw, own = waiting.raw, carried(waiting.headers)
         at = Source(raw.topic(), raw.partition(), raw.offset(), raw.timestamp()[1])
         partition = raw.partition() % self.partitions[self.dead]
@@ -145,13 +145,13 @@ class Routes:
         )
 
     def _next_topic(self, remaining_ms: int, here: str) -> str:
-        """Returns the next delay topic: the present one, if no other is left."""
+        """Returns the delay topic for the remaining time; `here` if no delay topic exists."""
         there = {ms: topic for topic, ms in self.delays.items() if topic in self.partitions}
         return there[next_delay(remaining_ms, there)] if there else here
 
 
 def _forwarded_headers(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderList:
-    """Returns the headers that go on with the record: each of kworker's own once."""
+    """Returns the headers of a forwarded record; each of kworker's own headers occurs once."""
     headers = list(envelope.carried)
     headers.append((SOURCE, str(envelope.source).encode()))
     headers.append((ATTEMPT, b"%d" % envelope.attempt))
@@ -164,7 +164,6 @@ def _forwarded_headers(envelope: Envelope, came: HeaderList, *, again: bool) -> 
 
 
 def _dead_letter_headers(failure: Failure, at: Source, more: str, now_ms: int) -> HeaderList:
-    """Returns kworker's headers of a dead letter, for a record that cannot wait."""
     return [
         (SOURCE, str(at).encode()),
         (ATTEMPT, b"1"),

@@ -10,8 +10,8 @@ from kworker.errors import ExitCode
 class Finding:
     """A problem that a check found, and the next step.
 
-    Exit code `CONFIG`, and `ALREADY_RUNNING` for another copy: waiting will not help.
-    `UNREACHABLE`: waiting may help. `OK`: only a hint.
+    `exit_code` is `UNREACHABLE` if waiting may help, and `CONFIG` if not; `ALREADY_RUNNING` if
+    another copy of the instance runs; `OK` for a mere hint.
     """
 
     key: str
@@ -24,7 +24,7 @@ class Finding:
 
 
 def exit_code(findings: Iterable[Finding]) -> ExitCode:
-    """Returns the exit code of the worst finding."""
+    """Returns the exit code of the worst finding; `OK` without findings."""
     codes = {finding.exit_code for finding in findings}
     worst = (ExitCode.CONFIG, ExitCode.ALREADY_RUNNING, ExitCode.UNREACHABLE)
     return next((code for code in worst if code in codes), ExitCode.OK)

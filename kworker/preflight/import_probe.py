@@ -16,7 +16,7 @@ from kworker.worker.handlers.loader import find
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes `{"problems": {reference: problem}, "rss_bytes": with all of them imported}`."""
+    """Imports the references; writes `{"problems": {reference: problem}, "rss_bytes": size}`."""
     descriptor, folder, *references = arguments
     sys.path.insert(0, folder)
     found = problems(folder, references)
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def problems(folder: str, references: Sequence[str]) -> Mapping[str, str]:
-    """Returns the problem of each reference that cannot be used."""
+    """Imports each Python reference; returns the problem of each that cannot be used."""
     return {reference: text for reference in references if (text := _problem(folder, reference))}
 
 
@@ -45,7 +45,7 @@ def _problem(folder: str, reference: str) -> str:
 
 
 def _last_words(error: BaseException, folder: str) -> str:
-    """Returns the last line of a traceback, and its place in the user's own files."""
+    """Returns the error's last line, with the file and line of the user's code that raised it."""
     words = traceback.format_exception_only(error)[-1].strip()
     places = [*_places(error)]
     own = [place for place in places if place[0].startswith(folder)]

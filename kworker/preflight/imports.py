@@ -19,7 +19,7 @@ IMPORT_TIMEOUT_S = 40.0
 
 
 def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Finding]:
-    """Checks that every handler imports, in a process of its own, and fits in memory."""
+    """Checks, in a process of its own, that the handlers import and fit in `workers.memory`."""
     keys = {config.handler: "handler"} if config.handler else {}
     for topic, reference in config.handlers.items():
         keys.setdefault(reference, f"handlers.{topic}")
@@ -30,29 +30,31 @@ def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> li
 
 
 class ImportedReferences(NamedTuple):
-    """Findings of a process that has imported all references; 0 bytes: unknown."""
+    """The findings of importing all references, and the process's size then; 0 if unknown."""
 
     findings: list[Finding]
     rss_bytes: int
 
 
 def _unfit_for_memory(config: Config, rss_bytes: int) -> list[Finding]:
-    """Checks the size after imports: a worker over its limit by then would be replaced for ever."""
+    """Checks that the imports alone leave enough of `workers.memory` for a worker's records."""
     most, step = config.workers.memory, "raise it, or import less"
-    takes = f"a process that has only imported the handlers takes {rss_bytes >> 20} MiB"
+    limit, size = format_size(most), f"{rss_bytes >> 20} MiB"
     if rss_bytes > most:
-        return [Finding("workers.memory", f"{format_size(most)}, but {takes}", step)]
+        text = f"the limit is {limit}, but the imports of the handlers alone take {size}"
+        return [Finding("workers.memory", text, step)]
     ceiling = memory_ceiling(config)
     records = ceiling.total - WORKER_BYTES if ceiling else 0
     if rss_bytes + records <= most:
         return []
-    text = f"{takes} of {format_size(most)}, which leaves too little for its records"
-    text += f" ({records >> 20} MiB): it would be replaced often"
-    return [Finding("workers.memory", text, f"{step}, or lower in_flight_bytes", ExitCode.OK)]
+    text = f"the imports of the handlers alone take {size} of {limit}, which leaves too little for"
+    text += f" the records of a worker ({records >> 20} MiB): it would be replaced often"
+    step = "raise it, import less, or lower in_flight_bytes"
+    return [Finding("workers.memory", text, step, ExitCode.OK)]
 
 
 def import_all(config: Config, keys: Mapping[str, str], timeout_s: float) -> ImportedReferences:
-    """Imports references to Python; returns the problems, each with its configuration key."""
+    """Imports Python references in another process; `keys` has each one's configuration key."""
     step = "correct it, or the module"
     try:
         problems, rss_bytes = _probe(config.file.parent, list(keys), timeout_s)
@@ -62,16 +64,19 @@ def import_all(config: Config, keys: Mapping[str, str], timeout_s: float) -> Imp
         step = "find out what the module waits for"
         late = Finding(next(iter(keys.values())), text, step, ExitCode.UNREACHABLE)
         return ImportedReferences([late], 0)
-    found = [Finding(keys[name], f"{name} {text}", step) for name, text in problems.items()]
+    found = [
+        Finding(keys[reference], f"the Python reference {reference} {problem}", step)
+        for reference, problem in problems.items()
+    ]
     return ImportedReferences(found, rss_bytes)
 
 
 def _probe(
     folder: Path, references: Sequence[str], timeout_s: float
 ) -> tuple[Mapping[str, str], int]:
-    """Returns the problem of each bad reference, and the size with all imported.
+    """Imports references in a new process; returns their problems, and its size in bytes.
 
-    Raises `TimeoutExpired`.
+    The size is 0 if the process ended without a report. Raises `TimeoutExpired`.
     """
     receive, send = os.pipe()
     with os.fdopen(receive, "rb") as answers:

@@ -32,9 +32,10 @@ ClientKind = Literal["consumer", "producer"]
 
 
 def check_client_properties(config: Config) -> list[Finding]:
-    """Checks that librdkafka accepts the properties of every client; asks no broker."""
+    """Checks that librdkafka accepts the consumer's and producer's properties; sends nothing."""
     from kworker.clients.property_refusals import refusals
 
+    step = "correct it: librdkafka's CONFIGURATION.md lists all properties"
     found: dict[str, Finding] = {}
     properties_of: dict[ClientKind, Properties] = {
         "consumer": consumer_properties(config, slot=0),
@@ -44,7 +45,7 @@ def check_client_properties(config: Config) -> list[Finding]:
         chosen = {*config.kafka.common, *getattr(config.kafka, kind)}
         for refusal in refusals(kind, properties, chosen):
             key = _property_key(config, kind, refusal.name)
-            found.setdefault(key, Finding(key, refusal.reason, "see librdkafka's CONFIGURATION.md"))
+            found.setdefault(key, Finding(key, refusal.reason, step))
     return list(found.values())
 
 
@@ -55,7 +56,7 @@ def _property_key(config: Config, kind: ClientKind, name: str) -> str:
 
 
 def check_topics(config: Config) -> list[Finding]:
-    """Checks that brokers answer, and that topics exist and are as planned."""
+    """Checks that the brokers answer, and that all topics exist with the planned settings."""
     try:
         admin = admin_of(config)
         wanted = source_topics(config, admin.topic_names())
@@ -76,14 +77,14 @@ def check_topics(config: Config) -> list[Finding]:
 
 
 def admin_of(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
-    """Makes the administrator's client for checks. Raises KworkerError."""
+    """Makes the Kafka admin client for the checks. Raises KworkerError."""
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=timeout_s)
 
 
 def unanswered(error: KworkerError) -> Finding:
-    """Returns the finding of brokers that did not answer, or refused."""
+    """Returns the finding for brokers that did not answer, or refused a request."""
     step = "start the brokers (kworker sandbox up, for development) or correct it"
     if not isinstance(error, Unreachable):
         step = "ask who runs the brokers"
@@ -91,20 +92,18 @@ def unanswered(error: KworkerError) -> Finding:
 
 
 def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
-    """Returns the finding of missing topics: to wait for, unless it is the first start."""
-    are = "topic is" if len(missing) == 1 else "topics are"
+    """Returns the finding for missing topics; only the first start does not wait for them."""
     return Finding(
         "source.topics" if set(missing) & set(config.source.topics) else "name",
-        f"{are} missing: {', '.join(missing)}",
-        f"create with: kworker topics create --config {config.file}"
+        f"missing topics: {', '.join(missing)}",
+        f"create them with: kworker topics create --config {config.file}"
         + _source_advice(config, missing),
         ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
     )
 
 
 def _ids_untold(topics: Sequence[str]) -> Finding:
-    """The finding for topics whose commits could not name their log."""
-    step = "a worker waits until they do"
+    step = "workers wait until the brokers tell them"
     return Finding("source.topics", ids_untold(topics), step, ExitCode.UNREACHABLE)
 
 
@@ -112,7 +111,7 @@ def _no_match(config: Config) -> Finding:
     return Finding(
         "source.topics",
         f"no topic matches {config.source.pattern}",
-        "create the source topics, or correct it",
+        "create the source topics, or correct source.pattern",
         ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
     )
 
@@ -127,8 +126,9 @@ def _source_advice(config: Config, missing: Sequence[str]) -> str:
 def _unlike_planned(
     config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
 ) -> list[Finding]:
+    step = "change the topic, unless that is meant"
     found = [
-        Finding(spec.name, difference, "change the topic if that is not meant", ExitCode.OK)
+        Finding(spec.name, f"the topic has {difference}", step, ExitCode.OK)
         for spec in plan(config, {name: topics[name] for name in sources})
         for difference in differences(spec, topics[spec.name])
     ]
@@ -145,7 +145,7 @@ def _small_results(
     return [
         Finding(
             config.delivery.results,
-            f"{BYTES_MAX} {results}, and the source's is {records}",
+            f"{BYTES_MAX} is {results}, less than the {records} of a source topic",
             "raise it, if a result may be as large as its record",
             ExitCode.OK,
         )
@@ -155,13 +155,14 @@ def _small_results(
 def _uneven(
     config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
 ) -> list[Finding]:
-    """Finds sources whose partition p is not assigned together with partition p of requeue."""
+    """Returns a hint for each source topic that has not as many partitions as requeue."""
     requeue = topics[config.requeue_topic].partitions
     return [
         Finding(
             name,
-            f"{topics[name].partitions} partitions, and {config.requeue_topic} has {requeue}",
-            "a record that comes again may overtake others of its key",
+            f"the topic has {topics[name].partitions} partitions, but {config.requeue_topic} has"
+            f" {requeue}",
+            "with unequal numbers a retried record may overtake others of its key",
             ExitCode.OK,
         )
         for name in sources

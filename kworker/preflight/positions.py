@@ -20,7 +20,7 @@ GROUP_TIMEOUT_S = 30.0
 
 
 def check_positions(config: Config) -> list[Finding]:
-    """Checks that no transaction hides the groups' positions, and the brokers' session time-out."""
+    """Checks that no open transaction hides positions, and that the session time-out is short."""
     try:
         admin = admin_of(config)
         existing = admin.topic_names()
@@ -53,8 +53,8 @@ def _hidden(group: str, hidden: Sequence[tuple[str, int]]) -> Finding:
         group,
         f"the committed position of {names} is hidden by a transaction that has not ended, though"
         " the brokers answer",
-        "wait for its end; kworker transactions list says if it hangs, and"
-        " kworker transactions abort ends it then",
+        "wait until it ends; if kworker transactions list says that it hangs, end it with"
+        " kworker transactions abort",
         ExitCode.UNREACHABLE,
     )
 
@@ -64,15 +64,15 @@ _SESSION_MS = 15_000  # a killed worker's partitions should move after about ten
 
 
 def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
-    """Checks the session time-out, which the brokers set for the newer protocol."""
+    """Checks the session time-out of group.protocol=consumer, which the brokers set."""
     if not speaks_new_protocol(config):
         return
     session_ms = int(admin.broker_setting(_SESSION) or 0)
     if session_ms > _SESSION_MS:
         yield Finding(
             "kafka.consumer.group.protocol",
-            f"{_SESSION} of the brokers is {session_ms}: the partitions of a killed worker have no"
-            " owner for so long",
+            f"{_SESSION} of the brokers is {session_ms} ms: the partitions of a killed worker have"
+            " no owner for that time",
             f"set {_SESSION} to 10000 on the brokers, or, where kafka-configs is at hand, for this"
             " group alone: kafka-configs --alter --entity-type groups --entity-name"
             f" {config.name} --add-config consumer.session.timeout.ms=10000 (not below"
@@ -82,11 +82,11 @@ def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
 
 
 def ensure_start_offsets(config: Config) -> list[Finding]:
-    """Commits the group's first positions, at its first start, before any record is read.
+    """Commits positions for all partitions at the group's first start, before it reads any.
 
-    So `source.start` takes effect once, and no later loss of positions can silently skip or
-    repeat a topic: a group noted in `state_dir`, or one of its partitions, without a position
-    is an error.
+    So `source.start` takes effect once. A note in `state_dir` says which partitions had
+    positions: if one of them has lost its position later, that is an error, since going on
+    elsewhere would silently skip or repeat records.
     """
     note = GroupNote(config.state_dir)
     try:
@@ -116,12 +116,12 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
 
 
 def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
-    """Returns the finding of lost positions: of partitions `gone`, or of all."""
-    where = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
+    """Returns the finding for partitions without their positions; `gone` is empty for all."""
+    of_these = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
     each = "; for each of them, with --topic and --partition" if gone else ""
     return Finding(
         "source.start",
-        f"the group {config.name} ran before and has no positions{where} now: they expired or"
+        f"the group {config.name} ran before and has no positions{of_these} now: they expired or"
         " were deleted, or its source topics were deleted and made again",
         f"choose where to go on with kworker offsets reset{each}, or, to begin as at a first start,"
         f" remove {GroupNote(config.state_dir).path}",
@@ -132,6 +132,6 @@ def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
 def _must_not_choose(config: Config) -> Finding:
     return Finding(
         "source.start",
-        f'the group {config.name} has no positions yet, and start = "fail"',
-        "set earliest or latest, or give the group its positions",
+        f'the group {config.name} has no positions yet, and source.start = "fail" chooses none',
+        "set source.start to earliest or latest, or use kworker offsets reset",
     )

@@ -13,7 +13,7 @@ from kworker.preflight.redis import check_redis
 
 
 def before_start(config: Config) -> list[Finding]:
-    """Runs all checks of `start`; at the group's first start, commits its positions."""
+    """Runs all checks of `kworker start`; if they pass, commits a new group's first positions."""
     found = [*check_handlers(config), *check_client_properties(config)]
     if exit_code(found) is ExitCode.OK:
         found += [*check_topics(config), *check_redis(config)]

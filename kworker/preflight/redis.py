@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_redis(config: Config) -> list[Finding]:
-    """Checks that Redis, where configured, answers and keeps its data."""
+    """Checks that Redis, if configured, answers and is set to keep its data."""
     if config.idempotency is None:
         return []
     from kworker.clients.redis import describe
@@ -22,19 +22,19 @@ def check_redis(config: Config) -> list[Finding]:
     try:
         server = describe(config.idempotency.redis, timeout_s=BROKER_TIMEOUT_S)
     except Unreachable as error:
-        return [Finding(key, str(error), "start Redis, or correct it", ExitCode.UNREACHABLE)]
+        step = "start Redis, or correct its address in idempotency.redis"
+        return [Finding(key, str(error), step, ExitCode.UNREACHABLE)]
     except ValueError as error:
-        return [Finding(key, str(error), "correct it")]
+        return [Finding(key, str(error), "correct the address in idempotency.redis")]
     return [*_unfit(key, server)]
 
 
 def _unfit(key: str, server: "RedisServerInfo") -> Iterator[Finding]:
-    """Finds settings with which Redis loses data, so that effects are repeated."""
     if server.eviction != "noeviction":
         yield Finding(
             key,
-            f"maxmemory-policy is {server.eviction}: when its memory is full, it forgets which"
-            " events are done, and their effects are repeated",
+            f"maxmemory-policy is {server.eviction}: when its memory is full, Redis forgets"
+            " which events are done, and their effects are repeated",
             "set it to noeviction (redis-cli config set maxmemory-policy noeviction, and in its"
             " configuration), or give kworker a Redis of its own",
         )
@@ -43,7 +43,7 @@ def _unfit(key: str, server: "RedisServerInfo") -> Iterator[Finding]:
     if server.keeps is False:
         yield Finding(
             key,
-            "it keeps nothing on disk: after a restart it has forgotten which events are done",
+            "Redis keeps nothing on disk: after a restart it has forgotten which events are done",
             "turn on appendonly, if their effects must not be repeated then",
             ExitCode.OK,
         )

@@ -27,9 +27,10 @@ _KEY = "instance"
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """Findings of other copies, and the id of the cluster.
+    """Findings about other copies of this instance, and the id of the Kafka cluster.
 
-    Copies `elsewhere` may have died, which the group knows after `session_s`.
+    Members found `elsewhere`, on other hosts, may be dead; then their sessions end within
+    `session_s`, and the group drops them.
     """
 
     cluster: str = ""
@@ -39,7 +40,7 @@ class Twins:
 
 
 def search(config: Config) -> Twins:
-    """Searches for other copies; this folder's own running service is none."""
+    """Searches for other copies; the running service of this state folder does not count."""
     try:
         cluster = admin_of(config).cluster_id()
         other = holder(cluster, config)
@@ -49,25 +50,26 @@ def search(config: Config) -> Twins:
 
 
 def online(config: Config) -> list[Finding]:
-    """Returns all findings, for `check`."""
+    """Returns all findings about other copies, for `kworker check --online`."""
     found = search(config)
     return [*found.findings, *found.elsewhere]
 
 
 def here(config: Config, other: LockHolder) -> list[Finding]:
-    """Returns the finding of a lock's holder; none if it is this folder's own service."""
+    """Returns a finding about the lock's holder, unless that is this state folder's service."""
     if other.pid == StateFolder(config.state_dir).supervisor_pid():
         return []
     if not other.alive:
         what = f"the workers of a supervisor that was killed (pid {other.pid}) are still draining"
         step = "they end within their drain_timeout"
         return [Finding(_KEY, what, step, ExitCode.UNREACHABLE)]
-    who = f"as pid {other.pid}" if other.pid else "in a process that cannot be seen from here"
-    what = f"with {other.file}" if other.file else "which does not answer"
+    as_pid = f"as pid {other.pid}" if other.pid else "in a process that cannot be seen from here"
+    with_file = f"with {other.file}" if other.file else "which does not answer"
     return [
         Finding(
             _KEY,
-            f"{config.name} runs on this host already as instance {config.instance}, {who}, {what}",
+            f"{config.name} runs on this host already as instance {config.instance}, {as_pid},"
+            f" {with_file}",
             "stop that one, or give this copy another instance",
             ExitCode.ALREADY_RUNNING,
         )
@@ -75,7 +77,7 @@ def here(config: Config, other: LockHolder) -> list[Finding]:
 
 
 def _elsewhere(config: Config, cluster: str) -> Twins:
-    """Searches the groups for copies on other hosts: only static members have names."""
+    """Searches the consumer groups for copies on other hosts, which only static members show."""
     if config.workers.membership != "static":
         return Twins(cluster)
     from kworker.clients.admin_connection import AdminRequestError
@@ -87,8 +89,8 @@ def _elsewhere(config: Config, cluster: str) -> Twins:
     except AdminRequestError as refused:
         unseen = Finding(
             _KEY,
-            f"the group's members cannot be seen ({refused})",
-            "without the right to describe it, a copy on another host is noticed too late",
+            f"the members of the consumer group cannot be listed ({refused})",
+            "grant DESCRIBE on it; until then a copy on another host is noticed too late",
             ExitCode.OK,
         )
         return Twins(cluster, [unseen])

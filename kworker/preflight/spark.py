@@ -11,14 +11,15 @@ from kworker.preflight.imports import IMPORT_TIMEOUT_S, import_all
 
 
 def check_spark(config: Config) -> list[Finding]:
-    """Checks that the Spark job could start here, if `start` launches it."""
+    """Checks that the Spark job can start on this host, if `kworker start` is to launch it."""
     if config.spark is None or config.spark.run == "elsewhere":
         return []
     found = []
     try:
         find_java()
     except ConfigError as error:
-        found.append(Finding("spark", str(error), 'or set spark.run = "elsewhere"'))
+        step = 'or run the job on another host, with spark.run = "elsewhere"'
+        found.append(Finding("spark", str(error), step))
     if importlib.util.find_spec("pyspark") is None:
         found.append(
             Finding("spark", "pyspark is not installed", f"install it: {how_to_install('spark')}")

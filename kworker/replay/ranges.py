@@ -18,7 +18,7 @@ ReadRanges = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Timestamps from one up to another, in ms since 1970, without the latter; None is no bound."""
+    """A range of record timestamps in ms since 1970; `to_ms` is outside it, None is no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None
@@ -28,7 +28,7 @@ class TimeRange:
         return self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms
 
     def contains(self, timestamp_ms: int) -> bool:
-        """Returns True for a timestamp in the range: -1, of a record without, only if unbounded."""
+        """Returns True if the range has this time; -1, for no time, is below every `from_ms`."""
         if self.from_ms is not None and timestamp_ms < self.from_ms:
             return False
         return self.to_ms is None or timestamp_ms < self.to_ms
@@ -37,9 +37,9 @@ class TimeRange:
 def settled_ranges(
     first: Mapping[PartitionId, int], settled: Mapping[PartitionId, Settled]
 ) -> dict[PartitionId, range]:
-    """Returns the offsets from each partition's first candidate to the last one settled.
+    """Returns, for each partition, the offsets from its first wanted record to the last settled.
 
-    `first` is -1 where a partition has no candidate. No range is empty.
+    `first` is -1 where a partition has no wanted record. Empty ranges are left out.
     """
     both = first.keys() & settled.keys()
     found = {at: range(first[at], settled[at].end) for at in sorted(both) if first[at] >= 0}
@@ -47,10 +47,10 @@ def settled_ranges(
 
 
 class OffsetRanges:
-    """The offsets that a replay reads, and how far it is. Owned by the poll thread.
+    """The offset ranges that a replay reads, and its progress. Owned by the poll thread.
 
-    Timestamps may go back and forth, so a range is read to its end, record by record. Its
-    unsettled records are left to the service.
+    Timestamps may be out of order, so every range is read to its end. Records in a range that
+    the service has not settled are not replayed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OffsetRanges:
         time_range: TimeRange,
         settled: Mapping[PartitionId, Settled] | None = None,
     ) -> None:
-        """No span is empty; a partition that `settled` lacks is settled throughout."""
+        """No span may be empty. In a partition that `settled` lacks, every record is settled."""
         self._spans = dict(spans)
         self._time_range = time_range
         self._settled = settled or {}
@@ -72,11 +72,11 @@ class OffsetRanges:
 
     @property
     def has_time_bounds(self) -> bool:
-        """True if only a range of time is to be replayed."""
+        """True if only records of a certain time are to be replayed."""
         return self._time_range != TimeRange()
 
     def count_records(self, read: ReadRanges) -> dict[PartitionId, int]:
-        """Reads all ranges; returns the number of records to be replayed in each."""
+        """Reads all ranges; returns the number of records to be replayed in each partition."""
         return {
             (topic, number): len(self.select(read(topic, {number: span})))
             for (topic, number), span in self._spans.items()
@@ -88,29 +88,29 @@ class OffsetRanges:
 
     @property
     def ends(self) -> dict[PartitionId, int]:
-        """The end of each range that is not read yet; 0 of one that is."""
+        """The end offset of each range; 0 for a range that has been read completely."""
         return {at: span.stop if at in self._unread else 0 for at, span in self._spans.items()}
 
     @property
     def total(self) -> int:
-        """The number of offsets; some may have no record."""
+        """The number of offsets in all ranges; some offsets may have no record."""
         return sum(map(len, self._spans.values()))
 
     @property
     def read(self) -> int:
-        """The number of offsets that are read."""
+        """The number of offsets read so far, in all ranges."""
         return sum(self._read.values())
 
     @property
     def finished(self) -> bool:
-        """True when all ranges are read."""
+        """True if all ranges have been read to their ends."""
         return not self._unread
 
     def is_unread(self, at: PartitionId) -> bool:
         return at in self._unread
 
     def select(self, batch: Iterable[RawMessage]) -> list[RawMessage]:
-        """Returns the records of a batch that are to be replayed, and its errors."""
+        """Returns the messages of a batch that are errors, or records to be replayed."""
         return [raw for raw in batch if self._is_wanted(raw)]
 
     def _is_wanted(self, raw: RawMessage) -> bool:
@@ -131,7 +131,7 @@ class OffsetRanges:
         return at not in self._settled or self._settled[at].has(offset)
 
     def rewind(self, at: PartitionId, offset: int) -> None:
-        """Reads a partition again from this offset on."""
+        """Sets the progress of a partition back, as it will be read again from this offset on."""
         self._unread.add(at)
         self._read[at] = max(0, offset - self._spans[at].start)
 
@@ -141,16 +141,16 @@ class OffsetRanges:
 
 
 class RangeClient(Taking, Committing, Protocol):
-    """The part of `KafkaConsumer` and its twin that a replay uses; it never subscribes."""
+    """The methods of `KafkaConsumer` and its in-memory twin that a replay calls."""
 
     def group_metadata(self) -> object: ...
 
 
 class RangeConsumer:
-    """A consumer of offset ranges, for a poll loop.
+    """A consumer of fixed offset ranges, which the poll loop uses like a group's consumer.
 
-    It joins no group, so nothing is ever revoked or lost: its first `poll` assigns all
-    partitions. The positions that it commits show people how far it is.
+    It joins no group: its first `poll` assigns all partitions, and none is ever revoked or
+    lost. It commits positions only to show the progress of the replay.
     """
 
     def __init__(self, client: RangeClient, listener: Listener, ranges: OffsetRanges) -> None:
@@ -161,7 +161,7 @@ class RangeConsumer:
         self._open = set(ranges.starts)  # not paused for good
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
-        """Returns records to be replayed, of up to `most`, and events; serves every callback."""
+        """Polls up to `most` messages; returns the errors, and the records to be replayed."""
         if not self._begun:
             self._begun = True
             self._listener.assigned(list(self._ranges.starts))
@@ -177,17 +177,17 @@ class RangeConsumer:
         partitions: Iterable[PartitionId],
         timeout_s: float,  # noqa: ARG002 - sends no request
     ) -> dict[PartitionId, Committed | None]:
-        """Returns the starts of the ranges."""
+        """Returns the start of each partition's range, as if it were committed."""
         starts = self._ranges.starts
         return {at: Committed(starts[at]) for at in partitions}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:  # noqa: ARG002 - whatever they are
-        """Returns nothing: no request is sent for positions."""
+        """Returns an empty list: a replay reads no committed positions, so none can be hidden."""
         return []
 
     @property
     def absence(self) -> Absence | None:
-        """None: a replay needs no membership."""
+        """None always: a replay needs no membership, so it is never absent."""
         return None
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
@@ -200,18 +200,18 @@ class RangeConsumer:
         self._client.pause(partitions)
 
     def resume(self, partitions: Iterable[PartitionId]) -> None:
-        """Resumes those partitions that are not read to their ends."""
+        """Resumes those of the partitions whose ranges have not been read to their ends."""
         self._client.resume([at for at in partitions if self._ranges.is_unread(at)])
 
     def seek(self, at: PartitionId, offset: int) -> None:
-        """The next record of a paused partition, when it is resumed, is the one at this offset."""
+        """Sets the offset from which a paused partition is read when it is resumed."""
         self._ranges.rewind(at, offset)
         self._open.add(at)
         self._client.seek(at, offset)
 
     def recreate(self) -> None:
-        """Raises RuntimeError: a consumer that is no member is never fenced."""
-        raise RuntimeError("a replay has no place in a group to take again")
+        """Raises RuntimeError: a consumer outside a group is never fenced, so none calls this."""
+        raise RuntimeError("a replay is in no consumer group, so it cannot join one again")
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
         self._client.commit(positions)

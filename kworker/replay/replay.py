@@ -36,7 +36,7 @@ _MARKS_S = 2.0  # for marks not yet in Redis
 
 
 class ReplayAdmin(Protocol):
-    """The part of `Admin` that a replay uses."""
+    """The methods of `Admin` that a replay calls."""
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
@@ -50,21 +50,21 @@ class ReplayAdmin(Protocol):
 
 
 class ReplaySurvey(NamedTuple):
-    """The offsets that the service's group has settled by now, from a time range's first on."""
+    """The offset ranges to be read for a replay, and the offsets that the service has settled."""
 
     spans: dict[PartitionId, range]
     settled: dict[PartitionId, Settled]
 
 
 def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplaySurvey:
-    """Finds the settled offsets, by position and offset map.
+    """Finds the offsets that the service's group has settled, by its positions and offset maps.
 
-    Raises ConfigError without a source topic; Unreachable; KworkerError, as when the brokers do
-    not tell the ids of topics.
+    Raises ConfigError if no source topic exists, Unreachable, and KworkerError, for example if
+    the brokers do not tell the ids of topics.
     """
     topics = admin.topics(source_topics(config, admin.topic_names()))
     if not topics:
-        raise ConfigError(f"source.topics: none of {', '.join(config.source.topics)} is there")
+        raise ConfigError(f"source.topics: none of {', '.join(config.source.topics)} exists")
     every = [(name, number) for name in topics for number in range(topics[name].partitions)]
     held = admin.group_offsets(config.name, every)
     ids = admin.identities(topics)
@@ -78,9 +78,9 @@ def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplayS
 
 
 def load_topic_limits(config: Config, admin: ReplayAdmin) -> TopicLimits:
-    """Loads the limits of the topics that a replay writes.
+    """Loads size limits and numbers of partitions of the topics that a replay writes to.
 
-    Raises ConfigError for missing topics; Unreachable.
+    Raises ConfigError if a topic is missing, and Unreachable.
     """
     delivery = config.delivery
     limits = TopicLimits(
@@ -93,18 +93,18 @@ def load_topic_limits(config: Config, admin: ReplayAdmin) -> TopicLimits:
     )
     if not limits.complete:
         raise ConfigError(
-            f"missing on the brokers: {limits.missing}; create with: kworker topics create"
-            f" --config {config.file}"
+            f"topics missing on the brokers: {limits.missing}; create them with: kworker topics"
+            f" create --config {config.file}"
         )
     return limits
 
 
 def replay_config(config: Config, group: str, *, force: bool) -> Config:
-    """Returns the service's configuration, as a replay runs it in a group of its own.
+    """Returns the service's configuration, changed for a replay that commits to `group`.
 
-    Retries wait in memory, since the records of a delay topic would go to the service. No
-    record is too old, and with `force` none was seen before. It settles at least once: a replay
-    is no member of a group, so no transaction takes its positions; one cut off begins anew.
+    Retries wait in memory, since the service would take the records of a delay topic. No record
+    is too old, and `force` turns idempotency off. Delivery is at least once, because a replay is
+    no group member, so transactions cannot commit its positions.
     """
     retry = config.retry.model_copy(update={"mode": "hold"})
     workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})
@@ -128,7 +128,7 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCounts:
-    """The work of a replay so far: numbers of records; `failed` counts runs."""
+    """The numbers of records that a replay has handled so far; `failed` counts handler runs."""
 
     replayed: int
     skipped: int  # done before
@@ -137,16 +137,16 @@ class ReplayCounts:
 
 
 class Replay:
-    """One process over offset ranges, without a supervisor; its caller is the poll thread.
+    """A replay of offset ranges in this process, without a supervisor; `run` is the poll thread.
 
-    Nothing monitors the handlers: one that does not return keeps the replay from ending, and
-    one that kills the process ends the replay, and nothing else.
+    Nothing monitors the handlers. A handler that does not return keeps the replay from ending;
+    a handler that kills the process ends only the replay, not the service.
     """
 
     def __init__(
         self, config: Config, identity: str, ranges: OffsetRanges, limits: TopicLimits
     ) -> None:
-        """`config` is of `replay_config`.
+        """`config` must come from `replay_config`.
 
         Raises ConfigError, and KworkerError when the handler cannot be made.
         """
@@ -162,7 +162,7 @@ class Replay:
         try:
             self._loop = make_poll_loop(config, role, self._pool, self._handlers, limits)
         except KafkaRequestError as refused:
-            raise ConfigError(f"kafka: {refused}") from None
+            raise ConfigError(f"kafka: the clients cannot be made: {refused}") from None
         self._ask_at = self._log_at = time.monotonic()
 
     @property
@@ -173,15 +173,15 @@ class Replay:
 
     @property
     def in_hand(self) -> int:
-        """The number of records that are not settled yet: waiting, running or being published."""
+        """The number of records read and not settled: they wait, run or are being published."""
         loop = self._loop
         return loop.flow.records + loop.flow.held + loop.settlement.pending
 
     def run(self, interrupts: Callable[[], int], report: Callable[["Replay"], None]) -> None:
-        """Runs until all records are settled; after one interrupt, until those in hand are.
+        """Runs until all records are settled, and calls `report` again and again.
 
-        A second interrupt ends it at once. Calls `report` every turn. Raises KworkerError when
-        Kafka ends the client.
+        `interrupts` returns the number of Ctrl-C so far: after one, only records read already
+        are finished; after two, the replay ends at once. Raises KworkerError if Kafka fences it.
         """
         self._loop.assignment.beat = lambda: 0.0 if interrupts() else math.inf
         self._pool.start()
@@ -193,7 +193,7 @@ class Replay:
             if interrupts():
                 self._drain(interrupts, report)
         except Fenced as fenced:
-            raise KworkerError(f"Kafka ended the client: {fenced}") from None
+            raise KworkerError(f"Kafka fenced the client of the replay: {fenced}") from None
         finally:
             self._end()
 
@@ -243,7 +243,8 @@ def _close(handlers: Handlers) -> None:
     try:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; the replay is done
-        _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
+        problem = str(Failure.of(error))
+        _LOG.warning("the handler's close() failed; the replay ends all the same", error=problem)
 
 
 def _consumer_properties(config: Config) -> Properties:

@@ -12,7 +12,7 @@ _EXTEND_EVERY_S = 0.2
 
 
 class Announcer:
-    """Schedules the messages to systemd and the launcher. Owned by the supervisor."""
+    """Sends messages to systemd and to `start --daemon` when due. Owned by the supervisor."""
 
     def __init__(
         self, notifier: Notifier, ready_fd: int | None, limits: Limits, now: float
@@ -28,7 +28,7 @@ class Announcer:
         self._left = -1
 
     def turn(self, now: float, *, joined: bool, responsive: bool) -> None:
-        """Announces readiness once, and feeds the watchdog while the workers are responsive."""
+        """Announces readiness once, and feeds systemd's watchdog while the workers respond."""
         if joined and self._ready_fd is not None:
             write_line(self._ready_fd, f"ready {os.getpid()}")
             self._ready_fd = None
@@ -41,7 +41,7 @@ class Announcer:
             self._notifier.watchdog()
 
     def status_due(self, now: float) -> bool:
-        """Returns True when a new line for `status` is due."""
+        """Returns True when systemd is due to get a new status line."""
         return now >= self._status_at
 
     def status(self, line: str, now: float) -> None:
@@ -52,14 +52,14 @@ class Announcer:
         self._notifier.reloading(time.monotonic_ns() // 1000)
 
     def reloaded(self) -> None:
-        """Announces that the reload is over, whether it was done or refused."""
+        """Announces the end of a reload, whether it was carried out or refused."""
         self._notifier.ready()
 
     def stopping(self) -> None:
         self._notifier.stopping()
 
     def draining(self, left: int, now: float) -> None:
-        """Extends systemd's stop time-out while `left`, the work still to do, changes."""
+        """Extends systemd's stop time-out if `left`, the work that is left, has changed."""
         if left != self._left and now >= self._extend_at:
             self._left = left
             self._extend_at = now + _EXTEND_EVERY_S

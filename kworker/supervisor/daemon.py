@@ -17,19 +17,19 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class DaemonReady:
-    """The daemon is ready: all workers have joined."""
+    """The result of a launch whose daemon became ready: all workers have joined."""
 
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonWaiting:
-    """The daemon goes on, but was not ready in time."""
+    """The result of a launch whose daemon still runs, but was not ready in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonExited:
-    """The daemon ended before it was ready; `last_lines` are the last of its log."""
+    """The result of a launch whose daemon ended before it was ready, with its last log lines."""
 
     exit_code: int
     last_lines: str
@@ -38,10 +38,10 @@ class DaemonExited:
 def launch(
     serve: Callable[[int], int], log: Path, timeout_s: float
 ) -> DaemonReady | DaemonWaiting | DaemonExited:
-    """Runs `serve` in a daemon process, with a descriptor to which it reports readiness.
+    """Runs `serve` in a daemon process; its argument is the descriptor to report readiness to.
 
-    Blocks for up to `timeout_s`. Called before anything else is started, because the daemon
-    inherits every open descriptor.
+    Blocks for up to `timeout_s`. Must be called before files are opened or threads started,
+    because the daemon inherits every open descriptor.
     """
     log_begins = log.stat().st_size if log.exists() else 0
     read_end, write_end = os.pipe()
@@ -65,7 +65,7 @@ def launch(
 
 
 def write_line(fd: int, line: str) -> None:
-    """Writes a line to the launcher, which may have gone away."""
+    """Writes a line to the launcher's pipe; does nothing if the launcher has ended."""
     try:
         os.write(fd, f"{line}\n".encode())
     except OSError:
@@ -73,7 +73,7 @@ def write_line(fd: int, line: str) -> None:
 
 
 def _detach(serve: Callable[[int], int], log: Path, ready_fd: int) -> None:
-    """Runs in the first child: begins a session, and forks a process that can get no terminal."""
+    """Runs in the first child: calls setsid, forks the daemon, which has no terminal, and exits."""
     try:
         os.setsid()
         if os.fork() == 0:
@@ -108,7 +108,7 @@ def _redirect(log: Path) -> None:
 
 
 def _read_first_line(fd: int, timeout_s: float) -> list[str]:
-    """The words of the daemon's first line; [] after the time-out, ["end"] if it ended without."""
+    """Returns the daemon's first line as words; [] after the time-out, ["end"] at end of file."""
     deadline = time.monotonic() + timeout_s
     if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
         return []
@@ -117,7 +117,7 @@ def _read_first_line(fd: int, timeout_s: float) -> list[str]:
 
 
 def _tail(log: Path, begins: int) -> str:
-    """The last lines written since the launch."""
+    """Returns the last lines of the log after `begins`, its size at the launch."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(begins, size - _TAIL_BYTES))

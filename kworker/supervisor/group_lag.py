@@ -13,7 +13,7 @@ _COMPARE_EVERY_S = 1.0
 
 
 class GroupLag:
-    """Sums the lag that workers and delay process report, and finds partitions without an owner.
+    """Sums the lag that children report, and finds partitions of the group without an owner.
 
     Owned by the supervisor.
     """
@@ -24,7 +24,7 @@ class GroupLag:
         self._compare_at = 0.0
 
     def turn(self, read_delay_text: Callable[[], Text], now: float) -> None:
-        """Compares the delay process's report with the workers' partitions, once a second."""
+        """Looks once a second for partitions without an owner in the delay process's report."""
         if now < self._compare_at:
             return
         self._compare_at = now + _COMPARE_EVERY_S
@@ -37,7 +37,7 @@ class GroupLag:
         return [problem] if problem else []
 
     def status(self, delay_text: Text) -> dict[str, Any]:
-        """The `lag` of the status document; None where it is not known."""
+        """Returns the `lag` of `status --json`; numbers that are not known are None."""
         fleet = self._fleet
         oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.workers), default=0)
         records, unfinished = None, None

@@ -19,14 +19,14 @@ _LOG = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """The problem for which a worker must be replaced, and the records whose handlers caused it."""
+    """The symptom of a stuck worker, and the records whose handlers may have caused it."""
 
     problem: str
     held: tuple[Held, ...] = ()
 
 
 class WorkerHealth:
-    """Judges workers by the scoreboard and by /proc. Owned by the supervisor."""
+    """Finds stuck and worn-out workers by the scoreboard and /proc. Owned by the supervisor."""
 
     def __init__(self, fleet: Fleet, limits: Limits) -> None:
         self._fleet = fleet
@@ -36,15 +36,15 @@ class WorkerHealth:
         self._weighed_at = 0.0
 
     def reset_timers(self, now: float) -> None:
-        """Ignores silence before now, after the supervisor itself had been stopped."""
+        """Counts the workers' silence only from `now`, as the supervisor itself was suspended."""
         self._since = now
 
     def is_responsive(self, now: float) -> bool:
-        """Returns True when no worker is silent: the condition for feeding systemd's watchdog."""
+        """Returns True if no heartbeat is overdue; only then may systemd's watchdog be fed."""
         return not any(self._silent(worker, now) for worker in self._fleet.workers)
 
     def turn(self, config: Config, now: float) -> None:
-        """Samples the counters, and ends workers whose poll thread, pool or a handler is stuck."""
+        """Samples the counters, and ends workers with a stuck poll thread, pool or handler."""
         if now - self._sampled_at >= self._limits.sample_every_s:
             self._sampled_at = now
             for worker in self._fleet.workers:
@@ -56,7 +56,7 @@ class WorkerHealth:
                     self._abort(worker, stuck, now)
 
     def find_worn_out(self, config: Config, now: float) -> list[int]:
-        """Returns and logs the numbers of workers over `memory` or at `max_records`."""
+        """Returns and logs the numbers of workers that exceed `memory` or reach `max_records`."""
         if now - self._weighed_at < self._limits.memory_every_s:
             return []
         self._weighed_at = now
@@ -71,8 +71,8 @@ class WorkerHealth:
         limits = self._limits
         abort_s = limits.dump_s + limits.term_s
         _LOG.error(
-            f"worker {worker.number} {stuck.problem}: dumping its stacks and replacing it; SIGTERM"
-            f" in {limits.dump_s:g} s, SIGABRT in {abort_s:g} s, SIGKILL in"
+            f"worker {worker.number} is stuck: it {stuck.problem}; dumping its stacks and replacing"
+            f" it, with SIGTERM in {limits.dump_s:g} s, SIGABRT in {abort_s:g} s, SIGKILL in"
             f" {abort_s + limits.abort_s:g} s",
             worker_pid=worker.pid,
             suspects=[f"{h.topic}/{h.partition}/{h.offset}" for h in stuck.held],
@@ -96,9 +96,9 @@ class WorkerHealth:
         return Stuck(f"has a handler over workers.handler_timeout = {timeout}", overdue)
 
     def _stalled(self, worker: WorkerProcess) -> str:
-        """The problem of a pool that finishes nothing, or "".
+        """Returns the symptom of a worker whose handler pool finishes nothing, or "".
 
-        A running handler is judged by its time-out instead; records that wait are not in the pool.
+        A running handler is judged by its time-out instead. Waiting records are not in the pool.
         """
         words = worker.slot.words
         stalled_s = words[Field.STALLED_MS] / 1000
@@ -118,14 +118,14 @@ class WorkerHealth:
         return tuple(h for h in held if now - max(h.since_ns / 1e9, self._since) > limit_s)
 
     def _sample_cpu_time(self, worker: WorkerProcess, now: float) -> None:
-        """Takes the first of two samples of CPU time, at half of the heartbeat's limit."""
+        """Takes the first of two CPU samples, if a worker is silent for half of `heartbeat_s`."""
         if worker.silent_s(now, self._since) < self._limits.heartbeat_s / 2:
             worker.cpu_sample = None
         elif worker.pid and worker.cpu_sample is None:
             worker.cpu_sample = CpuSample(worker.pid, now)
 
     def _busy_records(self, worker: WorkerProcess, now: float) -> tuple[Held, ...]:
-        """The record of a silent worker whose thread uses the CPU; all records if none does."""
+        """Returns a silent worker's records whose threads use the CPU; all records if none does."""
         busy = worker.cpu_sample.busy_threads(now) if worker.cpu_sample else set()
         held = worker.slot.held()
         return tuple(h for h in held if h.thread in busy) or tuple(held)
@@ -134,14 +134,14 @@ class WorkerHealth:
         return why_silent(worker, self._limits, now, self._since)
 
     def _check_memory(self, worker: WorkerProcess, config: Config, now: float) -> bool:
-        """Notes whether the worker is over `memory`; True when it shall be replaced for that."""
+        """Logs it if the worker exceeds `memory`; returns True if it must be replaced for that."""
         size, size_max = rss_bytes(worker.pid), config.workers.memory
         baseline = worker.slot.words[Field.BASELINE_BYTES]
         judgement = worker.wear.weigh(size, baseline, size_max, now)
         problem = reason(judgement, size, size_max)
         worn_out = isinstance(judgement, WornOut)
         if worn_out or (problem and not worker.size_problem):
-            _LOG.warning(f"worker {worker.number} {problem}")
+            _LOG.warning(f"worker {worker.number} uses too much memory: it {problem}")
         if worn_out:
             worker.wear.replaced(now)
         worker.size_problem = "" if worn_out else problem
@@ -149,7 +149,6 @@ class WorkerHealth:
 
 
 def _check_max_records(worker: WorkerProcess, config: Config) -> bool:
-    """Returns True, and logs it, when the worker has taken `max_records` records."""
     taken, taken_max = worker.slot.words[Field.CONSUMED], config.workers.max_records
     if not 0 < taken_max <= taken:
         return False
@@ -161,7 +160,7 @@ def _check_max_records(worker: WorkerProcess, config: Config) -> bool:
 
 
 def why_silent(worker: WorkerProcess, limits: Limits, now: float, since: float) -> str:
-    """The problem of a process without a heartbeat, or ""; ignores silence before `since`."""
+    """Returns the symptom of an overdue heartbeat, or ""; counts silence only from `since`."""
     if not worker.alive:
         return ""
     silent_s = worker.silent_s(now, since)

@@ -4,7 +4,7 @@ from enum import Enum, auto
 
 
 class Mode(Enum):
-    """A step in the life of a service; each is followed by a later one only."""
+    """A phase in the life of a service, which passes through the phases in this order."""
 
     STARTING = auto()  # waits for leftovers and for the preflight check
     SERVING = auto()
@@ -13,7 +13,7 @@ class Mode(Enum):
     GONE = auto()
 
     def state(self, problems: list[str], *, joined: bool) -> str:
-        """The `state` of the status; `joined` when every worker has had its first assignment."""
+        """Returns the `state` of `status`; `joined` if every worker has had an assignment."""
         match self:
             case Mode.STARTING:
                 return "waiting" if problems else "starting"

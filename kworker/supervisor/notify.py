@@ -9,7 +9,7 @@ class Notifier:
     """Sends messages to `$NOTIFY_SOCKET`, or drops them where there is none. Never blocks.
 
     Owned by the supervisor. Removes systemd's variables from the environment, so that no child
-    speaks for the service. A message that is lost is followed by others.
+    can send messages for the service. A message that systemd cannot take is dropped, too.
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
@@ -24,25 +24,25 @@ class Notifier:
         self._send("READY=1")
 
     def status(self, text: str) -> None:
-        """Sends a line for `systemctl status`, when it differs from the last."""
+        """Sends a line for `systemctl status`, if it differs from the last one sent."""
         if text != self._status:
             self._status = text
             self._send("STATUS=" + text.replace("\n", " "))
 
     def reloading(self, now_us: int) -> None:
-        """Reports that a reload has begun, at this time of the monotonic clock."""
+        """Reports that a reload began at this time of the monotonic clock, in microseconds."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}")
 
     def stopping(self) -> None:
-        """Reports that the drain has begun."""
+        """Reports that the service has begun to stop."""
         self._send("STOPPING=1")
 
     def extend(self, seconds: float) -> None:
-        """Requests that a stop may take so many seconds more, from now."""
+        """Requests that systemd waits this many seconds more, from now, for the stop."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def watchdog(self) -> None:
-        """Reports that supervisor and workers are alive."""
+        """Feeds systemd's watchdog: reports that supervisor and workers respond."""
         self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> None:
@@ -69,7 +69,7 @@ def _address(text: str) -> str:
 
 
 def _watchdog_every_s(variables: dict[str, str]) -> float | None:
-    """Half of the watchdog's time-out, or None when systemd does not watch this process."""
+    """Returns half of the watchdog's time-out (s); None if systemd does not watch this process."""
     meant_for_us = variables["WATCHDOG_PID"] in ("", str(os.getpid()))
     if not variables["WATCHDOG_USEC"].isdigit() or not meant_for_us:
         return None

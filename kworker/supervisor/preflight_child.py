@@ -17,7 +17,7 @@ _REPORT_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """The findings of a preflight check, sorted by the supervisor's reaction."""
+    """The findings of a preflight check, sorted by how the supervisor reacts to them."""
 
     problems: list[str] = field(default_factory=list)  # in the configuration: exit 78
     taken: list[str] = field(default_factory=list)  # another copy has the instance: exit 73
@@ -37,7 +37,7 @@ Preflight = Callable[[Config], PreflightReport]
 
 
 class Check:
-    """One run of the preflight check. Owned by the supervisor, whose selector reads its report."""
+    """One run of the preflight check in a child, whose report the supervisor's selector reads."""
 
     def __init__(
         self,
@@ -65,21 +65,21 @@ class Check:
         os.close(write_end)
 
     def turn(self, now: float) -> PreflightReport | None:
-        """Returns the report once there is one; kills a child whose time is over."""
+        """Returns the report, or None while the check runs; kills a child that takes too long."""
         if now >= self._end_at and self.pid:
             self._late = True
             kill_group(self.pid)
         return self.report
 
     def on_exit(self, pid: int, code: int) -> None:
-        """Makes the report of what the child wrote, if the reaped child is the check's."""
+        """Reads the report that the child wrote, if the reaped process is this check's child."""
         if pid == self.pid:
             self._read()
             self._close()
             self.report = self._judge(code)
 
     def cancel(self) -> None:
-        """Kills the child: its report is not needed any more."""
+        """Kills the child, whose report is not needed any more."""
         if self.pid:
             kill_group(self.pid)
             self._close()
@@ -118,7 +118,6 @@ class Check:
 
 
 def _write_report(preflight: Preflight, config: Config, fd: int) -> int:
-    """Runs the check, in the child."""
     os.setsid()  # the check starts processes, which are killed with this session
     setproctitle(f"kworker: preflight [{config.name}]")
     data = json.dumps(asdict(preflight(config))).encode()

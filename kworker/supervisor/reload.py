@@ -30,7 +30,7 @@ _FIXED_KEYS: dict[str, Callable[[Config], object]] = {
 
 
 def fixed_key_problems(old: Config, new: Config) -> list[str]:
-    """Returns a line for each changed key that cannot change while the service runs."""
+    """Returns a line for each changed key that must not change while the service runs."""
     changed = [(key, of(old), of(new)) for key, of in _FIXED_KEYS.items() if of(old) != of(new)]
     return [
         f'{key}: is "{was}" and cannot become "{wanted}" while running: stop, then start'
@@ -47,7 +47,7 @@ class _Pending:
 
 
 class Reload:
-    """The request that waits for its check, the rolling restart, and the peers that follow it.
+    """Carries out reload and restart requests: a preflight check, then a rolling restart.
 
     Owned by the supervisor. Calls `apply` with a configuration that has passed the check, before
     the first worker is replaced.
@@ -81,7 +81,7 @@ class Reload:
         now: float,
         peer: Connection | None = None,
     ) -> None:
-        """Reads the configuration again; a mistake or a changed fixed key changes nothing."""
+        """Reads the configuration again and checks it; refuses mistakes and changed fixed keys."""
         self._announcer.reloading()
         try:
             new = read_config()
@@ -94,7 +94,7 @@ class Reload:
             self._check("reload", new, now, peer)
 
     def restart(self, config: Config, now: float, peer: Connection | None = None) -> None:
-        """Replaces the workers with the same configuration and the code that is now on disk."""
+        """Replaces the workers, with the same configuration and the code that is now on disk."""
         self._check("restart", config, now, peer)
 
     def turn(self, now: float, progress: Callable[[], Reply]) -> None:
@@ -108,12 +108,12 @@ class Reload:
             self._subscribers.finish({"done": True, "exit_code": 0})
 
     def on_exit(self, pid: int, code: int) -> None:
-        """Takes note of a reaped child, the check's or any other."""
+        """Passes a child's exit on to the preflight check, if one runs: it may be its child."""
         if self._pending:
             self._pending.check.on_exit(pid, code)
 
     def abandon(self, problem: str) -> None:
-        """Replaces nothing more, and sends the problem to the peers that wait."""
+        """Cancels the check and the rolling restart; sends `problem` to the waiting commands."""
         self._drop_pending(problem)
         self.rolling_restart.clear()
         self._subscribers.finish({"error": problem, "exit_code": int(ExitCode.FAILURE)})
@@ -125,7 +125,7 @@ class Reload:
 
     def _act_on(self, pending: _Pending, report: PreflightReport, now: float) -> None:
         for warning in report.warnings:
-            _LOG.warning(f"{warning}; the {pending.command} continues")
+            _LOG.warning(f"preflight check: {warning}; the {pending.command} continues")
         if not report.passed:
             self._refuse(pending.command, *_problems(report), pending.peer)
             return
@@ -143,8 +143,8 @@ class Reload:
     def _refuse(
         self, command: str, lines: list[str], code: ExitCode, peer: Connection | None
     ) -> None:
-        for line in lines:
-            _LOG.error(f"{command} refused, nothing is changed: {line}")
+        for problem in lines:
+            _LOG.error(f"{command} refused, nothing is changed: {problem}")
         self._announcer.reloaded()
         if peer:
             peer.refuse("\n".join(lines), code)

@@ -11,11 +11,11 @@ _LOG = structlog.get_logger()
 
 
 class RollingRestart:
-    """The numbers of the workers to replace, and the one being replaced.
+    """Replaces workers one after another; knows those to be replaced and the current one.
 
-    Owned by the supervisor. A worker is not drained before the process that replaces the one
-    before it has joined, so that at most one worker is missing, and a release that cannot start
-    stops after the first.
+    Owned by the supervisor. The next worker is drained only after the replacement of the last
+    one has joined. So at most one worker is missing at a time, and a release that cannot start
+    stops at the first worker.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -29,11 +29,11 @@ class RollingRestart:
         return len(self._waiting) + (self._current is not None)
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Adds these workers; a worker that is listed already is not listed twice."""
+        """Adds the workers with these numbers, except those that already wait."""
         self._waiting.extend(n for n in numbers if n not in self._waiting)
 
     def clear(self) -> None:
-        """Replaces nothing more: a drain has begun."""
+        """Cancels all further replacements, because a drain has begun."""
         self._waiting.clear()
         self._current = None
 
@@ -51,6 +51,6 @@ class RollingRestart:
                 self._fleet.replace(worker, now)
 
     def _is_replaced(self, number: int, lives: int) -> bool:
-        """Returns True also when the fleet has meanwhile shrunk below this number."""
+        """Returns True if a newer process of the worker runs, or the fleet no longer has it."""
         found = [worker for worker in self._fleet.workers if worker.number == number]
         return not found or (found[0].lives > lives and found[0].running)

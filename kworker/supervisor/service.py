@@ -31,7 +31,7 @@ _LOG = structlog.get_logger()
 
 
 class Service:
-    """Acts on signals, requests, deaths and time. Owned by the supervisor's one thread."""
+    """Controls all children of a service. Owned by the supervisor's only thread."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Service:
     # Called by the supervisor's loop.
 
     def turn(self, now: float) -> None:
-        """Does what is due, and reports to systemd and to the progress subscribers."""
+        """Does the work that is due, and sends progress to systemd and the waiting commands."""
         match self.mode:
             case Mode.STARTING:
                 self._turn_starting(now)
@@ -87,7 +87,7 @@ class Service:
         self._announce(now)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """Handles the exit of a reaped child: one of ours, or an orphan that we inherited."""
+        """Handles the exit of a reaped child, which may also be an orphan that was inherited."""
         exit_code = self.fleet.on_exit(pid, code, now) or self._delay.on_exit(pid, code, now)
         self._startup.on_exit(pid, code)
         self._reload.on_exit(pid, code)
@@ -96,13 +96,13 @@ class Service:
             self.drain(now, exit_code)
 
     def reset_timers(self, now: float) -> None:
-        """Forgets how long children were silent, after the supervisor itself had not run."""
+        """Counts the children's silence only from `now`, as the supervisor itself was suspended."""
         self._health.reset_timers(now)
         self._delay.reset_timers(now)
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the service, as far as it is known."""
+        """The code with which the service will exit, as far as it is known now."""
         if self._exit_code is ExitCode.OK and self.fleet.unfinished:
             return ExitCode.DRAIN_TIMED_OUT
         return self._exit_code
@@ -110,10 +110,11 @@ class Service:
     # Requests, by signals and over the control socket.
 
     def drain(self, now: float, exit_code: ExitCode = ExitCode.OK) -> None:
-        """Lets every child finish what it has in hand and end; a second call changes nothing."""
+        """Lets every child finish its records and end; a second call changes nothing."""
         if self.mode not in (Mode.STARTING, Mode.SERVING):
             return
-        _LOG.info("draining", exit_code=int(exit_code), in_hand=self.fleet.in_hand())
+        in_hand = self.fleet.in_hand()
+        _LOG.info("draining: records in hand finish", exit_code=int(exit_code), in_hand=in_hand)
         self.mode = Mode.DRAINING
         self._exit_code = exit_code
         self._announcer.stopping()
@@ -124,7 +125,7 @@ class Service:
         self._delay.drain(now, leave=exit_code is ExitCode.OK)
 
     def interrupt(self, now: float) -> None:
-        """Drains at the first Ctrl-C, ends at once at the second."""
+        """Drains at the first Ctrl-C, and ends every child at once at the second."""
         self._interrupts += 1
         if self._interrupts > 1:
             self.quit(now)
@@ -132,53 +133,53 @@ class Service:
             self.drain(now)
 
     def quit(self, now: float) -> None:
-        """Ends every child at once."""
+        """Ends every child at once; unfinished records will be redelivered."""
         self.drain(now)
-        _LOG.warning("ending at once: records in hand will be redelivered")
+        _LOG.warning("ending all processes at once: unfinished records will be redelivered")
         self.fleet.quit(now)
         self._delay.quit(now)
         self._spark.quit()
 
     def reload(self, now: float, peer: Connection | None = None) -> None:
-        """Reads the configuration again and replaces the workers one by one."""
+        """Reads the configuration again, checks it, and replaces the workers one by one."""
         if self.mode is Mode.SERVING:
             self._reload.reload(self.config, self._wiring.read_config, now, peer)
         else:
             self._ignore("reload", peer)
 
     def restart(self, now: float, peer: Connection | None = None) -> None:
-        """Replaces the workers one by one."""
+        """Replaces the workers one by one, with the same configuration."""
         if self.mode is Mode.SERVING:
             self._reload.restart(self.config, now, peer)
         else:
             self._ignore("restart", peer)
 
     def scale(self, size: int, now: float) -> int:
-        """Sets the number of workers, from 1 to the slots of the board; returns what it is now."""
+        """Sets the number of workers, unless it is out of range; returns the number in force."""
         if not 1 <= size <= self.fleet.size_max:
-            _LOG.warning(f"cannot scale to {size} workers: it must be 1 to {self.fleet.size_max}")
+            _LOG.warning(f"cannot run {size} workers: the limits are 1 and {self.fleet.size_max}")
         elif self.mode is Mode.SERVING:
-            _LOG.info("scaling", workers=size, before=self.fleet.size)
+            _LOG.info("changing the number of workers", workers=size, before=self.fleet.size)
             self.fleet.resize(size, now)
         return self.fleet.size
 
     def dump(self) -> list[int]:
-        """Has every process write its stacks to standard error; the pids of the children."""
+        """Has every process write its stacks to standard error; returns the children's pids."""
         return self._stack_dumps.begin([*self.fleet.living, *self._delay.living])
 
     def subscribe(self, connection: Connection) -> None:
-        """Sends this peer the progress of the drain, to its end."""
+        """Sends the progress of the drain to this connection, until the drain ends."""
         self._subscribers.add(connection)
 
     def finish(self) -> None:
-        """Sends the subscribers of the drain its result."""
+        """Sends the result of the drain to the connections that wait for it."""
         end: dict[str, Any] = {"done": True, "exit_code": int(self.exit_code)}
         if self.fleet.records_left:
             end["left"] = self.fleet.records_left
         self._subscribers.finish(end)
 
     def status(self, now: float) -> dict[str, Any]:
-        """The document of `status --json`."""
+        """Returns the document of `status --json`."""
         problems = self._problems(now)
         return {
             "name": self.config.name,
@@ -202,7 +203,7 @@ class Service:
         if report is None:
             return
         for warning in report.warnings:
-            _LOG.warning(f"{warning}; starting anyway")
+            _LOG.warning(f"preflight check: {warning}; starting anyway")
         if report.problems:
             self._abort_startup(ConfigError(report.problems), now)
         elif report.taken:
@@ -232,7 +233,7 @@ class Service:
         self._spark.turn(now)
         if not self._joined and self.fleet.joined:
             self._joined = True
-            _LOG.info("every worker has joined: running", workers=self.fleet.size)
+            _LOG.info("every worker has joined its group: running", workers=self.fleet.size)
 
     def _turn_draining(self, now: float) -> None:
         self._health.turn(self.config, now)

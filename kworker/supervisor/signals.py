@@ -19,7 +19,7 @@ HANDLED = (
 
 
 class Signals:
-    """The signals since the last turn, in order. Owned by the supervisor's one thread."""
+    """The signals that have arrived and wait for `take`. Owned by the supervisor's one thread."""
 
     def __init__(self) -> None:
         self._seen: deque[int] = deque()
@@ -28,13 +28,13 @@ class Signals:
         self._woken.setblocking(False)
 
     def install(self) -> None:
-        """Installs the handlers; Python runs them in this thread, which must be the main one."""
+        """Installs the signal handlers. Must be called in the main thread, which runs them."""
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for signum in HANDLED:
             signal.signal(signum, self._record)
 
     def fileno(self) -> int:
-        """The descriptor that is readable when a signal has arrived."""
+        """Returns the descriptor that is readable when a signal has arrived."""
         return self._woken.fileno()
 
     def take(self) -> list[int]:

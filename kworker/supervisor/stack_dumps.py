@@ -9,9 +9,9 @@ from kworker.supervisor.children.worker_process import WorkerProcess
 
 
 class StackDumps:
-    """The queue of children that are still to dump their stacks. Owned by the supervisor.
+    """A queue of children that have still to dump their stacks. Owned by the supervisor.
 
-    `gap_s` seconds pass between two of them, because two processes that write at once would
+    The children are told `gap_s` seconds apart, because two processes that write at once would
     mix their lines.
     """
 
@@ -21,13 +21,13 @@ class StackDumps:
         self._next_at = 0.0
 
     def begin(self, processes: Iterable[WorkerProcess]) -> list[int]:
-        """Writes this process's stacks to standard error and queues the children; their pids."""
+        """Writes this process's stacks to standard error; queues children, returns their pids."""
         faulthandler.dump_traceback(all_threads=True)
         self._waiting = deque(processes)
         return [process.pid for process in self._waiting if process.pid]
 
     def turn(self, now: float) -> None:
-        """Signals the next child when it is due."""
+        """Sends SIGUSR1 to the next child, which then dumps its stacks, when that is due."""
         if self._waiting and now >= self._next_at:
             self._next_at = now + self._gap_s
             self._waiting.popleft().signal(signal.SIGUSR1)

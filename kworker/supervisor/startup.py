@@ -16,9 +16,9 @@ _LOG = structlog.get_logger()
 
 
 class Startup:
-    """Waits until workers may start. Owned by the supervisor until they do.
+    """Waits for workers of an earlier supervisor to end, and the preflight check to pass.
 
-    `problems` holds a line for each thing that it waits for.
+    Owned by the supervisor until its workers start. `problems` has a line for each obstacle.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Startup:
         self._sessions_end_at: float | None = None  # of members on other hosts, if there are any
 
     def turn(self, now: float) -> PreflightReport | None:
-        """Returns a report that waiting cannot improve, or None while there is none."""
+        """Returns a report that passed or that waiting cannot improve; None while it waits."""
         if not self._leftovers_ended and not self._check_leftovers(now):
             return None
         if self._check is None:
@@ -61,7 +61,7 @@ class Startup:
         return replace(report, taken=report.elsewhere)
 
     def _maybe_alive(self, report: PreflightReport, now: float) -> list[str]:
-        """A line for each member on another host, until a dead member's session would be over."""
+        """Returns a line for each member on another host that may still be alive."""
         if not report.elsewhere:
             self._sessions_end_at = None
             return []
@@ -73,12 +73,12 @@ class Startup:
         return [f"{line}; {ends}" for line in report.elsewhere]
 
     def on_exit(self, pid: int, code: int) -> None:
-        """Takes note of a reaped child, the check's or any other."""
+        """Passes a child's exit on to the preflight check, if one runs: it may be its child."""
         if self._check:
             self._check.on_exit(pid, code)
 
     def restart_check(self, config: Config, now: float) -> None:
-        """Runs the check again at once, with this configuration."""
+        """Cancels the preflight check and begins it again, with this configuration."""
         self.cancel()
         self.config = config
         self._check = None
@@ -105,15 +105,17 @@ class Startup:
         return self._leftovers_ended
 
     def _kill_leftovers(self) -> None:
-        """Kills workers that outlived drain_timeout: with our identity, they would fence ours."""
+        """Kills an earlier supervisor's workers, whose identities would fence the new workers."""
         for pid in self._folder.leftover_workers():
             _LOG.warning(
-                "a worker of an earlier supervisor did not end in time: killed", leftover=pid
+                "a worker of an earlier supervisor did not end in time: killed, so that new workers"
+                " can start",
+                leftover=pid,
             )
             send_signal(pid, signal.SIGKILL)
 
     def _report(self, problems: list[str]) -> None:
         if problems != self.problems:
             for problem in problems:
-                _LOG.warning(f"waiting: {problem}")
+                _LOG.warning(f"workers cannot start yet, waiting: {problem}")
         self.problems = problems

@@ -24,7 +24,7 @@ _COUNTERS = (
 
 
 def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
-    """The part of the status document that is read from the scoreboard."""
+    """Returns the part of the status document that is read from the scoreboard."""
     counters = fleet.counters()
     return {
         "workers": [_worker_row(worker, now) for worker in fleet.workers],
@@ -35,7 +35,7 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
 
 
 def progress(fleet: Fleet, state: str) -> dict[str, Any]:
-    """A progress line for `stop` and `restart`."""
+    """Returns a progress line for the commands `stop` and `restart`."""
     since = [s for worker in fleet.workers if (s := worker.slot.oldest_since_ns())]
     return {
         "state": state,
@@ -46,7 +46,7 @@ def progress(fleet: Fleet, state: str) -> dict[str, Any]:
 
 
 def summary_line(fleet: Fleet, state: str, problems: list[str]) -> str:
-    """One line for `systemctl status`."""
+    """Returns the state and work of the service as one line, for `systemctl status`."""
     if problems:
         return f"{state}: {'; '.join(problems)}"
     joined = sum(worker.running for worker in fleet.workers)
@@ -58,7 +58,7 @@ def summary_line(fleet: Fleet, state: str, problems: list[str]) -> str:
 
 
 def fleet_problems(fleet: Fleet, now: float) -> list[str]:
-    """The workers' problems, which make the service red; each once."""
+    """Returns the workers' problems, each once; any of them makes the service's state red."""
     problems: dict[str, None] = {}
     for worker in fleet.workers:
         if not worker.alive and worker.last_exit and worker.start_at and worker.start_at > now:
@@ -74,7 +74,7 @@ def fleet_problems(fleet: Fleet, now: float) -> list[str]:
 
 
 def _age_s(since_ns: int) -> float:
-    """The age by a clock read after `since_ns`: handlers go on while the document is made."""
+    """Returns the seconds since a monotonic time, by a clock read now, so never negative."""
     return (monotonic_ns() - since_ns) / 1e9
 
 

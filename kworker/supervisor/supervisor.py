@@ -26,11 +26,11 @@ _CLOSING_TURN_S = 0.05  # short, so that the supervisor ends soon after its last
 
 
 class Supervisor:
-    """Takes the instance, then turns events into calls of the service.
+    """Locks the state folder, then passes signals, requests and exits on to the service.
 
-    Made in the process that will be the supervisor, because it installs signal handlers
-    and takes the lock. Raises AlreadyRunning when another process has the lock, ConfigError
-    when the state folder cannot be used. Writes to `ready_fd` when all workers have joined.
+    Must be made in the process that will be the supervisor, since it installs signal handlers
+    and takes the lock. Raises AlreadyRunning if another process has the lock, ConfigError if
+    the state folder cannot be used. Writes to `ready_fd` when all workers have joined.
     """
 
     def __init__(self, config: Config, wiring: Wiring, ready_fd: int | None = None) -> None:
@@ -68,7 +68,7 @@ class Supervisor:
         return code
 
     def turn(self) -> None:
-        """Waits for an event, or for the next turn to be due, and acts on all that has happened."""
+        """Waits for an event, or until the next turn is due, and acts on all that has happened."""
         ready = self._wait()
         now = time.monotonic()
         if now - self._last_turn_at > self._gap_s:
@@ -92,7 +92,6 @@ class Supervisor:
 
 
 def _signal_actions(service: Service) -> dict[int, Callable[[float], object]]:
-    """The call that each signal makes."""
     return {
         signal.SIGTERM: service.drain,
         signal.SIGINT: service.interrupt,
@@ -107,4 +106,4 @@ def _signal_actions(service: Service) -> dict[int, Callable[[float], object]]:
 
 
 def _nothing(_now: float = 0.0) -> None:
-    """Does nothing: the event has woken the loop, which is all it is for."""
+    """Does nothing, because the event only has to wake the loop."""

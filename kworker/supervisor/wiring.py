@@ -12,7 +12,7 @@ from kworker.supervisor.preflight_child import Preflight
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The functions that a service calls; tests give their own.
+    """The functions that a service calls; tests replace them.
 
     `worker_main` runs in each worker, `delay_main` in the delay process, `preflight` in a child
     before the first fork; `read_config` reads the configuration again, at a reload.

@@ -177,7 +177,7 @@ def test_handlers_that_cannot_fit_in_memory_are_refused(configured: Configured) 
     [found] = check_handlers(toml_file.load(file))
     assert (found.key, found.exit_code) == ("workers.memory", ExitCode.CONFIG)
     assert found.problem.startswith(
-        "400MiB, but a process that has only imported the handlers takes 5"
+        "the limit is 400MiB, but the imports of the handlers alone take 5"
     )
 
 
@@ -271,7 +271,7 @@ def test_a_source_with_other_partitions_than_requeue_is_named(
     assert kworker("topics", "create", "--config", file).returncode == 0
     done = kworker("check", "--online", "--config", file)
     assert done.returncode == 0
-    assert f"{small}: 2 partitions, and " in done.stdout
+    assert f"{small}: the topic has 2 partitions, but " in done.stdout
     assert f"{large}: 3 partitions" not in done.stdout
 
 
@@ -324,7 +324,7 @@ def test_a_redis_without_a_disk_is_told_and_start_goes_on(
         redis.config_set("save", "")
         redis.config_set("appendonly", "yes")
     assert found.exit_code is ExitCode.OK
-    assert "it keeps nothing on disk" in found.problem
+    assert "Redis keeps nothing on disk" in found.problem
 
 
 def test_an_idempotency_function_that_will_not_import_is_told(configured: Configured) -> None:

@@ -141,4 +141,4 @@ def test_a_start_without_group_rights_goes_on_with_a_warning(tmp_path: Path, str
     found = second_copy.search(config)
     assert (found.elsewhere, exit_code(found.findings)) == ([], ExitCode.OK)
     [finding] = found.findings
-    assert str(finding).startswith("instance: the group's members cannot be seen (")
+    assert str(finding).startswith("instance: the members of the consumer group cannot be listed (")

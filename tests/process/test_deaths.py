@@ -121,7 +121,10 @@ def test_a_still_pool_is_dumped_and_its_worker_replaced(service: Service):
     service.write(limits={"stalled_s": 1.0}, behaviour={"0": {"still_ms": 1500}})
     service.serve()
     service.write(behaviour={})
-    service.says("worker 0 has finished no record for 2 s, with 0 in flight and no handler running")
+    service.says(
+        "worker 0 is stuck: it has finished no record for 2 s, with 0 in flight and no handler"
+        " running"
+    )
     eventually(lambda: service.status()["workers"][0]["restarts"] == 1)
     eventually(lambda: len(service.running()) == 2)
     assert "in _told_to_drain" in service.said()  # the stacks say where

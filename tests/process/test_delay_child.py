@@ -95,7 +95,7 @@ def test_a_stuck_delay_process_is_dumped_killed_and_replaced(service: Service):
     service.serve()
     pid = service.delay_runs()
     service.write(behaviour={})
-    service.says("the delay process has not polled for")
+    service.says("the delay process is stuck: it has not polled for")
     service.says("in fake_delay")
     service.says("the delay process exited (SIGABRT)")
     eventually(lambda: service.delay_runs() != pid)

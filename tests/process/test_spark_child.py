@@ -54,7 +54,7 @@ def test_a_killed_spark_job_restarts_and_workers_go_on(service: Service, spark: 
     before = service.running()
     eventually(spark.births)
     os.kill(spark.births()[0][0], signal.SIGKILL)
-    service.says("spark: the job exited (SIGKILL); next start in 0.3 s, the workers go on")
+    service.says("the Spark job exited (SIGKILL); next start in 0.3 s, workers go on")
     eventually(lambda: len(spark.births()) == 2)
     eventually(lambda: spark.told()["state"] == "running")
     assert service.running() == before
@@ -103,7 +103,7 @@ def test_a_drain_ends_the_spark_job_last_by_force_if_needed(service: Service, sp
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0
     said = service.said()
-    assert said.index("worker 1 ended") < said.index("spark did not end in time: killed")
+    assert said.index("worker 1 ended") < said.index("the Spark job did not end in time: killed")
     with pytest.raises(ProcessLookupError):
         os.kill(spark.births()[0][0], 0)
 

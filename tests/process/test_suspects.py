@@ -42,7 +42,7 @@ def test_records_in_hand_at_a_crash_become_suspects_at_once(service: Service, ho
         7: ("crash", 0, {name}),
         9: ("crash", 0, {name}),
     }
-    assert "worker 0 had 2 records in hand: they are suspects" in service.said()
+    assert "worker 0 had 2 records in hand, which may have caused its end" in service.said()
 
 
 # To whom which signal goes.
@@ -96,7 +96,7 @@ def test_only_the_record_that_overran_is_suspected(service: Service):
     assert {o: (s.why, s.ended) for o, s in suspects(service).items()} == {
         7: ("timeout", ("SIGABRT",))
     }
-    assert "has a handler over workers.handler_timeout = 1s: dumping its stacks" in said
+    assert "has a handler over workers.handler_timeout = 1s; dumping its stacks" in said
     assert "SIGTERM in 0.2 s, SIGABRT in 0.5 s, SIGKILL in 1 s" in said
     assert said.index("in _told_to_drain") < said.index("Fatal Python error: Aborted")
     assert "next start at once" in said

@@ -29,8 +29,9 @@ _FORK_AGAIN_S = 1.0
 class DelayChild:
     """Keeps the delay process running. Owned by the supervisor.
 
-    A death costs a back-off and makes the service red, nothing else: delayed records wait in
-    Kafka. But if another process has the same identity, this service came second, and ends.
+    If the process dies, delayed records wait in Kafka, and the service's state is red until the
+    process is started again, after a back-off. If a process of another copy of this instance
+    has fenced it, the whole service ends.
     """
 
     def __init__(
@@ -59,46 +60,49 @@ class DelayChild:
         return self._process.alive
 
     def begin(self, now: float) -> None:
-        """Starts the delay process at the next turn."""
+        """Makes the start of the delay process due, so that the next `turn` starts it."""
         self._process.start_at = now
 
     def apply(self, config: Config, now: float) -> None:
-        """Replaces the process by one with this configuration, at a reload or a restart."""
+        """Replaces the process, at a reload or a restart, by a process with this configuration."""
         self._config = config
         self._process.start_afresh(now)
         self._process.drain(self._kill_at(now), leave=False)
 
     def turn(self, now: float) -> None:
-        """Starts the process when it is due; ends it when it is stuck or did not end in time."""
+        """Starts the process if its start is due; ends it if it is stuck or late to end."""
         process = self._process
         if signal.SIGKILL in process.send_due_signals(now):
-            _LOG.warning("the delay process did not end in time: killed", pid=process.pid)
+            _LOG.warning(
+                "the delay process did not end in time: killed, its records wait in Kafka",
+                pid=process.pid,
+            )
         elif process.start_at is not None and now >= process.start_at and not process.alive:
             self._start(now)
         elif problem := why_silent(process, self._limits, now, self._since):
             self._abort(problem, now)
 
     def reset_timers(self, now: float) -> None:
-        """Ignores silence before now, after the supervisor itself had been stopped."""
+        """Counts the process's silence only from `now`, as the supervisor itself was suspended."""
         self._since = now
 
     def drain(self, now: float, *, leave: bool) -> None:
-        """Ends the process for good; `leave`: it leaves the group."""
+        """Ends the process for good; with `leave` it also leaves its consumer group."""
         self._draining, self._process.start_at = True, None
         self._process.drain(self._kill_at(now), leave=leave)
 
     def quit(self, now: float) -> None:
-        """Ends the process at once."""
+        """Ends the process for good, at once."""
         self._draining, self._process.start_at = True, None
         self._process.quit(now + self._limits.quit_s)
 
     @property
     def living(self) -> list[WorkerProcess]:
-        """A list of the process, empty if it is not alive."""
+        """A list that holds the process, or an empty list if the process is not alive."""
         return [self._process] if self._process.alive else []
 
     def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
-        """Handles a reaped child; returns an exit code if the whole service must end with it."""
+        """Handles the exit of this child; returns an exit code if the whole service must end."""
         process = self._process
         if pid != process.pid:
             return None
@@ -119,7 +123,7 @@ class DelayChild:
         return None
 
     def problems(self, now: float) -> list[str]:
-        """The problems of the delay process, which make the service red."""
+        """Returns the problems of the delay process; any of them makes the service's state red."""
         process = self._process
         if process.alive:
             red = process.slot.words[Field.RED]
@@ -130,18 +134,18 @@ class DelayChild:
         return [f"delay process exited ({process.last_exit}); next start in {wait_s:.0f} s"]
 
     def live_text(self) -> Text:
-        """The text of the living process; an empty one while there is none."""
+        """Returns the latest report of the living process; an empty one while none is alive."""
         return self._text() if self._process.alive else Text()
 
     def delay_rows(self) -> list[dict[str, Any]]:
-        """The `delays` of `status --json`: the last ones while the process is not alive."""
+        """Returns the `delays` of `status --json`; without a process, the last known ones."""
         return [
             {"delay": delay, "waiting": waiting, "next_due_ms": due_ms}
             for delay, waiting, due_ms in self._text().delays
         ]
 
     def status(self, now: float) -> dict[str, Any]:
-        """The `delay` of `status --json`: the process itself."""
+        """Returns the `delay` of `status --json`, which describes the delay process itself."""
         process = self._process
         return {
             "pid": process.pid,
@@ -172,7 +176,6 @@ class DelayChild:
         _LOG.info("the delay process started", delay_pid=pid)
 
     def _run_child(self, config: Config) -> int:
-        """Runs in the child."""
         setproctitle(f"kworker: delay [{config.name}] starting")
         log.identify(process="delay")
         self._folder.join_workers()
@@ -181,7 +184,7 @@ class DelayChild:
 
     def _abort(self, problem: str, now: float) -> None:
         if self._process.exit_request in (ExitRequest.NONE, ExitRequest.DRAIN):
-            _LOG.error(f"the delay process {problem}: dumping its stacks and replacing it")
+            _LOG.error(f"the delay process is stuck: it {problem}; dumping stacks, replacing it")
             limits = self._limits
             steps = for_stuck_process(now, limits.dump_s, limits.term_s, limits.abort_s)
             self._process.abort(steps, ())

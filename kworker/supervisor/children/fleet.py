@@ -34,7 +34,7 @@ _LOGGED_MAX = 20  # suspects in a log line
 
 
 class Fleet:
-    """Starts, restarts and drains the workers. Owned by the supervisor; only its thread forks."""
+    """Starts, restarts and drains the worker processes. Owned by the supervisor's only thread."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Fleet:
         self.apply(config)
 
     def apply(self, config: Config) -> None:
-        """Uses this configuration, and a board that fits it, for workers that start from now on."""
+        """Sets the configuration, and a new scoreboard, for workers that start from now on."""
         self._config = config
         self._hands = hands_of(config.workers)
         processes = max(config.workers.processes, self.size)
@@ -69,18 +69,18 @@ class Fleet:
 
     @property
     def size_max(self) -> int:
-        """The largest number of workers that the board has slots for."""
+        """The largest possible number of workers: the number of the scoreboard's slots."""
         return len(self._board.slots)
 
     @property
     def joined(self) -> bool:
-        """True if every worker has had its assignment, be it an empty one."""
+        """True if every worker has received a partition assignment, which may be empty."""
         return len(self.workers) == self.size and all(
             worker.alive and worker.phase >= Phase.RUNNING for worker in self.workers
         )
 
     def resize(self, size: int, now: float) -> None:
-        """Sets the number of workers; the highest numbers are drained and leave the group."""
+        """Sets the number of workers; surplus workers are drained, and leave the consumer group."""
         self.size = size
         present = {worker.number for worker in self.workers}
         for number in range(size):
@@ -94,28 +94,32 @@ class Fleet:
         self._remove_ended()
 
     def turn(self, now: float) -> None:
-        """Starts workers that are due, and kills workers that did not end in time."""
+        """Starts workers whose start is due, and kills workers that did not end in time."""
         self.leftovers.turn(now)
         for worker in self.workers:
             if signal.SIGKILL in worker.send_due_signals(now):
-                _LOG.warning(f"worker {worker.number} did not end in time: killed", pid=worker.pid)
+                _LOG.warning(
+                    f"worker {worker.number} did not end in time: killed, so its unfinished records"
+                    " will be redelivered",
+                    pid=worker.pid,
+                )
             elif worker.start_at is not None and now >= worker.start_at and not self._draining:
                 self._start(worker, now)
 
     def replace(self, worker: WorkerProcess, now: float) -> None:
-        """Drains this worker; its slot starts again when it has ended."""
+        """Drains this worker; a new process starts in its place when it has ended."""
         worker.start_afresh(now)
         self._drain(worker, now, leave=False)
 
     def drain(self, now: float, *, leave: bool) -> None:
-        """Lets all workers finish what they have in hand and end; none starts again."""
+        """Lets all workers finish the records that they have taken, and end; none starts again."""
         self._draining = True
         for worker in self.workers:
             self._drain(worker, now, leave=leave)
         self._remove_ended()
 
     def quit(self, now: float) -> None:
-        """Ends all workers at once."""
+        """Ends all workers at once; their unfinished records will be redelivered."""
         self._draining = True
         for worker in self.workers:
             self.unfinished = self.unfinished or bool(worker.slot.words[Field.IN_HAND])
@@ -124,18 +128,18 @@ class Fleet:
 
     @property
     def living(self) -> list[WorkerProcess]:
-        """The workers that have a process."""
+        """The workers that have a running process."""
         return [worker for worker in self.workers if worker.alive]
 
     def accept_dead(self) -> int:
-        """Has every worker dead-letter what its breaker holds; returns the number of workers."""
+        """Tells workers to write the dead letters that they hold back; counts the workers."""
         alive = self.living
         for worker in alive:
             worker.slot.words[Field.ACCEPT] = 1
         return len(alive)
 
     def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
-        """Handles a reaped child; returns an exit code if the whole service must end with it."""
+        """Handles the exit of a worker; returns an exit code if the whole service must end."""
         for worker in self.workers:
             if worker.pid == pid:
                 self._counters_of_dead.update(worker.slot.counters())
@@ -147,14 +151,14 @@ class Fleet:
         return None
 
     def in_hand(self) -> int:
-        """The number of records taken and not settled, in all workers."""
+        """Returns the number of records that all workers have taken and not settled."""
         return self.sum(Field.IN_HAND)
 
     def sum(self, field: Field) -> int:
         return sum(worker.slot.words[field] for worker in self.workers)
 
     def counters(self) -> Counter[str]:
-        """Each counter since the service started, including those of ended workers."""
+        """Returns each counter's total since the service started, ended workers included."""
         total = self._counters_of_dead.copy()
         for worker in self.workers:
             total.update(worker.slot.counters())
@@ -181,7 +185,6 @@ class Fleet:
         _LOG.info(f"worker {worker.number} started", worker=worker.number, worker_pid=pid)
 
     def _run_child(self, config: Config, slot: Slot) -> int:
-        """Runs in the child."""
         os.setpgid(0, 0)  # a group of its own, with all processes that handlers start
         setproctitle(f"kworker: worker {slot.number} [{config.name}] starting")
         raise_oom_score(_OOM_SCORE_MORE)
@@ -202,14 +205,14 @@ class Fleet:
         try:
             self._journal.add_suspects(places, death.why, cause, time.time(), count_max)
         except OSError as error:
-            problem = f"cannot be written to {self._folder.suspects} ({error.strerror})"
             _LOG.error(
-                f"suspects of worker {worker.number} {problem}: they will run like other records"
+                f"the suspects of worker {worker.number} cannot be written to"
+                f" {self._folder.suspects} ({error.strerror}): they will run like other records"
             )
             return
         _LOG.warning(
-            f"worker {worker.number} had {len(places)} records in hand: they are suspects and"
-            " will run in an isolated process",
+            f"worker {worker.number} had {len(places)} records in hand, which may have caused its"
+            " end: they will run in an isolated process",
             why=death.why,
             records=["/".join(map(str, place)) for place in places[:_LOGGED_MAX]],
         )
@@ -232,16 +235,18 @@ class Fleet:
 
     def _restart(self, worker: WorkerProcess, death: Death, now: float) -> ExitCode | None:
         answer = worker.plan_restart(death, now)
-        event = (
-            f"worker {worker.number} exited ({exit_text(death.code)}) after {death.life_s:.1f} s"
-        )
+        cause, life_s = exit_text(death.code), death.life_s
         if isinstance(answer, GiveUp):
-            _LOG.error(f"{event}; {answer.failed_starts} starts in a row failed: giving up")
+            _LOG.error(
+                f"worker {worker.number} exited ({cause}) after {life_s:.1f} s;"
+                f" {answer.failed_starts} starts in a row failed: giving up, the service ends"
+            )
             return ExitCode.GAVE_UP
         when = f"in {answer.delay_s:g} s" if answer.delay_s else "at once"
         failed_max = self._limits.restart.failed_starts_max
         nth = f", {answer.failed_starts} of {failed_max}" if answer.failed_starts else ""
-        event = f"{event}; next start {when}{nth}"
+        event = f"worker {worker.number} exited ({cause}) after {life_s:.1f} s"
+        event += f"; next start {when}{nth}"
         _LOG.warning(event, worker=worker.number, in_hand=death.in_hand)
         return None
 

@@ -14,7 +14,7 @@ _LOGGED_MAX = 10
 
 @dataclass(slots=True)
 class _Left:
-    """The processes of one worker, and the time of their next signal: SIGTERM, then SIGKILL."""
+    """The processes left by one worker, and when they get the next signal."""
 
     number: int
     due: float
@@ -24,9 +24,9 @@ class _Left:
 class Leftovers:
     """The processes left in the process groups of ended workers. Owned by the fleet.
 
-    A worker leads a process group. Every process that it or its handlers start belongs to that
-    group, unless it makes a session or group of its own, which means that it may outlive the
-    worker. A process that ends within `grace_s`, as an isolated process does, is not logged.
+    A worker leads a process group, to which all processes belong that it or its handlers start.
+    A process that makes a session or group of its own is not in it, and may outlive the worker.
+    A process that ends within `grace_s`, as an isolated process does, is not logged.
     """
 
     def __init__(self, grace_s: float, term_s: float) -> None:
@@ -36,23 +36,23 @@ class Leftovers:
 
     @property
     def any(self) -> bool:
-        """True if there may still be processes."""
+        """True if some of the processes may still be running."""
         return bool(self._left)
 
     def add(self, number: int, pid: int, now: float) -> None:
-        """Notes the processes that a reaped worker with this pid left, if there are any."""
+        """Notes the processes, if any, that a reaped worker left; `pid` was the worker's."""
         if group_pids(pid):
             self._left[pid] = _Left(number, now + self._grace_s)
 
     def turn(self, now: float) -> None:
-        """Sends SIGTERM to processes that are still there after the grace, later SIGKILL."""
+        """Sends SIGTERM to processes that outlived `grace_s`, and SIGKILL `term_s` later."""
         for group, left in list(self._left.items()):
             if not (pids := group_pids(group)):
                 del self._left[group]
             elif now >= left.due and left.terminated:
                 del self._left[group]
                 _LOG.warning(
-                    f"processes that worker {left.number} left did not end in time: killed",
+                    f"processes that worker {left.number} left behind did not end in time: killed",
                     left=pids,
                 )
                 _send(group, signal.SIGKILL)
@@ -62,10 +62,10 @@ class Leftovers:
                 _send(group, signal.SIGTERM)
 
     def _warn(self, number: int, pids: list[int]) -> None:
-        noun = "a process" if len(pids) == 1 else f"{len(pids)} processes"
+        processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
         _LOG.warning(
-            f"worker {number} left {noun} behind: SIGTERM now, SIGKILL in {self._term_s:g} s; a"
-            " process that shall stay needs a session of its own",
+            f"worker {number} left {processes} behind: SIGTERM now, SIGKILL in {self._term_s:g} s;"
+            " a process that shall outlive its worker needs a session of its own (setsid)",
             left=[f"{pid} {command_line(pid)}".rstrip() for pid in pids[:_LOGGED_MAX]],
         )
 

@@ -22,10 +22,10 @@ _PROGRESS_BYTES_MAX = 1 << 20
 
 
 class SparkJob:
-    """Keeps `command` running, which is `python -m kworker.spark`. Owned by the supervisor.
+    """Keeps the Spark job, `python -m kworker.spark`, running. Owned by the supervisor.
 
-    Workers do not depend on the job: results wait in their topic. So a death costs a back-off
-    and makes the service red, nothing else.
+    Workers do not depend on the job. If it dies, results wait in their topic, and the service's
+    state is red until the job is started again, after a back-off.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SparkJob:
 
     @property
     def problems(self) -> list[str]:
-        """The problems of the job and its tables, which make the service red."""
+        """The problems of the job and of its tables; any of them makes the service's state red."""
         if self._problem:
             return [f"spark: {self._problem}"]
         progress = self._progress()
@@ -57,7 +57,7 @@ class SparkJob:
         return [f"spark: {problem}" for problem in found if problem]
 
     def begin(self, now: float) -> None:
-        """Starts the job at the next turn, if it is to run here."""
+        """Makes the start of the job due at the next `turn`, if the job is to run on this host."""
         spark = self._config.spark
         if spark and spark.run == "here":
             self._start_at = now
@@ -66,7 +66,7 @@ class SparkJob:
             self._state = "elsewhere"
 
     def apply(self, config: Config, now: float) -> None:
-        """Restarts the job at a reload, if its settings have changed or it had failed."""
+        """Restarts the job at a reload, if its settings have changed or the job had failed."""
         before, self._config = self._config, config
         if _settings_of(before) == _settings_of(config) and self._state != "failed":
             return
@@ -76,16 +76,16 @@ class SparkJob:
         self._terminate(now)
 
     def turn(self, now: float) -> None:
-        """Starts the job when it is due; kills it when it did not end in time."""
+        """Starts the job if its start is due; kills it if it did not end in time."""
         if self._start_at is not None and now >= self._start_at and not self.alive:
             self._start(now)
         if self._kill_at is not None and now >= self._kill_at and self._pid:
-            _LOG.warning("spark did not end in time: killed")
+            _LOG.warning("the Spark job did not end in time: killed, results wait in their topic")
             self._kill_at = now + self._limits.spark_stop_s
             kill_group(self._pid)  # with its JVM and its Python workers
 
     def stop(self, now: float) -> None:
-        """Ends the job for good, without waiting until it has caught up."""
+        """Ends the job for good, without waiting until it has read all results."""
         self._start_at = None
         self._state = "stopped" if self.alive else self._state
         self._terminate(now)
@@ -97,7 +97,7 @@ class SparkJob:
             kill_group(self._pid)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """Handles a reaped child, if it is the job."""
+        """Handles the exit of a reaped child, if that child is the job."""
         if pid != self._pid:
             return
         reported = self._progress().get("reason")
@@ -108,18 +108,19 @@ class SparkJob:
         if code == ExitCode.CONFIG:
             self._state, self._start_at = "failed", None
             self._problem = "the job rejected its configuration, see the log: fix it, then reload"
-            _LOG.error(f"{self._problem}; the workers go on")
+            _LOG.error("the Spark job rejected its configuration; it starts again at a reload")
             return
         if code == ExitCode.OK:  # `available-now`: the job has read what was there, and runs again
             self._start_at = now + self._limits.restart.longest_delay_s
             return
         delay_s = self._backoff.failed(now - self._started)
         self._state, self._start_at = "restarting", now + delay_s
-        self._problem = f"the job exited ({exit_text(code)}){f': {reported}' if reported else ''}"
-        _LOG.warning(f"spark: {self._problem}; next start in {delay_s:g} s, the workers go on")
+        cause = f"{exit_text(code)}: {reported}" if reported else exit_text(code)
+        self._problem = f"the job exited ({cause})"
+        _LOG.warning(f"the Spark job exited ({cause}); next start in {delay_s:g} s, workers go on")
 
     def status(self) -> dict[str, Any]:
-        """The `spark` of `status --json`: the job's progress, or its state while it is gone."""
+        """Returns the `spark` of `status --json`: the job's state, and its own report."""
         progress = self._progress()
         state = progress.get("state") or self._state
         tables = [dict(table) for table in _tables(progress)]
@@ -133,12 +134,12 @@ class SparkJob:
         except OSError as error:
             delay_s = self._backoff.failed(0)
             self._start_at = now + delay_s
-            _LOG.warning(f"spark cannot be forked ({error.strerror}); next try in {delay_s:g} s")
+            _LOG.warning(f"cannot fork the Spark job ({error.strerror}); next try in {delay_s:g} s")
             return
         self._started = now
         self._start_at = None
         self._state, self._problem = "starting", ""
-        _LOG.info("spark started", spark_pid=self._pid)
+        _LOG.info("the Spark job started", spark_pid=self._pid)
 
     def _terminate(self, now: float) -> None:
         if self._pid and self._kill_at is None:
@@ -146,7 +147,7 @@ class SparkJob:
             send_signal(self._pid, signal.SIGTERM)
 
     def _progress(self) -> dict[str, Any]:
-        """The progress that this run of the job wrote; {} before it has."""
+        """Returns the progress report that this run of the job wrote; {} if there is none."""
         if self._state in ("off", "failed", "restarting"):
             return {}
         try:

@@ -19,7 +19,7 @@ _INTENDED_EXITS = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIG
 
 
 class ExitRequest(Enum):
-    """The supervisor's last request to a worker."""
+    """The way in which the supervisor last requested a worker to end; NONE if it did not."""
 
     NONE = auto()
     DRAIN = auto()
@@ -29,7 +29,7 @@ class ExitRequest(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of one life, for the log and the restart policy."""
+    """The end of one process of a worker, for the log and the restart policy."""
 
     code: int  # a negative code is a signal
     life_s: float
@@ -41,7 +41,7 @@ class Death:
 
 
 class WorkerProcess:
-    """A slot's worker, alive or between lives. Owned by the fleet; times are monotonic seconds."""
+    """One slot's worker processes, one by one. Owned by the fleet; times are monotonic seconds."""
 
     def __init__(
         self, number: int, slot: Slot, policy: RestartPolicy, wear: WearPolicy | None = None
@@ -71,7 +71,7 @@ class WorkerProcess:
 
     @property
     def replacements(self) -> int:
-        """The number of lives after a planned end: restart, reload, memory or max_records."""
+        """The number of planned replacements: by restart, reload, memory or max_records."""
         return max(self.lives - 1 - self.restarts, 0)
 
     @property
@@ -84,11 +84,11 @@ class WorkerProcess:
 
     @property
     def running(self) -> bool:
-        """True if it has joined, takes records and is not to end."""
+        """True if the process has joined its group, takes records and is not requested to end."""
         return self.alive and self.phase is Phase.RUNNING and self.exit_request is ExitRequest.NONE
 
     def begin_life(self, pid: int, now: float) -> None:
-        """Notes that a new process has been forked."""
+        """Notes that a new process has been forked for this worker."""
         self.pid = pid
         self.restarts += self._ended_unplanned
         self._ended_unplanned = False
@@ -104,9 +104,9 @@ class WorkerProcess:
         self._samples.clear()
 
     def drain(self, kill_at: float, *, leave: bool) -> None:
-        """Requests that it finishes what it has in hand and ends.
+        """Requests that the process finishes its records and ends; kills it at `kill_at`.
 
-        `leave`: it leaves the group, because no other process takes its slot.
+        With `leave` it leaves its consumer group, because no other process takes its slot.
         """
         self.slot.words[Field.LEAVE] = leave
         if self.alive and self.exit_request is ExitRequest.NONE:
@@ -115,12 +115,12 @@ class WorkerProcess:
             self.signal(signal.SIGTERM)
 
     def abort(self, exit_plan: ExitPlan, stuck_on: tuple[Held, ...]) -> None:
-        """Ends a stuck worker; records of `stuck_on` that it holds at its end are suspects."""
+        """Ends a stuck process; records of `stuck_on` that it has when it dies become suspects."""
         self._stuck_on = stuck_on
         self._request_exit(ExitRequest.ABORT, exit_plan)
 
     def quit(self, kill_at: float) -> None:
-        """Requests that it ends at once."""
+        """Requests that the process ends at once; kills it at `kill_at`."""
         self._request_exit(ExitRequest.QUIT, ExitPlan([(kill_at, signal.SIGKILL)]))
         self.signal(signal.SIGQUIT)
 
@@ -129,14 +129,14 @@ class WorkerProcess:
             send_signal(self.pid, signum)
 
     def send_due_signals(self, now: float) -> list[int]:
-        """Sends and returns the signals of the exit plan that are due."""
+        """Sends the signals of the exit plan that are due now, and returns them."""
         due = self._exit_plan.due(now) if self.alive else []
         for signum in due:
             self.signal(signum)
         return due
 
     def end_life(self, code: int, now: float) -> Death:
-        """Returns the facts of a death, after the process was reaped, and clears the slot."""
+        """Returns the facts of a reaped process's death, and clears its scoreboard slot."""
         words = self.slot.words
         death = Death(
             code=code,
@@ -152,7 +152,7 @@ class WorkerProcess:
         return death
 
     def plan_restart(self, death: Death, now: float) -> StartAgain | GiveUp:
-        """Sets the time of the next start by the history of this slot, or gives up."""
+        """Decides by the earlier deaths in this slot when to start again, or to give up."""
         self._ended_unplanned = True
         killed = death.code == -signal.SIGKILL
         answer = self._history.died(
@@ -164,30 +164,30 @@ class WorkerProcess:
         return answer
 
     def start_afresh(self, now: float) -> None:
-        """Makes the next start due now, and forgets earlier deaths."""
+        """Makes the next start due at once, and forgets earlier deaths."""
         self._history = RestartHistory(self._policy)
         if not self.alive:
             self.start_at = now
 
     def silent_s(self, now: float, since: float) -> float:
-        """Seconds since its last heartbeat, counted from `since` at the earliest."""
+        """Returns the seconds since the last heartbeat or `since`, whichever is later."""
         return max(0.0, now - max(self.slot.words[Field.HEARTBEAT_NS] / 1e9, since))
 
     def sample(self, now: float, over_s: float) -> None:
-        """Samples the counter that `rate` is computed from."""
+        """Notes the number of records done, from which `rate` is computed."""
         self._samples.append((now, self.slot.words[Field.DONE]))
         while now - self._samples[0][0] > over_s:
             self._samples.popleft()
 
     def rate(self) -> float:
-        """Records done per second, over the last samples."""
+        """Returns the records done per second, over the noted samples."""
         if len(self._samples) < 2:
             return 0.0
         (then, before), (now, after) = self._samples[0], self._samples[-1]
         return (after - before) / (now - then)
 
     def _suspects(self, code: int) -> tuple[Held, ...]:
-        """The records in hand at this death; empty if the end was requested or orderly."""
+        """Returns the records that may have caused this death; none if the end was intended."""
         if self.exit_request is ExitRequest.ABORT:
             return tuple(held for held in self.slot.held() if held in self._stuck_on)
         crashed = self.exit_request is ExitRequest.NONE and code not in _INTENDED_EXITS

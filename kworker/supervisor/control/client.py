@@ -14,7 +14,7 @@ _ANSWER_TIMEOUT_S = 10.0
 
 
 class CommandRefused(KworkerError):
-    """The supervisor refused a request, and chose the exit code of the command."""
+    """The supervisor refused a request; `exit_code` is the code that the command exits with."""
 
     def __init__(self, line: str, exit_code: int) -> None:
         super().__init__(line)
@@ -22,7 +22,7 @@ class CommandRefused(KworkerError):
 
 
 class NotResponding(KworkerError):
-    """A supervisor has the instance and does not answer."""
+    """The instance has a supervisor, but it does not answer requests."""
 
 
 class ControlClient:
@@ -33,15 +33,15 @@ class ControlClient:
         self._folder = folder
 
     def request(self, verb: str, **arguments: object) -> dict[str, Any]:
-        """Returns the only reply to a request. Raises as `follow` does."""
+        """Sends a request and returns its only reply. Raises the errors of `follow`."""
         for reply in self.follow(verb, **arguments):
             return reply
         raise NotResponding(f"{self._name}: the supervisor closed the connection without a reply")
 
     def follow(self, verb: str, **arguments: object) -> Iterator[dict[str, Any]]:
-        """Yields each line of the reply, as it comes, until the supervisor ends it.
+        """Sends a request and yields each line of the reply, until the supervisor ends it.
 
-        Raises NotRunning, NotResponding or CommandRefused.
+        Raises NotRunning, NotResponding, CommandRefused, or KworkerError without permission.
         """
         request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
         try:
@@ -54,8 +54,8 @@ class ControlClient:
             raise self._not_there() from None
         except PermissionError:
             raise KworkerError(
-                f"{self._folder.socket}: permission denied: only the user of the service and root"
-                " may command it"
+                f"{self._folder.socket}: permission denied: only the service's user and root may"
+                " send commands to it"
             ) from None
         except ConnectionError:  # the supervisor has ended, and all that it sent has been read
             return
@@ -82,21 +82,21 @@ class ControlClient:
 
 
 class SupervisorHandle:
-    """The supervisor's process by a pidfd, which stays right when the pid is reused."""
+    """A handle of the supervisor's process by a pidfd, which is safe even if the pid is reused."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._pidfd = os.pidfd_open(pid)
 
     def signal(self, signum: signal.Signals) -> None:
-        """Sends a signal, for when the socket does not answer."""
+        """Sends the process a signal; does nothing if the process has ended."""
         try:
             signal.pidfd_send_signal(self._pidfd, signum)
         except ProcessLookupError:
             pass
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Returns True when the process ends within the time; waits without limit with None."""
+        """Returns True if the process ends within `timeout_s`; waits without limit with None."""
         readable, _, _ = select.select([self._pidfd], [], [], timeout_s)
         return bool(readable)
 

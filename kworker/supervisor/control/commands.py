@@ -12,7 +12,7 @@ _SIZE = re.compile(r"([+-]?)(\d{1,4})")
 
 
 def verbs(service: Service) -> Mapping[str, Callable[[Request, Connection], None]]:
-    """Returns the control server's table of functions by verb."""
+    """Returns a function for each verb, which answers the requests with that verb."""
 
     def status(_request: Request, peer: Connection) -> None:
         peer.finish(service.status(time.monotonic()))

@@ -23,7 +23,7 @@ Reply = dict[str, Any]
 
 
 class Connection:
-    """A connected peer. A verb replies with `send`, now or later, and ends with `finish`."""
+    """A command's connection. Its reply is lines, queued by `send`, the last one by `finish`."""
 
     def __init__(self, peer: socket.socket, now: float) -> None:
         self.peer = peer
@@ -35,21 +35,21 @@ class Connection:
         self._last = False
 
     def send(self, reply: Reply) -> None:
-        """Queues a line; a peer with more than REPLY_BYTES_MAX unread bytes is dropped."""
+        """Queues a line; drops the connection if it has more than REPLY_BYTES_MAX unread bytes."""
         self._to_send += json.dumps(reply).encode() + b"\n"
         self.gone = self.gone or len(self._to_send) > REPLY_BYTES_MAX
 
     def finish(self, reply: Reply) -> None:
-        """Queues the last line, after which the connection is closed."""
+        """Queues the last line of the reply; the connection is closed once that is sent."""
         self.send(reply)
         self._last = True
 
     def refuse(self, problem: str, exit_code: int) -> None:
-        """Queues the last line for a request that cannot be met."""
+        """Queues an error as the last line of the reply; `exit_code` is for the command."""
         self.finish({"error": problem, "exit_code": exit_code})
 
     def receive(self) -> bytes | None:
-        """Returns the request line once it is whole; reads no more than that."""
+        """Reads what has arrived; returns the request line once it is complete, else None."""
         try:
             data = self.peer.recv(LINE_BYTES_MAX)
         except BlockingIOError:
@@ -64,7 +64,7 @@ class Connection:
         return bytes(line[:LINE_BYTES_MAX]) if self.has_request else None
 
     def flush(self, now: float) -> None:
-        """Sends as much as the peer takes without waiting."""
+        """Sends as many queued bytes as the peer accepts, without blocking."""
         try:
             while self._to_send:
                 del self._to_send[: self.peer.send(self._to_send)]
@@ -77,21 +77,21 @@ class Connection:
 
     @property
     def pending(self) -> bool:
-        """True if something waits to be sent."""
+        """True if queued bytes wait to be sent."""
         return bool(self._to_send)
 
     def is_late(self, now: float) -> bool:
-        """Returns True when the peer's time is over: for its request, or to read the reply."""
+        """Returns True if the peer takes too long to send its request or to read the reply."""
         if not self.has_request:
             return now - self._moved_at > REQUEST_TIMEOUT_S
         return self.pending and now - self._moved_at > REPLY_TIMEOUT_S
 
 
 class ControlServer:
-    """Listens in the state folder. Owned by the supervisor, whose selector wakes it.
+    """Serves the control socket in the state folder, woken by the supervisor's selector.
 
-    `verbs` maps the verb of a request to the function that answers it. Reads, lines, queues and
-    the number of peers are all bounded.
+    `verbs` maps the verb of a request to the function that answers it. The sizes of reads, lines
+    and queues, and the number of connections, are bounded. Owned by the supervisor.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ControlServer:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def turn(self, now: float) -> None:
-        """Sends queued replies and drops peers that are done, gone or late."""
+        """Sends queued replies, and closes connections that are finished, broken or too slow."""
         self._now = now
         for connection in list(self._connections.values()):
             connection.flush(now)
@@ -120,7 +120,7 @@ class ControlServer:
                 self._watch_writes(connection)
 
     def close(self) -> None:
-        """Accepts no new peers, and drops the others after a last attempt to send."""
+        """Stops listening, and closes each connection after a last attempt to send its replies."""
         self._selector.unregister(self._listener)
         self._listener.close()
         self._path.unlink(missing_ok=True)
@@ -163,7 +163,7 @@ class ControlServer:
             act(request, connection)
 
     def _watch_writes(self, connection: Connection) -> None:
-        """Waits for the peer to read more: after its request nothing else is received from it."""
+        """Selects a connection with queued bytes for writing only; its request has been read."""
         registered = connection.peer in self._selector.get_map()
         if connection.pending and registered:
             self._selector.modify(connection.peer, selectors.EVENT_WRITE, _nothing)
@@ -173,7 +173,7 @@ class ControlServer:
             self._selector.unregister(connection.peer)
 
     def _make_room(self) -> None:
-        """Drops the oldest peer without a request, else the oldest."""
+        """Closes the oldest connection without a request; if all have one, the oldest of all."""
         waiting = [c for c in self._connections.values() if not c.has_request]
         for connection in (waiting or list(self._connections.values()))[:1]:
             self._drop(connection)
@@ -187,7 +187,7 @@ class ControlServer:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Returns a listening socket that only its owner can reach; removes one that was left there."""
+    """Returns a listening socket that only its owner can reach; first removes an old file."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     with short_address(path) as address:
@@ -209,9 +209,9 @@ def _uid(peer: socket.socket) -> int:
 def _parse(line: bytes) -> Request:
     request = json.loads(line)
     if not isinstance(request, dict):
-        raise ValueError("not an object")
+        raise ValueError("the request is not a JSON object")
     return request
 
 
 def _nothing() -> None:
-    """Does nothing: `turn` sends the queued replies."""
+    """Does nothing when a peer is ready to read more: `turn` sends the queued replies."""

@@ -6,7 +6,7 @@ from kworker.supervisor.control.server import Connection, Reply
 
 
 class ProgressSubscribers:
-    """Sends progress lines to its peers, and one at the end. Owned by the supervisor."""
+    """Connections that get a progress line at intervals. Owned by the supervisor."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -18,7 +18,7 @@ class ProgressSubscribers:
         self._send_at = 0.0
 
     def turn(self, now: float, line: Callable[[], Reply]) -> None:
-        """Sends a line to all when it is due."""
+        """Sends a progress line to all connections, if the next one is due."""
         self._connections = [each for each in self._connections if not each.gone]
         if not self._connections or now < self._send_at:
             return
@@ -28,7 +28,7 @@ class ProgressSubscribers:
             connection.send(reply)
 
     def finish(self, reply: Reply) -> None:
-        """Sends the last line to all, and ends their connections."""
+        """Sends the last line to all connections, and closes them."""
         for connection in self._connections:
             connection.finish(reply)
         self._connections = []
