@@ -96,7 +96,7 @@ def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
     return Finding(
         "source.topics" if set(missing) & set(config.source.topics) else "name",
         f"missing topics: {', '.join(missing)}",
-        f"create them with: kworker topics create --config {config.file}"
+        f"create with: kworker topics create --config {config.file}"
         + _source_advice(config, missing),
         ExitCode.UNREACHABLE if GroupNote(config.state_dir).exists else ExitCode.CONFIG,
     )

@@ -52,6 +52,6 @@ def test_topics_whose_ids_the_brokers_do_not_tell_are_named(
         return
     assert [str(each) for each in found] == [
         f"source.topics: the brokers do not tell the ids of {', '.join(nameless)}: DESCRIBE must"
-        " be allowed on them, and brokers be 2.8 or newer; a worker waits until they do"
+        " be allowed on them, and brokers be 2.8 or newer; workers wait until the brokers tell them"
     ]
     assert findings.exit_code(found) is ExitCode.UNREACHABLE
