@@ -116,7 +116,7 @@ class DelayAssignment:
     # -- calls of the loop -----------------------------------------------------------
 
     def poll(self, most: int, timeout_s: float, wall_ms: Callable[[], int]) -> int:
-        """Polls once, holds the records; returns the number of messages. Raises Fenced."""
+        """Polls once, and holds the records. Returns the number of messages. Raises Fenced."""
         batch = self.consumer.poll(most, timeout_s)
         now_ms = wall_ms()
         if now_ms < self._seen_ms - SKEW_MS:

@@ -49,10 +49,7 @@ class Forwarder:
         return self._opened
 
     def open(self) -> None:
-        """Opens a producer if none is open, and aborts a transaction that the last one left open.
-
-        Raises KafkaRequestError.
-        """
+        """Opens a producer if need be; aborts a transaction left open. Raises KafkaRequestError."""
         if self._opened:
             return
         if self._transactor is None:

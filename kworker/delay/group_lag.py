@@ -85,7 +85,7 @@ def make_group_lag(config: Config) -> GroupLagReader:
 
 
 def _by_topic(numbered: Iterable[tuple[PartitionId, int]]) -> Rows:
-    """Returns the numbers grouped by topic: short, as there may be thousands of partitions."""
+    """Returns the numbers grouped by topic, which is short even for thousands of partitions."""
     topics: dict[str, list[int]] = {}
     for (topic, _), number in numbered:
         topics.setdefault(topic, []).append(number)

@@ -228,7 +228,7 @@ class DelayLoop:
         return batch
 
     def _positions(self, batch: DueBatch, now: float) -> dict[PartitionId, int]:
-        """Returns positions to commit: after the batch, and every TIDY_S of empty partitions."""
+        """Returns positions after the batch, and every TIDY_S also those of empty partitions."""
         partitions = self.assignment.partitions
         moved = {at: partitions[at].position_after(count) for at, count in batch.counts.items()}
         if now >= self._tidy_at:

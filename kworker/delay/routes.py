@@ -65,15 +65,15 @@ class DelayedRecord:
 def leaves_ms(written_ms: int, delay_ms: int, due_ms: int, taken_ms: int) -> int:
     """Returns the time at which the delay of a record written at `written_ms` is over.
 
-    A wrong timestamp does not hold up the records behind: `written_ms` counts as SKEW_MS after
-    `taken_ms`, the time of reading, at most. If `due_ms` is later, another delay follows.
+    A wrong timestamp does not hold up the records behind: `written_ms` is capped at SKEW_MS
+    after `taken_ms`, the time of reading. If `due_ms` is later, another delay follows.
     """
     end_ms = min(written_ms, taken_ms + SKEW_MS) + delay_ms
     return due_ms if 0 < due_ms - end_ms <= NEAR_MS else end_ms
 
 
 def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
-    """Returns the largest delay that fits into the remaining time, or the smallest of all.
+    """Returns the largest delay that fits into the remaining time, or the smallest if none fits.
 
     So a record is late by less than the smallest delay. A delay still fits if it exceeds the
     remaining time slightly, because earlier delays may have ended a little late.

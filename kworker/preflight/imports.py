@@ -30,7 +30,7 @@ def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> li
 
 
 class ImportedReferences(NamedTuple):
-    """The findings of importing all references, and the process's size then; 0 if unknown."""
+    """The findings of importing all references, and the process's size after it (0: unknown)."""
 
     findings: list[Finding]
     rss_bytes: int

@@ -32,7 +32,7 @@ ClientKind = Literal["consumer", "producer"]
 
 
 def check_client_properties(config: Config) -> list[Finding]:
-    """Checks that librdkafka accepts the consumer's and producer's properties; sends nothing."""
+    """Checks, without a broker, that librdkafka accepts consumer and producer properties."""
     from kworker.clients.property_refusals import refusals
 
     step = "correct it: librdkafka's CONFIGURATION.md lists all properties"
@@ -92,7 +92,7 @@ def unanswered(error: KworkerError) -> Finding:
 
 
 def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
-    """Returns the finding for missing topics; only the first start does not wait for them."""
+    """Returns the finding for missing topics; each start but the first waits for them."""
     return Finding(
         "source.topics" if set(missing) & set(config.source.topics) else "name",
         f"missing topics: {', '.join(missing)}",
@@ -155,7 +155,7 @@ def _small_results(
 def _uneven(
     config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
 ) -> list[Finding]:
-    """Returns a hint for each source topic that has not as many partitions as requeue."""
+    """Returns a hint for each source topic whose number of partitions differs from requeue's."""
     requeue = topics[config.requeue_topic].partitions
     return [
         Finding(

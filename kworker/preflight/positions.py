@@ -82,7 +82,7 @@ def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
 
 
 def ensure_start_offsets(config: Config) -> list[Finding]:
-    """Commits positions for all partitions at the group's first start, before it reads any.
+    """Commits positions for all partitions at the group's first start, before any record is read.
 
     So `source.start` takes effect once. A note in `state_dir` says which partitions had
     positions: if one of them has lost its position later, that is an error, since going on
@@ -116,7 +116,7 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
 
 
 def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
-    """Returns the finding for partitions without their positions; `gone` is empty for all."""
+    """Returns the finding for the lost positions of partitions `gone`, or of all if it is empty."""
     of_these = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
     each = "; for each of them, with --topic and --partition" if gone else ""
     return Finding(

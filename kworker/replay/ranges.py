@@ -28,7 +28,7 @@ class TimeRange:
         return self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms
 
     def contains(self, timestamp_ms: int) -> bool:
-        """Returns True if the range has this time; -1, for no time, is below every `from_ms`."""
+        """Returns True if the range contains the time; -1, for no time, is before any `from_ms`."""
         if self.from_ms is not None and timestamp_ms < self.from_ms:
             return False
         return self.to_ms is None or timestamp_ms < self.to_ms

@@ -137,7 +137,7 @@ class ReplayCounts:
 
 
 class Replay:
-    """A replay of offset ranges in this process, without a supervisor; `run` is the poll thread.
+    """A replay of offset ranges in this process, without a supervisor; `run` polls Kafka.
 
     Nothing monitors the handlers. A handler that does not return keeps the replay from ending;
     a handler that kills the process ends only the replay, not the service.
@@ -178,7 +178,7 @@ class Replay:
         return loop.flow.records + loop.flow.held + loop.settlement.pending
 
     def run(self, interrupts: Callable[[], int], report: Callable[["Replay"], None]) -> None:
-        """Runs until all records are settled, and calls `report` again and again.
+        """Runs until all records are settled; calls `report` after each turn of the poll loop.
 
         `interrupts` returns the number of Ctrl-C so far: after one, only records read already
         are finished; after two, the replay ends at once. Raises KworkerError if Kafka fences it.

@@ -13,10 +13,7 @@ _COMPARE_EVERY_S = 1.0
 
 
 class GroupLag:
-    """Sums the lag that children report, and finds partitions of the group without an owner.
-
-    Owned by the supervisor.
-    """
+    """Sums the group's lag, and finds partitions without an owner. Owned by the supervisor."""
 
     def __init__(self, fleet: Fleet, limits: Limits) -> None:
         self._fleet = fleet

@@ -114,7 +114,9 @@ class Service:
         if self.mode not in (Mode.STARTING, Mode.SERVING):
             return
         in_hand = self.fleet.in_hand()
-        _LOG.info("draining: records in hand finish", exit_code=int(exit_code), in_hand=in_hand)
+        _LOG.info(
+            "draining: finishing records, then ending", exit_code=int(exit_code), in_hand=in_hand
+        )
         self.mode = Mode.DRAINING
         self._exit_code = exit_code
         self._announcer.stopping()
@@ -157,7 +159,7 @@ class Service:
     def scale(self, size: int, now: float) -> int:
         """Sets the number of workers, unless it is out of range; returns the number in force."""
         if not 1 <= size <= self.fleet.size_max:
-            _LOG.warning(f"cannot run {size} workers: the limits are 1 and {self.fleet.size_max}")
+            _LOG.warning(f"refused to run {size} workers: 1 to {self.fleet.size_max} are allowed")
         elif self.mode is Mode.SERVING:
             _LOG.info("changing the number of workers", workers=size, before=self.fleet.size)
             self.fleet.resize(size, now)

@@ -105,7 +105,7 @@ class Startup:
         return self._leftovers_ended
 
     def _kill_leftovers(self) -> None:
-        """Kills an earlier supervisor's workers, whose identities would fence the new workers."""
+        """Kills an earlier supervisor's workers, since they and new ones would fence each other."""
         for pid in self._folder.leftover_workers():
             _LOG.warning(
                 "a worker of an earlier supervisor did not end in time: killed, so that new workers"

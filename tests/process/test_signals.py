@@ -17,7 +17,7 @@ def test_term_drains_and_a_second_changes_nothing(service: Service):
     service.serve()
     service.delay_runs()
     service.send(SIGTERM)
-    service.says("draining: records in hand finish")
+    service.says("draining: finishing records")
     service.send(SIGTERM, SIGTERM)
     assert service.exit_code() == 0
     assert service.said().count("ended (exit code 0)") == 3  # the delay process, too
@@ -49,7 +49,7 @@ def test_int_drains_and_a_second_ends_at_once(service: Service):
     service.write(behaviour={"*": {"drain_steps": 100, "in_hand": 3}})
     service.serve()
     service.send(SIGINT)
-    service.says("draining: records in hand finish")
+    service.says("draining: finishing records")
     eventually(lambda: service.status().get("state") == "draining")
     eventually(lambda: len(service.alive()) == 2, what="the workers alone are left")
     service.send(SIGINT)
@@ -85,7 +85,7 @@ def test_ttin_and_ttou_scale_by_one(service: Service):
     service.send(SIGTTOU)
     eventually(lambda: sorted(service.running()) == [0])
     service.send(SIGTTOU)
-    service.says("cannot run 0 workers: the limits are 1 and ")
+    service.says("refused to run 0 workers: 1 to ")
     assert service.running() == {0: before[0]}
 
 

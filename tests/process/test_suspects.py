@@ -42,7 +42,7 @@ def test_records_in_hand_at_a_crash_become_suspects_at_once(service: Service, ho
         7: ("crash", 0, {name}),
         9: ("crash", 0, {name}),
     }
-    assert "worker 0 had 2 records in hand, which may have caused its end" in service.said()
+    assert "worker 0 had 2 unfinished records, which may have caused its end" in service.said()
 
 
 # To whom which signal goes.

@@ -211,8 +211,8 @@ class Fleet:
             )
             return
         _LOG.warning(
-            f"worker {worker.number} had {len(places)} records in hand, which may have caused its"
-            " end: they will run in an isolated process",
+            f"worker {worker.number} had {len(places)} unfinished records, which may have caused"
+            " its end: they will run in an isolated process",
             why=death.why,
             records=["/".join(map(str, place)) for place in places[:_LOGGED_MAX]],
         )

@@ -41,7 +41,7 @@ class Death:
 
 
 class WorkerProcess:
-    """One slot's worker processes, one by one. Owned by the fleet; times are monotonic seconds."""
+    """A slot's worker processes, one at a time. Owned by the fleet; times are monotonic seconds."""
 
     def __init__(
         self, number: int, slot: Slot, policy: RestartPolicy, wear: WearPolicy | None = None
