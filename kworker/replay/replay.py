@@ -64,7 +64,8 @@ def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplayS
     """
     topics = admin.topics(source_topics(config, admin.topic_names()))
     if not topics:
-        raise ConfigError(f"source.topics: none of {', '.join(config.source.topics)} exists")
+        named = config.source.pattern or ", ".join(config.source.topics)
+        raise ConfigError(f"source.topics: no topic on the brokers is {named}")
     every = [(name, number) for name in topics for number in range(topics[name].partitions)]
     held = admin.group_offsets(config.name, every)
     ids = admin.identities(topics)

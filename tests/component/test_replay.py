@@ -7,6 +7,7 @@ import pytest
 
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.config import toml_file
+from kworker.config.model import Config
 from kworker.config.topics import TopicInfo
 from kworker.core import headers as names
 from kworker.core import offset_map
@@ -14,7 +15,7 @@ from kworker.core.failure import Described, Failure
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity
 from kworker.core.outcome import Failed
-from kworker.errors import KworkerError
+from kworker.errors import ConfigError, KworkerError
 from kworker.replay.ranges import OffsetRanges, TimeRange
 from kworker.replay.replay import survey
 from kworker.worker.retries.policy import RetryPolicy
@@ -173,11 +174,14 @@ def test_what_a_replay_committed_means_nothing_to_another(kafka: MemoryKafka) ->
 class NamelessTopics:
     """An administrator's client of brokers that tell no topic ids."""
 
+    def __init__(self, *topics: str) -> None:
+        self._topics = topics
+
     def topic_names(self) -> list[str]:
-        return ["foo"]
+        return list(self._topics)
 
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]:
-        return {name: TopicInfo(2, 1, {}) for name in names}
+        return {name: TopicInfo(2, 1, {}) for name in names if name in self._topics}
 
     def group_offsets(self, *_: object) -> dict[PartitionId, Committed]:
         return {}
@@ -189,12 +193,23 @@ class NamelessTopics:
         return {}
 
 
-def test_a_replay_without_topic_ids_is_refused_by_topic(tmp_path: Path) -> None:
-    """It would wait for them as a worker does, and nobody restarts it."""
-    file = tmp_path / "kworker.toml"
+def config_of(folder: Path, topic: str) -> Config:
+    file = folder / "kworker.toml"
     file.write_text(
-        'name = "s"\nhandler = "json:loads"\n[source]\ntopics = ["foo"]\n'
+        f'name = "s"\nhandler = "json:loads"\n[source]\ntopics = ["{topic}"]\n'
         '[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n'
     )
+    return toml_file.load(file)
+
+
+def test_a_replay_without_topic_ids_is_refused_by_topic(tmp_path: Path) -> None:
+    """It would wait for them as a worker does, and nobody restarts it."""
     with pytest.raises(KworkerError, match="do not tell the ids of foo: DESCRIBE must be"):
-        survey(toml_file.load(file), NamelessTopics(), ALL)
+        survey(config_of(tmp_path, "foo"), NamelessTopics("foo"), ALL)
+
+
+@pytest.mark.parametrize("topic", ["foo", "^fo+$"])
+def test_a_replay_without_a_source_topic_names_it(tmp_path: Path, topic: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        survey(config_of(tmp_path, topic), NamelessTopics("bar"), ALL)
+    assert str(raised.value) == f"source.topics: no topic on the brokers is {topic}"
