@@ -67,7 +67,7 @@ class Flow:
 
     def crowd(self, partition: Partition, offset: int) -> None:
         """Notes that a partition, paused already, has no room in its offset map for `offset`."""
-        partition.crowded = offset
+        partition.map_full_from = offset
         self.paused.add(partition)
 
     def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
@@ -183,15 +183,15 @@ class Flow:
         return (
             partition.in_flight >= max(1.0, self._policy.records_max * credit)
             or partition.in_flight_bytes >= self._policy.bytes_max * credit
-            or partition.crowded is not None
+            or partition.map_full_from is not None
         )
 
     def _look_at_crowded(self, partitions: Iterable[Partition], now: float) -> None:
         for partition in partitions:
-            if partition.crowded is None:
+            if partition.map_full_from is None:
                 continue
-            if partition.ledger.has_room(self._policy.crowded_records, partition.crowded):
-                partition.crowded = None
+            if partition.ledger.has_room(self._policy.crowded_records, partition.map_full_from):
+                partition.map_full_from = None
                 self._crowded_since.pop(partition, None)
             else:
                 self._crowded_since.setdefault(partition, now)

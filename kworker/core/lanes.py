@@ -36,7 +36,7 @@ class Lanes:
         self._parked: list[tuple[float, int, Record]] = []
         self._turns = count()
         self._holding: set[tuple[PartitionLanes, object]] = set()  # lanes behind a held record
-        self._homes: WeakValueDictionary[tuple[str, int], PartitionLanes] = WeakValueDictionary()
+        self._all: WeakValueDictionary[tuple[str, int], PartitionLanes] = WeakValueDictionary()
         # Where records of a partition run that are not its own: those of a requeue partition.
         self._guests: dict[Partition, WeakSet[PartitionLanes]] = {}
 
@@ -52,7 +52,7 @@ class Lanes:
     def open(self, partition: Partition) -> None:
         """Gives a partition its lanes of earlier assignments, if any. Called before `add`."""
         at = (partition.topic, partition.number)
-        partition.home = self._homes.setdefault(at, partition.home)
+        partition.lanes = self._all.setdefault(at, partition.lanes)
 
     def lanes_of(self, keys: Sequence[bytes | None]) -> Sequence[object]:
         """Returns the lane for each key. None: no order is kept, as for a record without key."""
@@ -62,22 +62,22 @@ class Lanes:
 
     def add(self, partition: Partition, records: Iterable[Record]) -> None:
         """Adds records of one partition, in the order in which they were delivered."""
-        self._add(partition.home, records)
+        self._add(partition.lanes, records)
 
     def add_again(self, record: Record) -> None:
         """Adds a record of the requeue topic to the lanes of its source partition."""
         source = record.source
         at = (source.topic, source.partition)
-        if (home := self._homes.get(at)) is None:
-            home = self._homes[at] = PartitionLanes(*at)
-        record.home = home
-        self._guests.setdefault(record.partition, WeakSet()).add(home)
-        self._add(home, (record,))
+        if (lanes := self._all.get(at)) is None:
+            lanes = self._all[at] = PartitionLanes(*at)
+        record.source_lanes = lanes
+        self._guests.setdefault(record.partition, WeakSet()).add(lanes)
+        self._add(lanes, (record,))
 
-    def _add(self, home: PartitionLanes, records: Iterable[Record]) -> None:
-        if not home.ready:
-            self._turn.append(home)
-        busy, ready = home.busy, home.ready.append
+    def _add(self, lanes: PartitionLanes, records: Iterable[Record]) -> None:
+        if not lanes.ready:
+            self._turn.append(lanes)
+        busy, ready = lanes.busy, lanes.ready.append
         for record in records:
             lane = record.lane
             if lane is None:
@@ -89,7 +89,7 @@ class Lanes:
                 holder = busy[lane]
                 last = holder if holder.follower is None else holder.last
                 last.follower = holder.last = record
-        if not home.ready:
+        if not lanes.ready:
             self._turn.pop()
 
     def take(self, most: int) -> deque[Record]:
@@ -98,15 +98,15 @@ class Lanes:
         run: deque[Record] = deque()
         while turn and most > 0:
             share = max(1, most // len(turn))
-            home = turn.popleft()
-            ready = home.ready
+            lanes = turn.popleft()
+            ready = lanes.ready
             if share >= len(ready):
                 most -= len(ready)
                 run.extend(ready)
                 ready.clear()
                 continue
             most -= share
-            turn.append(home)
+            turn.append(lanes)
             if share == 1:
                 run.append(ready.popleft())
             else:
@@ -116,10 +116,10 @@ class Lanes:
     def put_back(self, records: Iterable[Record]) -> None:
         """Makes records that were taken but not started ready again, in their old order."""
         for record in reversed(list(records)):
-            home = record.home
-            if not home.ready:
-                self._turn.appendleft(home)
-            home.ready.appendleft(record)
+            lanes = record.source_lanes
+            if not lanes.ready:
+                self._turn.appendleft(lanes)
+            lanes.ready.appendleft(record)
 
     def finish(self, records: Iterable[Record]) -> None:
         """Frees the lanes of records that have ended, so that the next record of each may run.
@@ -130,10 +130,10 @@ class Lanes:
             lane = record.lane
             if lane is None:
                 continue
-            home = record.home
-            if (holder := home.busy.pop(lane, None)) is not record:
+            lanes = record.source_lanes
+            if (holder := lanes.busy.pop(lane, None)) is not record:
                 if holder is not None:
-                    home.busy[lane] = holder
+                    lanes.busy[lane] = holder
                 continue
             if (following := record.follower) is None:
                 continue
@@ -142,20 +142,20 @@ class Lanes:
             # A record that is kept for long must not keep all that came after it.
             record.follower = None
             del record.last
-            home.busy[lane] = following
-            ready = home.ready
+            lanes.busy[lane] = following
+            ready = lanes.ready
             # Older first: the oldest record is what holds back the commit.
             if not ready:
-                self._turn.append(home)
+                self._turn.append(lanes)
                 ready.append(following)
-            elif following.taken < ready[0].taken:
+            elif following.poll_number < ready[0].poll_number:
                 ready.appendleft(following)
             else:
                 ready.append(following)
 
     def behind(self, record: Record) -> Sequence[Record]:
         """Returns the records that wait in a record's lane for its holder, the first, to end."""
-        holder = None if record.lane is None else record.home.busy.get(record.lane)
+        holder = None if record.lane is None else record.source_lanes.busy.get(record.lane)
         return () if holder is None else followers(holder)
 
     def park(self, record: Record, due: float) -> None:
@@ -166,14 +166,14 @@ class Lanes:
         """Parks a record and marks its lane as held; returns it and the records behind it."""
         self.park(record, due)
         if record.lane is not None:
-            self._holding.add((record.home, record.lane))
+            self._holding.add((record.source_lanes, record.lane))
         return [record, *self.behind(record)]
 
     def held_back(self, records: Iterable[Record]) -> list[Record]:
         """Returns those of the newly added records that wait in a held lane."""
         if not self._holding:
             return []
-        return [record for record in records if (record.home, record.lane) in self._holding]
+        return [r for r in records if (r.source_lanes, r.lane) in self._holding]
 
     def wake(self, now: float) -> list[Record]:
         """Makes the parked records whose time has come ready to run; returns them."""
@@ -224,15 +224,15 @@ class Lanes:
 
     def _drop(self, partition: Partition, *, out: bool) -> Dropped:
         parked = self._unpark(partition)
-        homes = self._homes_of(partition)
-        ready = [r for home in homes for r in home.ready if r.partition is partition]
+        own = self._lanes_with(partition)
+        ready = [r for lanes in own for r in lanes.ready if r.partition is partition]
         leaving = {*ready, *parked}
-        for home in homes:
-            home.ready = deque(record for record in home.ready if record not in leaving)
-        self._turn = deque(home for home in self._turn if home.ready)
+        for lanes in own:
+            lanes.ready = deque(record for record in lanes.ready if record not in leaving)
+        self._turn = deque(lanes for lanes in self._turn if lanes.ready)
         behind, unheld = [], []
-        for home in homes:
-            for lane, head in list(home.busy.items()):
+        for lanes in own:
+            for lane, head in list(lanes.busy.items()):
                 others = followers(head)
                 going = {record for record in others if record.partition is partition}
                 staying = [record for record in others if record not in going]
@@ -242,9 +242,9 @@ class Lanes:
                 if others:
                     follow(head, staying)
                 if head in leaving or (out and head.partition is partition):
-                    if (home, lane) in self._holding:
+                    if (lanes, lane) in self._holding:
                         unheld += staying
-                        self._holding.remove((home, lane))
+                        self._holding.remove((lanes, lane))
                     self.finish((head,))
         return Dropped([*ready, *parked, *behind], unheld)
 
@@ -257,13 +257,13 @@ class Lanes:
 
     def _hold_no_more(self, records: Iterable[Record]) -> None:
         if self._holding:
-            self._holding.difference_update((record.home, record.lane) for record in records)
+            self._holding.difference_update((r.source_lanes, r.lane) for r in records)
 
-    def _homes_of(self, partition: Partition) -> set[PartitionLanes]:
-        return {partition.home, *self._guests.get(partition, ())}
+    def _lanes_with(self, partition: Partition) -> set[PartitionLanes]:
+        return {partition.lanes, *self._guests.get(partition, ())}
 
     def _ready(self, records: Iterable[Record]) -> None:
         for record in records:
-            if not record.home.ready:
-                self._turn.append(record.home)
-            record.home.ready.append(record)
+            if not record.source_lanes.ready:
+                self._turn.append(record.source_lanes)
+            record.source_lanes.ready.append(record)

@@ -56,22 +56,22 @@ class Partition:
     __slots__ = (
         "_told",
         "_told_of",
-        "crowded",
         "end_offset",
         "epoch",
         "frame_size",
         "held",
         "held_bytes",
-        "home",
         "in_flight",
         "in_flight_bytes",
-        "known",
+        "lanes",
         "ledger",
+        "map_full_from",
         "number",
         "open",
         "origin",
-        "place",
         "prefix",
+        "scoreboard_index",
+        "scoreboard_word",
         "settled",
         "topic",
     )
@@ -81,7 +81,7 @@ class Partition:
         topic: str,
         number: int,
         epoch: int,
-        known: int,
+        scoreboard_index: int,
         position: int | None,
         origin: bytes,
         done: Iterable[OffsetRange] = (),
@@ -93,14 +93,14 @@ class Partition:
         # Of a record with that header alone, but for key and value.
         self.frame_size = RECORD_OVERHEAD + _POSITION_BYTES_MAX + len(self.prefix)
         self.epoch = epoch
-        self.known = known  # its index in the scoreboard's text
+        self.scoreboard_index = scoreboard_index  # in the scoreboard's text
         # With an offset added, one word names both.
-        self.place = min(known, NAMELESS) << PLACE_BITS
+        self.scoreboard_word = min(scoreboard_index, NAMELESS) << PLACE_BITS
         self.ledger = Ledger(position, done)
         self.origin = origin
         self._told = ""  # the last metadata
         self._told_of: tuple[int | None, int] = (None, -1)  # the position and version it tells
-        self.crowded: int | None = None  # the offset from which on its offset map had no room
+        self.map_full_from: int | None = None  # the first offset without room in the offset map
         self.open = True
         self.end_offset = 0  # its end, as the brokers told lately
         self.in_flight = 0  # records without an outcome
@@ -108,7 +108,7 @@ class Partition:
         self.held = 0  # records of keys that are held
         self.held_bytes = 0
         self.settled = 0  # records, ever
-        self.home = PartitionLanes(topic, number)  # or that of an earlier epoch: see `Lanes.open`
+        self.lanes = PartitionLanes(topic, number)  # or that of an earlier epoch: see `Lanes.open`
 
     def committed(self) -> Committed | None:
         """Returns the position and offset map to commit now; None while no position is known."""
@@ -170,7 +170,7 @@ class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; the thread that has it owns it. Some
-    attributes exist for a while only: `place`, its source position as the scoreboard encodes it,
+    attributes exist for a while only: `scoreboard_word`, its source position as the scoreboard encodes it,
     with an envelope; `values`, and the index `nth` of its own among them, while it is packed;
     `last`, the last record of its lane, while others wait behind it; `output_bytes` while its
     outputs wait for Kafka.
@@ -185,8 +185,8 @@ class Record:
         "attempt",
         "claim",
         "envelope",
+        "failed_deliveries",
         "follower",
-        "home",
         "lane",
         "last",
         "memory_bytes",
@@ -196,10 +196,10 @@ class Record:
         "outcome",
         "output_bytes",
         "partition",
-        "place",
+        "poll_number",
         "raw",
-        "refusals",
-        "taken",
+        "scoreboard_word",
+        "source_lanes",
         "values",
     )
 
@@ -210,41 +210,42 @@ class Record:
         lane: object,
         memory_bytes: int,
         raw: RawMessage,
-        taken: int = 0,
+        poll_number: int = 0,
     ) -> None:
         self.partition = partition  # where it is settled
         self.offset = offset
-        self.home = partition.home  # whose lanes it runs in: its source's
+        self.source_lanes = partition.lanes  # whose lanes it runs in: its source's
         self.envelope: Envelope | None = None  # of one that comes again, by the requeue topic
         self.claim: str | None = None  # the id of its event; "": none; None: not asked for
         self.lane = lane  # None: no order to keep
         self.follower: Record | None = None  # the next of its lane
         self.memory_bytes = memory_bytes  # by which Flow counts it
         self.raw = raw
-        self.taken = taken  # the number of the take that brought it: what is older goes first
+        self.poll_number = poll_number  # of the poll that brought it: older records go first
         self.attempt = 1
         self.outcome: Outcome | None = None  # while its last run has not ended
         self.on_dead: OnDeadCall | None = None  # what the pool shall do instead of a run
-        self.refusals: Reports = ()  # of its outputs, by Kafka
+        self.failed_deliveries: Reports = ()  # of its outputs, by Kafka
 
-    def comes_again(self, envelope: Envelope, known: int) -> None:
+    def comes_again(self, envelope: Envelope, scoreboard_index: int) -> None:
         """Makes this record of the requeue topic the source record that `envelope` describes.
 
-        `known` is the index of its source partition in the scoreboard.
+        `scoreboard_index` is the index of its source partition in the scoreboard.
         """
         source = envelope.source
         self.envelope = envelope
-        self.place = (min(known, NAMELESS) << PLACE_BITS) + source.offset
+        self.scoreboard_word = (min(scoreboard_index, NAMELESS) << PLACE_BITS) + source.offset
         self.attempt = envelope.attempt
         key, value = self.raw.key(), self.raw.value()
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
 
     def stand_for(self, again: "Record") -> None:
         """Takes the place of `again`, the same record redelivered in a later assignment."""
-        again.home.replace(again, self)
-        self.partition, self.home, self.lane = again.partition, again.home, again.lane
-        self.memory_bytes, self.taken = again.memory_bytes, again.taken
-        self.refusals = ()  # of outputs that are written anew
+        again.source_lanes.replace(again, self)
+        self.partition, self.lane = again.partition, again.lane
+        self.source_lanes = again.source_lanes
+        self.memory_bytes, self.poll_number = again.memory_bytes, again.poll_number
+        self.failed_deliveries = ()  # of outputs that are written anew
 
     def unpack(self) -> None:
         """Reverses `pack`: restores the record's fields, and lets the joined values go."""
@@ -275,7 +276,7 @@ class Record:
         The record itself is the producer's callback: a bound method for each would be one object
         more.
         """
-        self.refusals = (*self.refusals, (error, message))
+        self.failed_deliveries = (*self.failed_deliveries, (error, message))
 
 
 def followers(record: Record) -> list[Record]:

@@ -51,7 +51,7 @@ class Assignment:
     """The partitions that this member owns now; the consumer's `Listener`.
 
     Owned by the poll thread: every callback comes from inside `take`. An epoch is one
-    answer of the group. A partition is new in `fresh` until the poller has resumed it:
+    answer of the group. A partition is new in `fresh` until the poll loop has resumed it:
     what the client returns of it in the same call was fetched for an earlier epoch.
 
     `maps_ignored` counts maps that were ignored beside a position that was believed. What is

@@ -180,8 +180,8 @@ class Intake:
             raws = [without_headers(raw) if i in unreadable else raw for i, raw in enumerate(raws)]
         sizes = _sizes(raws, keys, headers)
         lanes = self._lanes.lanes_of(keys)
-        taken = repeat(self._takes)
-        records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, taken))
+        poll_numbers = repeat(self._takes)
+        records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, poll_numbers))
         self._flow.enter(partition, sizes)
         self.consumed += len(records)
         if unreadable:
@@ -244,7 +244,7 @@ class Intake:
         partition = self._assignment.partitions.get(at)
         if partition is None or partition in self._assignment.fresh or self._flow.stopped:
             return None
-        return partition if partition.crowded is None else None
+        return partition if partition.map_full_from is None else None
 
     def _event(self, event: RawMessage) -> None:
         at = (event.topic(), event.partition())

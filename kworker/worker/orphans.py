@@ -227,4 +227,4 @@ def _same(records: Iterable[Record], record: Record) -> Record | None:
 def _name(record: Record) -> LaneName:
     if record.lane is None:
         return (*_position(record), None)
-    return record.home.topic, record.home.number, record.lane
+    return record.source_lanes.topic, record.source_lanes.number, record.lane

@@ -168,11 +168,11 @@ class Calm(RuleBasedStateMachine):
 
     def note_what_is_read_back(self, bench: Bench) -> None:
         """At each assignment, what the group held as done just then."""
-        committer = bench.poller.committer
+        committer = bench.poll_loop.committer
         know = committer.learn
 
         def noting(at: PartitionId, held: Committed | None) -> None:
-            epoch = bench.poller.assignment.rebalances
+            epoch = bench.poll_loop.assignment.rebalances
             known = set() if held is None else self.named(at, *held)
             # One that settles in transactions reads it back after each doubt, too.
             self.known.setdefault((bench, at, epoch), (0 if held is None else held.position, known))
@@ -208,12 +208,12 @@ class Calm(RuleBasedStateMachine):
     def stop(self, data: st.DataObject) -> None:
         bench = data.draw(st.sampled_from(self.benches))
         self.benches.remove(bench)
-        bench.poller.stop_taking()
+        bench.poll_loop.stop_taking()
         for _ in range(60):
             for record in list(bench.pool.held):
                 self.end(bench, record, "done")
             bench.turn()
-        assert bench.poller.idle
+        assert bench.poll_loop.idle
         bench.consumer.close()
 
     # -- the pieces -------------------------------------------------------------------
@@ -259,12 +259,12 @@ class Calm(RuleBasedStateMachine):
         assert all(count == 1 for count in keys.values())
         places = Counter((r.partition.prefix, r.offset) for r in bench.pool.held)
         assert all(count == 1 for count in places.values())
-        backlog = bench.poller.settlement._outbox
+        backlog = bench.poll_loop.settlement._outbox
         waiting = [*backlog, *(each.record for each in backlog.undeliverable)]
         assert len(set(waiting)) == len(waiting) <= backlog.pending
-        flow = bench.poller.flow
+        flow = bench.poll_loop.flow
         # What a topic refused for good is in flight again until it is judged, in the next turn.
-        most = 6 + self.held + sum(map(is_refused, bench.poller.dispatch.endings._failed_early))
+        most = 6 + self.held + sum(map(is_refused, bench.poll_loop.dispatch.endings._failed_early))
         assert flow.records <= most
         assert flow.records + flow.held <= most
 

@@ -30,9 +30,9 @@ def bench_of(kafka: MemoryKafka, name: str, **options: object) -> Bench:
 
 def drained(bench: Bench) -> int:
     """Told to stop, and long after: how many records are left."""
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     bench.turn(200)
-    return bench.poller.unfinished
+    return bench.poll_loop.unfinished
 
 
 @BOTH
@@ -49,7 +49,7 @@ def test_finished_uncommitted_records_count_as_left(
     assert drained(bench) == RECORDS
     kafka.up = True
     bench.turn(60)
-    assert bench.poller.unfinished == 0
+    assert bench.poll_loop.unfinished == 0
     assert kafka.committed(GROUP)["foo", 0] == RECORDS
     assert len(kafka.records(RESULTS)) == results
 
@@ -84,6 +84,6 @@ def test_waiting_records_do_not_count_as_left(kafka: MemoryKafka, name: str) -> 
         for record in list(bench.pool.held):
             bench.pool.end(record, wait)
         bench.turn(2)
-        assert bench.poller.in_hand, "an invalid run"
+        assert bench.poll_loop.in_hand, "an invalid run"
         assert drained(bench) == 0
         bench.consumer.close()

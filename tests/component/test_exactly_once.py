@@ -168,7 +168,7 @@ class Exactly(Stormy):
         for _ in range(count):
             for bench in self.benches:
                 self.clock.now += 0.01
-                bench.poller.turn()
+                bench.poll_loop.turn()
 
     @rule(data=st.data())
     def lose_while_filled(self, data: st.DataObject) -> None:
@@ -202,15 +202,15 @@ class Exactly(Stormy):
     def stop(self, data: st.DataObject) -> None:
         bench = data.draw(st.sampled_from(self.benches))
         self.benches.remove(bench)
-        bench.poller.stop_taking()
+        bench.poll_loop.stop_taking()
         self.planned.clear()
         for _ in range(CALM_TURNS):
             for record in list(bench.pool.held):
                 self.end(bench, record, "done")
             bench.turn()
-            if bench.poller.idle:
+            if bench.poll_loop.idle:
                 break
-        assert bench.poller.idle
+        assert bench.poll_loop.idle
         bench.consumer.close()
         self.names.append(bench.name)
 

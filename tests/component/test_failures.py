@@ -1,4 +1,4 @@
-"""What becomes of records that fail: the poller, its triage and its letters over the twin."""
+"""What becomes of records that fail: the poll loop, its triage and its letters over the twin."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -87,7 +87,10 @@ def test_a_failed_record_moves_to_a_delay_topic_and_is_committed(kafka: MemoryKa
     assert headers[names.ERROR] == b"ValueError: no"
     assert int(headers[names.DUE] or 0) >= 1000 * 1000
     assert committed(kafka, 1) == 2
-    assert (bench.poller.settlement.counters.retried, bench.poller.settlement.counters.done) == (
+    assert (
+        bench.poll_loop.settlement.counters.retried,
+        bench.poll_loop.settlement.counters.done,
+    ) == (
         1,
         1,
     )
@@ -124,7 +127,7 @@ def test_a_record_is_retried_unchanged_until_attempts_run_out(kafka: MemoryKafka
     [dead] = kafka.records(DEAD)
     assert told(dead)[names.REASON] == b"exhausted"
     assert told(dead)[names.ATTEMPT] == b"3"
-    assert bench.poller.settlement.counters.dead == 1
+    assert bench.poll_loop.settlement.counters.dead == 1
 
 
 @pytest.mark.parametrize(
@@ -242,12 +245,12 @@ def test_a_missing_dead_letter_topic_holds_back_no_results(
     bench.turn(6)
     assert len(kafka.records(RESULTS)) == 1
     assert committed(kafka) in (None, 0)
-    assert any(reason.startswith(DEAD) for reason in bench.poller.problems)
+    assert any(reason.startswith(DEAD) for reason in bench.poll_loop.problems)
     kafka.create(DEAD)
     bench.turn(10)
     assert len(kafka.records(DEAD)) == 1
     assert committed(kafka) == 2
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_an_old_record_expires_only_when_first_taken(kafka: MemoryKafka) -> None:
@@ -317,7 +320,7 @@ def test_unreadable_headers_kill_only_their_record(kafka: MemoryKafka, topic: st
     bench.end(b"before", b"after")
     bench.turn(2)
     assert all(kafka.committed(GROUP)[topic, 0] == kafka.log((topic, 0)).high for topic in {topic})
-    assert bench.poller.idle
+    assert bench.poll_loop.idle
 
 
 def test_a_handler_is_told_of_a_record_without_its_headers(kafka: MemoryKafka) -> None:
@@ -335,7 +338,9 @@ def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
     kafka.append(REQUEUE, 0, value=b"stray", key=b"k")
     unheard(kafka, REQUEUE, 0, value=b"unheard")
     bench = bench_of(kafka)
-    bench.poller.dispatch.endings._tells_dead = lambda topic: handlers.on_dead_of(topic) is not None
+    bench.poll_loop.dispatch.endings._tells_dead = lambda topic: (
+        handlers.on_dead_of(topic) is not None
+    )
     bench.turn(3)
     letters = {dead.value(): told(dead)[names.REASON] for dead in kafka.records(DEAD)}
     assert letters == {b"stray": b"undecodable", b"unheard": b"unreadable"}
@@ -365,7 +370,7 @@ def test_a_bare_unavailable_opens_its_circuit(kafka: MemoryKafka) -> None:
     bench = bench_of(kafka, b"alpha")
     fail(bench, b"alpha", BareUnavailable())
     bench.turn(2)
-    assert bench.poller.dispatch.problems[0].startswith("a dependency is unavailable: ")
+    assert bench.poll_loop.dispatch.problems[0].startswith("a dependency is unavailable: ")
 
 
 @pytest.mark.parametrize("hold", [False, True])
@@ -381,7 +386,7 @@ def test_no_exception_of_a_handler_ends_the_poll_thread(
     topics = (DEAD, retry_topic(1.0), retry_topic(10.0))
     own = [raw for topic in topics for raw in kafka.records(topic)]
     again = [record for record in bench.pool.held if record.raw.value() == b"alpha"]
-    assert len(own) + len(again) + bench.poller.flow.held == 1
+    assert len(own) + len(again) + bench.poll_loop.flow.held == 1
     for raw in own:
         due = int(told(raw).get(names.DUE) or b"0")
         assert Envelope.open(raw.headers() or ()).due_ms == due
@@ -395,7 +400,7 @@ def test_any_name_of_an_unavailable_dependency_can_be_shown(
     bench = bench_of(kafka, b"alpha")
     fail(bench, b"alpha", Nameless(name))
     bench.turn(2)
-    [reason] = bench.poller.dispatch.problems
+    [reason] = bench.poll_loop.dispatch.problems
     assert len(reason.encode()) < 1_000
 
 
@@ -470,7 +475,7 @@ def test_a_held_key_does_not_take_the_room_of_others(kafka: MemoryKafka) -> None
         if bench.in_hand() == [b"slow-0"]:
             fail(bench, b"slow-0")
     assert ended == 10
-    assert bench.poller.flow.held == 10
+    assert bench.poll_loop.flow.held == 10
 
 
 def test_held_records_are_bounded(kafka: MemoryKafka) -> None:
@@ -482,8 +487,8 @@ def test_held_records_are_bounded(kafka: MemoryKafka) -> None:
         if bench.in_hand():
             fail(bench, b"slow-0")
         bench.turn()
-    assert bench.poller.flow.held <= 6 + 4
-    assert bench.poller.stats().consumed <= 6 + 4
+    assert bench.poll_loop.flow.held <= 6 + 4
+    assert bench.poll_loop.stats().consumed <= 6 + 4
 
 
 def test_a_held_key_keeps_its_order_to_the_end(kafka: MemoryKafka) -> None:
@@ -502,7 +507,7 @@ def test_a_held_key_keeps_its_order_to_the_end(kafka: MemoryKafka) -> None:
         bench.turn()
     bench.turn(2)
     assert ended == [b"%d" % i for i in range(6)]
-    assert (bench.poller.flow.held, bench.poller.flow.records) == (0, 0)
+    assert (bench.poll_loop.flow.held, bench.poll_loop.flow.records) == (0, 0)
     assert committed(kafka) == 6
 
 
@@ -522,7 +527,7 @@ def test_the_circuit_breaker_probes_one_record_each_five_seconds(kafka: MemoryKa
             probes.append(value or b"")
             fail(bench, value or b"", Unavailable("billing"))
     assert len(probes) == len(set(probes)) == 6
-    assert any("billing is unavailable" in reason for reason in bench.poller.problems)
+    assert any("billing is unavailable" in reason for reason in bench.poll_loop.problems)
     ended = 0
     while ended < 20:
         bench.turn()
@@ -532,7 +537,7 @@ def test_the_circuit_breaker_probes_one_record_each_five_seconds(kafka: MemoryKa
             ended += 1
     bench.turn(2)
     assert committed(kafka) == 20
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_single_unavailable_customer_stops_no_other(kafka: MemoryKafka) -> None:
@@ -585,15 +590,15 @@ def test_the_dead_letter_limit_saves_records_when_all_fail(
         fail_all(bench)
         bench.turn()
     assert len(kafka.records(DEAD)) == 10
-    assert any("breaker is open" in reason for reason in bench.poller.problems)
+    assert any("breaker is open" in reason for reason in bench.poll_loop.problems)
     for _ in range(400):
         for record in list(bench.pool.held):
             bench.pool.end(record)
         bench.turn()
     assert len(kafka.records(DEAD)) == 10
-    assert bench.poller.settlement.counters.done == 50
+    assert bench.poll_loop.settlement.counters.done == 50
     assert committed(kafka) == 60
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_person_may_accept_the_held_dead_letters(kafka: MemoryKafka) -> None:
@@ -602,7 +607,7 @@ def test_a_person_may_accept_the_held_dead_letters(kafka: MemoryKafka) -> None:
         fail_all(bench)
         bench.turn()
     assert len(kafka.records(DEAD)) == 10
-    bench.poller.accept_dead()
+    bench.poll_loop.accept_dead()
     bench.turn(4)
     assert len(kafka.records(DEAD)) == 30
     assert committed(kafka) == 30
@@ -664,7 +669,7 @@ def test_a_held_record_is_rejected_without_waiting_for_its_time(
     bench.turn(4)
     assert len(kafka.records(DEAD)) == 1
     assert bench.in_hand() == [b"behind"]
-    assert bench.poller.flow.held == 0
+    assert bench.poll_loop.flow.held == 0
 
 
 def test_a_rejection_goes_when_its_record_has_ended_well(
@@ -721,7 +726,7 @@ def test_an_undone_rejection_has_no_effect(kafka: MemoryKafka, tmp_path: Path) -
 def still_s(bench: Bench) -> float:
     """After a minute and more."""
     bench.turn(300)
-    return bench.poller.dispatch.stalled_s
+    return bench.poll_loop.dispatch.stalled_s
 
 
 def test_a_pool_that_has_records_and_ends_none_is_still(kafka: MemoryKafka) -> None:
@@ -749,7 +754,7 @@ def test_waiting_for_a_retry_does_not_count_as_a_still_pool(
         for record in list(bench.pool.held):
             bench.pool.end(record, Failed(error))
         bench.turn()
-        assert bench.poller.dispatch.stalled_s < 1
+        assert bench.poll_loop.dispatch.stalled_s < 1
 
 
 def test_time_without_polling_does_not_count_as_still(kafka: MemoryKafka) -> None:
@@ -757,7 +762,7 @@ def test_time_without_polling_does_not_count_as_still(kafka: MemoryKafka) -> Non
     bench = bench_of(kafka, b"alpha")
     bench.clock.now += 3600
     bench.turn()
-    assert bench.poller.dispatch.stalled_s < 1
+    assert bench.poll_loop.dispatch.stalled_s < 1
 
 
 # -- too old --------------------------------------------------------------------------
@@ -775,7 +780,7 @@ def test_expired_records_do_not_count_for_the_dead_letter_limit(kafka: MemoryKaf
     bench.turn(100)
     assert bench.pool.runs == []
     assert [told(raw)[names.REASON] for raw in kafka.records(DEAD)] == [b"expired"] * 60
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
     assert committed(kafka) == 60
 
 
@@ -786,7 +791,7 @@ def test_an_old_record_expires_at_the_dead_letter_limit(kafka: MemoryKafka) -> N
     for word in (b"a", b"b", b"c"):
         fail(bench, word)
     bench.turn(2)
-    assert "the breaker is open" in bench.poller.problems[0]
+    assert "the breaker is open" in bench.poll_loop.problems[0]
     bench.clock.now += 2 * HOUR_S
     kafka.append("foo", 1, value=b"old", key=b"old")
     bench.turn(3)
@@ -874,11 +879,11 @@ def test_a_revoke_releases_the_claim_of_a_rejected_record(
     Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
     bench.turn()
     bench.pool._hands = 1
-    bench.poller.dispatch.turn(0.0)  # it is taken for the pool, and doomed
-    [partition] = [p for p in bench.poller.assignment.partitions.values() if p.ledger.unsettled]
-    bench.poller.dispatch.close(partition)
+    bench.poll_loop.dispatch.turn(0.0)  # it is taken for the pool, and doomed
+    [partition] = [p for p in bench.poll_loop.assignment.partitions.values() if p.ledger.unsettled]
+    bench.poll_loop.dispatch.close(partition)
     assert [record.source.place for record in claimant.given_back] == [("foo", 0, 0)]
-    assert (bench.poller.flow.records, bench.poller.dispatch.waiting) == (0, False)
+    assert (bench.poll_loop.flow.records, bench.poll_loop.dispatch.waiting) == (0, False)
 
 
 class OneCell:
@@ -920,9 +925,9 @@ def test_a_suspect_does_not_restart_during_a_drain(kafka: MemoryKafka) -> None:
     ward = OneCell()
     bench = bench_of(kafka, b"suspect", quarantine=ward)
     assert len(ward.runs) == 1
-    bench.poller.stop_taking()
-    assert not bench.poller.idle
+    bench.poll_loop.stop_taking()
+    assert not bench.poll_loop.idle
     ward.dies()
     bench.turn(2)
-    assert (ward.runs, ward.waits, bench.poller.idle) == ([], [], True)
+    assert (ward.runs, ward.waits, bench.poll_loop.idle) == ([], [], True)
     assert committed(kafka) in (None, 0)

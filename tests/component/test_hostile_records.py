@@ -1,4 +1,4 @@
-"""Hostile records and exceptions over the twin: no turn of a poller or a delay loop raises."""
+"""Hostile records and exceptions over the twin: no turn of a poll loop or a delay loop raises."""
 
 import random
 from collections.abc import Sequence
@@ -59,13 +59,13 @@ def test_every_hostile_record_ends_exactly_once(seed: int) -> None:
             failed = Failed(HOSTILE[rolled.choice(list(HOSTILE))]())
             bench.pool.end(record, rolled.choice((None, result, failed, failed)))
         written = sum(len(kafka.log((t, p)).records) for t in ("foo", REQUEUE) for p in (0, 1))
-        if sum(kafka.committed(GROUP).values()) == written and bench.poller.idle:
+        if sum(kafka.committed(GROUP).values()) == written and bench.poll_loop.idle:
             break
-    counters = bench.poller.settlement.counters
+    counters = bench.poll_loop.settlement.counters
     ended = (len(kafka.records(DEAD)), sum(len(kafka.records(topic)) for topic in DELAYS))
     assert (counters.dead, counters.retried) == ended
     assert counters.done + counters.dead + counters.retried == len(sent)
-    assert bench.poller.idle
+    assert bench.poll_loop.idle
 
 
 @settings(max_examples=40)

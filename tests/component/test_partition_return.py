@@ -1,4 +1,4 @@
-"""The real poller on the twin when partitions return that it had records of in hand."""
+"""The real poll loop on the twin when partitions return that it had records of in hand."""
 
 import itertools
 from collections import deque
@@ -62,14 +62,14 @@ def test_a_run_goes_on_when_its_partition_returns(transactional: str) -> None:
     bench = Bench(kafka, ["foo"], transactional=transactional)
     bench.turn(2)
     lose(bench)
-    assert bench.poller.flow.records == 2
+    assert bench.poll_loop.flow.records == 2
     bench.end_with_result(b"0")
     bench.end_with_result(b"1")
     bench.turn(3)
     assert begun(bench) == [0, 1]
     assert published(kafka) == [b"result of 0", b"result of 1"]
     assert kafka.committed(GROUP) == {AT: 2}
-    assert (bench.poller.flow.records, bench.poller.idle) == (0, True)
+    assert (bench.poll_loop.flow.records, bench.poll_loop.idle) == (0, True)
 
 
 def test_a_loss_is_not_logged_as_a_gain_of_others() -> None:
@@ -123,14 +123,14 @@ def test_an_aborted_outcome_is_written_again_in_the_next_epoch() -> None:
     bench.turn(2)
     bench.end_with_result(b"0")
     bench.clock.now += 0.01  # before the next commit is due
-    bench.poller.turn()
-    assert bench.poller.settlement.pending == 1
+    bench.poll_loop.turn()
+    assert bench.poll_loop.settlement.pending == 1
     lose(bench)
     bench.turn(3)
     assert begun(bench) == [0]
     assert published(kafka) == [b"result of 0"]
     assert kafka.committed(GROUP) == {AT: 1}
-    assert (bench.poller.flow.records, bench.poller.flow.bytes) == (0, 0)
+    assert (bench.poll_loop.flow.records, bench.poll_loop.flow.bytes) == (0, 0)
 
 
 @GUARANTEES
@@ -148,7 +148,7 @@ def test_an_outcome_of_work_done_elsewhere_is_dropped(transactional: str) -> Non
         two.end_with_result(value)
     take_turns(one, two)
     assert kafka.committed(GROUP)[moved] == 1
-    two.poller.stop_taking()
+    two.poll_loop.stop_taking()
     two.consumer.close()
     take_turns(one)
     assert len(one.owned) == 2
@@ -254,7 +254,7 @@ def test_a_run_of_a_retried_record_goes_on_too() -> None:
     bench.turn(3)
     assert [record.attempt for record in bench.pool.runs] == [1, 2]
     assert published(kafka) == [b"result of 0"]
-    assert bench.poller.idle
+    assert bench.poll_loop.idle
 
 
 class Claiming:
@@ -310,7 +310,7 @@ def test_an_unstarted_record_begins_when_its_partition_returns(
     bench.turn(2)
     assert len(bench.pool.waiting) == 1
     lose(bench)
-    assert bench.poller.flow.records == 1
+    assert bench.poll_loop.flow.records == 1
     if given_back:
         bench.pool.given_back.extend(bench.pool.waiting)
         bench.pool.waiting.clear()
@@ -345,7 +345,7 @@ def test_a_revoke_does_not_wait_behind_a_stale_run() -> None:
     bench.die()
     kafka.up = True
     bench.turn(6)
-    assert bench.poller.flow.records > 0
+    assert bench.poll_loop.flow.records > 0
     before = clock.now
     bench.consumer.close()
     assert clock.now - before < 1
@@ -372,7 +372,7 @@ def test_an_outcome_below_the_position_is_forgotten() -> None:
     bench.end_with_result(b"0")
     kafka.log(AT).records.pop(0)
     bench.turn(6)
-    orphans = bench.poller.dispatch._orphans
+    orphans = bench.poll_loop.dispatch._orphans
     assert orphans
     bench.end(b"1")
     bench.turn(3)
@@ -396,7 +396,7 @@ def test_a_revoked_source_frees_no_retry_of_a_kept_partition(
     if retry is HOLD:
         bench.fail(b"retry 0")  # it waits in memory, and its key with it
         bench.turn()
-    bench.poller.assignment.revoked([AT])
+    bench.poll_loop.assignment.revoked([AT])
     bench.turn(2)
     assert bench.in_hand() == ([] if retry is HOLD else [b"retry 0"])
     bench.turn(6)
@@ -406,4 +406,8 @@ def test_a_revoked_source_frees_no_retry_of_a_kept_partition(
     assert bench.in_hand() == [b"retry 1"]
     bench.end(b"retry 1")
     bench.turn(2)
-    assert (bench.poller.flow.records, bench.poller.flow.held, bench.poller.idle) == (0, 0, True)
+    assert (bench.poll_loop.flow.records, bench.poll_loop.flow.held, bench.poll_loop.idle) == (
+        0,
+        0,
+        True,
+    )

@@ -1,4 +1,4 @@
-"""The real poller on the twin, stepped by hand: what is taken, done, committed and done again."""
+"""The real poll loop on the twin, stepped by hand: records taken, done, committed and redone."""
 
 from collections.abc import Iterable
 from math import inf
@@ -69,29 +69,29 @@ def test_a_worker_reports_hidden_positions(kafka: MemoryKafka) -> None:
     told: list[str] = []
 
     def meanwhile() -> float:
-        if bench.poller.assignment.waits_for:
-            told.extend(bench.poller.problems)
+        if bench.poll_loop.assignment.waits_for:
+            told.extend(bench.poll_loop.problems)
             pending.clear()
         return inf
 
-    bench.poller.assignment.beat = meanwhile
+    bench.poll_loop.assignment.beat = meanwhile
     bench.turn(2)
     [reason] = set(told)
     assert reason.startswith("the committed position of foo/0 is hidden by a transaction")
     assert bench.in_hand() == list(WORDS)
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_drain_gives_up_an_assignment_without_positions(kafka: MemoryKafka) -> None:
     """With nothing in hand there is nothing to wait for; and nothing of it begins any more."""
     bench = Bench(kafka, ["foo"])
     kafka.group(GROUP).pending["another-0"] = {("foo", 0): Committed(1)}
-    bench.poller.assignment.beat = lambda: 30.0
+    bench.poll_loop.assignment.beat = lambda: 30.0
     bench.turn()
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     bench.turn(3)
-    assert (bench.owned, bench.in_hand(), bench.poller.idle) == ([], [], True)
-    assert bench.poller.problems == []
+    assert (bench.owned, bench.in_hand(), bench.poll_loop.idle) == ([], [], True)
+    assert bench.poll_loop.problems == []
 
 
 def test_unfinished_records_are_not_committed(kafka: MemoryKafka) -> None:
@@ -147,7 +147,7 @@ def test_a_failing_record_waits_longer_each_time(kafka: MemoryKafka) -> None:
             bench.turn()
         waits.append(round(bench.clock.now - failed_at))
     assert waits == [1, 2, 4, 8, 16, 30, 30]
-    assert bench.poller.dispatch.endings.failed == 7
+    assert bench.poll_loop.dispatch.endings.failed == 7
 
 
 def test_a_failure_holds_up_its_own_key_and_no_other(kafka: MemoryKafka) -> None:
@@ -181,7 +181,7 @@ def test_a_death_repeats_only_uncommitted_records(kafka: MemoryKafka, static: st
     successor = Bench(kafka, ["foo"], static=static)
     successor.turn(2)
     assert successor.in_hand() == [b"bravo", b"delta", b"echo"]
-    assert (successor.poller.stats().remembered, successor.poller.stats().consumed) == (1, 3)
+    assert (successor.poll_loop.stats().remembered, successor.poll_loop.stats().consumed) == (1, 3)
     successor.end(b"bravo", b"delta", b"echo")
     successor.turn()
     assert position(kafka) == 5
@@ -196,23 +196,23 @@ def test_a_worker_without_topic_ids_waits_and_names_the_topics(
     told: list[list[str]] = []
 
     def beat() -> float:
-        told.append(bench.poller.problems)
+        told.append(bench.poll_loop.problems)
         kafka.tells_ids = len(told) > 1
         return inf
 
-    bench.poller.assignment.beat = beat
+    bench.poll_loop.assignment.beat = beat
     bench.turn(2)
     [reason] = told[0]
     assert reason.startswith("the brokers do not tell the ids of foo: DESCRIBE must be allowed")
-    assert (bench.in_hand(), bench.poller.problems) == ([*WORDS], [])
+    assert (bench.in_hand(), bench.poll_loop.problems) == ([*WORDS], [])
 
 
 def test_a_drain_ends_the_wait_for_the_ids_of_topics(kafka: MemoryKafka) -> None:
     kafka.tells_ids = False
     bench = Bench(kafka, ["foo"])
-    bench.poller.assignment.beat = lambda: 0.0
+    bench.poll_loop.assignment.beat = lambda: 0.0
     bench.turn(2)
-    assert (bench.owned, bench.poller.idle, bench.poller.problems) == ([], True, [])
+    assert (bench.owned, bench.poll_loop.idle, bench.poll_loop.problems) == ([], True, [])
     assert kafka.group(GROUP).committed == {}
 
 
@@ -226,12 +226,12 @@ def test_partitions_of_a_missing_topic_begin_once_it_exists(
         kafka, ["foo"], identify=lambda topics, s: kafka.identities(topics, s) if there else {}
     )
     bench.turn(2)
-    assert (bench.owned, bench.poller.assignment.topics) == ([], {"foo"})
-    bench.poller.check_topic_ids({})
+    assert (bench.owned, bench.poll_loop.assignment.topics) == ([], {"foo"})
+    bench.poll_loop.check_topic_ids({})
     bench.turn(2)
     assert bench.owned == []
     there = True
-    bench.poller.check_topic_ids({"foo": "another"})
+    bench.poll_loop.check_topic_ids({"foo": "another"})
     bench.turn(2)
     assert bench.in_hand() == [*WORDS]
 
@@ -249,7 +249,7 @@ def test_an_offset_map_survives_the_first_commit(
     second.turn(2)
     second.end(b"alpha")
     second.turn()
-    assert (position(kafka), second.poller.stats().remembered) == (1, 0)
+    assert (position(kafka), second.poll_loop.stats().remembered) == (1, 0)
     second.die()
     third = Bench(kafka, ["foo"])
     third.turn(2)
@@ -270,7 +270,7 @@ def test_a_foreign_or_damaged_offset_map_is_replaced(kafka: MemoryKafka, metadat
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
     assert bench.in_hand() == list(WORDS)
-    assert bench.poller.assignment.maps_ignored == 1
+    assert bench.poll_loop.assignment.maps_ignored == 1
     bench.turn()
     assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 0)
 
@@ -298,7 +298,7 @@ def test_a_position_committed_by_another_tool_is_believed(
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
     assert bench.in_hand() == [b"bravo", b"charlie"]
-    assert bench.poller.assignment.maps_ignored == (metadata == "from another tool")
+    assert bench.poll_loop.assignment.maps_ignored == (metadata == "from another tool")
     bench.turn()
     assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 1)
 
@@ -350,7 +350,7 @@ def test_a_new_process_ignores_positions_of_a_deleted_topic(
     successor = Bench(kafka, ["foo"], transactional=transactional)
     successor.turn(3)
     assert successor.in_hand() == [b"bravo", b"charlie", b"delta", b"echo"]
-    assert successor.poller.assignment.maps_ignored == 0
+    assert successor.poll_loop.assignment.maps_ignored == 0
     assert kafka.group(GROUP).committed["foo", 0] == told(kafka, 1)
 
 
@@ -402,7 +402,7 @@ def test_a_topic_that_was_made_again_begins_at_its_beginning(kafka: MemoryKafka)
     bench.end(*WORDS)
     bench.turn()
     told = kafka.identities(["foo"], 1.0)["foo"].topic_id
-    assert bench.poller.assignment.made_again({"foo": told}) == []
+    assert bench.poll_loop.assignment.made_again({"foo": told}) == []
     kafka.delete("foo")
     kafka.create("foo")
     kafka.group(GROUP).committed["foo", 0] = Committed(3)
@@ -410,12 +410,12 @@ def test_a_topic_that_was_made_again_begins_at_its_beginning(kafka: MemoryKafka)
     for word in again:
         kafka.append("foo", value=word, key=word)
     told = kafka.identities(["foo"], 1.0)["foo"].topic_id
-    assert bench.poller.assignment.made_again({"foo": told}) == ["foo"]
+    assert bench.poll_loop.assignment.made_again({"foo": told}) == ["foo"]
     bench.turn(3)
     assert bench.in_hand() == list(again)
     bench.turn(2)
     assert position(kafka) == 0
-    assert bench.poller.assignment.made_again({"foo": told}) == []
+    assert bench.poll_loop.assignment.made_again({"foo": told}) == []
 
 
 def test_a_full_offset_map_pauses_only_its_partition(
@@ -427,13 +427,13 @@ def test_a_full_offset_map_pauses_only_its_partition(
     kafka = two_partitions(records=60)
     bench = Bench(kafka, ["foo"])
     bench.turn(4)
-    crowded = bench.poller.assignment.partitions["foo", 0]
-    assert crowded in bench.poller.flow.paused
+    crowded = bench.poll_loop.assignment.partitions["foo", 0]
+    assert crowded in bench.poll_loop.flow.paused
     taken = [value for value in bench.in_hand() if value and value.startswith(b"0")]
     assert len(taken) == 4
     bench.turn(30)
     assert len(bench.pool.held) == 8
-    assert any("foo/0 is paused" in reason for reason in bench.poller.problems)
+    assert any("foo/0 is paused" in reason for reason in bench.poll_loop.problems)
     bench.end(*taken[1:])
     bench.turn(6)
     bench.end(*taken[:1])
@@ -443,7 +443,7 @@ def test_a_full_offset_map_pauses_only_its_partition(
     assert len(bench.pool.runs) == 120
     assert len({record.source for record in bench.pool.runs}) == 120
     assert kafka.committed(GROUP) == {("foo", 0): 60, ("foo", 1): 60}
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_each_partition_commits_for_itself() -> None:
@@ -508,11 +508,11 @@ def test_a_results_topic_that_is_missing_is_waited_for_and_said(kafka: MemoryKaf
     bench.end_with_result(b"alpha")
     bench.turn(8)
     assert position(kafka) in (None, 0)
-    assert any("results" in reason for reason in bench.poller.problems)
+    assert any("results" in reason for reason in bench.poll_loop.problems)
     kafka.create(RESULTS)
     bench.turn(8)
     assert position(kafka) == 1
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_gap_at_the_end_is_committed_over(kafka: MemoryKafka) -> None:
@@ -534,7 +534,7 @@ def test_a_commit_that_the_broker_did_not_take_is_sent_again(kafka: MemoryKafka)
     kafka.up = True
     bench.turn(2)
     assert position(kafka) == 3
-    assert bench.poller.idle
+    assert bench.poll_loop.idle
 
 
 def test_a_drain_ends_what_has_begun_and_leaves_the_rest(kafka: MemoryKafka) -> None:
@@ -560,16 +560,16 @@ def test_a_drain_does_not_wait_for_a_record_that_fails(kafka: MemoryKafka) -> No
 def test_a_record_that_fails_during_the_drain_is_left(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo"], hands=1, retry=HOLD)
     bench.turn(2)
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     bench.fail(b"alpha")
     bench.turn(2)
-    assert bench.poller.idle
+    assert bench.poll_loop.idle
 
 
 def test_nothing_is_taken_while_draining(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     kafka.append("foo", value=b"delta")
     bench.turn(6)
     assert b"delta" not in bench.in_hand()
@@ -585,7 +585,7 @@ def test_records_delivered_late_in_a_drain_neither_run_nor_skip(
     bench.turn(2)
     bench.end(*WORDS)
     bench.turn()
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     offset = kafka.append("foo", value=b"delta")
     end = Event(("foo", 0), offset + 1, KafkaError(KafkaError._PARTITION_EOF))
     bench.turn(2)
@@ -605,7 +605,7 @@ def test_records_in_hand_never_exceed_in_flight() -> None:
     most = 0
     while len(bench.pool.runs) < 300:
         bench.turn()
-        most = max(most, bench.poller.flow.records)
+        most = max(most, bench.poll_loop.flow.records)
         for record in list(bench.pool.held):
             bench.pool.end(record)
         assert bench.clock.now < 2000
@@ -624,7 +624,7 @@ def test_a_gap_stops_its_partition_and_no_other() -> None:
     bench = Bench(kafka, ["foo"])
     bench.turn(4)
     assert bench.in_hand() == [b"1-1", b"1-2", b"1-3"]
-    [reason] = bench.poller.problems
+    [reason] = bench.poll_loop.problems
     assert "foo/0 stopped" in reason
     assert "would be 1" in reason
     assert "3 to 4" in reason
@@ -644,7 +644,7 @@ def test_a_position_that_vanishes_stops_its_partition(kafka: MemoryKafka) -> Non
     bench.consumer.expire()
     bench.turn(4)
     assert bench.in_hand() == []
-    [reason] = bench.poller.problems
+    [reason] = bench.poll_loop.problems
     assert reason.startswith(f"{LOST} 0 to 3; `kworker offsets reset` decides where to go on")
     assert ("foo", 0) not in kafka.group(GROUP).committed
 
@@ -660,7 +660,7 @@ def test_a_noted_position_that_is_gone_stops_its_partition(
     bench.turn(3)
     stands = topic_id != "former"
     assert bench.in_hand() == ([] if stands else list(WORDS))
-    assert [reason.startswith(LOST) for reason in bench.poller.problems] == [True] * stands
+    assert [reason.startswith(LOST) for reason in bench.poll_loop.problems] == [True] * stands
 
 
 def test_a_stopped_partition_is_told_of_after_a_rebalance() -> None:
@@ -668,11 +668,11 @@ def test_a_stopped_partition_is_told_of_after_a_rebalance() -> None:
     kafka = two_partitions()
     bench = Bench(kafka, ["foo"], had={("foo", 0): ""})
     bench.turn(3)
-    [before] = bench.poller.problems
-    bench.poller.assignment.revoked([("foo", 1)])
-    bench.poller.assignment.assigned([("foo", 1)])
+    [before] = bench.poll_loop.problems
+    bench.poll_loop.assignment.revoked([("foo", 1)])
+    bench.poll_loop.assignment.assigned([("foo", 1)])
     bench.turn(2)
-    assert bench.poller.problems == [before]
+    assert bench.poll_loop.problems == [before]
 
 
 def test_a_full_partition_pauses_only_while_others_have_records(
@@ -682,11 +682,11 @@ def test_a_full_partition_pauses_only_while_others_have_records(
     kafka.create("bar", partitions=2)
     bench = Bench(kafka, ["foo", "bar"], in_flight=4)
     bench.turn(8)
-    over = bench.poller.assignment.partitions["foo", 0]
-    assert bench.poller.flow.paused == set()
-    bench.poller.take_end_offsets({("bar", 0): 9})
+    over = bench.poll_loop.assignment.partitions["foo", 0]
+    assert bench.poll_loop.flow.paused == set()
+    bench.poll_loop.take_end_offsets({("bar", 0): 9})
     bench.turn(16)
-    assert bench.poller.flow.paused == {over}
+    assert bench.poll_loop.flow.paused == {over}
 
 
 def test_a_producer_gets_time_to_answer_after_an_outage(
@@ -701,24 +701,24 @@ def test_a_producer_gets_time_to_answer_after_an_outage(
     bench.turn(8)
     for answer in ({}, {("foo", 0): 3}, {("foo", 0): 3}):
         bench.clock.now += 10.0
-        bench.poller.take_end_offsets(answer)
-        assert not any("though the brokers answer" in why for why in bench.poller.problems)
+        bench.poll_loop.take_end_offsets(answer)
+        assert not any("though the brokers answer" in why for why in bench.poll_loop.problems)
     bench.clock.now += 10.0
-    bench.poller.take_end_offsets({("foo", 0): 3})
-    assert any("though the brokers answer" in why for why in bench.poller.problems)
+    bench.poll_loop.take_end_offsets({("foo", 0): 3})
+    assert any("though the brokers answer" in why for why in bench.poll_loop.problems)
 
 
 def test_a_missing_topic_is_reported_until_it_exists(kafka: MemoryKafka) -> None:
     bench = Bench(kafka, ["foo", "later"])
     bench.turn(2)
-    assert any("later" in reason for reason in bench.poller.problems)
+    assert any("later" in reason for reason in bench.poll_loop.problems)
     assert bench.in_hand() == list(WORDS)
     kafka.create("later")
     kafka.append("later", value=b"zulu")
     bench.end(*WORDS)
     bench.turn(5)
     assert bench.in_hand() == [b"zulu"]
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_fenced_static_member_ends(kafka: MemoryKafka) -> None:
@@ -738,8 +738,11 @@ def test_a_failed_record_is_not_published_or_counted_done(kafka: MemoryKafka) ->
     bench.pool.end(bench.holds(b"alpha"), Failed(KeyError("x")))
     bench.end(b"bravo")
     bench.turn()
-    assert (bench.poller.settlement.counters.done, bench.poller.dispatch.endings.failed) == (1, 1)
-    assert bench.poller.in_hand == 2
+    assert (bench.poll_loop.settlement.counters.done, bench.poll_loop.dispatch.endings.failed) == (
+        1,
+        1,
+    )
+    assert bench.poll_loop.in_hand == 2
 
 
 def test_a_stamp_before_1970_is_no_age() -> None:
@@ -750,7 +753,7 @@ def test_a_stamp_before_1970_is_no_age() -> None:
     kafka.append("foo", value=b"a", timestamp=-(2**62))
     bench = Bench(kafka, ["foo"])
     bench.turn(2)
-    [partition] = [p for p in bench.poller.assignment.partitions.values() if p.topic == "foo"]
+    [partition] = [p for p in bench.poll_loop.assignment.partitions.values() if p.topic == "foo"]
     assert partition.ledger.oldest_ms() is None
 
 
@@ -761,10 +764,10 @@ def test_a_topic_readable_again_is_no_problem_any_more(kafka: MemoryKafka) -> No
     refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     bench.consumer._events.append(Event(("foo", 0), -1, refused))
     bench.turn()
-    assert [reason.startswith("cannot read foo") for reason in bench.poller.problems] == [True]
+    assert [reason.startswith("cannot read foo") for reason in bench.poll_loop.problems] == [True]
     kafka.append("foo", value=b"delta")
     bench.turn()
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_refused_result_is_no_problem_after_its_revoke(kafka: MemoryKafka) -> None:
@@ -774,10 +777,10 @@ def test_a_refused_result_is_no_problem_after_its_revoke(kafka: MemoryKafka) -> 
     kafka.delete(RESULTS)
     bench.end_with_result(b"alpha")
     bench.turn(4)
-    assert any(RESULTS in reason for reason in bench.poller.problems)
+    assert any(RESULTS in reason for reason in bench.poll_loop.problems)
     bench.consumer.close()
     bench.turn(4)
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_worker_without_partitions_reports_an_outage(kafka: MemoryKafka) -> None:
@@ -785,7 +788,7 @@ def test_a_worker_without_partitions_reports_an_outage(kafka: MemoryKafka) -> No
     bench = Bench(kafka, [])
     [slot] = Scoreboard(1, 1).slots
     watch = Watching()
-    telling = StatusReporter(slot, bench.poller, watch, TopicLimits([RESULTS]))  # type: ignore[arg-type]
+    telling = StatusReporter(slot, bench.poll_loop, watch, TopicLimits([RESULTS]))  # type: ignore[arg-type]
     for told in ({RESULTS: "id"}, {}, {RESULTS: "id"}):
         watch.told = told
         telling._lag_at = telling._tell_at = 0.0
@@ -793,7 +796,7 @@ def test_a_worker_without_partitions_reports_an_outage(kafka: MemoryKafka) -> No
         assert watch.asked == {RESULTS}
         telling._tell_at = 0.0
         telling.turn()
-        assert ["no broker answers" in reason for reason in bench.poller.problems] == [True] * (
+        assert ["no broker answers" in reason for reason in bench.poll_loop.problems] == [True] * (
             not told
         )
 

@@ -1,4 +1,4 @@
-"""Real pools under the poller: what begins and what does not, and what it waits for."""
+"""Real pools under the poll loop: what begins and what does not, and what it waits for."""
 
 import asyncio
 import threading
@@ -143,7 +143,7 @@ def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Runni
         made.append((pool, work_))
         bench = Bench(kafka, ["foo"], pool=pool, **options)
         pool.start()
-        bench.poller.dispatch.start()
+        bench.poll_loop.dispatch.start()
         return bench, work_
 
     yield make
@@ -154,7 +154,7 @@ def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Runni
 
 def filled(bench: Bench, work_: Work) -> None:
     """Turns until the pool has more than it has begun."""
-    out = bench.poller.dispatch._in_pool
+    out = bench.poll_loop.dispatch._in_pool
 
     def more_than_begun() -> bool:
         bench.turn()
@@ -167,7 +167,7 @@ def filled(bench: Bench, work_: Work) -> None:
 def drained(bench: Bench) -> None:
     def idle() -> bool:
         bench.turn()
-        return bench.poller.idle
+        return bench.poll_loop.idle
 
     eventually(idle, timeout_s=WAIT_S, every_s=0.001, what="the drain ends")
 
@@ -176,37 +176,37 @@ def test_a_drain_begins_no_further_handler(running: Running) -> None:
     """The pool must not begin the next run of its queue during a drain."""
     bench, work_ = running()
     filled(bench, work_)
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     before = list(work_.begun)
-    assert len(before) < bench.poller.stats().consumed
+    assert len(before) < bench.poll_loop.stats().consumed
     work_.release()
     drained(bench)
     assert work_.begun == before
-    known = bench.poller.assignment.partitions
+    known = bench.poll_loop.assignment.partitions
     settled = [at for at in before if known["foo", at[0]].ledger.is_done(at[1])]
     assert settled == before
-    assert bench.poller.in_hand == bench.poller.stats().consumed - len(before)
+    assert bench.poll_loop.in_hand == bench.poll_loop.stats().consumed - len(before)
 
 
 def test_a_revoke_stops_unstarted_records_of_its_partition_only(running: Running) -> None:
     """What does not begin here is the next owner's at once, and waits for nothing."""
     bench, work_ = running()
     filled(bench, work_)
-    gone = bench.poller.assignment.partitions["foo", 1]
+    gone = bench.poll_loop.assignment.partitions["foo", 1]
     over = threading.Event()
 
     def release() -> None:
-        eventually(lambda: bench.poller.dispatch.shedding or over.is_set())
+        eventually(lambda: bench.poll_loop.dispatch.shedding or over.is_set())
         work_.release()
 
     releasing = threading.Thread(target=release)
     releasing.start()
     before = [at for at in work_.begun if at[0] == 1]
-    bench.poller.assignment.revoked([("foo", 1)])
+    bench.poll_loop.assignment.revoked([("foo", 1)])
     over.set()
     releasing.join()
     assert gone.in_flight == 0
-    stays = bench.poller.assignment.partitions["foo", 0]
+    stays = bench.poll_loop.assignment.partitions["foo", 0]
 
     def all_of_the_other() -> bool:
         bench.turn()
@@ -227,7 +227,7 @@ def test_a_record_taken_back_from_the_pool_releases_its_claim(
     claimant = store.worker().claimant
     bench, work_ = threaded(claims=claimant)
     filled(bench, work_)
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     begun = {partition + 2 * offset for partition, offset in work_.begun}
     work_.release()
     drained(bench)
@@ -240,7 +240,7 @@ def test_a_record_taken_back_from_the_pool_releases_its_claim(
 def test_no_retry_begins_during_a_drain(threaded: Running, error: Exception) -> None:
     bench, work_ = threaded(retry=HOLD)
     filled(bench, work_)
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     before = list(work_.begun)
     failing = before[0]
 
@@ -258,7 +258,7 @@ def test_the_rest_of_a_failed_batch_does_not_begin_in_a_drain(batched: Running) 
     """It was not attempted, and is delivered again."""
     bench, work_ = batched()
     filled(bench, work_)
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     before = list(work_.begun)
 
     def answer(_: Message) -> None:
@@ -281,7 +281,7 @@ def test_a_final_failure_in_a_drain_is_told_to_its_handler(threaded: Running) ->
 
     work_.answer = answer
     work_.release()
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     drained(bench)
     assert sorted(work_.told) == sorted(failing)
     assert len(bench.kafka.records(DEAD)) == len(failing)

@@ -1,4 +1,4 @@
-"""The real poller on the twin when its partitions go and come."""
+"""The real poll loop on the twin when its partitions go and come."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -101,7 +101,7 @@ def revoke(bench: Bench) -> None:
 
 
 def drain(bench: Bench) -> None:
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     bench.turn(2)
 
 
@@ -133,7 +133,7 @@ def test_a_handler_that_outlives_its_partition_commits_nothing() -> None:
     assert kafka.committed(GROUP)[stayed] == 1
     assert kafka.committed(GROUP).get(moved, 0) == 0
     assert (one.in_hand(), two.in_hand()) == ([], [b"%d-0" % moved[1]])
-    assert one.poller.flow.records == 0
+    assert one.poll_loop.flow.records == 0
 
 
 def test_a_failing_record_does_not_hold_up_a_revoke() -> None:
@@ -164,10 +164,10 @@ def test_partitions_that_are_lost_are_dropped_without_a_commit() -> None:
     assert clock.now - before < 1, "waited for what is in hand"
     history = kafka.history(GROUP)
     assert all(commit.position == 0 for commit in history)
-    assert (one.poller.flow.records, one.poller.in_hand) == (0, 0)
+    assert (one.poll_loop.flow.records, one.poll_loop.in_hand) == (0, 0)
     one.turn(3)
     assert one.in_hand() == [b"1-0"]
-    assert one.poller.flow.records == 1
+    assert one.poll_loop.flow.records == 1
 
 
 def test_records_fetched_before_the_assignment_come_again() -> None:
@@ -189,7 +189,7 @@ def test_a_paused_partition_flows_again_after_a_rebalance() -> None:
     kafka, clock = two_partitions(records=10), Clock()
     one = Bench(kafka, ["foo"], clock=clock, hands=2, in_flight=4)
     one.turn(6)
-    assert len(one.poller.flow.paused) == 2
+    assert len(one.poll_loop.flow.paused) == 2
     two = Bench(kafka, ["foo"], clock=clock, retry=HOLD)
     take_turns(one, two, count=10)
     done: set[bytes | None] = set()
@@ -207,7 +207,7 @@ def test_a_revoke_that_waits_beats_all_the_while(monkeypatch: pytest.MonkeyPatch
     """With a long `revoke_timeout` and a slow handler the supervisor would end it as stuck."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
-    monkeypatch.setattr(one.poller, "_revoke_timeout_s", 90.0)
+    monkeypatch.setattr(one.poll_loop, "_revoke_timeout_s", 90.0)
     one.turn(2)
     beats = [clock.now]
 
@@ -215,7 +215,7 @@ def test_a_revoke_that_waits_beats_all_the_while(monkeypatch: pytest.MonkeyPatch
         beats.append(clock.now)
         return inf
 
-    one.poller.assignment.beat = beat
+    one.poll_loop.assignment.beat = beat
     one.consumer.close()
     assert clock.now - beats[0] >= 90
     assert max(after - before for before, after in pairwise(beats)) < 1
@@ -227,12 +227,12 @@ def test_a_drain_that_begins_in_a_revoke_has_its_own_deadline() -> None:
     one = Bench(kafka, ["foo"], clock=clock, hands=1)
     one.turn(2)
     until = clock.now + 1.0
-    one.poller.assignment.beat = lambda: until - clock.now
-    one.poller.assignment.revoked([("foo", 0)])
+    one.poll_loop.assignment.beat = lambda: until - clock.now
+    one.poll_loop.assignment.revoked([("foo", 0)])
     assert clock.now - until < 0.1
     one.end(*[value for value in one.in_hand() if value])
     one.turn(3)
-    assert one.poller.idle
+    assert one.poll_loop.idle
     assert len(one.pool.runs) == 1
 
 
@@ -244,11 +244,11 @@ def test_a_worker_without_a_group_answer_joins_anew() -> None:
     absent = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
     kafka.group(GROUP).rebalance()  # for which the other one does not come back
-    one.poller.note_brokers(answer=True)
+    one.poll_loop.note_brokers(answer=True)
     one.turn(50)
-    assert one.poller.problems == []
+    assert one.poll_loop.problems == []
     one.turn(20)
-    [reason] = one.poller.problems
+    [reason] = one.poll_loop.problems
     assert reason.startswith("not a member of the group for 1")
     assert "the group's rebalance does not end" in reason
     lives = set(kafka.group(GROUP)._members)
@@ -256,7 +256,7 @@ def test_a_worker_without_a_group_answer_joins_anew() -> None:
     assert lives != set(kafka.group(GROUP)._members), "the same member waits"
     absent.die()
     one.turn(3)
-    assert one.poller.problems == []
+    assert one.poll_loop.problems == []
     assert sorted(one.in_hand()) == [b"0-0", b"1-0"]
 
 
@@ -265,14 +265,14 @@ def test_a_missing_coordinator_is_reported_and_nothing_is_lost() -> None:
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
-    one.poller.note_brokers(answer=True)
+    one.poll_loop.note_brokers(answer=True)
     kafka.coordinated = False
     one.turn(400)
-    assert ["coordinator does not answer" in reason for reason in one.poller.problems] == [True]
+    assert ["coordinator does not answer" in reason for reason in one.poll_loop.problems] == [True]
     kafka.coordinated = True
     one.end(b"0-0", b"1-0")
     one.turn(2)
-    assert one.poller.problems == []
+    assert one.poll_loop.problems == []
     assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1}
     assert len(one.pool.runs) == 2
 
@@ -285,8 +285,8 @@ def test_a_failed_commit_is_no_problem_after_its_revoke() -> None:
     one.end(b"0-0")
     one.die()
     one.consumer._hear = lambda: None  # type: ignore[method-assign]
-    one.poller.committer.answered("UNKNOWN_MEMBER_ID")
-    one.poller._settle(clock.now)
-    assert one.poller.problems == ["commit: UNKNOWN_MEMBER_ID; unacknowledged records wait"]
+    one.poll_loop.committer.answered("UNKNOWN_MEMBER_ID")
+    one.poll_loop._settle(clock.now)
+    assert one.poll_loop.problems == ["commit: UNKNOWN_MEMBER_ID; unacknowledged records wait"]
     one.turn(1)
-    assert one.poller.problems == []
+    assert one.poll_loop.problems == []

@@ -1,4 +1,4 @@
-"""Results and letters that their topics refuse for good: the poller over the twin."""
+"""Results and letters that their topics refuse for good: the poll loop over the twin."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,10 +64,10 @@ def end(bench: Bench, offsets: Iterable[int], *, null: bool = False, size: int =
 
 def until_idle(bench: Bench) -> None:
     for _ in range(1_000):
-        if bench.poller.idle:
+        if bench.poll_loop.idle:
             return
         bench.turn()
-    raise AssertionError(f"never idle: {bench.poller.problems}")
+    raise AssertionError(f"never idle: {bench.poll_loop.problems}")
 
 
 def written(kafka: MemoryKafka, topic: str = RESULTS) -> list[int]:
@@ -98,12 +98,12 @@ def test_only_invalid_results_of_a_hundred_become_dead_letters(
     assert sorted(written(kafka, DEAD)) == sorted(invalid)
     assert set(reasons(kafka)) == {"unpublishable"}
     assert kafka.committed(GROUP)["foo", 0] == 100
-    assert (bench.poller.settlement.counters.done, bench.poller.settlement.counters.dead) == (
+    assert (bench.poll_loop.settlement.counters.done, bench.poll_loop.settlement.counters.dead) == (
         100 - len(invalid),
         len(invalid),
     )
-    assert bench.poller.problems == []
-    assert bench.poller.unfinished == 0
+    assert bench.poll_loop.problems == []
+    assert bench.poll_loop.unfinished == 0
 
 
 @BOTH
@@ -159,7 +159,7 @@ def test_before_a_result_is_too_large_the_limit_is_asked_for(
     assert sorted(written(kafka)) == ([0, 1, 2] if raised else [0, 2])
     assert reasons(kafka) == ([] if raised else ["unpublishable"])
     assert len(bench.pool.runs) == 3
-    assert bench.poller.unfinished == 0
+    assert bench.poll_loop.unfinished == 0
 
 
 @BOTH
@@ -171,15 +171,15 @@ def test_a_topic_that_refuses_what_it_took_waits_and_resumes(kafka: MemoryKafka,
     compact(kafka, RESULTS)
     end(bench, range(20, 40), null=True)
     bench.turn(100)
-    [reason] = bench.poller.problems
+    [reason] = bench.poll_loop.problems
     assert RESULTS in reason
     assert "though it took such records before" in reason
     assert len(kafka.records(DEAD)) == 1
-    assert bench.poller.unfinished == 19
+    assert bench.poll_loop.unfinished == 19
     compact(kafka, RESULTS, compacted=False)
     until_idle(bench)
     assert written(kafka) == [offset for offset in range(40) if offset != 20]
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 @BOTH
@@ -191,7 +191,7 @@ def test_a_refused_result_dies_once_its_topic_takes_others(kafka: MemoryKafka, n
     compact(kafka, RESULTS)
     end(bench, [1, 2, 3], null=True)
     bench.turn(40)
-    assert bench.poller.problems
+    assert bench.poll_loop.problems
     end(bench, range(4, 10))
     until_idle(bench)
     assert written(kafka) == [0, 4, 5, 6, 7, 8, 9]
@@ -207,7 +207,7 @@ def test_refused_results_count_for_the_dead_letter_limit(kafka: MemoryKafka, nam
     end(bench, range(60), null=True)
     bench.turn(300)
     assert len(kafka.records(DEAD)) <= 20
-    assert any("the breaker is open" in reason for reason in bench.poller.problems)
+    assert any("the breaker is open" in reason for reason in bench.poll_loop.problems)
     compact(kafka, RESULTS, compacted=False)
     until_idle(bench)
     assert len(bench.pool.runs) == 60, "run again, and not just written again"
@@ -230,7 +230,7 @@ def test_a_person_may_reject_what_its_topic_does_not_take(
     bench.turn(20)
     assert reasons(kafka) == ["unpublishable", "operator"]
     assert written(kafka, DEAD)[1:] == [2]
-    assert bench.poller.unfinished == 1
+    assert bench.poll_loop.unfinished == 1
 
 
 @BOTH
@@ -246,14 +246,14 @@ def test_a_dead_letter_refused_for_good_waits_alone(kafka: MemoryKafka, name: st
     bench.turn(60)
     assert written(kafka) == [2, 3]
     assert sorted(written(kafka, DEAD)) == [0, 1]
-    [reason] = bench.poller.problems
+    [reason] = bench.poll_loop.problems
     assert reason.startswith(f"{DEAD} refuses the dead letter of foo:0:4 (")
     assert kafka.committed(GROUP)["foo", 0] == 4
-    assert bench.poller.unfinished == 1
+    assert bench.poll_loop.unfinished == 1
     compact(kafka, DEAD, compacted=False)
     until_idle(bench)
     assert sorted(written(kafka, DEAD)) == [0, 1, 4]
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 @BOTH
@@ -334,4 +334,4 @@ def test_a_handler_is_told_of_its_refused_result(kafka: MemoryKafka, name: str) 
     until_idle(bench)
     assert written(kafka) == [0, 2]
     assert written(kafka, DEAD) == [1]
-    assert bench.poller.unfinished == 0
+    assert bench.poll_loop.unfinished == 0

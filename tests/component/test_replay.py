@@ -61,8 +61,8 @@ def test_exactly_the_settled_records_of_the_window_run(kafka: MemoryKafka) -> No
     kafka.append("foo", 0, value=b"later")
     bench.turn(5)
     assert bench.in_hand() == []
-    assert bench.poller.idle
-    assert (bench.poller.stats().consumed, bench.poller.settlement.counters.done) == (2, 2)
+    assert bench.poll_loop.idle
+    assert (bench.poll_loop.stats().consumed, bench.poll_loop.settlement.counters.done) == (2, 2)
 
 
 def test_the_service_goes_on_undisturbed(kafka: MemoryKafka) -> None:
@@ -77,7 +77,7 @@ def test_the_service_goes_on_undisturbed(kafka: MemoryKafka) -> None:
     take_turns(live, replay)
     assert kafka.committed(GROUP) == {("foo", 0): 2, ("foo", 1): 1}
     assert kafka.committed(replay.group) == {("foo", 0): 2}
-    assert live.poller.assignment.rebalances == 1
+    assert live.poll_loop.assignment.rebalances == 1
     live.end(*live.in_hand())  # type: ignore[arg-type]
     live.turn()
     assert kafka.committed(GROUP) == {("foo", 0): 4, ("foo", 1): 4}
@@ -92,12 +92,12 @@ def test_a_failed_replay_record_is_retried_in_place(
     bench.end(b"0-1")
     bench.turn(2)
     assert bench.in_hand() == []
-    assert not bench.poller.idle
+    assert not bench.poll_loop.idle
     bench.turn(4)
     assert bench.holds(b"0-0").attempt == 2
     bench.end(b"0-0")
     bench.turn(2)
-    assert bench.poller.idle
+    assert bench.poll_loop.idle
     assert [kafka.records(retry_topic(delay)) for delay in DELAYS_S] == [[], []]
 
 
@@ -112,8 +112,8 @@ def test_a_dead_letter_of_a_replay_says_so(kafka: MemoryKafka) -> None:
     assert (dead.key(), dead.value()) == (b"0-0", b"0-0")
     assert told[names.REPLAY] == REPLAY.encode()
     assert told[names.SOURCE] == b"foo/0/0/%d" % STAMP
-    assert bench.poller.idle
-    assert bench.poller.settlement.counters.dead == 1
+    assert bench.poll_loop.idle
+    assert bench.poll_loop.settlement.counters.dead == 1
 
 
 def test_a_claimed_events_dead_letter_is_no_replay(kafka: MemoryKafka) -> None:
@@ -150,12 +150,12 @@ def test_a_partition_with_a_full_map_is_read_on_as_records_end(
     bench.turn(3)
     assert len(bench.in_hand()) < 40
     for turn in range(400):
-        if bench.poller.idle and course.finished:
+        if bench.poll_loop.idle and course.finished:
             break
         for record in bench.pool.held[turn % 4 > 0 :]:  # the first is slow
             bench.pool.end(record)
         bench.turn()
-    assert (course.finished, course.read, bench.poller.idle) == (True, 40, True)
+    assert (course.finished, course.read, bench.poll_loop.idle) == (True, 40, True)
     assert sorted(record.offset for record in bench.pool.runs) == [*range(40)]
     assert kafka.committed(bench.group) == {("foo", 0): 40}
 
@@ -168,7 +168,7 @@ def test_what_a_replay_committed_means_nothing_to_another(kafka: MemoryKafka) ->
     assert kafka.committed(first.group) == {("foo", 0): 1}
     again = replay_of(kafka, 0, 4)
     assert len(again.in_hand()) == 4
-    assert again.poller.assignment.maps_ignored == 0
+    assert again.poll_loop.assignment.maps_ignored == 0
 
 
 class NamelessTopics:

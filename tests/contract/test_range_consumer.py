@@ -16,7 +16,7 @@ STAMP = 1_700_000_000_000
 
 
 class Reader:
-    """Reads a course as a poller does: assigned by the first `poll`, resumed after it."""
+    """Reads a course as a poll loop does: assigned by the first `poll`, resumed after it."""
 
     def __init__(self, cluster: Cluster, course: OffsetRanges, group: str = "") -> None:
         self.course = course
@@ -75,7 +75,7 @@ def test_the_reader_reads_its_ranges_within_the_time_window(kafka: Cluster) -> N
 
 
 def test_a_range_read_to_its_end_brings_no_more_records(kafka: Cluster) -> None:
-    """Its client fetches no more, though the poller, which knows of no ends, resumes all."""
+    """Its client fetches no more, though the poll loop, which knows of no ends, resumes all."""
     topic = written(kafka, 0, 0, 0)
     at = (topic, 0)
     reader = Reader(kafka, OffsetRanges({at: range(2)}, TimeRange()))

@@ -60,7 +60,7 @@ def visible(kafka: Cluster, topic: str) -> list[bytes]:
 
 
 def settled(settler: Settler) -> None:
-    until(lambda: settler.poller.settled, settler)
+    until(lambda: settler.poll_loop.settled, settler)
 
 
 def test_results_and_positions_become_visible_together(kafka: Cluster, source: str) -> None:
@@ -116,8 +116,8 @@ def test_a_result_refused_for_good_dies_and_takes_no_other_along(
     settled(one)
     assert visible(kafka, results) == [b"alpha", b"charlie"]
     assert visible(kafka, dead) == [b"bravo"]
-    assert one.poller.settlement.counters.dead == 1
-    assert one.poller.problems == []
+    assert one.poll_loop.settlement.counters.dead == 1
+    assert one.poll_loop.problems == []
     held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
     assert held.position == 3
 
@@ -164,7 +164,7 @@ def test_a_stolen_transactional_id_is_taken_back(
     assert visible(kafka, results) == [*WORDS]
     held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
     assert held.position == 3
-    assert one.poller.problems == []
+    assert one.poll_loop.problems == []
 
 
 def test_an_id_stolen_again_and_again_ends_its_worker(kafka: Cluster, source: str) -> None:
@@ -198,7 +198,7 @@ def test_the_first_of_two_with_one_transactional_id_goes_on(kafka: Cluster) -> N
         kafka.write(source, value=value)
         until(one.in_hand, first, second)
         one.end(value, topic=results)
-        until(lambda: one.poller.settled, first, second)
+        until(lambda: one.poll_loop.settled, first, second)
         return value
 
     def contend_on() -> None:
@@ -261,7 +261,7 @@ def test_an_orphaned_runs_result_comes_from_the_next_owner_only(
         one.end(record.raw.value() or b"", topic=results, result=b"one's")
     [value] = two.in_hand()
     two.end(value or b"", topic=results, result=b"two's")
-    until(lambda: two.poller.settled and len(one.owned) == 1, one, two)
+    until(lambda: two.poll_loop.settled and len(one.owned) == 1, one, two)
     while again := one.in_hand():
         one.end(*[value for value in again if value], topic=results, result=b"one's")
     settled(one)
@@ -283,7 +283,7 @@ def test_a_worker_away_too_long_makes_nothing_visible(kafka: Cluster) -> None:
     with_all_in_hand(two, words=(b"alpha",))
     two.end(b"alpha", topic=results, result=b"two's")
     settled(two)
-    until(lambda: not one.poller.settlement.pending, one, two)
+    until(lambda: not one.poll_loop.settlement.pending, one, two)
     settled(one)
     assert visible(kafka, results) == [b"two's"]
 
@@ -301,7 +301,7 @@ def test_a_transaction_past_its_timeout_is_our_own_fence() -> None:
     kafka.writable = True
     bench.turn(8)
     assert [raw.value() for raw in kafka.records(RESULTS)] == [b"result of 0-0"]
-    assert bench.poller.problems == []
+    assert bench.poll_loop.problems == []
 
 
 def test_a_fence_after_an_in_doubt_transaction_is_excused_once() -> None:
@@ -338,10 +338,10 @@ def test_a_former_member_does_not_take_its_id_back() -> None:
     stranger = opened(Twin(kafka), "w-0")
     bench.end_with_result(b"0-0")
     bench.consumer.expire()
-    bench.poller._guarantee.turn(bench.clock.now)
+    bench.poll_loop._guarantee.turn(bench.clock.now)
     for _ in range(4):
         bench.clock.now += 1.0
-        bench.poller._guarantee.turn(bench.clock.now)
+        bench.poll_loop._guarantee.turn(bench.clock.now)
     assert kafka.installed("w-0") is stranger
     bench.turn(8)
     assert kafka.installed("w-0") is not stranger
@@ -378,11 +378,11 @@ def test_a_drain_commits_its_transaction_whole_or_not_at_all() -> None:
     bench.end_with_result(b"0-0")
     bench.turn()
     kafka.writable = False
-    bench.poller.stop_taking()
+    bench.poll_loop.stop_taking()
     bench.turn(4)
-    assert bench.poller.settlement.pending == 1
+    assert bench.poll_loop.settlement.pending == 1
     kafka.writable = True
-    bench.poller.end(bench.clock.now + 10)
+    bench.poll_loop.end(bench.clock.now + 10)
     assert kafka.records(RESULTS) == []
     assert kafka.committed(GROUP)["foo", 0] == 0
 
@@ -432,9 +432,9 @@ def test_an_unnamed_refusing_topic_is_isolated(first: int) -> None:
     bench.turn(40)
     written = sorted(raw.value() or b"" for raw in kafka.records(RESULTS))
     assert written == [[b"0-1", b"1-1"], [b"0-0", b"1-0"]][first]
-    assert bench.poller.settlement.pending == 2
-    assert any("denied: topic authorization failed" in r for r in bench.poller.problems)
-    assert not any(reason.startswith(RESULTS) for reason in bench.poller.problems)
+    assert bench.poll_loop.settlement.pending == 2
+    assert any("denied: topic authorization failed" in r for r in bench.poll_loop.problems)
+    assert not any(reason.startswith(RESULTS) for reason in bench.poll_loop.problems)
 
 
 def test_a_rebalance_blames_no_topic_for_refused_positions() -> None:

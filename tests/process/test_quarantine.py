@@ -207,10 +207,10 @@ def test_results_from_quarantine_keep_source_and_attempt(
 ):
     """The cell never sees kworker's own topics, nor the headers that it writes there."""
     ward = bench()
-    requeue = a_partition("orders.requeue", 1, known=1)
+    requeue = a_partition("orders.requeue", 1, scoreboard_index=1)
     headers = ((SOURCE, b"orders/3/77/1700000000000"), (ATTEMPT, b"4"), ("trace", b"x"))
     record = a_record(requeue, 5, value=b"good", headers=headers)
-    record.comes_again(Envelope.open(headers), known=0)
+    record.comes_again(Envelope.open(headers), scoreboard_index=0)
     ward.journal_of([record])
     ward.ward.refresh(time.monotonic(), force=True)
     ward.ward.add([record])

@@ -1,4 +1,4 @@
-"""A whole worker but for its threads: the real poller on the twin, a pool that the test steps."""
+"""A whole worker but for its threads: the real poll loop on the twin, a pool stepped by tests."""
 
 import math
 from collections import deque
@@ -286,7 +286,7 @@ class Bench:
                 make, client, committer, owned, outbox, policy, fences, begin, sized.outdated
             )
 
-        self.poller = PollLoop(
+        self.poll_loop = PollLoop(
             consumer=consumer,
             identify=identify or kafka.identities,
             committer=lambda client: Committer(client, CommitPolicy(0.2, 10_000)),
@@ -316,12 +316,12 @@ class Bench:
 
     @property
     def owned(self) -> list[PartitionId]:
-        return sorted(self.poller.assignment.partitions)
+        return sorted(self.poll_loop.assignment.partitions)
 
     def turn(self, count: int = 1) -> None:
         for _ in range(count):
             self.clock.now += TURN_S
-            self.poller.turn()
+            self.poll_loop.turn()
             if self.facts.stale and self.kafka.up:
                 self.learn()
 
@@ -345,9 +345,9 @@ class Bench:
 
     def drain(self) -> None:
         """What has begun may end meanwhile; raises if that is not enough."""
-        self.poller.stop_taking()
+        self.poll_loop.stop_taking()
         for _ in range(200):
-            if self.poller.idle:
+            if self.poll_loop.idle:
                 return
             for record in list(self.pool.held):
                 self.pool.end(record)

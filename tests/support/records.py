@@ -38,9 +38,9 @@ def unheard(
 
 
 def a_partition(
-    topic: str = "orders", number: int = 0, *, position: int | None = 0, known: int = 0
+    topic: str = "orders", number: int = 0, *, position: int | None = 0, scoreboard_index: int = 0
 ) -> Partition:
-    return Partition(topic, number, 1, known, position, ORIGIN)
+    return Partition(topic, number, 1, scoreboard_index, position, ORIGIN)
 
 
 def a_record(

@@ -1,4 +1,4 @@
-"""A worker over either Kafka: the poller is real, and handlers end when they are told to."""
+"""A worker over either Kafka: the poll loop is real, and handlers end when they are told to."""
 
 import math
 import time
@@ -106,7 +106,7 @@ class Settler:
             policy = TransactionPolicy()
             return ExactlyOnce(make, client, committer, owned, outbox, policy, fencing)
 
-        self.poller = PollLoop(
+        self.poll_loop = PollLoop(
             consumer=consumer,
             identify=cluster.identities,
             committer=lambda client: Committer(
@@ -126,10 +126,10 @@ class Settler:
 
     @property
     def owned(self) -> list[PartitionId]:
-        return sorted(self.poller.assignment.partitions)
+        return sorted(self.poll_loop.assignment.partitions)
 
     def turn(self) -> None:
-        self.poller.turn()
+        self.poll_loop.turn()
 
     def in_hand(self) -> list[bytes | None]:
         """Values of what has begun and not ended."""

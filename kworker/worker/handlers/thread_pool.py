@@ -208,8 +208,10 @@ class ThreadPool:
             try:
                 # Inside the `try`, too: an exception here must not end the thread.
                 words[since_at] = now_ns
-                place = partition.place + record.offset if record.envelope is None else record.place
-                words[place_at] = place
+                if record.envelope is None:
+                    words[place_at] = partition.scoreboard_word + record.offset
+                else:
+                    words[place_at] = record.scoreboard_word
                 # Its partition may have been revoked meanwhile: another worker runs it then.
                 record.outcome = invoke(record, now_ns) if partition.open else NOT_ATTEMPTED
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
@@ -220,8 +222,9 @@ class ThreadPool:
 
 def place_of(record: Record) -> int:
     """Returns the scoreboard's word for a record: its source position, where that is known."""
-    envelope = record.envelope
-    return record.partition.place + record.offset if envelope is None else record.place
+    if record.envelope is None:
+        return record.partition.scoreboard_word + record.offset
+    return record.scoreboard_word
 
 
 def emptied(run: deque[Record]) -> list[Record]:

@@ -31,7 +31,7 @@ from kworker.worker.publish.transactor import (
 )
 
 _LOG = structlog.get_logger()
-_refusals = attrgetter("refusals")
+_failed_deliveries = attrgetter("failed_deliveries")
 
 RunInBackground = Callable[[Callable[[], Any]], "Future[Any]"]
 """Begins a call that may block, in another thread."""
@@ -233,7 +233,7 @@ class ExactlyOnce:
         self._hear_at = now + self._policy.hear_every_s
         self._transactor.poll()
         if not self._transactor.unfinished:
-            if any(map(_refusals, self._batch.records)):
+            if any(map(_failed_deliveries, self._batch.records)):
                 self._abort(now)
             else:
                 self._end(now)
@@ -442,7 +442,8 @@ class ExactlyOnce:
 
 def _is_refused(record: Record) -> bool:
     """True if Kafka refused one of its outputs, and did not just give it up with the others."""
-    return bool(record.refusals) and refusal_of(record.refusals).fault is not Fault.GIVEN_UP
+    failed = record.failed_deliveries
+    return bool(failed) and refusal_of(failed).fault is not Fault.GIVEN_UP
 
 
 def _names(positions: Mapping[PartitionId, Committed], partition: Partition) -> bool:

@@ -176,7 +176,7 @@ class Outbox:
     def put_back(self, records: list[Record]) -> None:
         """Takes back records that were under way, to be written before all others."""
         for record in records:
-            record.refusals = ()
+            record.failed_deliveries = ()
         self.waiting.extendleft(reversed(records))
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:

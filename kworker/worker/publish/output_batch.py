@@ -103,10 +103,10 @@ class OutputBatch:
         outbox with that: one that is refused with it would else be taken to be refused alone.
         """
         records, self.records = self.records, []
-        settled = [record for record in records if not record.refusals]
+        settled = [record for record in records if not record.failed_deliveries]
         whole = len(settled) == len(records)
-        refused = [] if whole else [record for record in records if record.refusals]
-        if self._torn is not None and (refused or self._torn.refusals):
+        refused = [] if whole else [record for record in records if record.failed_deliveries]
+        if self._torn is not None and (refused or self._torn.failed_deliveries):
             refused.append(self._torn)
             self._torn = None
         self._outbox.settled(settled)

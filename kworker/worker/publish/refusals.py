@@ -102,11 +102,11 @@ class Refusals:
         later: list[Record] = []
         guilty: dict[str, dict[Record, DeliveryRefusal]] = {}
         for record in records:
-            if not record.refusals:
+            if not record.failed_deliveries:
                 again.append(record)
                 continue
-            refusal = refusal_of(record.refusals)
-            record.refusals = ()
+            refusal = refusal_of(record.failed_deliveries)
+            record.failed_deliveries = ()
             if refusal.fault is Fault.TOPIC:
                 # Which of several it was is not looked for; they come together again.
                 later += self._back_off(refusal.topic, refusal.text, now)

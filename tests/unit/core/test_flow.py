@@ -34,7 +34,7 @@ def a_flow(records_max: int = 100, bytes_max: int = 10_000) -> tuple[Flow, Parti
 
 
 def turn(flow: Flow, partitions: list[Partition], now: float) -> set[Partition]:
-    """As the poller does: what is to be paused is paused."""
+    """As the poll loop does: what is to be paused is paused."""
     flow.paused = flow.to_pause(partitions, now)
     return flow.paused
 

@@ -15,7 +15,8 @@ def board() -> Scoreboard:
 
 def place(known: int, offset: int) -> int:
     """As a handler's thread says which record it holds."""
-    return Partition("orders", 0, epoch=1, known=known, position=0, origin=b"").place + offset
+    orders = Partition("orders", 0, 1, scoreboard_index=known, position=0, origin=b"")
+    return orders.scoreboard_word + offset
 
 
 def test_a_child_writes_and_the_parent_reads():

@@ -24,7 +24,7 @@ def event(partition: Partition, offset: int = 7, lane: object = KEY) -> Record:
 def retried(requeue: Partition, offset: int = 4) -> Record:
     """One of the source's records that comes again."""
     record = event(requeue, offset)
-    record.home = PartitionLanes("orders", 0)
+    record.source_lanes = PartitionLanes("orders", 0)
     return record
 
 
@@ -50,7 +50,7 @@ def test_a_record_read_again_waits_and_its_run_takes_its_place(
     new.memory_bytes, run.attempt = 999, 3
     assert meet(orphans, new) is None
     assert orphans.ended([run]) == ([run], [], [])
-    assert (run.partition, run.home) == (here, here.home)
+    assert (run.partition, run.source_lanes) == (here, here.lanes)
     assert (run.memory_bytes, run.attempt) == (999, 3)
     assert not orphans
 

@@ -347,7 +347,9 @@ def test_no_batch_has_two_records_of_a_key_and_order_is_kept(
         pool.reclaim(now + HOUR_S)
         assert crew.begun
         for batch_, its in crew.begun:
-            named = [(record.home, record.lane) for record in its if record.lane is not None]
+            named = [
+                (record.source_lanes, record.lane) for record in its if record.lane is not None
+            ]
             assert len(set(named)) == len(named)
             assert len(its) <= size
             seen += its

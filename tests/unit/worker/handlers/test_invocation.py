@@ -65,9 +65,9 @@ def _plain_logging() -> Iterator[None]:
 
 
 def come_again(topic: str = "payments") -> Record:
-    """A record of the requeue topic, as the poller makes it."""
+    """A record of the requeue topic, as the poll loop makes it."""
     record = a_record(a_partition("orders.requeue"), 3)
-    record.comes_again(Envelope.open([(SOURCE, f"{topic}/0/42/1700".encode())]), known=1)
+    record.comes_again(Envelope.open([(SOURCE, f"{topic}/0/42/1700".encode())]), scoreboard_index=1)
     return record
 
 
