@@ -17,16 +17,16 @@ class Run(NamedTuple):
 
 
 class CircuitOpen(NamedTuple):
-    """The circuit of its handler is open: the record waits until that closes, or probes."""
+    """The circuit breaker of the record's handler is open: the record waits until it may run."""
 
 
 class Isolate(NamedTuple):
-    """The record is suspected of a crash, and runs in the quarantine."""
+    """The record was in hand when its worker died, so it runs in an isolated process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The record fails without a run."""
+    """The record fails without a run of its handler."""
 
     failure: Failure
 
@@ -37,11 +37,12 @@ RUN, CIRCUIT_OPEN, ISOLATE = Run(), CircuitOpen(), Isolate()
 
 
 class Admission:
-    """Decides about records whose turn in their lane has come. Changes nothing.
+    """Decides whether a record at the head of its lane may run now. Changes nothing.
 
-    Owned by the poll thread. The reasons are looked at in one order: a person rejected the
-    record, the circuit of its handler is open, a run of an earlier epoch is in its lane, and
-    the record is a suspect.
+    Owned by the poll thread. A lane is the queue of one key. Reasons against a run are checked in
+    this order: an operator has rejected the record, the circuit breaker of its handler is open, a
+    run from an earlier assignment still occupies the lane, the record is a suspect (it was in hand
+    when its worker died).
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Admission:
 
     @property
     def open(self) -> bool:
-        """True while any record may run, so that none need be decided about."""
+        """True while every record may run, so that `decide` need not be called."""
         return not (
             self._decider.circuit_open
             or self._rejections.any
@@ -67,7 +68,7 @@ class Admission:
         )
 
     def decide(self, record: Record) -> Decision:
-        """Returns `Run`, or what becomes of the record instead."""
+        """Returns `Run` if the record may run now, else a decision that says what to do with it."""
         if (failure := self.rejected(record)) is not None:
             return Fail(failure)
         if not self._decider.may_run(record):
@@ -77,7 +78,7 @@ class Admission:
         return ISOLATE if self._quarantine.is_suspect(record) else RUN
 
     def rejected(self, record: Record) -> Failure | None:
-        """Returns the failure of a record that a person rejected; None of any other."""
+        """Returns the failure of a record that an operator rejected; None for any other record."""
         if self._rejections.any and (by := self._rejections.by(record.source)):
             return Failure("operator", message=f"rejected by {by}")
         return None

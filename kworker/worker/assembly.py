@@ -54,11 +54,12 @@ _TRANSACTION_S = 10.0  # for each step of one
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Differences between a worker and a replay.
+    """The differences between a worker and a replay.
 
-    `reader` makes the consumer of a listener. `replay` is the id that outputs bear. Only a worker
-    runs suspects in a quarantine (`isolates`), and has partitions where the group `had` a
-    position. `began` is the service's start, monotonic.
+    `reader` makes the consumer, given its rebalance listener. `replay` is the id that the outputs
+    of a replay carry. Only a worker runs suspects in a quarantine (`isolates`). `had` maps
+    partitions in which the group had a position to their topic ids. `began` is the service's start,
+    in monotonic seconds.
     """
 
     slot: int
@@ -72,14 +73,14 @@ class Role:
 
 
 def make_intake(config: Config) -> IntakePolicy:
-    """A worker's: records come again by the requeue topic."""
+    """Makes the intake policy of a worker, whose retries come back through the requeue topic."""
     return IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age)
 
 
 def make_poll_loop(
     config: Config, role: Role, pool: HandlerPool, handlers: Handlers, limits: TopicLimits
 ) -> PollLoop:
-    """Puts the poll loop of a worker, or of a replay, together."""
+    """Assembles the poll loop of a worker, or of a replay."""
     workers, delivery, retry = config.workers, config.delivery, config.retry
     commits = CommitPolicy(delivery.commit_interval, delivery.commit_records)
     outbox = Outbox(OutboxPolicy(workers.in_flight_bytes, 2 * delivery.commit_records), limits)
@@ -124,7 +125,7 @@ def make_poll_loop(
 def make_guarantee(
     config: Config, role: Role, limits: TopicLimits, outbox: Outbox
 ) -> Callable[[WorkerConsumer, Committer, Mapping[PartitionId, Partition]], DeliveryGuarantee]:
-    """Returns the maker of the delivery guarantee."""
+    """Returns a function that makes the configured delivery guarantee for a consumer."""
     properties = worker_producer_properties(config, slot=role.slot)
     sized = SizedProperties(properties, limits)
 
@@ -156,7 +157,7 @@ def make_guarantee(
 
 
 def make_decider(config: Config, limits: TopicLimits, replay: str) -> RetryDecider:
-    """Makes the decider about failed runs."""
+    """Makes the object that decides whether a failed record is retried or becomes a dead letter."""
     retry = config.retry
     breaker = DeadLetterLimitPolicy.of(config.dead_letter.breaker)
     return RetryDecider(
@@ -170,7 +171,7 @@ def make_decider(config: Config, limits: TopicLimits, replay: str) -> RetryDecid
 
 
 def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspects:
-    """Suspects that other hosts know of, too; told by the claims thread."""
+    """Makes the list of suspects that all hosts share in Redis; the claims thread updates it."""
     from kworker.clients.redis import RedisSuspects  # megabytes, for those who use it
 
     storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)
@@ -180,7 +181,11 @@ def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspe
 def make_claims(
     config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
 ) -> ClaimClient:
-    """Claims records in Redis before they run, `at_once` of them; `start` begins its thread."""
+    """Makes the client that claims records in Redis before they run.
+
+    `at_once` is the number of records that handlers run at a time. The claims thread begins with
+    the client's `start`.
+    """
     from kworker.clients.redis import RedisClaims
 
     chosen = config.idempotency
@@ -199,7 +204,7 @@ def make_claims(
 
 
 def _is_source(config: Config) -> Callable[[str], bool]:
-    """Returns the test for topics that a record of the requeue topic may come from."""
+    """Returns a function that tells whether a topic is one of this service's source topics."""
     if config.source.pattern:
         pattern = re.compile(config.source.pattern)
         return lambda topic: bool(pattern.match(topic)) and not of_a_service(topic)

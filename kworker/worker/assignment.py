@@ -33,7 +33,7 @@ _MISSING_S = 2.0  # for topics that are not there: they may be too new for the b
 
 
 class Assigning(PositionReader, Protocol):
-    """The part of `KafkaConsumer`, or of its twin, that the assignment uses."""
+    """The methods of `KafkaConsumer`, and of its in-memory twin, that the assignment uses."""
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None: ...
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]: ...
@@ -41,21 +41,19 @@ class Assigning(PositionReader, Protocol):
 
 
 Identify = Callable[[Collection[str], float], Mapping[str, TopicIdentity]]
-"""Identities of topics, but for those that do not exist; takes so many seconds at most.
+"""Returns the identities of those topics that exist, within so many seconds.
 
 Raises KafkaRequestError when the same may work later.
 """
 
 
 class Assignment:
-    """The partitions that this member owns now; the consumer's `Listener`.
+    """The partitions that this group member owns now; the consumer's rebalance `Listener`.
 
-    Owned by the poll thread: every callback comes from inside `take`. An epoch is one
-    answer of the group. A partition is new in `fresh` until the poll loop has resumed it:
-    what the client returns of it in the same call was fetched for an earlier epoch.
-
-    `maps_ignored` counts maps that were ignored beside a position that was believed. What is
-    of a topic that was made again is no such map: there the position is ignored as well.
+    Owned by the poll thread: every callback runs inside `Intake.take`. An epoch is one answer of
+    the group to this member. New partitions are in `fresh` until the poll loop has resumed them,
+    since records that the client returns in the same call were fetched for an earlier epoch.
+    `maps_ignored` counts offset maps that were ignored while their positions were used.
     """
 
     def __init__(
@@ -66,14 +64,14 @@ class Assignment:
         positions_readable: Callable[[], bool],
         had: Mapping[PartitionId, str],
     ) -> None:
-        """`had` has the topic ids of partitions where the group must have a position."""
+        """`had` maps each partition in which the group must have a position to its topic's id."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
         self._positions_readable = positions_readable  # False while our transaction hides them
         self._had = dict(had)
         self.maps_ignored = 0
-        self._missing: set[str] = set()  # topics that were assigned, and are not there
+        self._missing: set[str] = set()  # assigned topics that do not exist
         self._known: dict[str, TopicIdentity] = {}  # as of the last assignment of each
         self.partitions: dict[PartitionId, Partition] = {}
         self.known: list[PartitionId] = []
@@ -91,12 +89,12 @@ class Assignment:
         self._lost_at = float("-inf")
 
     def bind(self, consumer: Assigning, committer: Committer) -> None:
-        """The consumer is made with this listener, so it is told afterwards."""
+        """Sets the consumer and the committer, which are made after this listener."""
         self._consumer = consumer
         self._committer = committer
 
     def assigned(self, partitions: list[PartitionId]) -> None:
-        """Reads back what the group holds and begins paused: nothing comes in this call."""
+        """Starts new partitions, paused, at the committed positions that the group holds."""
         self.rebalances += 1
         held, identities = self._read(partitions)
         origins = {at: origin_of(identities[at[0]], at) for at in held}
@@ -109,7 +107,7 @@ class Assignment:
         begin = {at: each and each.position for at, each in held.items()}
         self._consumer.assign({**begin, **dict.fromkeys(gone, LOST)})
         self.joined = self.changed = True
-        _LOG.info("assigned", partitions=_names(partitions), epoch=self.rebalances)
+        _LOG.info("partitions assigned", partitions=_names(partitions), epoch=self.rebalances)
 
     def _begin(self, at: PartitionId, held: Committed | None, origin: bytes) -> None:
         done = self._done(at, held, origin) if held else []
@@ -121,11 +119,11 @@ class Assignment:
 
     @property
     def topics(self) -> set[str]:
-        """The topics assigned, with those that are not there."""
+        """The assigned topics, including those that do not exist on the brokers."""
         return {topic for topic, _ in self.partitions} | self._missing
 
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
-        """The assigned topics that were deleted and made again, or made at last, by these ids."""
+        """Returns the assigned topics that, by their present `ids`, were created since then."""
         known = {topic: self._known[topic] for topic, _ in self.partitions}
         others = {t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id}
         return sorted(others | (self._missing & ids.keys()))
@@ -136,12 +134,12 @@ class Assignment:
         identities: Mapping[str, TopicIdentity],
         origins: Mapping[PartitionId, bytes],
     ) -> dict[PartitionId, Committed | None]:
-        """The beginnings of topics that were made again while the group held positions in them.
+        """Returns the start positions of topics that were deleted and created again.
 
-        The brokers forget it with a topic, but not what was committed since: by a worker that
-        had not heard of it yet, here or in a process that is gone. Its metadata says so; where
-        it says nothing, this process may know another topic of that name. The group hears where
-        they begin before any record ends, since a commit says of which topic it is.
+        The brokers forget the group's positions with a topic, but a worker that has not heard of
+        the deletion may commit one afterwards. Its metadata names the old topic. Where it names
+        none, a change of the topic id since the last assignment tells the same. The next commit
+        sends these starts, even if no record has ended, since its metadata names the new topic.
         """
         others = {t for t, one in identities.items() if self._known.get(t, one) != one}
         self._known.update(identities)
@@ -155,9 +153,9 @@ class Assignment:
         return anew
 
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
-        """None, where the client will find it, when the brokers do not tell."""
+        """Returns the first offset; None, which lets the client find it, if no broker answers."""
         _LOG.warning(
-            "deleted and made again: its position is ignored, and it begins at its beginning",
+            "topic was deleted and created again; the partition is read from its first offset",
             partition=f"{at[0]}/{at[1]}",
             position=held and held.position,
         )
@@ -172,7 +170,7 @@ class Assignment:
             return found
         self.maps_ignored += 1
         _LOG.warning(
-            "offset map ignored; what had finished beyond the committed position is done again",
+            "offset map ignored; records done beyond the committed position run again",
             partition=f"{at[0]}/{at[1]}",
             position=held.position,
             why=f"{found.kind}: {found.why}",
@@ -180,18 +178,18 @@ class Assignment:
         return []
 
     def revoked(self, partitions: list[PartitionId]) -> None:
-        """Gives partitions up; records in hand may finish, and the group waits for that long."""
+        """Gives partitions up after their running records have ended; the group waits meanwhile."""
         going = [self.partitions[at] for at in partitions if at in self.partitions]
         self._finish(going)
         self._close(partitions)
-        _LOG.info("revoked", partitions=_names(partitions))
+        _LOG.info("partitions revoked", partitions=_names(partitions))
 
     def lost(self, partitions: list[PartitionId]) -> None:
-        """Drops everything and commits nothing: other members may own the partitions already."""
+        """Drops partitions without a commit, since other members may own them already."""
         self._lost_at = time.monotonic()
         self._close(partitions)
         _LOG.warning(
-            "partitions lost; their next owner goes on from what is committed",
+            "partitions lost; their next owners go on from the committed positions",
             partitions=_names(partitions),
         )
 
@@ -200,11 +198,11 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """The session ended lately, so what fences this member may be its own late commit."""
+        """True if this member was dropped lately: then its own late commit may have fenced it."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:
-        """Drops everything: the member itself is gone."""
+        """Drops all partitions, since another client takes this member's place in the group."""
         self._forget(list(self.partitions))
         self._missing.clear()
 
@@ -227,7 +225,7 @@ class Assignment:
 
     @property
     def waits_for(self) -> str | None:
-        """The problem for which an assignment waits inside the present turn; None without one."""
+        """The reason why an assignment still waits for the brokers; None if no assignment waits."""
         return self._awaited.problem
 
     def _goes_on(self) -> bool:
@@ -236,10 +234,10 @@ class Assignment:
     def _read(
         self, partitions: list[PartitionId]
     ) -> tuple[dict[PartitionId, Committed | None], Mapping[str, TopicIdentity]]:
-        """The positions that the group holds, and the identities of the topics that are there.
+        """Returns the group's positions, and the identities of those topics that exist.
 
-        Both are empty when a drain begins before they are known: then nothing begins any more.
-        A partition of a topic that is not there begins when the topic is: see `made_again`.
+        Both are empty if a drain begins before they are known: then no partition starts any more. A
+        partition of a missing topic starts once the topic exists: see `made_again`.
         """
         if not partitions:
             return {}, {}
@@ -247,19 +245,19 @@ class Assignment:
         topics = {topic for topic, _ in partitions}
         found = None if held is None else self._identities(topics)
         if held is None or found is None:
-            _LOG.info("draining, so what was assigned is not begun", partitions=_names(partitions))
+            _LOG.info("draining; new partitions are not started", partitions=_names(partitions))
             return {}, {}
         self._missing -= found.keys()
         if missing := topics - found.keys():
             self._missing |= missing
             _LOG.warning(
-                "assigned topics do not exist; their partitions begin when they are made again",
+                "assigned topics do not exist; their partitions start once the topics are created",
                 topics=sorted(missing),
             )
         return {at: each for at, each in held.items() if at[0] in found}, found
 
     def _identities(self, topics: Collection[str]) -> Mapping[str, TopicIdentity] | None:
-        """Identities as of now, for a topic may have been made again. None in a drain."""
+        """Returns the present identities of topics that exist; None if a drain begins meanwhile."""
         deadline = time.monotonic() + _MISSING_S
         while True:
             found = self._awaited.answer(lambda: self._identify(topics, ASK_S), str)
@@ -270,14 +268,14 @@ class Assignment:
             time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
 
     def _wait_for_own_transaction(self) -> None:
-        """Waits until our producer is ready, which ends a transaction of a dead predecessor."""
+        """Waits for this worker's producer, which first ends the transaction of a dead worker."""
         until = time.monotonic() + ASK_S
         while not self._positions_readable() and time.monotonic() < until:
             self.beat()
             time.sleep(_LOOK_AGAIN_S)
 
     def index(self, at: PartitionId) -> int:
-        """The place of a partition in the scoreboard's list, which only grows."""
+        """Returns the index of a partition in the scoreboard's list `known`, which only grows."""
         index = self._indexes.setdefault(at, len(self.known))
         if index == len(self.known):
             self.known.append(at)
@@ -288,7 +286,7 @@ class Assignment:
     def index_of_guest(self, at: PartitionId) -> int:
         """Returns the index of a requeued record's source partition; NAMELESS beyond a limit.
 
-        A forged record may name any, and the list has to have room for what is assigned.
+        A forged header may name any partition, and the list must keep room for the assigned ones.
         """
         if at in self._indexes or at in self.partitions:
             return self.index(at)

@@ -27,21 +27,23 @@ from kworker.worker.retries.decider import RetryDecider
 
 
 class Stage(Protocol):
-    """A place where records wait or run between the lanes and their outcome."""
+    """A component that holds records after the lanes released them, until they have an outcome."""
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Hands back the records of these partitions that have not begun."""
+        """Hands back those records of these partitions whose runs have not begun."""
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets a closed partition; returns its records whose claims shall be released."""
+        """Forgets a closed partition; returns its records whose claims must be released."""
 
 
 class Dispatch:
-    """Records that were taken and have no outcome. Owned by the poll thread.
+    """Takes records from the lanes to the handlers, and collects their outcomes.
 
-    The first record of each lane is claimed, if there is idempotency; then it runs, a suspect
-    in the quarantine and all others in the pool. `Admission` decides about both steps. Besides
-    the lanes and the pool, the stages can hold such a record; one that was adopted has ended.
+    Owned by the poll thread. A lane is the queue of one key. The first record of each lane is
+    claimed in Redis, if idempotency is configured. Then it runs: a suspect in the quarantine, any
+    other record in the pool. `Admission` decides before both steps. Besides the lanes and the pool,
+    each `Stage` can hold a record on this way. An adopted record has ended already: its run began
+    in an earlier assignment.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Dispatch:
         tells_dead: Callable[[str], bool],
         clock: Callable[[], float],
     ) -> None:
-        """`tells_dead` is True for a source topic whose handler has a `dead`."""
+        """`tells_dead` returns True for a source topic whose handler has a method `dead`."""
         self._pool = pool
         self._lanes = lanes
         self._flow = flow
@@ -86,24 +88,24 @@ class Dispatch:
         self._stall_timer = StallTimer()
 
     def start(self) -> None:
-        """Begins the claims thread, where there is one."""
+        """Starts the claims thread, if idempotency is configured."""
         self._claims.start()
 
     # -- the poll loop's questions ----------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """True while handlers are at work."""
+        """True while the handlers' pool has records."""
         return bool(self._in_pool)
 
     @property
     def waiting(self) -> bool:
-        """True if something could run at once."""
+        """True if a record could run, or end, without waiting for anything else."""
         return self._lanes.ready or self.endings.waiting or bool(self._adopted)
 
     @property
     def awaiting_others(self) -> bool:
-        """True while the claims thread or the isolated process will answer soon."""
+        """True while an answer of the claims thread or the isolated process is due soon."""
         return self._claims.pending or self._quarantine.count > 0
 
     @property
@@ -113,32 +115,37 @@ class Dispatch:
 
     @property
     def unguarded(self) -> int:
-        """The number of records that ran without Redis, ever."""
+        """The number of records that ran without a claim because Redis did not answer."""
         return self._claims.unprotected
 
     @property
     def problems(self) -> list[str]:
-        """A line for each thing that is wrong now."""
+        """One line for each present problem of handlers, Redis or the quarantine."""
         beside = [self._claims.problem, self._quarantine.problem]
         return [*self._decider.problems, *filter(None, beside)]
 
     @property
     def stalled_s(self) -> float:
-        """Seconds for which the pool has ended nothing of what it had, or could have had."""
+        """Seconds for which the pool, though it has or could have records, has ended none."""
         return self._stall_timer.stalled_s
 
     def next_due(self) -> float | None:
-        """Returns the time at which the next parked record runs again."""
+        """Returns the monotonic time at which the next waiting retry runs; None without one."""
         return self._lanes.next_due()
 
     def slack_s(self) -> float:
-        """Returns the seconds for which the next outcomes can wait."""
+        """Returns the seconds for which the poll loop may leave outcomes in the pool uncollected.
+        """
         return self._pool.slack_s()
 
     # -- one turn ---------------------------------------------------------------------
 
     def turn(self, wait_s: float) -> list[Record]:
-        """Returns the records that ended: their outcomes are `Publishable` or `Skipped`."""
+        """Collects outcomes, starts further runs, and returns the records that ended.
+
+        Waits up to `wait_s` seconds for an outcome. The records' outcomes are `Publishable` or
+        `Skipped`.
+        """
         ended = self._pool.completed.take(wait_s)
         self._in_pool.difference_update(ended)
         now = self._clock()
@@ -162,7 +169,7 @@ class Dispatch:
 
     @property
     def _for_the_pool(self) -> bool:
-        """True if the pool could have something at once."""
+        """True if records are ready to be handed to the pool."""
         return bool(self.endings.on_dead or self._claims.ready)
 
     def _put_back_unstarted(self, now: float) -> None:
@@ -176,7 +183,7 @@ class Dispatch:
     # -- on the way to the handlers ---------------------------------------------------
 
     def _claim(self, now: float) -> list[Record]:
-        """Claims the first records of lanes ahead of the handlers; returns what ended by that."""
+        """Claims the first records of lanes; returns those that Redis answers end without a run."""
         answers = self._claims.turn(now)
         for record, after_s in answers.busy:
             self._lanes.park(record, now + after_s)
@@ -191,7 +198,7 @@ class Dispatch:
         return self.endings.finish([*answers.duplicates, *answers.with_kept_outcome])
 
     def _take(self, most: int) -> deque[Record]:
-        """Takes the next records for the pool, as many as may run there."""
+        """Returns up to `most` records that the pool shall run now."""
         if on_dead := self.endings.on_dead:
             run = deque([on_dead.popleft() for _ in range(min(most, len(on_dead)))])
         else:
@@ -213,7 +220,7 @@ class Dispatch:
         return records if self._admission.open else [r for r in records if passes(r)]
 
     def _may_be_claimed(self, record: Record) -> bool:
-        """Returns True for a record that runs once it is claimed, in the pool or the quarantine."""
+        """Returns True if the record may run once it is claimed; otherwise keeps it back."""
         match self._admission.decide(record):
             case Isolate() | Run():
                 self._orphans.begin(record)
@@ -223,7 +230,7 @@ class Dispatch:
                 return False
 
     def _may_run(self, record: Record) -> bool:
-        """Returns True for a record that runs in the pool."""
+        """Returns True if the record may run in the pool; otherwise sends it where it belongs."""
         match self._admission.decide(record):
             case Run():
                 self._orphans.begin(record)
@@ -267,14 +274,14 @@ class Dispatch:
     # -- all that they led to is durable ----------------------------------------------
 
     def settled(self, records: list[Record]) -> None:
-        """Marks the events of these records done."""
+        """Marks the events of durable records as done in Redis, and ends suspicions of them."""
         self._claims.settled(records)
         self._quarantine.settled(records)
         if self.rejections.any:
             self.rejections.settled(records)
 
     def settled_failures(self, retried: list[Record], dead: list[Record]) -> None:
-        """Releases the events of retries and dead letters, which may run again."""
+        """Releases the claims of durable retries and dead letters, since these may run again."""
         records = [*retried, *dead]
         self._claims.released(records)
         self._quarantine.settled(records)
@@ -282,36 +289,36 @@ class Dispatch:
             self.rejections.settled(dead)
 
     def outlived(self, records: list[Record]) -> None:
-        """Takes records that ended and were not settled when their partitions were closed."""
+        """Takes ended records whose partitions were closed before the records were settled."""
         self._adopted += self.endings.ended_late(records)
 
     # -- partitions that come and go --------------------------------------------------
 
     def rebalanced(self) -> None:
-        """Reads the crash journal again: an assignment may bring what another worker died of."""
+        """Rereads the crash journal: new partitions may hold a record at which a worker died."""
         self._quarantine.refresh(self._clock(), force=True)
 
     def returned(self, owned: Collection[Partition]) -> None:
-        """Opens all partitions of a new assignment, before any of their records comes."""
+        """Opens the lanes of all owned partitions, before their first records are delivered."""
         for partition in owned:
             self._lanes.open(partition)
         self._orphans.returned(owned)
 
     def tidy(self) -> None:
-        """Drops outcomes that nothing will ask for; to be called now and then."""
+        """Drops outcomes of runs from earlier assignments that no record will need any more."""
         if self._orphans:
             self._orphans.tidy()
 
     @property
     def shedding(self) -> Collection[Partition]:
-        """The partitions of which nothing begins."""
+        """The partitions whose records are not started at present."""
         return self._shedding
 
     def shed(self, partitions: Collection[Partition]) -> None:
-        """From now on nothing of these partitions begins, and of all others what may.
+        """Sets the partitions, and the only ones, whose records are not started from now on.
 
-        Forgets what has not begun. What has begun goes on, which includes the halves of a batch
-        that raised, and calls of `dead`.
+        Forgets their records that have not begun. Runs that have begun go on, which includes the
+        halves of a batch that raised, and calls of a handler's `dead`.
         """
         self._shedding = partitions
         if not partitions:
@@ -326,7 +333,7 @@ class Dispatch:
         self._drop_unbegun()
 
     def _shed_late(self) -> None:
-        """Drops what has failed, was not attempted or came back since `shed`."""
+        """Drops records of these partitions that became ready or parked again since `shed`."""
         self._lanes.put_back(self._quarantine.withdraw(self._shedding))
         if self._lanes.ready or self._lanes.parked:
             self._drop_unbegun()
@@ -339,7 +346,7 @@ class Dispatch:
             self._flow.release(unheld)
 
     def close(self, partition: Partition) -> None:
-        """Gives up a partition: its records in the pool count no more, unless it returns."""
+        """Gives up a partition: its running records count only if it is assigned here again."""
         running = [record for record in self._in_pool if record.partition is partition]
         dropped, unheld = self._lanes.close(partition)
         self._flow.release(unheld)
@@ -352,11 +359,11 @@ class Dispatch:
         self._flow.forget(partition)
 
     def abandon_suspects(self) -> None:
-        """Ends the isolated process: what it still runs is delivered again."""
+        """Ends the isolated process; the records that it was running are delivered again."""
         abandoned = self._quarantine.abandon()
         self._flow.leave(abandoned)
         self._claims.released(abandoned)
 
     def end(self, deadline: float) -> None:
-        """Sends the last marks to Redis, until a deadline; nothing runs any more."""
+        """Sends Redis the last results until `deadline`; called when no handler runs any more."""
         self._claims.drain(deadline)

@@ -33,10 +33,10 @@ _DANGEROUS = ("crashed", "timeout")
 
 
 class Endings:
-    """Judges runs that have ended, and records that failed before they could run.
+    """Turns ended runs, and records that failed before they could run, into outcomes.
 
-    Owned by the poll thread. A record that ends frees its lane and leaves the flow; one that
-    runs again stays in its lane, parked.
+    Owned by the poll thread. A record that ends frees its lane (the queue of its key) and is in
+    flight no more. A record that will run again waits in its lane.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Endings:
         tells_dead: Callable[[str], bool],
         clock: Callable[[], float],
     ) -> None:
-        """`tells_dead` is True for a source topic whose handler has a `dead`."""
+        """`tells_dead` returns True for a source topic whose handler has a method `dead`."""
         self._lanes = lanes
         self._flow = flow
         self._admission = admission
@@ -68,13 +68,13 @@ class Endings:
 
     @property
     def waiting(self) -> bool:
-        """True if something here can go on at once."""
+        """True if a failure, or a call of a handler's `dead`, can be dealt with at once."""
         return bool(self._failed_early or self.on_dead)
 
     # -- the ends of runs -------------------------------------------------------------
 
     def judge(self, ended: list[Record]) -> list[Record]:
-        """Takes what the pool and others gave back; returns the records that have ended.
+        """Judges records that came back from their runs; returns those that have ended.
 
         Their outcomes are `Publishable` or `Skipped`.
         """
@@ -93,9 +93,10 @@ class Endings:
         return self.finish(done)
 
     def ended_late(self, records: list[Record]) -> list[Record]:
-        """Sorts records of closed partitions; returns those adopted by the present epoch.
+        """Takes records that ended after their partitions were closed; returns those that count.
 
-        The others are their new owner's to redo, or to publish.
+        A record counts if its partition was assigned here again and delivered it anew. The new
+        owners of the partitions run or publish the others.
         """
         ends = self._orphans.ended(records)
         self._lanes.put_back(ends.freed)
@@ -104,7 +105,7 @@ class Endings:
         return ends.adopted
 
     def put_back(self, records: list[Record]) -> None:
-        """Takes back records that the pool did not begin; of a closed partition none begins."""
+        """Takes back records that the pool did not begin; those of closed partitions never run."""
         back = [record for record in records if record.partition.open]
         # The handler has ended with these; its `dead` is called before others run.
         on_dead = [record for record in back if record.on_dead is not None]
@@ -119,13 +120,13 @@ class Endings:
             self.ended_late(late)
 
     def finish(self, records: list[Record]) -> list[Record]:
-        """Frees the lanes of records that have ended."""
+        """Frees the lanes of records that have ended, and returns these records."""
         self._lanes.finish(records)
         self._flow.leave(records)
         return records
 
     def _judge_others(self, others: list[Record]) -> list[Record]:
-        """Returns those that ended, of records without results."""
+        """Judges records without results, and early failures; returns those that have ended."""
         early, self._failed_early = self._failed_early, []
         return [record for record in [*others, *early] if self._has_ended(record)]
 
@@ -145,23 +146,26 @@ class Endings:
             case Results() | RetryScheduled() | DeadLettered() | Skipped():
                 return True
             case None:
-                raise AssertionError(f"{record.source} came back without an outcome")
+                raise AssertionError(f"the record {record.source} came back without an outcome")
             case outcome:
                 assert_never(outcome)
 
     # -- failures ---------------------------------------------------------------------
 
     def fail_early(self, records: Iterable[Record]) -> None:
-        """Takes records that failed before they came to a lane; their outcome is `Failed`."""
+        """Takes records that failed before they entered a lane; their outcome is `Failed`."""
         self._failed_early += records
 
     def fail(self, record: Record, failure: Failure) -> None:
-        """Ends a record without a run."""
+        """Fails a record without a run of its handler."""
         record.outcome = Failed(Described(failure))
         self._failed_early.append(record)
 
     def refused(self, record: Record, why: str) -> None:
-        """Fails a record whose outputs a topic never takes. It is in flight again until then."""
+        """Fails a record whose outputs a topic refuses for good; `why` is the reason.
+
+        The record is in flight again until its failure is judged.
+        """
         self._decider.refused(record)
         record.lane = None  # which has gone on
         self._flow.enter(record.partition, (record.memory_bytes,))
@@ -170,19 +174,19 @@ class Endings:
         self._failed_early.append(record)
 
     def shorten(self, record: Record) -> bool:
-        """Cuts a retry or dead letter to what its topic takes now; returns False if that fails."""
+        """Cuts a retry or dead letter to its topic's size limit; returns False if it cannot fit."""
         return self._decider.shorten(record)
 
     def accept_dead(self) -> list[Record]:
-        """Ends what the dead-letter limit holds back as dead letters; returns those records."""
+        """Lets records that the dead-letter limit holds become dead letters; returns them."""
         accepted = self._decider.accept_dead(self._clock())
         self._lanes.pull(accepted)
         return self.finish(accepted)
 
     def _failure_ends(self, record: Record, error: BaseException) -> bool:
-        """Decides a failure. Returns True if the record ends with it.
+        """Decides what follows a failed run; returns True if the record ends with it.
 
-        An exception of the user's may raise whatever is asked of it; then that is the failure.
+        Reading an exception of the user's may raise another one; then that one is the failure.
         """
         self.failed += 1
         try:
@@ -210,9 +214,9 @@ class Endings:
                 return True
 
     def _calls_dead(self, record: Record, error: BaseException) -> bool:
-        """Returns True if the handler's `dead` is called, which must not end this process.
+        """Returns True if the handler has a method `dead` that is safe to call in this process.
 
-        Of a suspect it is not known whether its run or its `dead` ended one.
+        For a suspect it is not safe: either its run or its `dead` may have killed a worker before.
         """
         if not self._tells_dead(record.source.topic):
             return False
@@ -228,11 +232,11 @@ class Endings:
     # -- partitions that go -----------------------------------------------------------
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - a stage
-        """Nothing: what has failed goes on to its end, and so does a call of `dead`."""
+        """Returns nothing: failed records go on to their end, and so do calls of `dead`."""
         return []
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets the failures of a closed partition; returns those records."""
+        """Forgets failures of a closed partition that are not judged yet; returns their records."""
         gone = [record for record in self._failed_early if record.partition is partition]
         self._failed_early = [r for r in self._failed_early if r.partition is not partition]
         return gone

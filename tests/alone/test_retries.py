@@ -154,14 +154,14 @@ def ownership(running: Service, topic: str) -> dict[int, list[tuple[float, float
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for line in whole_lines(running.output):
         event = json.loads(line) if line.startswith("{") else {}
-        if event.get("event") not in ("assigned", "revoked"):
+        if event.get("event") not in ("partitions assigned", "partitions revoked"):
             continue
         at_s = datetime.fromisoformat(event["timestamp"]).timestamp()
         for name in event["partitions"]:
             at = (name.rpartition("/")[0], int(name.rpartition("/")[2]))
             if at[0] != topic:
                 continue
-            if event["event"] == "assigned":
+            if event["event"] == "partitions assigned":
                 begun[event["pid"], at] = at_s
             elif (event["pid"], at) in begun:
                 found[at[1]].append((begun.pop((event["pid"], at)), at_s))

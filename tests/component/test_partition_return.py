@@ -79,7 +79,7 @@ def test_a_loss_is_not_logged_as_a_gain_of_others() -> None:
     with capture_logs() as lines:
         lose(bench)
     [lost] = [line["event"] for line in lines if line["log_level"] == "warning"]
-    assert lost == "partitions lost; their next owner goes on from what is committed"
+    assert lost == "partitions lost; their next owners go on from the committed positions"
     assert (bench.owned, begun(bench)) == ([AT], [0])
 
 

@@ -142,7 +142,7 @@ def groups(live: Service) -> set[str]:
 
 def assignments(live: Service) -> int:
     """How often a worker was given partitions; the delay process joins when it has time to."""
-    return live.said().count('"event":"assigned","worker"')
+    return live.said().count('"event":"partitions assigned","worker"')
 
 
 def test_a_replay_runs_settled_records_and_not_a_stuck_one(live: Service, source: str) -> None:

@@ -125,7 +125,7 @@ def test_a_copy_on_another_host_is_refused_while_the_first_lives(
 
 
 def _ever_joined(copy: Service) -> bool:
-    return "assigned" in copy.said()
+    return "partitions assigned" in copy.said()
 
 
 def test_a_start_without_group_rights_goes_on_with_a_warning(tmp_path: Path, strict: str) -> None:

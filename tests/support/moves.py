@@ -12,7 +12,7 @@ from tests.support.ledgers import At, Invocation, by_position
 from tests.support.lines import whole_lines
 from tests.support.service import Service
 
-GIVEN, TAKEN = "assigned", ("revoked", "partitions lost")
+GIVEN, TAKEN = "partitions assigned", ("partitions revoked", "partitions lost")
 
 
 class Move(NamedTuple):
