@@ -134,8 +134,7 @@ class Dispatch:
         return self._lanes.next_due()
 
     def slack_s(self) -> float:
-        """Returns the seconds for which the poll loop may leave outcomes in the pool uncollected.
-        """
+        """Returns the seconds for which the poll loop may leave outcomes in the pool."""
         return self._pool.slack_s()
 
     # -- one turn ---------------------------------------------------------------------

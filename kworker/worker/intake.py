@@ -15,7 +15,7 @@ from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.failure import Described, Failure, FailureKind
 from kworker.core.flow import Flow
-from kworker.core.headers import Envelope, Forged
+from kworker.core.headers import SOURCE, Envelope, Forged
 from kworker.core.lanes import Lanes
 from kworker.core.message import (
     NO_HEADERS,
@@ -38,11 +38,11 @@ _HEADER_BYTES = 100  # and a header
 
 
 class OutOfOrder(Exception):
-    """The consumer returned an offset that it had returned before: its position is wrong."""
+    """The consumer returned an offset for a second time, so its position is wrong."""
 
 
 class Taking(Assigning, Protocol):
-    """The part of `KafkaConsumer`, or its twin, that the intake needs."""
+    """The methods of `KafkaConsumer`, and of its in-memory twin, that the intake uses."""
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]: ...
     def pause(self, partitions: Iterable[PartitionId]) -> None: ...
@@ -54,7 +54,7 @@ class Taking(Assigning, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IntakePolicy:
-    """The requeue topic, the source topics of its records, and the largest age of a new record."""
+    """The requeue topic, the test for source topics, and the maximum age of a new record."""
 
     requeue: str = ""
     is_source: Callable[[str], bool] = lambda _topic: True
@@ -62,9 +62,10 @@ class IntakePolicy:
 
 
 class Intake:
-    """Takes records of the present epochs; all others are redelivered, or are events.
+    """Takes records from the consumer into the lanes, and handles the consumer's events.
 
-    Owned by the poll thread.
+    Owned by the poll thread. Ignores records that the client fetched for an earlier assignment,
+    since these are delivered again.
     """
 
     def __init__(
@@ -90,9 +91,9 @@ class Intake:
         self.problems: dict[str, str] = {}
 
     def take(self, most: int, wait_s: float) -> int:
-        """Polls, and returns the number of records and events. Rebalances happen in here.
+        """Polls the consumer; returns the number of records and events. Rebalances run in here.
 
-        Raises Fenced; OutOfOrder, after which only a new start knows the position.
+        Raises Fenced, and OutOfOrder: after that only a restarted worker knows its position.
         """
         self._takes += 1
         batch = self._consumer.poll(most, wait_s)
@@ -101,7 +102,7 @@ class Intake:
         return len(batch)
 
     def rebalanced(self, fresh: Collection[Partition]) -> None:
-        """Drops the problems that the new assignment has answered.
+        """Drops problems that the new assignment has solved.
 
         A partition that stopped, and was not assigned anew, remains stopped.
         """
@@ -116,13 +117,13 @@ class Intake:
         }
 
     def stopped(self, at: PartitionId) -> bool:
-        """Returns True for a partition that waits for `kworker offsets reset`."""
+        """Returns True if a partition stopped, and waits for a `kworker offsets reset`."""
         return _gap_at(at) in self.problems
 
     def _deliver(self, batch: list[RawMessage]) -> None:
-        """Puts records into ledger and lanes, those of one partition together.
+        """Passes on records and events in order, the records of one partition together.
 
-        Field by field, not record by record: it costs half as much.
+        Works field by field instead of record by record, which costs half as much.
         """
         begin = 0
         for i in [i for i, raw in enumerate(batch) if raw.error() is not None]:
@@ -151,7 +152,8 @@ class Intake:
                 return
         done = partition.ledger.deliver_run(offsets)
         if done is None:
-            raise OutOfOrder(f"{partition.topic}/{partition.number}: {offsets[0]} came again")
+            name = f"{partition.topic}/{partition.number}"
+            raise OutOfOrder(f"the consumer returned offset {offsets[0]} of {name} a second time")
         if done:
             self.remembered += len(done)
             raws = [raw for raw in raws if raw.offset() not in done]
@@ -160,12 +162,12 @@ class Intake:
             self._add(partition, raws, offsets)
 
     def _read_again(self, topic: str) -> None:
-        """Drops the problem of a topic that was read after all: it is there again, or allowed."""
+        """Drops the problem of a topic that can be read again."""
         if self.problems:
             self.problems.pop(f"source {topic}", None)
 
     def _give_back(self, partition: Partition, offset: int) -> None:
-        """Gives back records for which the offset map has no room, until it has."""
+        """Pauses a partition at the first record for which its offset map has no room."""
         at = (partition.topic, partition.number)
         self._consumer.pause([at])
         self._consumer.seek(at, offset)
@@ -196,19 +198,19 @@ class Intake:
             self._flow.hold(late)
 
     def _readable(self, records: list[Record], raised: Mapping[int, Exception]) -> list[Record]:
-        """Returns the readable records; those that made the client raise are dead letters."""
+        """Fails the records whose headers made the client raise; returns the other records."""
         for i, error in raised.items():
             self._fail_early([_dead(records[i], Failure.unreadable(error, NO_HEADERS))])
         return [record for i, record in enumerate(records) if i not in raised]
 
     def _join_sources(self, records: list[Record]) -> None:
-        """Puts records of the requeue topic into the lanes of their sources."""
+        """Puts records of the requeue topic into the lanes of their source partitions."""
         for record in records:
             try:
                 envelope = Envelope.open(record.raw.headers() or ())
                 source = envelope.source
                 if not self._policy.is_source(source.topic):
-                    raise Forged(f"{source.topic} is no source topic")
+                    raise Forged(f"the header {SOURCE} names {source.topic}, no source topic")
             except Forged as forged:
                 self._fail_early(
                     [_failed(record, "undecodable", f"headers are not kworker's: {forged}")]
@@ -225,7 +227,7 @@ class Intake:
                 self._flow.hold((record,))
 
     def _young(self, records: list[Record], max_age_s: float) -> list[Record]:
-        """Returns the records that are not too old; judged once, when first taken."""
+        """Fails records older than `max_age_s`; returns the others. Retries do not come here."""
         oldest_ms = (self._wall() - max_age_s) * 1000
         old = [record for record in records if 0 <= record.raw.timestamp()[1] < oldest_ms]
         if not old:
@@ -237,9 +239,10 @@ class Intake:
         return [record for record in records if record not in expired]
 
     def _present(self, at: PartitionId) -> Partition | None:
-        """Returns a partition whose records may be taken; None for those of an earlier epoch.
+        """Returns the partition if its records may be taken now, otherwise None.
 
-        None, too, for records that were given back, and once a drain has begun.
+        None means that it is not assigned, or only since this poll, that its offset map is full, or
+        that a drain has begun.
         """
         partition = self._assignment.partitions.get(at)
         if partition is None or partition in self._assignment.fresh or self._flow.stopped:
@@ -261,10 +264,13 @@ class Intake:
             case ConsumerEvent.UNREADABLE:
                 self.problems[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
             case ConsumerEvent.TRANSIENT:
-                _LOG.warning("kafka reports; the client goes on", error=event.error().str())
+                _LOG.warning(
+                    "the Kafka client reports an error; it goes on by itself",
+                    error=event.error().str(),
+                )
 
     def _gap(self, at: PartitionId) -> None:
-        """Reports a partition that stopped by itself: the client fetches no more of it."""
+        """Reports a partition that the client fetches no more: its position is out of range."""
         name = f"{at[0]}/{at[1]}"
         partition = self._assignment.partitions.get(at)
         if partition is None:
@@ -284,7 +290,7 @@ class Intake:
 
 
 def _gap_at(at: PartitionId) -> str:
-    """Returns the name of the problem of a stopped partition."""
+    """Returns the key in `Intake.problems` for a partition that stopped."""
     return f"gap {at[0]}/{at[1]}"
 
 
@@ -293,7 +299,7 @@ def _failed(record: Record, kind: FailureKind, message: str) -> Record:
 
 
 def _dead(record: Record, failure: Failure) -> Record:
-    """Fails a record outside of any lane: no record waits for it, and it waits for none."""
+    """Fails a record outside of any lane, so that no record of its key waits for this one."""
     record.lane = None
     record.outcome = Failed(Described(failure))
     return record
@@ -302,7 +308,7 @@ def _dead(record: Record, failure: Failure) -> Record:
 def _sizes(
     raws: list[RawMessage], keys: list[bytes | None], headers: list[HeaderList | None]
 ) -> list[int]:
-    """Returns the approximate bytes that each record takes in memory."""
+    """Returns the approximate size of each record in memory, in bytes."""
     both = zip(raws, keys, strict=True)
     sizes = [_OBJECT_BYTES + len(raw) + (len(key) if key else 0) for raw, key in both]
     if any(headers):

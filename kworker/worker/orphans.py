@@ -8,11 +8,11 @@ from kworker.core.message import PartitionId
 from kworker.core.record import Partition, Record
 
 LaneName = tuple[object, ...]
-"""The name of a lane in every epoch; of a record without a lane, its own position."""
+"""The identity of a lane across assignments; for a record without a lane, its position."""
 
 
 class EndedRuns(NamedTuple):
-    """Sorts orphaned runs that have ended, and the records that waited for them."""
+    """Orphaned runs that have ended, sorted by their use, and records that waited for them."""
 
     adopted: list[Record]  # each takes the place of its own redelivery, in the present epoch
     freed: list[Record]  # may run now
@@ -20,20 +20,20 @@ class EndedRuns(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """The run of this very record in an earlier epoch, which has ended."""
+    """A run of this same record, from an earlier assignment, has ended."""
 
     run: Record
 
 
 class LaneBusy(NamedTuple):
-    """A run of an earlier epoch is at work in the record's lane."""
+    """A run from an earlier assignment still occupies the record's lane."""
 
 
 LANE_BUSY = LaneBusy()
 
 
 class _OrphanLane:
-    """Runs of earlier epochs in one lane, and the records that wait for them."""
+    """The runs from earlier assignments in one lane, and the records that wait for their ends."""
 
     __slots__ = ("following", "going", "useful")
 
@@ -47,25 +47,26 @@ class _OrphanLane:
         return bool(self.going or self.useful or self.following)
 
     def run_of(self, record: Record) -> Record | None:
-        """Returns the useful run of this very record, in an earlier epoch."""
+        """Returns the adoptable run of this same record from an earlier assignment, if any."""
         return _same(self.useful, record)
 
 
 class OrphanedRuns:
     """Handler runs that were still going when their partition was revoked.
 
-    Owned by the poll thread. If the partition returns, its uncommitted records are redelivered
-    and take their places in the lanes. A redelivered record waits here for any orphaned run of
-    its lane. If that run *is* this record, the run is adopted: its outcome counts in the present
-    epoch, and the handler is not called again. So a completion reaches a later epoch only
-    through a delivery of that epoch, and only once.
+    Owned by the poll thread. If the partition returns, its uncommitted records are redelivered and
+    wait in the lanes (one lane for each key). A redelivered record waits here for any orphaned run
+    of its lane. If that run is a run of this same record, the run is adopted: its outcome counts in
+    the present epoch, and the handler is not called again. So an outcome counts only in an epoch in
+    which its record was delivered, and only once.
 
-    Outcomes are adopted in the order of their lane: where an earlier record of the lane has to
-    run first, later orphaned runs came too early, and their records run again.
+    Outcomes are adopted in the order of their lane. If an earlier record of the lane has to run
+    first, orphaned runs of later records came too early: they are discarded, and those records run
+    again.
     """
 
     def __init__(self, *, keeps: bool) -> None:
-        """`keeps` outcomes before their records are redelivered; else Redis has them."""
+        """`keeps`: finished outcomes wait here for their redelivered records, not in Redis."""
         self._keeps = keeps
         self._lanes: dict[LaneName, _OrphanLane] = {}
         self._here: dict[PartitionId, Partition] = {}
@@ -76,7 +77,7 @@ class OrphanedRuns:
     # -- epochs -----------------------------------------------------------------------
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets what waits of a closed partition; none of it has a claim to be released."""
+        """Forgets waiting records of a closed partition. Returns none, as they hold no claims."""
         self._here.pop(_at(partition), None)
         for lane in self._lanes.values():
             lane.following = [one for one in lane.following if one.partition is not partition]
@@ -84,7 +85,7 @@ class OrphanedRuns:
         return []
 
     def take_over(self, running: Iterable[Record]) -> None:
-        """Takes over records of a closed partition that are still running."""
+        """Takes over the records of a closed partition whose handlers are still running."""
         for run in running:
             lane = self._lanes.setdefault(_name(run), _OrphanLane())
             lane.going.add(run)
@@ -94,8 +95,8 @@ class OrphanedRuns:
     def returned(self, owned: Collection[Partition]) -> None:
         """Sets the partitions of a new assignment.
 
-        Drops finished outcomes of partitions that another member has now, and of records that
-        are settled or belong to a topic that was deleted and made again.
+        Drops finished outcomes of partitions that another member owns now, and of records that are
+        settled or belong to a topic that was deleted and created again.
         """
         self._here = {_at(partition): partition for partition in owned}
         for lane in self._lanes.values():
@@ -105,7 +106,7 @@ class OrphanedRuns:
         self.tidy()
 
     def tidy(self) -> None:
-        """Drops outcomes whose records will not be redelivered: their offsets are settled."""
+        """Drops outcomes whose records will not be redelivered, since their offsets are settled."""
         for lane in self._lanes.values():
             lane.useful = [run for run in lane.useful if not self._superseded(run)]
         self._prune()
@@ -119,7 +120,7 @@ class OrphanedRuns:
     # -- records of the present epoch -------------------------------------------------
 
     def match(self, record: Record) -> FinishedRun | LaneBusy | None:
-        """Returns the orphan in the way of a record, or in its place; None: it may run."""
+        """Returns the record's own finished run, or LaneBusy; None if the record may run."""
         if (lane := self._lanes.get(_name(record))) is None:
             return None
         run = lane.run_of(record)
@@ -128,18 +129,18 @@ class OrphanedRuns:
         return LANE_BUSY if lane.going else None
 
     def adopt(self, finished: FinishedRun, record: Record) -> Record:
-        """Puts the finished run in the place of its redelivered record; returns the run."""
+        """Makes the finished run stand for its redelivered record; returns the run."""
         self._adopt(finished.run, record, self._lanes[_name(record)])
         self._prune()
         return finished.run
 
     def wait(self, record: Record) -> None:
-        """Keeps a record until the runs of its lane have ended."""
+        """Keeps a record until the orphaned runs of its lane have ended."""
         self._pass_over(record)
         self._lanes[_name(record)].following.append(record)
 
     def begin(self, record: Record) -> None:
-        """Notes that a record runs by itself: runs beyond it in its lane came too early."""
+        """Notes that a record runs now; discards orphaned runs of later records in its lane."""
         if _name(record) in self._lanes:
             self._pass_over(record)
             self._prune()
@@ -151,7 +152,7 @@ class OrphanedRuns:
             lane.useful = [one for one in lane.useful if _at(one.partition) != at]
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Returns the records of these partitions that wait for runs other than their own."""
+        """Hands back waiting records of these partitions that have no orphaned run of their own."""
         back = []
         for lane in self._lanes.values():
             for one in list(lane.following):
@@ -163,7 +164,7 @@ class OrphanedRuns:
     # -- runs of earlier epochs -------------------------------------------------------
 
     def ended(self, records: Iterable[Record]) -> EndedRuns:
-        """Sorts records of closed partitions that came back from the pool."""
+        """Sorts records that came back from the pool after their partitions were closed."""
         ends = EndedRuns([], [], [])
         for record in records:
             self._end(record, ends)
@@ -199,7 +200,7 @@ class OrphanedRuns:
         lane.useful.remove(run)
 
     def _may_return(self, run: Record) -> bool:
-        """Returns True if a record that ended and was not settled may be redelivered."""
+        """Returns True if the record of an ended run may still be redelivered."""
         if run.outcome is NOT_ATTEMPTED:
             return False
         here = self._here.get(_at(run.partition))
@@ -220,7 +221,7 @@ def _position(record: Record) -> tuple[str, int, int]:
 
 
 def _same(records: Iterable[Record], record: Record) -> Record | None:
-    """Returns the one of another epoch that is this very record."""
+    """Returns the one of `records` that has the position of `record`; None without one."""
     return next((one for one in records if _position(one) == _position(record)), None)
 
 

@@ -34,7 +34,7 @@ FLOW_EVERY_S = 0.02
 
 
 class WorkerConsumer(Taking, Committing, Protocol):
-    """The part of `KafkaConsumer`, or its twin, that the poll loop needs."""
+    """The methods of `KafkaConsumer`, and of its in-memory twin, that the poll loop uses."""
 
     @property
     def absence(self) -> Absence | None: ...
@@ -42,7 +42,7 @@ class WorkerConsumer(Taking, Committing, Protocol):
 
 
 class WorkerStats(NamedTuple):
-    """The state of a worker; names are those of the scoreboard's fields, in small letters."""
+    """The counters of a worker, each named like its field of the scoreboard in small letters."""
 
     in_hand: int
     in_flight: int
@@ -65,10 +65,10 @@ class WorkerStats(NamedTuple):
 
 
 class PollLoop:
-    """Owns the consumer, the producer, ledgers, lanes, flow and commits of one worker.
+    """Takes records, hands them to handlers, publishes outcomes and commits, for one worker.
 
-    One thread runs it. `turn` never waits for longer than IDLE_S, whatever happens:
-    not while paused, not while draining.
+    One thread runs the loop, and owns the consumer, the producer, ledgers, lanes and flow. `turn`
+    waits for IDLE_S at most, paused or draining, too. Only a rebalance inside it takes longer.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class PollLoop:
     # -- one turn ---------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Does one round of everything."""
+        """Does one round: takes records, hands them over, publishes, commits, adjusts pauses."""
         self._take(self._clock())
         self._work(self._waiting_s())
         self._settle(self._clock())
@@ -123,7 +123,7 @@ class PollLoop:
         self._watch_membership(self._clock())
 
     def rejoin(self, why: str) -> None:
-        """Replaces this member of the group by another: what it had in hand is redelivered."""
+        """Joins the group with a new client; records that are not settled are delivered again."""
         self.assignment.abandon()
         self.committer.answered(why)
         self._consumer.recreate()
@@ -132,11 +132,11 @@ class PollLoop:
 
     @property
     def in_hand(self) -> int:
-        """Records taken and not settled."""
+        """The number of records that were delivered and are not settled."""
         return sum(p.ledger.unsettled for p in self._owned.values())
 
     def stats(self) -> WorkerStats:
-        """Returns what the scoreboard shows."""
+        """Returns the counters that the scoreboard shows."""
         dispatch, assignment, counters = self.dispatch, self.assignment, self.settlement.counters
         return WorkerStats(
             in_hand=self.in_hand,
@@ -161,7 +161,7 @@ class PollLoop:
 
     @property
     def problems(self) -> list[str]:
-        """A line for each thing that is wrong now."""
+        """One line for each present problem of this worker."""
         if self.assignment.waits_for is not None:  # all else is as it was before that
             return [self.assignment.waits_for]
         silent = ["no broker answers; what is in hand waits"] if self._brokers_silent else []
@@ -178,34 +178,34 @@ class PollLoop:
 
     @property
     def idle(self) -> bool:
-        """True with nothing in flight, and all of it settled."""
+        """True if no record is in flight or held, and all outcomes are published and committed."""
         return self.flow.records == 0 and self.flow.held == 0 and self.settled
 
     @property
     def settled(self) -> bool:
-        """True with nothing to publish and nothing to commit: only handlers may be at work."""
+        """True if nothing is left to publish or commit; handlers may still be running."""
         return self.settlement.is_complete(self._owned.values())
 
     @property
     def unfinished(self) -> int:
-        """Records that have begun, and whose end the group does not know yet."""
+        """The number of records that are in flight, unpublished or not committed."""
         uncommitted = self.committer.uncommitted(self._owned.values())
         return self.flow.records + self.settlement.pending + uncommitted
 
     @property
     def joined(self) -> bool:
-        """True once the group has answered, be it that there is no partition for this member."""
+        """True once the group has answered this member, even if with no partition."""
         return self.assignment.joined or self.membership.is_member
 
     # -- a drain ----------------------------------------------------------------------
 
     def stop_taking(self) -> None:
-        """From now on what is in hand ends, and nothing new begins."""
+        """Takes no more records and starts none; handlers that run go on to their end."""
         self.flow.stopped = True
         self.dispatch.shed(list(self._owned.values()))
 
     def end(self, deadline: float) -> None:
-        """Publishes no more: an open transaction is ended, or aborted."""
+        """Ends publishing until `deadline`: an open transaction is committed or aborted."""
         while not self._guarantee.end() and self._clock() < deadline:
             self.assignment.beat()
             self._settle(self._clock())
@@ -214,7 +214,7 @@ class PollLoop:
     # -- answers of the brokers -------------------------------------------------------
 
     def take_end_offsets(self, ends: Mapping[PartitionId, int]) -> None:
-        """Takes the end offsets that the brokers reported; none when they did not answer."""
+        """Takes the end offsets that the brokers reported; empty if no broker answered."""
         for at, end in ends.items():
             partition = self._owned.get(at)
             if partition and not self._intake.stopped(at):
@@ -222,7 +222,7 @@ class PollLoop:
         self.note_brokers(answer=bool(ends))
 
     def note_brokers(self, *, answer: bool) -> None:
-        """Notes if the brokers answered the last request."""
+        """Notes whether the brokers answered the last request."""
         self._brokers_silent = not answer
         if answer:
             now = self._clock()
@@ -232,26 +232,30 @@ class PollLoop:
             self._answering_since = math.inf
 
     def check_topic_ids(self, ids: Mapping[str, str]) -> None:
-        """Takes the present ids of topics, and rejoins if a source topic was made again.
+        """Rejoins the group if a source topic, by its present id, was deleted and created again.
 
-        A topic that was deleted and made again has other records at each offset, and the client
-        goes on at the offset of the one before, as if nothing had happened.
+        Such a topic has other records at each offset, but the client would go on at the old offset
+        as if nothing had happened.
         """
         again = self.assignment.made_again(ids)
         if again and not self.flow.stopped:
-            _LOG.warning("source topics were deleted and made again; rejoining", topics=again)
+            _LOG.warning(
+                "source topics were deleted and created again; rejoining the group", topics=again
+            )
             self._finish(list(self._owned.values()))
             self.rejoin("a topic was deleted and made again")
 
     def accept_dead(self) -> None:
-        """Lets what the dead-letter limit holds back become dead letters."""
+        """Lets records that the dead-letter limit holds become dead letters."""
         self.settlement.accept_dead()
 
     def _watch_membership(self, now: float) -> None:
         self.membership.update(self._consumer.absence, now)
         if not self.flow.stopped and self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
-            _LOG.warning("not a member of the group for too long; joining it with a new client")
+            _LOG.warning(
+                "the worker was no member of its group for too long; it joins with a new client"
+            )
             self.rejoin("not a member of the group for too long")
 
     # -- taking -----------------------------------------------------------------------
@@ -272,7 +276,7 @@ class PollLoop:
             self._begin_fresh()
 
     def _idle_s(self, now: float) -> float:
-        """Returns the seconds to wait in the client: none unless nothing else can happen."""
+        """Returns the seconds that a poll may wait: none while there is other work to do."""
         if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
         if self.settlement.busy or self.dispatch.awaiting_others:
@@ -283,7 +287,7 @@ class PollLoop:
         return max(0.0, due - now)
 
     def _begin_fresh(self) -> None:
-        """Opens a new assignment, since the call that brought it is over."""
+        """Opens newly assigned partitions, after the poll that brought them has returned."""
         assignment = self.assignment
         paused = {p for p in self.flow.paused if p.open}
         # A rebalance may forget what was paused; what it brought begins so.
@@ -302,7 +306,7 @@ class PollLoop:
     # -- handing over and settling ----------------------------------------------------
 
     def _waiting_s(self) -> float:
-        """Returns the seconds to wait for an outcome: none while records keep coming."""
+        """Returns the seconds to wait for an outcome: none while polls return records."""
         return BUSY_S if (self.dispatch.busy or self._full) and not self._took else 0.0
 
     def _work(self, wait_s: float) -> None:
@@ -332,9 +336,10 @@ class PollLoop:
     # -- giving up partitions ---------------------------------------------------------
 
     def _finish(self, going: list[Partition]) -> None:
-        """Lets what has begun end, and publishes and commits it, within `revoke_timeout`.
+        """Lets running records of these partitions end, and publishes and commits their outcomes.
 
-        Called from inside `take`, so nothing here polls; the group waits.
+        Takes `revoke_timeout` at most. Does not poll, since it may run inside the client's
+        rebalance callback, in which the group waits.
         """
         deadline = self._clock() + self._revoke_timeout_s
         before = self.dispatch.shedding
@@ -351,19 +356,19 @@ class PollLoop:
         self.dispatch.shed(left if self.flow.stopped else before)
 
     def _may_wait(self, deadline: float) -> bool:
-        """Returns True if a loop inside a callback may go on; begins a drain that is asked for."""
+        """Returns True if a wait inside a rebalance may go on; begins a requested drain."""
         left_s = self.assignment.beat()
         if left_s < math.inf and not self.flow.stopped:
             self.stop_taking()
         return self._clock() < deadline and left_s > 0
 
     def _drop(self, partition: Partition) -> None:
-        """Takes what is left of a closed partition out of every count."""
+        """Removes a closed partition's records from the handlers, the counts and the outbox."""
         self.dispatch.close(partition)
         self._guarantee.drop(partition)
 
     def _calm(self) -> bool:
-        """Moves on what hides an assignment's positions; returns True once they may be read."""
+        """Continues a transaction that hides the group's positions; True once they are readable."""
         if not self._guarantee.positions_readable:
             self._settle(self._clock())
         return self._guarantee.positions_readable

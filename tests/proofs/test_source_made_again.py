@@ -76,7 +76,7 @@ def test_a_recreated_source_is_read_from_its_start(
         each_has_a_result(bootstrap, results, new)
         reading.until(lambda: reading.committed() == {(source, 0): second}, "its position")
         reading.is_running()
-        assert "source topics were deleted and made again; rejoining" in reading.said()
+        assert "source topics were deleted and created again; rejoining the group" in reading.said()
         assert reading.stop() == 0
         reading.is_gone()
 
