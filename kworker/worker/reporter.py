@@ -17,7 +17,7 @@ _FIELDS = {name: Field[name.upper()] for name in WorkerStats._fields}
 
 
 class StatusReporter:
-    """Copies the loop's state into the slot, and asks the brokers what it cannot know.
+    """Writes the poll loop's state to the scoreboard, and asks the brokers for lag and limits.
 
     Used by the poll thread.
     """
@@ -34,12 +34,15 @@ class StatusReporter:
         self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
     def turn(self) -> None:
-        """Reports, and asks the brokers, when it is time; called each turn of the loop."""
+        """Reports, and asks the brokers, when it is time; called each turn of the poll loop."""
         if self.beat():
             self._ask(time.monotonic())
 
     def beat(self) -> bool:
-        """Reports without asking the brokers, for waits inside a turn; True if it was time to."""
+        """Writes a heartbeat, and the state if it is time; returns True if it wrote the state.
+
+        Does not ask the brokers: waits inside a turn call this.
+        """
         now_ns = time.monotonic_ns()
         self._slot.words[Field.HEARTBEAT_NS] = now_ns
         now = now_ns / 1e9
@@ -50,7 +53,7 @@ class StatusReporter:
         return True
 
     def report(self) -> None:
-        """Reports everything now."""
+        """Writes the whole state now."""
         loop, words = self._loop, self._slot.words
         words[Field.POLLED] = 1
         for name, value in loop.stats()._asdict().items():
@@ -111,7 +114,7 @@ class StatusReporter:
 
 
 class ProcessTitle:
-    """The process title: "kworker: worker 2 [orders] 3 partitions, 412/s"."""
+    """Makes the process title, such as "kworker: worker 2 [orders] 3 partitions, 412/s"."""
 
     def __init__(self, slot: Slot, name: str) -> None:
         self._slot = slot
@@ -120,7 +123,7 @@ class ProcessTitle:
         self._at = time.monotonic()
 
     def text(self, now: float) -> str:
-        """Returns the title, with the rate since the last call."""
+        """Returns the title, with the records per second since the last call."""
         words = self._slot.words
         done, seconds = words[Field.DONE], max(now - self._at, 1e-3)
         rate = (done - self._done) / seconds

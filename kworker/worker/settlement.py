@@ -22,7 +22,7 @@ _HELD_SHOWN = 3  # dead letters that their topic refuses
 
 @dataclass(slots=True)
 class WorkerCounters:
-    """Records by outcome, since the worker began."""
+    """The numbers of records by outcome, since the worker began."""
 
     done: int = 0
     retried: int = 0
@@ -31,9 +31,9 @@ class WorkerCounters:
 
 
 class Settlement:
-    """The way of a record from its outcome to the committed position.
+    """Publishes outcomes, settles their records, and commits the positions that follow.
 
-    Owned by the poll thread. Never waits. `outcomes` counts those since the last interval.
+    Owned by the poll thread. Never waits. `outcomes` counts those since the commit interval began.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Settlement:
 
     @property
     def problems(self) -> list[str]:
-        """A line for each thing that keeps outcomes from being published or committed."""
+        """One line for each reason why outcomes are not published or committed."""
         waiting = [*self._outbox.problems, *self.guarantee.problems]
         if (trouble := self._committer.problem) is not None:
             waiting.append(f"commit: {trouble}")
@@ -64,7 +64,7 @@ class Settlement:
 
     @property
     def held(self) -> list[str]:
-        """A line for each of the first dead letters that their topic refuses, one for the rest."""
+        """One line for each of the first records that their topic refuses, and one for the rest."""
         held = self._outbox.held
         lines = [_held(each) for each in held[:_HELD_SHOWN]]
         if len(held) > _HELD_SHOWN:
@@ -73,7 +73,7 @@ class Settlement:
 
     @property
     def pending(self) -> int:
-        """Records whose outputs are not in Kafka yet."""
+        """The number of records whose outputs are not in Kafka yet."""
         return self._outbox.pending
 
     @property
@@ -83,21 +83,21 @@ class Settlement:
 
     @property
     def busy(self) -> bool:
-        """True while Kafka will answer soon."""
+        """True while an answer of Kafka is expected soon."""
         return bool(self._outbox.pending) or self.guarantee.busy
 
     def is_complete(self, partitions: Collection[Partition]) -> bool:
-        """Returns True when nothing is left to publish, or to commit of these partitions."""
+        """Returns True if nothing is left to publish, or to commit for these partitions."""
         return not self._outbox.pending and self.guarantee.nothing_pending(partitions)
 
     def due_at(self) -> float:
-        """Returns the time at which the present interval ends."""
+        """Returns the monotonic time at which the present commit interval ends."""
         return self._committer.due_at(self.outcomes, resting=not self._flow.records)
 
     # -- outcomes ---------------------------------------------------------------------
 
     def add(self, ended: list[Record]) -> None:
-        """Takes the records that ended in this turn, and those with oversized results."""
+        """Takes the records that ended in this turn, and those with results over a limit."""
         if ended:
             self._sort(ended)
         if oversized := self._endings.oversized:
@@ -106,7 +106,7 @@ class Settlement:
             self._outbox.add_large(oversized)
 
     def accept_dead(self) -> None:
-        """Lets what the dead-letter limit holds back become dead letters."""
+        """Lets records that the dead-letter limit holds become dead letters."""
         self._sort(self._endings.accept_dead())
 
     def _sort(self, ended: list[Record]) -> None:
@@ -127,9 +127,9 @@ class Settlement:
     # -- publishing and committing ----------------------------------------------------
 
     def turn(self, now: float, partitions: Collection[Partition]) -> None:
-        """Publishes what it may, settles what Kafka acknowledged, and commits when it is time.
+        """Publishes outputs, settles acknowledged records, and commits when it is time.
 
-        `partitions` are those that are owned now.
+        `partitions` are those that this worker owns now.
         """
         settled = self.guarantee.turn(now)
         self._published(settled)
@@ -181,10 +181,10 @@ class Settlement:
     # -- what a topic refuses for good ------------------------------------------------
 
     def _fail_undeliverable(self, now: float) -> None:
-        """Turns records with an output that a topic never takes into dead letters.
+        """Turns records with a result that its topic refuses for good into dead letters.
 
-        A dead letter can only wait; so does a retry that cannot be cut, until the topic's limit
-        is known for sure.
+        A dead letter that is refused, too, can only wait. A retry that cannot be cut waits until it
+        is refused once more.
         """
         condemned, self._outbox.undeliverable = self._outbox.undeliverable, []
         held = []
@@ -209,7 +209,7 @@ class Settlement:
             self._outbox.hold(held, now)
 
     def _fail_rejected(self) -> None:
-        """Ends the wait of records for their topic, where a person has rejected them."""
+        """Fails records that wait for a topic and were rejected by an operator meanwhile."""
         for record in self._outbox.withdraw(self._is_rejected):
             self._refuse(record, "rejected")
 
@@ -223,7 +223,7 @@ class Settlement:
 
 
 def _settle(records: list[Record]) -> None:
-    """Settles records in their ledgers: all that they led to is durable."""
+    """Marks records as settled in the ledgers of their partitions."""
     for partition, own in by_partition(records):
         partition.settled += len(own)
         partition.ledger.settle([record.offset for record in own])

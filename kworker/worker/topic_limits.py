@@ -6,7 +6,10 @@ from kworker.core.outcome import Output
 
 
 class TopicLimits:
-    """The limits as the brokers last reported them. Written by one thread, read by all."""
+    """The size limits and partition counts of topics, as the brokers last told them.
+
+    Written by one thread, read by all.
+    """
 
     def __init__(self, topics: Sequence[str]) -> None:
         self.topics = list(topics)
@@ -17,20 +20,20 @@ class TopicLimits:
         self.stale = False  # they may have changed: to be requested at once
 
     def update(self, limits: Mapping[str, int], partitions: Mapping[str, int]) -> None:
-        """Updates bytes and numbers of partitions by topic; what they lack stays as it is."""
+        """Updates size limits in bytes, and partition counts, by topic; others stay as they are."""
         self.answers += bool(limits)
         self.version += any(self._limits.get(topic) != most for topic, most in limits.items())
         self._limits = {**self._limits, **limits}
         self._partitions = {**self._partitions, **partitions}
 
     def fits(self, output: Output) -> bool:
-        """Returns True if a record is within its topic's limit, as far as that is known."""
+        """Returns True if an output is within its topic's size limit, or the limit is not known."""
         most = self._limits.get(output.topic)
         return most is None or output.size <= most
 
     @property
     def missing(self) -> str:
-        """The topics whose limits are not known yet, as text."""
+        """The topics whose limits are not known yet, separated by commas."""
         known = self._limits.keys() & self._partitions.keys()
         return ", ".join(topic for topic in self.topics if topic not in known)
 
@@ -40,18 +43,18 @@ class TopicLimits:
 
     @property
     def largest(self) -> int:
-        """Size of the largest record that any topic takes. Raises ValueError before it is known."""
+        """Size of the largest record for the most generous topic. Raises ValueError if unknown."""
         return max(self._limits.values())
 
     @property
     def smallest(self) -> int:
-        """Size of the largest record that all topics take. Raises ValueError before it is known."""
+        """Size of the largest record for the strictest topic. Raises ValueError if unknown."""
         return min(self._limits.values())
 
     def max_bytes(self, topic: str) -> int:
-        """Returns the size of the largest record. Raises KeyError for a topic not in `topics`."""
+        """Returns the size of the largest record that a topic takes. Raises KeyError if unknown."""
         return self._limits[topic]
 
     def partition_for(self, topic: str, source_partition: int) -> int:
-        """Returns the partition for outputs of a source partition, always the same one."""
+        """Returns the partition for all outputs of a source partition in a topic."""
         return source_partition % self._partitions[topic]

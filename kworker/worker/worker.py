@@ -61,14 +61,14 @@ _MARKS_S = 2.0  # at least, for what Redis is still to be told
 def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
     """Runs a worker after the fork; returns its exit code.
 
-    `lifeline_fd` reads end-of-file when the supervisor is gone: then this drains too. `began`
-    is when that did, monotonic.
+    `lifeline_fd` reads end-of-file when the supervisor has ended: then the worker drains. `began`
+    is the supervisor's start, in monotonic seconds.
     """
     return Worker(config, slot, lifeline_fd, began).run()
 
 
 class Worker:
-    """The main thread: signals, phases, start and end of the others."""
+    """The main thread of a worker: handles signals and phases, starts and ends other threads."""
 
     def __init__(self, config: Config, slot: Slot, lifeline_fd: int, began: float) -> None:
         self._config = config
@@ -95,7 +95,7 @@ class Worker:
         try:
             handlers = self._build_handlers()
         except ConfigError as error:
-            _LOG.error("worker cannot start", problem=str(error))
+            _LOG.error("the worker cannot start, and exits", problem=str(error))
             return ExitCode.CONFIG
         if handlers is None:
             return ExitCode.OK
@@ -131,7 +131,7 @@ class Worker:
         self._signals.append(number)
 
     def _keep_signals(self) -> None:
-        """Takes back signals that a handler's module, or a library in C, has taken."""
+        """Restores signal handlers that a handler's module, or a library in C, has replaced."""
         lost = [
             signal.Signals(number).name
             for number in _RECORDED
@@ -140,12 +140,12 @@ class Worker:
         if lost:
             self._record_signals()
             _LOG.warning(
-                f"{' and '.join(lost)} had been taken by a handler's code: it is the worker's"
-                " again, which drains by it"
+                f"a handler's code had taken {' and '.join(lost)} from the worker, which drains"
+                " on SIGTERM; the worker's own signal handlers are restored"
             )
 
     def _build_handlers(self) -> Handlers | None:
-        """Makes the handlers, again with back-off while a class raises; None at a drain."""
+        """Makes the handlers, with back-off while a class raises; None if a drain begins first."""
         wait_s, most_s = _BUILD_AGAIN_S
         while True:
             try:
@@ -153,15 +153,15 @@ class Worker:
             except ConfigError:
                 raise
             except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
-                reason = f"the handler cannot be made: {Failure.of(error)}"
-            _LOG.warning(f"{reason}; again in {wait_s:g} s")
-            self._say((reason,))
+                failure = Failure.of(error)
+            _LOG.warning(f"the handler cannot be made, next try in {wait_s:g} s: {failure}")
+            self._say((f"the handler cannot be made: {failure}",))
             if self._pause(wait_s):
                 return None
             wait_s = min(most_s, wait_s * 2)
 
     def _pause(self, seconds: float) -> bool:
-        """Waits, with a beat; returns True when a drain has begun."""
+        """Waits, with heartbeats; returns True once a drain has begun."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
@@ -170,7 +170,7 @@ class Worker:
         return False
 
     def _wait(self, seconds: float) -> bool:
-        """Waits for a signal, the supervisor's end, or the time; returns True once draining."""
+        """Waits for a signal, the supervisor's end or the time-out; returns True once draining."""
         self._keep_signals()
         fds = [self._wakeup_fd, self._lifeline_fd, self._guard.fd]
         readable, _, _ = select.select(fds, [], [], seconds)
@@ -185,8 +185,8 @@ class Worker:
             self._begin_drain("the supervisor is gone")
         for pid in self._guard.ended_children():
             _LOG.warning(
-                "a process that a handler forked came back from the handler: it was ended there,"
-                " before it ran another record; let it end by os._exit()",
+                "a process that a handler forked returned from the handler, and was ended before it"
+                " ran another record; let it end with os._exit()",
                 forked=pid,
             )
         return self._phase >= Phase.DRAINING
@@ -203,7 +203,7 @@ class Worker:
         self._slot.words[Field.PHASE] = phase
 
     def _watch(self, thread: threading.Thread, title: ProcessTitle) -> None:
-        """Waits until the poll thread has ended, or its time is over."""
+        """Waits until the poll thread has ended, or the time for the drain is over."""
         most_s = _ABORT_S + LEAVE_S + CLOSE_S  # beyond the drain
         while thread.is_alive() and time.monotonic() < self._drain_by + most_s:
             setproctitle.setproctitle(title.text(time.monotonic()))
@@ -217,7 +217,10 @@ class Worker:
     def _exit_code(self, handlers: Handlers) -> int:
         self._enter(Phase.GONE)
         if isinstance(self._failure, Fenced):
-            _LOG.error("fenced: another process has this identity", error=str(self._failure))
+            _LOG.error(
+                "fenced: another process has this worker's identity in Kafka; the worker exits",
+                error=str(self._failure),
+            )
             return ExitCode.ALREADY_RUNNING
         if self._failure is not None:
             return ExitCode.FAILURE
@@ -225,26 +228,31 @@ class Worker:
             # Whoever reaps this process reads it as what was left.
             self._slot.words[Field.IN_HAND] = self._unfinished
             _LOG.warning(
-                "drain timed out; what did not end, or is not committed, is delivered again",
+                "drain timed out; unfinished and uncommitted records are delivered again",
                 left=self._unfinished,
             )
             return ExitCode.DRAIN_TIMED_OUT
         try:
             handlers.close()
         except Exception as error:  # noqa: BLE001 - the user's code; the drain is done
-            _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
+            _LOG.warning(
+                "the handler's close() raised; the worker exits as if it had not",
+                error=str(Failure.of(error)),
+            )
         return ExitCode.OK
 
     # -- poll thread ------------------------------------------------------------------
 
     def _poll_thread(self, handlers: Handlers, watch: KafkaWatch, limits: TopicLimits) -> None:
-        """Converts whatever ends it into the worker's end."""
+        """Runs the poll loop; an exception that ends it becomes the failure of the worker."""
         try:
             self._poll(handlers, watch, limits)
         except Exception as error:  # noqa: BLE001 - the top of a thread
             self._failure = error
             if not isinstance(error, Fenced):
-                _LOG.exception("the poll thread ended; the worker exits, what is in hand is redone")
+                _LOG.exception(
+                    "the worker exits after an error; unfinished records are redelivered"
+                )
         finally:
             os.kill(os.getpid(), signal.SIGUSR2)  # wakes the main thread
 
@@ -278,7 +286,7 @@ class Worker:
         self._leave(made[0], reporter)
 
     def _learn(self, limits: TopicLimits, watch: KafkaWatch) -> bool:
-        """Waits, red, for the limits of the topics; returns False when a drain begins first."""
+        """Waits until the brokers have told all topic limits; returns False if a drain begins."""
         ask_at = time.monotonic() + _ASK_EVERY_S
         while self._phase < Phase.DRAINING:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
@@ -299,7 +307,7 @@ class Worker:
         self._slot.write_text(Text(problems=reasons))
 
     def _beat(self, reporter: StatusReporter) -> float:
-        """Reports a beat of a wait inside a turn; returns the seconds that it may go on."""
+        """Writes a heartbeat inside a long turn; returns the seconds left for that turn."""
         reporter.beat()
         if self._phase < Phase.DRAINING:
             return inf
@@ -307,7 +315,7 @@ class Worker:
 
     @property
     def _kept_s(self) -> float:
-        """The seconds of a drain that are kept for Kafka; handlers get the rest."""
+        """The seconds at the end of a drain that are kept for publishing and committing."""
         return min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
 
     def _serve(self, loop: PollLoop, reporter: StatusReporter) -> None:
@@ -320,7 +328,7 @@ class Worker:
                 if not loop.assignment.lost_lately:
                     raise
                 _LOG.warning(
-                    "fenced by a late commit of its own lost session; rejoining the group",
+                    "worker fenced by a late commit of its own lost session; rejoining the group",
                     error=str(fenced),
                 )
                 loop.rejoin("fenced by a late commit of its own lost session")
@@ -333,7 +341,7 @@ class Worker:
                 self._enter(Phase.RUNNING)
 
     def _drain(self, loop: PollLoop, reporter: StatusReporter) -> None:
-        """Lets what has begun end, and commits it."""
+        """Lets running handlers end, and publishes and commits what they did."""
         loop.stop_taking()
         while not loop.idle and time.monotonic() < self._drain_by - self._kept_s:
             loop.turn()
@@ -347,7 +355,7 @@ class Worker:
         reporter.report()
 
     def _leave(self, consumer: KafkaConsumer, reporter: StatusReporter) -> None:
-        """Gives the place in the group back, unless a successor takes it over."""
+        """Leaves the group. A static member keeps its place, unless the supervisor says LEAVE."""
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)
         static = self._config.workers.membership == "static"
