@@ -11,18 +11,18 @@ from kworker.worker.publish.publisher import Publisher
 
 
 class DeliveryGuarantee(Protocol):
-    """Makes outcomes durable, and the positions that follow from them.
+    """Publishes outcomes, and commits the positions that follow from them.
 
-    Owned by the poll thread; no method waits.
+    Owned by the poll thread. No method waits but `give_up`.
     """
 
     @property
     def published(self) -> int:
-        """Outputs produced, ever."""
+        """The number of outputs produced since the worker began."""
 
     @property
     def problems(self) -> list[str]:
-        """Reasons why outcomes wait, a line each."""
+        """One line for each reason why outcomes wait."""
 
     @property
     def busy(self) -> bool:
@@ -30,41 +30,41 @@ class DeliveryGuarantee(Protocol):
 
     @property
     def positions_readable(self) -> bool:
-        """True if no transaction of this worker can hide positions of the group."""
+        """True if no transaction of this worker can hide the group's committed positions."""
 
     def nothing_pending(self, partitions: Collection[Partition]) -> bool:
-        """True if nothing is under way and the group holds all that is settled of these."""
+        """Returns True if nothing is under way, and these partitions have nothing to commit."""
 
     def drained(self, going: Collection[Partition]) -> bool:
-        """True if nothing is left to do for these but `give_up`."""
+        """Returns True if nothing is left to do for these partitions but `give_up`."""
 
     def turn(self, now: float) -> list[Record]:
-        """Moves on what is under way; returns the records that are settled by it."""
+        """Goes on publishing; returns the records that are in Kafka now, and may be settled."""
 
     def flush(self, now: float) -> None:
-        """Begins to settle what is published by now: the commit interval is over."""
+        """Closes the present batch or transaction, as the commit interval is over."""
 
     def commit(self, now: float) -> None:
-        """Commits what is settled."""
+        """Commits the positions that follow from settled records."""
 
     def give_up(self, going: Collection[Partition]) -> None:
-        """Commits these for the last time: they are revoked now."""
+        """Commits the positions of these partitions a last time, as they are being revoked."""
 
     def drop(self, partition: Partition) -> None:
-        """Ends with a partition that is given up or lost."""
+        """Forgets a partition that was given up or lost."""
 
     def take_dropped(self) -> list[Record]:
-        """Returns the records dropped since the last call: other members publish them."""
+        """Returns the records dropped since the last call, which their new owners will publish."""
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Notes that other clients have had answers from the brokers since `since`."""
+        """Notes that the brokers have been answering other clients since `since`."""
 
     def end(self) -> bool:
-        """Publishes no more; False while a transaction is open: to be called again."""
+        """Ends publishing. Returns False while a transaction is open: then call it again."""
 
 
 class AtLeastOnce:
-    """Commits positions once outputs are acknowledged: a crash in between repeats outputs."""
+    """Commits positions after outputs are acknowledged; a crash in between repeats outputs."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class AtLeastOnce:
         partitions: Mapping[PartitionId, Partition],
         outbox: Outbox,
     ) -> None:
-        """`partitions` always holds those that are owned."""
+        """`partitions` holds the owned partitions, at any time."""
         self._publisher = publisher
         self._committer = committer
         self._partitions = partitions
@@ -114,7 +114,7 @@ class AtLeastOnce:
         self._committer.commit_now(going)
 
     def drop(self, partition: Partition) -> None:
-        """Does nothing: what was handed over has an outcome, and is published all the same."""
+        """Does nothing, since outcomes of the partition are published all the same."""
 
     def take_dropped(self) -> list[Record]:
         return []

@@ -17,7 +17,7 @@ _NOTHING: SettlingOffsets = {}
 
 
 class Committing(Protocol):
-    """The part of `KafkaConsumer`, or of its twin, that the committer uses."""
+    """The methods of `KafkaConsumer`, and of its in-memory twin, that the committer uses."""
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None: ...
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None: ...
@@ -25,7 +25,7 @@ class Committing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """The interval between commits, or the number of records with an outcome."""
+    """The commit interval, the number of outcomes that ends it early, and time limits."""
 
     interval_s: float
     records: int
@@ -35,10 +35,10 @@ class CommitPolicy:
 
 
 class Committer:
-    """The positions that the group holds, and the time of the next commit.
+    """Commits positions, and remembers those that the group holds.
 
-    Owned by the poll thread. Positions are forgotten with the assignment, for another member
-    may commit others.
+    Owned by the poll thread. A partition's position is forgotten with its assignment, since another
+    member may commit a new one.
     """
 
     def __init__(self, consumer: Committing, policy: CommitPolicy) -> None:
@@ -56,18 +56,18 @@ class Committer:
         self.problem: str | None = None
 
     def due(self, now: float, outcomes: int, *, resting: bool = False) -> bool:
-        """True if it is time to settle and commit, with `outcomes` since the last time.
+        """Returns True if it is time to settle and commit, after so many new `outcomes`.
 
-        `resting`: nothing is in flight, so nothing is won by waiting for more.
+        `resting` says that no record is in flight, so that no more outcomes are to be expected.
         """
         return outcomes >= self._policy.records or now >= self.due_at(outcomes, resting=resting)
 
     def start_interval(self, now: float) -> None:
-        """Starts the interval again: a settling began."""
+        """Begins a new commit interval."""
         self._last = now
 
     def due_at(self, outcomes: int, *, resting: bool = False) -> float:
-        """The end of the present interval."""
+        """Returns the monotonic time at which the present commit interval ends."""
         interval_s = self._policy.interval_s
         if resting and outcomes:
             interval_s = min(interval_s, self._policy.resting_s)
@@ -75,14 +75,14 @@ class Committer:
 
     @property
     def under_way(self) -> bool:
-        """True if a commit is under way that changes what the group holds."""
+        """True if a commit without an answer would change the positions of the group."""
         return self._sent is not None and self._would_change(self._sent)
 
     def _would_change(self, positions: Mapping[PartitionId, Committed]) -> bool:
         return not positions.items() <= self._known.items()
 
     def learn(self, at: PartitionId, held: Committed | None) -> None:
-        """Notes what the group holds when an assignment begins."""
+        """Notes the position that the group holds for a partition; None if it holds none."""
         if held is None:
             self._known.pop(at, None)
         else:
@@ -101,9 +101,9 @@ class Committer:
         partitions: Iterable[Partition],
         settling: SettlingOffsets = _NOTHING,
     ) -> dict[PartitionId, Committed]:
-        """The positions of open partitions that the group does not hold yet.
+        """Returns the positions of open partitions that the group does not hold yet.
 
-        As they are once the records of `settling` are settled, too.
+        The positions are those that follow once the records of `settling` are settled, too.
         """
         found: dict[PartitionId, Committed] = {}
         for partition in partitions:
@@ -123,7 +123,7 @@ class Committer:
         partitions: Iterable[Partition],
         settling: SettlingOffsets = _NOTHING,
     ) -> None:
-        """Counts the records that are settled once the group takes what is sent."""
+        """Remembers how many settled records the positions that are `sent` cover."""
         for partition in partitions:
             at = (partition.topic, partition.number)
             if at in sent:
@@ -135,7 +135,7 @@ class Committer:
             self._known_counts[at] = counted[1]
 
     def uncommitted(self, partitions: Collection[Partition]) -> int:
-        """The number of settled records that a commit could cover, and none has."""
+        """Returns the number of settled records that could be committed and are not."""
         behind = self.to_commit(partitions).keys() | (self._sent or {}).keys()
         return sum(
             partition.settled - self._known_counts.get(at, 0)
@@ -144,10 +144,10 @@ class Committer:
         )
 
     def commit(self, partitions: Collection[Partition], now: float) -> None:
-        """Sends changed positions, unless an answer is awaited, and unchanged ones every `renew_s`.
+        """Sends changed positions, and unchanged ones every `renew_s`, unless an answer is awaited.
 
-        A commit that the client timed out can still reach the broker and move a position back,
-        and of an idle partition no other commit would correct that.
+        A commit that timed out in the client can still reach the broker and move a position back.
+        For an idle partition, only a repeated commit corrects that.
         """
         if self._sent is not None and now - self._sent_at < self._policy.answer_s:
             return
@@ -173,7 +173,7 @@ class Committer:
         return {at: self._known[at] for at in ours if at in self._known}
 
     def commit_now(self, partitions: Collection[Partition]) -> None:
-        """Commits before partitions are given up; waits for the answer, and does not raise."""
+        """Commits before partitions are given up, and waits for the answer. Does not raise."""
         if not (sent := self.to_commit(partitions)):
             return
         self.note_sent(sent, partitions)
@@ -186,7 +186,7 @@ class Committer:
         self.accept(sent)
 
     def answered(self, error: str | None) -> None:
-        """Takes the answer to the commit under way; after an error the next interval retries."""
+        """Takes the answer to the commit under way. After an error, a later commit tries again."""
         sent, self._sent = self._sent, None
         if error is None:
             if sent is not None:
@@ -206,7 +206,7 @@ class Committer:
 
 
 def _is_more(held: Committed, known: Committed) -> bool:
-    """True if the position is higher, or the same with another map."""
+    """Returns True if `held` has a higher position, or the same one with another offset map."""
     if held.position != known.position:
         return held.position > known.position
     return held.metadata != known.metadata

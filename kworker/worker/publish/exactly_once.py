@@ -40,12 +40,12 @@ RunInBackground = Callable[[Callable[[], Any]], "Future[Any]"]
 class ExactlyOnce:
     """Publishes outcomes, and the positions that follow from them, in one transaction at a time.
 
-    Owned by the poll thread, which never waits here: what may block runs in the background, one
-    call at a time, and meanwhile outcomes wait. When a call fails so that the transaction's end
-    is not known, the producer is discarded and another opened under the same id; then the
-    positions of the group say whether the transaction was committed, before anything is
-    published again. Records are settled when their transaction is committed for sure; those
-    whose partition has gone before that are dropped.
+    Owned by the poll thread, which never waits here. Calls that may block run in the background,
+    one at a time; outcomes wait meanwhile. If a call fails so that the end of its transaction is
+    not known, another producer is opened under the same transactional id. Then the group's
+    positions tell whether the transaction was committed, before anything is published again.
+    Records are settled once their transaction is committed for certain. Records whose partition was
+    revoked before that are dropped.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ExactlyOnce:
         begin: RunInBackground = aside,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`outdated` says that `make` would make another transactor than it made last."""
+        """`outdated` returns True if `make` would make a transactor with other properties now."""
         self._make = make
         self._outdated = outdated
         self._member = member
@@ -152,10 +152,10 @@ class ExactlyOnce:
         self._flush_due = True
 
     def commit(self, now: float) -> None:
-        """Does nothing: positions are sent in the transactions."""
+        """Does nothing, since transactions commit the positions."""
 
     def give_up(self, going: Collection[Partition]) -> None:
-        """Does nothing: positions that were not sent in a transaction are not committed."""
+        """Does nothing, since positions are committed only in transactions."""
 
     def drop(self, partition: Partition) -> None:
         self._dropped += self._outbox.drop(partition)
@@ -181,7 +181,7 @@ class ExactlyOnce:
     # -- one transaction --------------------------------------------------------------
 
     def _fill(self, now: float) -> None:
-        """Begins a transaction if need be, produces what waits, and closes it when that is due."""
+        """Begins a transaction if needed, produces waiting outputs, and closes it when due."""
         if self._outdated() and not self._batch.torn:
             if self._step is TransactionStep.READY:
                 self._replace(now, TransactionStep.AWAY)
@@ -205,7 +205,7 @@ class ExactlyOnce:
             self._enter(TransactionStep.CLOSING, now)
 
     def _begin(self, now: float) -> bool:
-        """Begins a transaction; False if there is nothing to put into one, or Kafka refuses."""
+        """Begins a transaction; returns False if there is nothing to send, or Kafka refuses."""
         owned = self._partitions.values()
         self._outbox.update(now)
         if not (self._outbox.is_ready() or (self._flush_due and self._committer.to_commit(owned))):
@@ -223,7 +223,7 @@ class ExactlyOnce:
         return True
 
     def _spoil(self) -> None:
-        """The transaction, if it can still be aborted, must not become visible."""
+        """Marks the open transaction as one to abort, unless its commit has begun."""
         if self._step in (TransactionStep.FILLING, TransactionStep.CLOSING):
             self._step = TransactionStep.SPOILED
 
@@ -244,7 +244,7 @@ class ExactlyOnce:
                 self._abort(now, broken=broken)
 
     def _end(self, now: float) -> None:
-        """Sends the positions as they are once the batch is settled, and commits."""
+        """Commits the transaction, with the positions that follow once its records are settled."""
         settling = self._settling()
         positions = self._committer.to_commit(self._partitions.values(), settling)
         if not positions or not all(_names(positions, partition) for partition in settling):
@@ -277,9 +277,10 @@ class ExactlyOnce:
         return settled
 
     def _abort(self, now: float, *, why: str = "", broken: str = "") -> None:
-        """Its records are published again, but for what Kafka refused.
+        """Aborts the transaction. Its records are published again, except those that Kafka refused.
 
-        `why` is no topic's fault; `broken` is a topic's, and it is not known which.
+        `why` is a reason that no topic has caused; `broken` is one that an unknown topic has
+        caused.
         """
         self._broken = broken
         if why or broken:
@@ -295,7 +296,7 @@ class ExactlyOnce:
         self._over(TransactionStep.READY)
 
     def _still_ours(self, records: list[Record]) -> list[Record]:
-        """Drops those whose partition is another member's by now; returns the others."""
+        """Drops records whose partitions this worker owns no more; returns the others."""
         gone = [record for record in records if not record.partition.open]
         self._outbox.let_go(gone)
         self._dropped += gone
@@ -307,10 +308,16 @@ class ExactlyOnce:
     # -- recovery ---------------------------------------------------------------------
 
     def _doubt(self, refused: KafkaRequestError, now: float) -> None:
-        """Replaces the producer, to read then what the group holds. Raises FencedByTwin."""
+        """Replaces the producer after a call that leaves the end of the transaction unknown.
+
+        The group's positions are read back then. Raises FencedByTwin.
+        """
         foreign = self._fences.judge(refused, self._begun_at, now)
         if foreign is None:
-            _LOG.warning("a transaction is in doubt; positions are read back", error=str(refused))
+            _LOG.warning(
+                "it is unknown if a transaction was committed; the group's positions will tell",
+                error=str(refused),
+            )
         doubt, self._sent = InDoubtTransaction(self._batch.take(), self._sent), {}
         self._in_doubt = doubt if doubt.partitions else None
         self._discard(refused, foreign, now)
@@ -324,7 +331,7 @@ class ExactlyOnce:
             self._warn_of(foreign, now)
 
     def _replace(self, now: float, step: TransactionStep) -> None:
-        """Makes another producer, to be opened at once."""
+        """Closes the producer and makes another, which is to be opened at once."""
         self._transactor.close()
         self._transactor = self._make()
         self._over(step)
@@ -335,13 +342,13 @@ class ExactlyOnce:
         self._problem = f"transactions: another process took the id {name}; it is taken back"
         self._not_before = now + foreign.rest_s
         _LOG.warning(
-            f"another process took the transactional id {name}: what was open is aborted and"
-            f" written again; the id is taken back in {foreign.rest_s:g} s",
+            f"another process took the transactional id {name}; this worker takes it back in"
+            f" {foreign.rest_s:g} s, and writes an aborted transaction again",
             fence=f"{foreign.nth} of {foreign.most}",
         )
 
     def _rest(self, why: KafkaRequestError, step: TransactionStep, now: float) -> None:
-        """Goes back to `step`, until the back-off is over."""
+        """Goes back to `step`, which begins after a back-off."""
         self._step = step
         self._problem = f"transactions: {why}"
         self._not_before = now + self._again.failed(now - self._opened_at)
@@ -363,7 +370,10 @@ class ExactlyOnce:
                 self._begin_background(TransactionStep.RETAKING, self._transactor.open, now)
 
     def _is_member(self) -> bool:
-        """False when the group has lost us: the one that took the id may own our partitions."""
+        """Returns False if this worker is no member of its group at present.
+
+        Then the process that took the transactional id may own the worker's partitions, too.
+        """
         try:
             self._member.group_metadata()
         except KafkaRequestError:
@@ -378,7 +388,10 @@ class ExactlyOnce:
             self._step, self._problem = TransactionStep.READY, ""
 
     def _resolve(self, held: Mapping[PartitionId, Committed | None]) -> list[Record]:
-        """Settles the transaction in doubt if the group holds its positions, else repeats it."""
+        """Settles the committed records of the transaction in doubt, and repeats the others.
+
+        The positions that the group now holds (`held`) tell which records are committed.
+        """
         assert self._in_doubt is not None
         settled, lost = self._in_doubt.resolved(held)
         self._in_doubt = None
@@ -441,11 +454,11 @@ class ExactlyOnce:
 
 
 def _is_refused(record: Record) -> bool:
-    """True if Kafka refused one of its outputs, and did not just give it up with the others."""
+    """Returns True if Kafka refused an output of the record for a reason of its own."""
     failed = record.failed_deliveries
     return bool(failed) and refusal_of(failed).fault is not Fault.GIVEN_UP
 
 
 def _names(positions: Mapping[PartitionId, Committed], partition: Partition) -> bool:
-    """True if these positions say which records of the partition are done."""
+    """Returns True if the partition is open and among these positions."""
     return partition.open and (partition.topic, partition.number) in positions

@@ -11,25 +11,28 @@ from kworker.core.record import Record
 
 
 class FencedByTwin(Fenced):
-    """Another process uses this one's transactional id, and takes it again and again."""
+    """Another process has taken over this one's transactional id too often."""
 
 
 @dataclass(frozen=True, slots=True)
 class InDoubtTransaction:
-    """A transaction that may be committed or not: its records, and the positions sent with it."""
+    """A transaction of which it is not known whether it was committed.
+
+    `records` have their outputs in it; `sent` are the positions sent with it.
+    """
 
     records: Sequence[Record]
     sent: Mapping[PartitionId, Committed]
 
     @property
     def partitions(self) -> set[PartitionId]:
-        """The partitions whose positions say if it was, or are needed to go on."""
+        """The partitions whose committed positions must be read to find out, and to go on."""
         return {*self.sent, *map(_at, self.records)}
 
     def resolved(
         self, held: Mapping[PartitionId, Committed | None]
     ) -> tuple[list[Record], list[Record]]:
-        """The records that were committed, and those that were not, by what the group holds."""
+        """Returns the committed and the uncommitted records, as the positions `held` tell."""
         there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         settled = [record for record in self.records if _at(record) in there]
         return settled, [record for record in self.records if _at(record) not in there]
@@ -37,7 +40,7 @@ class InDoubtTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FencePolicy:
-    """The number of fences by another process after which this one ends."""
+    """The limits on how often another process may fence this one before this one ends."""
 
     limit_s: float  # transaction.timeout.ms: the coordinator fences one that is open for longer
     excuse_s: float = 60.0  # after a passing refusal, a fence may be by our own past
@@ -50,14 +53,14 @@ class FencePolicy:
     rest_s: float = 1.0  # until the id is taken back
 
     def patience(self, age_s: float) -> int:
-        """The number of fences that end a service of that age."""
+        """Returns the number of fencings at which a service of this age ends."""
         grown = min(1.0, age_s / self.grown_s)
         return self.newborn_most + int(grown * (self.most - self.newborn_most))
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignFence:
-    """A fence by another process: the `nth` of the `most` that end this one."""
+    """A fencing by another process; `nth` counts them, and at `most` this process ends."""
 
     nth: int
     most: int
@@ -65,10 +68,10 @@ class ForeignFence:
 
 
 class FencingJudge:
-    """Distinguishes fences by our own past from those by another process, and counts the latter.
+    """Tells fencing by other processes from fencing by this worker's own past, and counts it.
 
-    Owned by the thread that transacts. `began` is the start of the service, not of this process:
-    a worker that starts again is no newcomer.
+    Owned by the thread that uses transactions. `began` is the start of the service, not of this
+    process: a restarted worker is no newcomer.
     """
 
     def __init__(self, name: str, policy: FencePolicy, began: float) -> None:
@@ -81,11 +84,12 @@ class FencingJudge:
     def judge(
         self, refused: KafkaRequestError, begun_at: float | None, now: float
     ) -> ForeignFence | None:
-        """Returns the fence that a refusal means; None if no other process fenced this one.
+        """Returns the fencing that a refusal shows; None if no other process fenced this one.
 
-        Called for each refusal that leaves a transaction in doubt, which began at `begun_at`.
-        Our own past may fence, too: by a transaction that was open for too long, or by a request
-        still under way after a passing refusal. Raises FencedByTwin for one fence too many.
+        Called for each refusal that leaves a transaction in doubt, which began at `begun_at`. This
+        worker's own past may fence it, too: a transaction that was open for too long, or a request
+        still under way after a temporary refusal. Raises FencedByTwin if others have fenced it too
+        often.
         """
         policy = self._policy
         if refused.retriable:

@@ -17,7 +17,7 @@ _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 
 @dataclass(frozen=True, slots=True)
 class OutboxPolicy:
-    """Limits of what may wait, and the delays before a refused output is tried again."""
+    """The limits of waiting outputs, and the delays before a refused output is tried again."""
 
     bytes_max: int
     records_max: int
@@ -26,7 +26,7 @@ class OutboxPolicy:
 
 
 class Undeliverable(NamedTuple):
-    """A record with an output that its topic never takes; `again`: it was held for that."""
+    """A record with an output that its topic refuses for good; `again`: not for the first time."""
 
     record: Record
     topic: str
@@ -37,14 +37,14 @@ class Undeliverable(NamedTuple):
 class Outbox:
     """The outputs of finished records, until they are in Kafka.
 
-    Owned by the poll thread. A record that is pending is in exactly one place: in a container of
-    the outbox, all of which `__iter__` knows; among the `undeliverable`, until the poll loop
-    decides; in the batch that is being produced; or in a transaction in doubt. What a topic
-    refused waits among the refusals, and holds up no other topic's.
+    Owned by the poll thread. A pending record is in exactly one place: in a container of the
+    outbox, all of which `__iter__` covers; in `undeliverable`, until the poll loop decides about
+    it; in the batch that is being produced; or in a transaction in doubt. Records that a topic
+    refused wait in `refusals`, and do not delay records of other topics.
     """
 
     def __init__(self, policy: OutboxPolicy, limits: TopicLimits | None = None) -> None:
-        """Without `limits` a record is too large only when its topic has said so."""
+        """Without `limits`, an output is too large only if its topic has refused it as such."""
         self.policy = policy
         self.pending = 0  # records handed over and not settled
         self.undeliverable: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
@@ -60,7 +60,7 @@ class Outbox:
         self._try_held_at = inf
 
     def __iter__(self) -> Iterator[Record]:
-        """All records that wait here, in whatever container."""
+        """Iterates over all records that wait here, in any container."""
         held = (letter.record for letter in self._held)
         return chain(self.waiting, self.refusals, held, self._large)
 
@@ -83,9 +83,9 @@ class Outbox:
         self._bytes += total
 
     def add_large(self, records: list[Record]) -> None:
-        """Takes over records with outputs over the limit of a topic, as far as that is known.
+        """Takes over records with outputs that exceed the last known limit of their topic.
 
-        They wait until the brokers have told the limit.
+        They wait until the brokers have told the limits again.
         """
         self.add(records)
         for record in records:
@@ -101,20 +101,20 @@ class Outbox:
 
     @property
     def problems(self) -> list[str]:
-        """Reasons of topics for refusing outputs, a line each."""
+        """One line for each topic that refuses outputs, with its reason."""
         return [f"{topic}: {problem}" for topic, problem in self.refusals.problems.items()]
 
     @property
     def held(self) -> list[Undeliverable]:
-        """Letters that their topic refused for good: they wait, and hold up no other."""
+        """The retries and dead letters that their topic refuses for good; they delay no others."""
         return self._held
 
     def is_ready(self) -> bool:
-        """True if something waits that may be written now."""
+        """Returns True if a record waits whose outputs may be written now."""
         return not all(map(self.refusals.blocks, self.waiting))
 
     def update(self, now: float) -> None:
-        """Moves what may be written by now to the front of what waits."""
+        """Moves records that may be written by now to the front of `waiting`."""
         if self._large and self._large_since != self._limits.answers:
             self.waiting.extend(self._large)
             self._large = []
@@ -129,7 +129,7 @@ class Outbox:
         self.waiting.extendleft(reversed(self.refusals.next(now)))
 
     def _measure(self, now: float) -> None:
-        """Limits have changed: a record over one of them is not tried."""
+        """Moves waiting records over a changed limit to `undeliverable`, instead of trying them."""
         self._measured = self._limits.version
         for record in [*self.waiting, *self.refusals]:
             over = next((o for o in outputs_of(record) if not self._limits.fits(o)), None)
@@ -144,15 +144,15 @@ class Outbox:
     # -- what Kafka refused -----------------------------------------------------------
 
     def block_first(self) -> None:
-        """The first that waits is for a topic that backs off: it waits for that."""
+        """Makes the first waiting record wait for its topic, which backs off."""
         self.refusals.wait(self.waiting.popleft())
 
     def first_refused(
         self, topic: str, refused: KafkaRequestError, under_way: Collection[Record], now: float
     ) -> None:
-        """The client knows already that the first that waits cannot be written.
+        """Handles the client's refusal to send the first waiting record.
 
-        Records that the client took before that are `under_way`.
+        `under_way` are records that the client accepted before.
         """
         record = self.waiting.popleft()
         if isinstance(refused, Oversized):
@@ -163,9 +163,9 @@ class Outbox:
             self.waiting = deque(without(self.waiting, set(moved)))
 
     def returned(self, records: list[Record], now: float) -> None:
-        """Takes back records that were under way, in this order, and are not in Kafka.
+        """Takes back records that were sent, in this order, and did not get into Kafka.
 
-        Delivery reports may say why.
+        Their failed delivery reports, if any, tell why.
         """
         again, verdicts = self.refusals.sort_out(records, now)
         for verdict in verdicts:
@@ -174,13 +174,13 @@ class Outbox:
         self.waiting = deque(without(chain(again, self.waiting), gone))
 
     def put_back(self, records: list[Record]) -> None:
-        """Takes back records that were under way, to be written before all others."""
+        """Takes back records that were sent, to be written before all others."""
         for record in records:
             record.failed_deliveries = ()
         self.waiting.extendleft(reversed(records))
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
-        """One of these records is for a topic that takes nothing, and it is not known which."""
+        """Lets topics of these records back off, to find the unknown one that takes nothing."""
         moved = self.refusals.isolate_topic(records, why, now)
         self.waiting = deque(without(self.waiting, set(moved)))
 
@@ -188,24 +188,24 @@ class Outbox:
         self.undeliverable.append(Undeliverable(record, topic, why, record in self._tried_again))
 
     def write(self, record: Record) -> None:
-        """Takes back an undeliverable record whose outputs are others now."""
+        """Takes back an undeliverable record that has other outputs now."""
         self.waiting.appendleft(record)
 
     def hold(self, letters: list[Undeliverable], now: float) -> None:
-        """Keeps undeliverable letters, of which nothing else can be made, and tries them later."""
+        """Keeps retries and dead letters that their topics refuse, and tries them again later."""
         self._held += letters
         self._try_held_at = now + self.policy.retry_letter_s
 
     # -- what waits no more -----------------------------------------------------------
 
     def withdraw(self, wanted: Callable[[Record], bool]) -> list[Record]:
-        """Returns, of what waits among the refusals, what is not to be written."""
+        """Removes and returns those records in `refusals` for which `wanted` returns True."""
         found = [record for record in self.refusals if wanted(record)]
         self._remove(set(found))
         return found
 
     def drop(self, partition: Partition) -> list[Record]:
-        """Returns what waits of a partition: it is another member's to publish."""
+        """Removes and returns the waiting records of a partition that is owned no more."""
         if going := [record for record in self if record.partition is partition]:
             self._remove(set(going))
             self._large = [record for record in self._large if record.partition is not partition]
@@ -214,13 +214,13 @@ class Outbox:
         return going
 
     def let_go(self, records: list[Record]) -> None:
-        """Pends no longer: records of another member, or undeliverable ones."""
+        """Ends the pending state of records that are undeliverable or another member's."""
         self._count_out(records)
         for record in records:
             record.unpack()
 
     def settled(self, records: list[Record]) -> None:
-        """Pends no longer: records that are in Kafka."""
+        """Ends the pending state of records that are in Kafka."""
         self._count_out(records)
         if records:
             self.refusals.settled(records)
@@ -233,7 +233,7 @@ class Outbox:
         self.refusals.forget(records)
 
     def _remove(self, records: Collection[Record]) -> None:
-        """Takes records out of where they wait to be written; they are still pending."""
+        """Removes records from `waiting` and `refusals`; they remain pending."""
         if records:
             self.waiting = deque(without(self.waiting, records))
             self.refusals.remove(records)

@@ -20,7 +20,7 @@ Raises QueueFull, and KafkaRequestError.
 
 
 class FillResult(Enum):
-    """The reason why a batch took no more."""
+    """The reason why a batch takes no more records."""
 
     ALL = auto()  # it has all that waits, or that may be taken in one turn
     QUEUE = auto()  # the producer's queue is full
@@ -39,7 +39,7 @@ class OutputBatch:
         self._sent = 0  # so many of its outputs are out
 
     def fill(self, produce: Produce, now: float) -> FillResult:
-        """Produces what waits. Raises what `produce` does, but for refusals."""
+        """Produces waiting outputs into the batch. Raises Broken."""
         outbox, torn = self._outbox, self._torn
         if torn is None:
             outbox.update(now)
@@ -74,22 +74,22 @@ class OutputBatch:
         return FillResult.ALL
 
     def _tear(self, sent: int) -> None:
-        """Takes over the first that waits, if some of its outputs are produced."""
+        """Takes over the first waiting record if only some of its outputs, `sent`, are produced."""
         if sent:
             self._torn, self._sent = self._outbox.waiting.popleft(), sent
 
     @property
     def torn(self) -> bool:
-        """True if some outputs of a record are in it, and others have to follow."""
+        """True if a record's outputs are produced in part, so that the others must follow."""
         return self._torn is not None
 
     def holds(self, partition: Partition) -> bool:
-        """True if any output of a partition was produced."""
+        """Returns True if any output of a partition's records was produced into this batch."""
         torn = self._torn is not None and self._torn.partition is partition
         return torn or any(record.partition is partition for record in self.records)
 
     def take(self) -> list[Record]:
-        """Empties the batch; returns its records, with the torn one."""
+        """Empties the batch; returns its records, including one produced in part."""
         records, self.records, self.spoiled = self.records, [], False
         if self._torn is not None:
             records.append(self._torn)
@@ -97,10 +97,11 @@ class OutputBatch:
         return records
 
     def finish(self, now: float) -> list[Record]:
-        """Empties the batch when all reports are there; returns what Kafka did not refuse.
+        """Empties the batch after all delivery reports; returns the records that are in Kafka.
 
-        A torn record goes on in the next batch. If anything was refused, it is returned to the
-        outbox with that: one that is refused with it would else be taken to be refused alone.
+        A record that is produced in part goes on in the next batch. But after a refusal it is
+        returned to the outbox together with the refused records: if it is refused like these, it
+        was not refused alone.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]
@@ -115,5 +116,5 @@ class OutputBatch:
         return settled
 
     def give_up(self) -> None:
-        """Returns all to the outbox, to be written again: nothing of it is in Kafka for sure."""
+        """Returns all records to the outbox, to be written again, as they may not be in Kafka."""
         self._outbox.put_back(self.take())

@@ -9,10 +9,10 @@ _QUEUE_KBYTES = 1_048_576
 
 
 class SizedProperties:
-    """The properties of a worker's producer, which follow the limits of the topics.
+    """Fits the properties of a worker's producer to the size limits of the topics.
 
-    Kafka's limit is on a batch, so one over a topic's would fail with all that is in it; and
-    a record over the producer's own, or over its queue, could never be written.
+    Kafka limits batches, so a batch over the limit of its topic would fail with all its records. A
+    record over the producer's own limit, or larger than its queue, could never be written.
     """
 
     def __init__(self, properties: Properties, facts: TopicLimits) -> None:
@@ -23,12 +23,12 @@ class SizedProperties:
         self._outdated = False
 
     def properties(self) -> Properties:
-        """The properties of the next producer."""
+        """Returns the properties for the next producer."""
         self._made, self._outdated = self._sizes(), False
         return {**self._given, **self._made}
 
     def outdated(self) -> bool:
-        """True if limits have changed since the last producer was made."""
+        """Returns True if the limits have changed so that a new producer would have other sizes."""
         if self._version != self._facts.version:
             self._version = self._facts.version
             self._outdated = self._made != self._sizes()

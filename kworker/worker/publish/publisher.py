@@ -11,7 +11,7 @@ from kworker.worker.publish.output_batch import FillResult, OutputBatch
 
 
 class Producer(Protocol):
-    """The part of `KafkaProducer`, or of its twin, that the publisher uses."""
+    """The methods of `KafkaProducer`, and of its in-memory twin, that the publisher uses."""
 
     @property
     def fatal(self) -> str | None: ...
@@ -24,7 +24,7 @@ class Producer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportPolicy:
-    """Intervals of serving delivery reports, and the limits of waiting for them."""
+    """The interval for reading delivery reports, and the time limits of waiting for them."""
 
     every_s: float = 0.004
     patience_s: float = 5.0  # without reports: it is a problem
@@ -33,13 +33,12 @@ class ReportPolicy:
 
 
 class Publisher:
-    """Writes the outputs of finished records to Kafka.
+    """Writes the outputs of finished records to Kafka, in batches.
 
-    Owned by the poll thread. A batch is open while outputs are produced into it; closing, it
-    takes nothing more until every delivery report is there; then its records are settled, but
-    for those that Kafka refused.
-    Reports are served only then, and not at every turn: for each of them the client releases
-    the interpreter's lock and takes it again.
+    Owned by the poll thread. Outputs are produced into an open batch. A closing batch takes no more
+    until every delivery report has come; then its records are settled, except those that Kafka
+    refused. Delivery reports are read only then, not at every turn, since the client releases the
+    interpreter's lock and takes it again for each of them.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Publisher:
         hearing: ReportPolicy | None = None,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`outdated` says that `make` would make another producer than it made last."""
+        """`outdated` returns True if `make` would make a producer with other properties now."""
         self._make = make
         self._outdated = outdated
         self._outbox = outbox
@@ -64,7 +63,7 @@ class Publisher:
 
     @property
     def published(self) -> int:
-        """Outputs produced, ever."""
+        """The number of outputs produced since the worker began."""
         return self._batch.produced
 
     @property
@@ -78,7 +77,7 @@ class Publisher:
             self._closing, self._closing_since = True, now
 
     def turn(self, now: float) -> list[Record]:
-        """Produces what it may, and serves delivery reports. Never waits.
+        """Produces waiting outputs, and reads delivery reports. Never waits.
 
         Returns the records all of whose outputs are in Kafka.
         """
@@ -97,11 +96,11 @@ class Publisher:
         return []
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Replaces a producer without acknowledgements, though other clients have answers.
+        """Replaces a producer that gets no acknowledgements, though other clients have answers.
 
-        Its library can lose a partition's leader over a broker's restart, for good. The time in
-        which no broker answered does not count: another producer would write again what is about
-        to be acknowledged.
+        When a broker restarts, librdkafka can lose the leader of a partition for good. Time in
+        which no broker answered does not count, since the present producer may be acknowledged
+        soon, and a new one would write everything again.
         """
         if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
             self._replace(now, "no acknowledgement, though the brokers answer")
@@ -121,7 +120,7 @@ class Publisher:
         return self._batch.finish(now)
 
     def _replace(self, now: float, why: str) -> None:
-        """Replaces a producer that can write no more: another writes again all that it had."""
+        """Replaces a producer that cannot go on; the new one writes the whole batch again."""
         self.problem = f"producer replaced: {why}"
         self._not_before = now + self._hearing.rest_s
         self._producer.purge()

@@ -8,10 +8,11 @@ from kworker.core.record import Record
 
 
 class RefusalSearch:
-    """Tries records of one topic again in ever smaller portions, in their order.
+    """Finds the records that a topic refuses for good, by trying ever smaller portions of them.
 
-    Owned by the refusals. Brokers refuse a whole batch for one record, and mostly do not name
-    it. A record that is refused alone is guilty, or `doubted` where the topic may be at fault.
+    Owned by `Refusals`. Brokers refuse a whole batch because of one record, and mostly do not name
+    that record. A record that is refused alone is at fault; it is `doubted` instead where the topic
+    may be at fault.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -23,7 +24,7 @@ class RefusalSearch:
         self._stranger = False  # the present probe is one that was not refused alone
 
     def __iter__(self) -> Iterator[Record]:
-        """The records that are not being tried."""
+        """Iterates over the records that are not in the portion on trial."""
         return chain(self._doubted, *self._portions)
 
     @property
@@ -32,15 +33,15 @@ class RefusalSearch:
 
     @property
     def wants_stranger(self) -> bool:
-        """True if a record that was never refused would show more than the doubted ones."""
+        """True if trying a record that was never refused would tell more than the doubted ones."""
         return bool(self._doubted) and not self._portions
 
     def add(self, records: Iterable[Record]) -> None:
-        """Takes more records of its topic, to be tried after all others."""
+        """Adds records of the topic, to be tried after all others."""
         self._portions.append(list(records))
 
     def begin(self, now: float) -> list[Record]:
-        """Returns the next portion; none while the topic rests."""
+        """Returns the next portion to try; an empty list while the topic backs off."""
         if self._doubted and self.took:
             self._portions.appendleft(self._doubted)
             self._doubted = []
@@ -51,9 +52,9 @@ class RefusalSearch:
         return self.portion
 
     def _probe(self) -> list[Record]:
-        """Returns, in turns, one record that was refused alone and one that was not.
+        """Returns, by turns, one record that was refused alone and one that was not.
 
-        If the latter is taken, the topic is well, and the records that it refuses are guilty.
+        If the topic takes the second, it works, and the records that it refuses are at fault.
         """
         self._stranger = not self._stranger and bool(self._portions)
         if not self._stranger:
@@ -65,9 +66,9 @@ class RefusalSearch:
         return [one]
 
     def refused(self, guilty: Collection[Record]) -> Record | None:
-        """Ends the trial of the portion, of which these, or others with them, are invalid.
+        """Ends the trial of the portion, in which the `guilty` records were reported as invalid.
 
-        Returns the record that was refused alone, if any.
+        Returns the record at fault if the portion had only one; otherwise splits the portion.
         """
         portion, self.portion = self.portion, []
         if len(portion) == 1 and portion[0] in guilty:
@@ -80,14 +81,17 @@ class RefusalSearch:
         return None
 
     def doubt(self, record: Record, until: float) -> None:
-        """Keeps a record that was refused alone, as all others may be: the topic rests."""
+        """Keeps a record that was refused alone, maybe for a fault of the topic.
+
+        No record is tried before `until`.
+        """
         # In their order: one that was doubted before is the first of them.
         at = len(self._doubted) if self._stranger else 0
         self._doubted.insert(at, record)
         self._rests_until = until
 
     def forget(self, records: Collection[Record]) -> None:
-        """Ends the search among records that are settled, condemned or other members'."""
+        """Removes records that are settled, given up, or another member's."""
 
         def kept(each: Iterable[Record]) -> list[Record]:
             return [record for record in each if record not in records]

@@ -15,7 +15,7 @@ from kworker.worker.topic_limits import TopicLimits
 
 
 class Verdict(NamedTuple):
-    """A record with an output that its topic never takes."""
+    """A record with an output that its topic refuses for good."""
 
     record: Record
     topic: str
@@ -23,12 +23,12 @@ class Verdict(NamedTuple):
 
 
 class Refusals:
-    """Topics that refused outputs, and the records that wait for them.
+    """The topics that refused outputs, and the records that wait for these topics.
 
-    Owned by the outbox. A topic that refused an output backs off for a while, and its records
-    wait here, in order. Of records that were refused as invalid or too large, a search finds
-    those at fault; the portion that it tries waits in the outbox. The topic is at fault if it
-    took such records before, and took none since one was found to be at fault.
+    Owned by the outbox. A topic that refused an output backs off for a while, and its records wait
+    here, in order. Among records that were refused as invalid or too large, a search finds those at
+    fault; the portion that it tries waits in the outbox. The topic is at fault instead if it took
+    such records before, and has taken none since one was found to be at fault.
     """
 
     def __init__(self, retry_s: float, limits: TopicLimits) -> None:
@@ -43,19 +43,19 @@ class Refusals:
         self._accused: set[str] = set()  # topics that took nothing since a verdict
 
     def __iter__(self) -> Iterator[Record]:
-        """All records that wait here."""
+        """Iterates over all records that wait here."""
         return chain(self._waiting, *self._searches.values())
 
     def blocks(self, record: Record) -> bool:
-        """True if the record is for a topic that backs off, and is not being tried."""
+        """Returns True if a topic of the record backs off, and no search is trying the record."""
         if record in self._portion:
             return False
         return any(output.topic in self.backing_off for output in outputs_of(record))
 
     def next(self, now: float) -> list[Record]:
-        """Returns the records that may be written now, before all others; they wait here no more.
+        """Removes and returns the records that may be written now, before all others.
 
-        That is the next portion of a search, and what waited for topics whose back-off is over.
+        These are the next portion of a search, and records whose topic's back-off is over.
         """
         first: list[Record] = []
         if self._searches and not any(search.portion for search in self._searches.values()):
@@ -89,14 +89,14 @@ class Refusals:
     # -- what is refused --------------------------------------------------------------
 
     def wait(self, record: Record) -> None:
-        """Takes over a record that `blocks`."""
+        """Takes over a record for which `blocks` returned True."""
         self._waiting.append(alone(record))
 
     def sort_out(self, records: list[Record], now: float) -> tuple[list[Record], list[Verdict]]:
-        """Takes records that were under way, in this order, and are not in Kafka.
+        """Takes records that were sent, in this order, and did not get into Kafka.
 
-        Returns those that are to be written again, unless they wait here by now, and those that
-        their topics never take.
+        Returns the records to write again, except those that wait here now, and the records that
+        their topics refuse for good.
         """
         again: list[Record] = []
         later: list[Record] = []
@@ -127,10 +127,10 @@ class Refusals:
     def refused_at_once(
         self, record: Record, topic: str, why: str, under_way: Collection[Record], now: float
     ) -> list[Record]:
-        """Takes a record that the client refuses because of its topic.
+        """Takes a record that the client does not send because of its topic.
 
-        Records that the client took before that are `under_way`, and stay so: their reports will
-        come. Returns all that wait here by that.
+        `under_way` are records that the client accepted before; their delivery reports will come.
+        Returns all records that wait here because of this refusal.
         """
         searched = without(self._back_off(topic, why, now), set(under_way))
         # The record may be in the portion of another topic, which would wait for it.
@@ -141,10 +141,10 @@ class Refusals:
         return [*searched, record]
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> list[Record]:
-        """One of these records is for a topic that takes nothing, and it is not known which.
+        """Lets topics of these records back off, to find the unknown one that takes nothing.
 
-        All topics but one back off, so it is that one if it happens again. Returns what waits
-        here by that, but for `records`.
+        All topics but one back off, so that one is at fault if the same happens again. Returns the
+        records, other than these, that wait here because of it.
         """
         topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
         searched: list[Record] = []
@@ -159,7 +159,7 @@ class Refusals:
         return searched
 
     def _back_off(self, topic: str, why: str, now: float) -> list[Record]:
-        """The topic is at fault. Returns the records of its search, which ends."""
+        """Lets a topic at fault back off, and ends its search; returns the searched records."""
         search = self._searches.pop(topic, None)
         self.problems[topic] = why
         self.backing_off[topic] = now + self._retry_s
@@ -188,7 +188,7 @@ class Refusals:
         refusal: DeliveryRefusal,
         now: float,
     ) -> list[Verdict]:
-        """Decides whose fault it is that a record was refused alone."""
+        """Decides whether a record that was refused alone is at fault, or its topic."""
         null = any(output.key is None for output in outputs_of(record) if output.topic == topic)
         usual = (topic, null) in self._took and not refusal.sized
         if usual and topic in self._accused and not search.took:
@@ -206,14 +206,14 @@ class Refusals:
         self.forget(records)
 
     def forget(self, records: Collection[Record]) -> None:
-        """Ends the search among these records."""
+        """Removes these records from all searches."""
         if self._searches:
             going = set(records)
             for search in self._searches.values():
                 search.forget(going)
 
     def settled(self, records: list[Record]) -> None:
-        """Notes what topics took."""
+        """Notes which topics took these records."""
         # One of many will do: it says what the topic takes.
         last = outputs_of(records[-1])[-1]
         self._took.add((last.topic, last.key is None))
@@ -234,7 +234,7 @@ def is_for(record: Record, topic: str) -> bool:
 
 
 def alone(record: Record) -> Record:
-    """The record, which may wait for long and must not keep the values of those beside it."""
+    """Detaches a record, which may wait for long, from the values of others packed with it."""
     record.unpack()
     return record
 

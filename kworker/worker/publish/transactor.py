@@ -11,7 +11,7 @@ from kworker.core.outcome import Output
 
 
 class Transactor(Protocol):
-    """The part of `KafkaTransactor`, or of its twin, that exactly-once uses."""
+    """The methods of `KafkaTransactor`, and of its in-memory twin, that exactly-once uses."""
 
     @property
     def unfinished(self) -> int: ...
@@ -29,7 +29,7 @@ class Transactor(Protocol):
 
 
 class TransactionMember(Protocol):
-    """The part of `KafkaConsumer`, or of its twin, that exactly-once uses."""
+    """The methods of `KafkaConsumer`, and of its in-memory twin, that exactly-once uses."""
 
     def group_metadata(self) -> object: ...
     def positions(
@@ -38,7 +38,7 @@ class TransactionMember(Protocol):
 
 
 class TransactionStep(Enum):
-    """The steps of a transactional producer, and of its present transaction."""
+    """The states of a transactional producer and of its present transaction."""
 
     AWAY = auto()  # the producer is to be opened
     TAKEN = auto()  # it is to be opened, and another process took its id
