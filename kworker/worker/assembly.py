@@ -57,9 +57,9 @@ class Role:
     """The differences between a worker and a replay.
 
     `reader` makes the consumer, given its rebalance listener. `replay` is the id that the outputs
-    of a replay carry. Only a worker runs suspects in a quarantine (`isolates`). `had` maps
-    partitions in which the group had a position to their topic ids. `began` is the service's start,
-    in monotonic seconds.
+    of a replay carry. Only a worker runs suspected records in a separate process (`isolates`).
+    `had` maps partitions in which the group had a position to their topic ids. `began` is the
+    service's start, in monotonic seconds.
     """
 
     slot: int
@@ -171,7 +171,7 @@ def make_decider(config: Config, limits: TopicLimits, replay: str) -> RetryDecid
 
 
 def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspects:
-    """Makes the list of suspects that all hosts share in Redis; the claims thread updates it."""
+    """Makes the list, shared in Redis, of records that may have killed workers of any host."""
     from kworker.clients.redis import RedisSuspects  # megabytes, for those who use it
 
     storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)

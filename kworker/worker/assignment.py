@@ -123,7 +123,7 @@ class Assignment:
         return {topic for topic, _ in self.partitions} | self._missing
 
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
-        """Returns the assigned topics that, by their present `ids`, were created since then."""
+        """Returns assigned topics that, by these `ids`, were created after their assignment."""
         known = {topic: self._known[topic] for topic, _ in self.partitions}
         others = {t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id}
         return sorted(others | (self._missing & ids.keys()))
@@ -170,7 +170,7 @@ class Assignment:
             return found
         self.maps_ignored += 1
         _LOG.warning(
-            "offset map ignored; records done beyond the committed position run again",
+            "offset map of a commit ignored; records done beyond the position run again",
             partition=f"{at[0]}/{at[1]}",
             position=held.position,
             why=f"{found.kind}: {found.why}",
@@ -245,7 +245,9 @@ class Assignment:
         topics = {topic for topic, _ in partitions}
         found = None if held is None else self._identities(topics)
         if held is None or found is None:
-            _LOG.info("draining; new partitions are not started", partitions=_names(partitions))
+            _LOG.info(
+                "worker drains; new partitions are not started", partitions=_names(partitions)
+            )
             return {}, {}
         self._missing -= found.keys()
         if missing := topics - found.keys():

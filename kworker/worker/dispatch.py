@@ -27,13 +27,13 @@ from kworker.worker.retries.decider import RetryDecider
 
 
 class Stage(Protocol):
-    """A component that holds records after the lanes released them, until they have an outcome."""
+    """A component that holds records between the queues of their keys and their outcomes."""
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
         """Hands back those records of these partitions whose runs have not begun."""
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets a closed partition; returns its records whose claims must be released."""
+        """Forgets a revoked partition; returns its records whose claims in Redis must be freed."""
 
 
 class Dispatch:
@@ -182,7 +182,7 @@ class Dispatch:
     # -- on the way to the handlers ---------------------------------------------------
 
     def _claim(self, now: float) -> list[Record]:
-        """Claims the first records of lanes; returns those that Redis answers end without a run."""
+        """Claims the first records of keys in Redis; returns those that need no run."""
         answers = self._claims.turn(now)
         for record, after_s in answers.busy:
             self._lanes.park(record, now + after_s)
@@ -273,7 +273,7 @@ class Dispatch:
     # -- all that they led to is durable ----------------------------------------------
 
     def settled(self, records: list[Record]) -> None:
-        """Marks the events of durable records as done in Redis, and ends suspicions of them."""
+        """Marks records with durable outputs as done in Redis and in the crash journal."""
         self._claims.settled(records)
         self._quarantine.settled(records)
         if self.rejections.any:
@@ -288,7 +288,7 @@ class Dispatch:
             self.rejections.settled(dead)
 
     def outlived(self, records: list[Record]) -> None:
-        """Takes ended records whose partitions were closed before the records were settled."""
+        """Takes ended records whose partitions were revoked before the outcomes were durable."""
         self._adopted += self.endings.ended_late(records)
 
     # -- partitions that come and go --------------------------------------------------
@@ -298,7 +298,7 @@ class Dispatch:
         self._quarantine.refresh(self._clock(), force=True)
 
     def returned(self, owned: Collection[Partition]) -> None:
-        """Opens the lanes of all owned partitions, before their first records are delivered."""
+        """Opens the queues of all owned partitions, before their first records are delivered."""
         for partition in owned:
             self._lanes.open(partition)
         self._orphans.returned(owned)
@@ -332,7 +332,7 @@ class Dispatch:
         self._drop_unbegun()
 
     def _shed_late(self) -> None:
-        """Drops records of these partitions that became ready or parked again since `shed`."""
+        """Drops records that became ready again since `shed`, of partitions that start none."""
         self._lanes.put_back(self._quarantine.withdraw(self._shedding))
         if self._lanes.ready or self._lanes.parked:
             self._drop_unbegun()

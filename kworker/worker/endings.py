@@ -93,9 +93,9 @@ class Endings:
         return self.finish(done)
 
     def ended_late(self, records: list[Record]) -> list[Record]:
-        """Takes records that ended after their partitions were closed; returns those that count.
+        """Takes records that ended after their partitions were revoked; returns those that count.
 
-        A record counts if its partition was assigned here again and delivered it anew. The new
+        A record counts if its partition came back and the record was delivered again. The new
         owners of the partitions run or publish the others.
         """
         ends = self._orphans.ended(records)
@@ -105,7 +105,7 @@ class Endings:
         return ends.adopted
 
     def put_back(self, records: list[Record]) -> None:
-        """Takes back records that the pool did not begin; those of closed partitions never run."""
+        """Takes back records that the pool did not begin; those of revoked partitions never run."""
         back = [record for record in records if record.partition.open]
         # The handler has ended with these; its `dead` is called before others run.
         on_dead = [record for record in back if record.on_dead is not None]
@@ -120,7 +120,7 @@ class Endings:
             self.ended_late(late)
 
     def finish(self, records: list[Record]) -> list[Record]:
-        """Frees the lanes of records that have ended, and returns these records."""
+        """Lets the next record of each key run, as these have ended; returns these records."""
         self._lanes.finish(records)
         self._flow.leave(records)
         return records
@@ -153,7 +153,7 @@ class Endings:
     # -- failures ---------------------------------------------------------------------
 
     def fail_early(self, records: Iterable[Record]) -> None:
-        """Takes records that failed before they entered a lane; their outcome is `Failed`."""
+        """Takes records that failed before they were queued; their outcome is `Failed`."""
         self._failed_early += records
 
     def fail(self, record: Record, failure: Failure) -> None:
@@ -178,7 +178,7 @@ class Endings:
         return self._decider.shorten(record)
 
     def accept_dead(self) -> list[Record]:
-        """Lets records that the dead-letter limit holds become dead letters; returns them."""
+        """Lets records that the dead-letter limit holds back become dead letters; returns them."""
         accepted = self._decider.accept_dead(self._clock())
         self._lanes.pull(accepted)
         return self.finish(accepted)
@@ -236,7 +236,7 @@ class Endings:
         return []
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets failures of a closed partition that are not judged yet; returns their records."""
+        """Forgets unjudged failures of a revoked partition; returns their records."""
         gone = [record for record in self._failed_early if record.partition is partition]
         self._failed_early = [r for r in self._failed_early if r.partition is not partition]
         return gone

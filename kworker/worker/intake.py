@@ -15,7 +15,7 @@ from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.failure import Described, Failure, FailureKind
 from kworker.core.flow import Flow
-from kworker.core.headers import SOURCE, Envelope, Forged
+from kworker.core.headers import Envelope, Forged
 from kworker.core.lanes import Lanes
 from kworker.core.message import (
     NO_HEADERS,
@@ -62,7 +62,7 @@ class IntakePolicy:
 
 
 class Intake:
-    """Takes records from the consumer into the lanes, and handles the consumer's events.
+    """Takes records from the consumer into the queues of their keys, and handles its events.
 
     Owned by the poll thread. Ignores records that the client fetched for an earlier assignment,
     since these are delivered again.
@@ -204,13 +204,14 @@ class Intake:
         return [record for i, record in enumerate(records) if i not in raised]
 
     def _join_sources(self, records: list[Record]) -> None:
-        """Puts records of the requeue topic into the lanes of their source partitions."""
+        """Queues records of the requeue topic with records of the same source partition and key."""
         for record in records:
             try:
                 envelope = Envelope.open(record.raw.headers() or ())
                 source = envelope.source
                 if not self._policy.is_source(source.topic):
-                    raise Forged(f"the header {SOURCE} names {source.topic}, no source topic")
+                    topic = source.topic
+                    raise Forged(f"the header kworker-source names {topic}, not a source topic")
             except Forged as forged:
                 self._fail_early(
                     [_failed(record, "undecodable", f"headers are not kworker's: {forged}")]
@@ -299,7 +300,7 @@ def _failed(record: Record, kind: FailureKind, message: str) -> Record:
 
 
 def _dead(record: Record, failure: Failure) -> Record:
-    """Fails a record outside of any lane, so that no record of its key waits for this one."""
+    """Fails a record outside of the queue of its key, so that no other record waits for it."""
     record.lane = None
     record.outcome = Failed(Described(failure))
     return record

@@ -12,7 +12,7 @@ LaneName = tuple[object, ...]
 
 
 class EndedRuns(NamedTuple):
-    """Orphaned runs that have ended, sorted by their use, and records that waited for them."""
+    """Runs that ended after their partition was revoked, and records that waited for them."""
 
     adopted: list[Record]  # each takes the place of its own redelivery, in the present epoch
     freed: list[Record]  # may run now
@@ -20,20 +20,20 @@ class EndedRuns(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A run of this same record, from an earlier assignment, has ended."""
+    """A run of this same record, begun before a rebalance, has ended."""
 
     run: Record
 
 
 class LaneBusy(NamedTuple):
-    """A run from an earlier assignment still occupies the record's lane."""
+    """A run that began before a rebalance occupies the record's lane, the queue of its key."""
 
 
 LANE_BUSY = LaneBusy()
 
 
 class _OrphanLane:
-    """The runs from earlier assignments in one lane, and the records that wait for their ends."""
+    """The runs of one key that began before a rebalance, and records that wait for these."""
 
     __slots__ = ("following", "going", "useful")
 
@@ -47,7 +47,7 @@ class _OrphanLane:
         return bool(self.going or self.useful or self.following)
 
     def run_of(self, record: Record) -> Record | None:
-        """Returns the adoptable run of this same record from an earlier assignment, if any."""
+        """Returns this record's own run from before a rebalance, if it may be adopted."""
         return _same(self.useful, record)
 
 
@@ -77,7 +77,7 @@ class OrphanedRuns:
     # -- epochs -----------------------------------------------------------------------
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets waiting records of a closed partition. Returns none, as they hold no claims."""
+        """Forgets waiting records of a revoked partition; returns none, as they hold no claims."""
         self._here.pop(_at(partition), None)
         for lane in self._lanes.values():
             lane.following = [one for one in lane.following if one.partition is not partition]
@@ -85,7 +85,7 @@ class OrphanedRuns:
         return []
 
     def take_over(self, running: Iterable[Record]) -> None:
-        """Takes over the records of a closed partition whose handlers are still running."""
+        """Takes over the records of a revoked partition whose handlers are still running."""
         for run in running:
             lane = self._lanes.setdefault(_name(run), _OrphanLane())
             lane.going.add(run)
@@ -135,12 +135,12 @@ class OrphanedRuns:
         return finished.run
 
     def wait(self, record: Record) -> None:
-        """Keeps a record until the orphaned runs of its lane have ended."""
+        """Keeps a record until the orphaned runs of its lane, the queue of its key, have ended."""
         self._pass_over(record)
         self._lanes[_name(record)].following.append(record)
 
     def begin(self, record: Record) -> None:
-        """Notes that a record runs now; discards orphaned runs of later records in its lane."""
+        """Notes that a record runs now; discards orphaned runs of later records with its key."""
         if _name(record) in self._lanes:
             self._pass_over(record)
             self._prune()
@@ -164,7 +164,7 @@ class OrphanedRuns:
     # -- runs of earlier epochs -------------------------------------------------------
 
     def ended(self, records: Iterable[Record]) -> EndedRuns:
-        """Sorts records that came back from the pool after their partitions were closed."""
+        """Sorts records that came back from the pool after their partitions were revoked."""
         ends = EndedRuns([], [], [])
         for record in records:
             self._end(record, ends)

@@ -42,7 +42,7 @@ class WorkerConsumer(Taking, Committing, Protocol):
 
 
 class WorkerStats(NamedTuple):
-    """The counters of a worker, each named like its field of the scoreboard in small letters."""
+    """The counters of a worker; each name, in capitals, is a field of the shared scoreboard."""
 
     in_hand: int
     in_flight: int
@@ -67,8 +67,8 @@ class WorkerStats(NamedTuple):
 class PollLoop:
     """Takes records, hands them to handlers, publishes outcomes and commits, for one worker.
 
-    One thread runs the loop, and owns the consumer, the producer, ledgers, lanes and flow. `turn`
-    waits for IDLE_S at most, paused or draining, too. Only a rebalance inside it takes longer.
+    One thread runs the loop and owns all parts of it. `turn` waits for IDLE_S at most, also while
+    paused or draining; only a rebalance inside it may take longer.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class PollLoop:
         self._watch_membership(self._clock())
 
     def rejoin(self, why: str) -> None:
-        """Joins the group with a new client; records that are not settled are delivered again."""
+        """Joins the group with a new client; records without a durable outcome are redelivered."""
         self.assignment.abandon()
         self.committer.answered(why)
         self._consumer.recreate()
@@ -132,7 +132,7 @@ class PollLoop:
 
     @property
     def in_hand(self) -> int:
-        """The number of records that were delivered and are not settled."""
+        """The number of delivered records whose outcomes are not durable yet."""
         return sum(p.ledger.unsettled for p in self._owned.values())
 
     def stats(self) -> WorkerStats:
@@ -178,7 +178,7 @@ class PollLoop:
 
     @property
     def idle(self) -> bool:
-        """True if no record is in flight or held, and all outcomes are published and committed."""
+        """True if no record runs or waits, and all outcomes are published and committed."""
         return self.flow.records == 0 and self.flow.held == 0 and self.settled
 
     @property
@@ -246,7 +246,7 @@ class PollLoop:
             self.rejoin("a topic was deleted and made again")
 
     def accept_dead(self) -> None:
-        """Lets records that the dead-letter limit holds become dead letters."""
+        """Lets records that the dead-letter limit holds back become dead letters."""
         self.settlement.accept_dead()
 
     def _watch_membership(self, now: float) -> None:
@@ -363,7 +363,7 @@ class PollLoop:
         return self._clock() < deadline and left_s > 0
 
     def _drop(self, partition: Partition) -> None:
-        """Removes a closed partition's records from the handlers, the counts and the outbox."""
+        """Removes a revoked partition's records from the handlers, the counts and the outbox."""
         self.dispatch.close(partition)
         self._guarantee.drop(partition)
 

@@ -17,7 +17,7 @@ _FIELDS = {name: Field[name.upper()] for name in WorkerStats._fields}
 
 
 class StatusReporter:
-    """Writes the poll loop's state to the scoreboard, and asks the brokers for lag and limits.
+    """Writes the poll loop's state to shared memory, and asks the brokers for lag and limits.
 
     Used by the poll thread.
     """

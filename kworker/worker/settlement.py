@@ -97,7 +97,7 @@ class Settlement:
     # -- outcomes ---------------------------------------------------------------------
 
     def add(self, ended: list[Record]) -> None:
-        """Takes the records that ended in this turn, and those with results over a limit."""
+        """Takes the records that ended in this turn, and those with too large results."""
         if ended:
             self._sort(ended)
         if oversized := self._endings.oversized:
@@ -106,7 +106,7 @@ class Settlement:
             self._outbox.add_large(oversized)
 
     def accept_dead(self) -> None:
-        """Lets records that the dead-letter limit holds become dead letters."""
+        """Lets records that the dead-letter limit holds back become dead letters."""
         self._sort(self._endings.accept_dead())
 
     def _sort(self, ended: list[Record]) -> None:
@@ -154,7 +154,7 @@ class Settlement:
             self._fail_rejected()
 
     def _published(self, records: list[Record]) -> None:
-        """Settles records whose outputs are in Kafka."""
+        """Notes that the outputs of these records are in Kafka, so that commits may cover them."""
         if all_ended_well(records):
             self._done(records)
             return
@@ -223,7 +223,7 @@ class Settlement:
 
 
 def _settle(records: list[Record]) -> None:
-    """Marks records as settled in the ledgers of their partitions."""
+    """Notes in the partitions' ledgers that all outputs of these records are durable."""
     for partition, own in by_partition(records):
         partition.settled += len(own)
         partition.ledger.settle([record.offset for record in own])

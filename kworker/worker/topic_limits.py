@@ -43,16 +43,16 @@ class TopicLimits:
 
     @property
     def largest(self) -> int:
-        """Size of the largest record for the most generous topic. Raises ValueError if unknown."""
+        """The highest size limit among the topics, in bytes. Raises ValueError if none is known."""
         return max(self._limits.values())
 
     @property
     def smallest(self) -> int:
-        """Size of the largest record for the strictest topic. Raises ValueError if unknown."""
+        """The lowest size limit among the topics, in bytes. Raises ValueError if none is known."""
         return min(self._limits.values())
 
     def max_bytes(self, topic: str) -> int:
-        """Returns the size of the largest record that a topic takes. Raises KeyError if unknown."""
+        """Returns the size limit of a topic, in bytes. Raises KeyError if it is not known."""
         return self._limits[topic]
 
     def partition_for(self, topic: str, source_partition: int) -> int:

@@ -139,9 +139,10 @@ class Worker:
         ]
         if lost:
             self._record_signals()
+            signals = " and ".join(lost)
             _LOG.warning(
-                f"a handler's code had taken {' and '.join(lost)} from the worker, which drains"
-                " on SIGTERM; the worker's own signal handlers are restored"
+                f"a handler's code had replaced the worker's signal handler of {signals};"
+                " the worker has restored its own"
             )
 
     def _build_handlers(self) -> Handlers | None:
@@ -186,7 +187,7 @@ class Worker:
         for pid in self._guard.ended_children():
             _LOG.warning(
                 "a process that a handler forked returned from the handler, and was ended before it"
-                " ran another record; let it end with os._exit()",
+                " ran another record; let it call os._exit()",
                 forked=pid,
             )
         return self._phase >= Phase.DRAINING
@@ -196,7 +197,7 @@ class Worker:
             self._leaving = bool(self._slot.words[Field.LEAVE])
             self._drain_by = time.monotonic() + self._config.workers.drain_timeout
             self._enter(Phase.DRAINING)
-            _LOG.info("worker drains", why=why, in_hand=self._slot.words[Field.IN_HAND])
+            _LOG.info("worker begins to drain", why=why, in_hand=self._slot.words[Field.IN_HAND])
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase

@@ -73,7 +73,7 @@ def test_a_workers_end_ends_its_handlers_processes(
         assert len({place for _, place in runs}) == len(runs) == RECORDS
         one.until(lambda: child in one.logged("forked"), "the child's end is told")
         assert json.loads((folder / "terminated").read_text()) == -signal.SIGTERM
-        assert "a handler's code had taken SIGTERM" in one.said()
+        assert "a handler's code had replaced the worker's signal handler of SIGTERM" in one.said()
         left, stubborn, meant = (
             int((folder / name).read_text()) for name in ("left", "stubborn", "meant")
         )

@@ -25,7 +25,7 @@ class Committing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """The commit interval, the number of outcomes that ends it early, and time limits."""
+    """The commit interval, the number of outcomes that ends it early, and other intervals."""
 
     interval_s: float
     records: int
@@ -56,7 +56,7 @@ class Committer:
         self.problem: str | None = None
 
     def due(self, now: float, outcomes: int, *, resting: bool = False) -> bool:
-        """Returns True if it is time to settle and commit, after so many new `outcomes`.
+        """Returns True if it is time to commit, after so many new `outcomes`.
 
         `resting` says that no record is in flight, so that no more outcomes are to be expected.
         """
@@ -123,7 +123,7 @@ class Committer:
         partitions: Iterable[Partition],
         settling: SettlingOffsets = _NOTHING,
     ) -> None:
-        """Remembers how many settled records the positions that are `sent` cover."""
+        """Remembers how many settled records these positions cover once the group has them."""
         for partition in partitions:
             at = (partition.topic, partition.number)
             if at in sent:

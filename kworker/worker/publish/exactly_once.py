@@ -315,7 +315,7 @@ class ExactlyOnce:
         foreign = self._fences.judge(refused, self._begun_at, now)
         if foreign is None:
             _LOG.warning(
-                "it is unknown if a transaction was committed; the group's positions will tell",
+                "the end of a transaction is not known; the group's positions are read to find out",
                 error=str(refused),
             )
         doubt, self._sent = InDoubtTransaction(self._batch.take(), self._sent), {}
@@ -343,12 +343,12 @@ class ExactlyOnce:
         self._not_before = now + foreign.rest_s
         _LOG.warning(
             f"another process took the transactional id {name}; this worker takes it back in"
-            f" {foreign.rest_s:g} s, and writes an aborted transaction again",
+            f" {foreign.rest_s:g} s, and writes the aborted records again",
             fence=f"{foreign.nth} of {foreign.most}",
         )
 
     def _rest(self, why: KafkaRequestError, step: TransactionStep, now: float) -> None:
-        """Goes back to `step`, which begins after a back-off."""
+        """Goes back to an earlier step, which is tried again after a back-off."""
         self._step = step
         self._problem = f"transactions: {why}"
         self._not_before = now + self._again.failed(now - self._opened_at)

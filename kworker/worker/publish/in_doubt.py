@@ -11,7 +11,7 @@ from kworker.core.record import Record
 
 
 class FencedByTwin(Fenced):
-    """Another process has taken over this one's transactional id too often."""
+    """Another process has too often taken over the transactional id that this one uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class InDoubtTransaction:
 
     @property
     def partitions(self) -> set[PartitionId]:
-        """The partitions whose committed positions must be read to find out, and to go on."""
+        """The partitions whose positions must be read to learn if the transaction was committed."""
         return {*self.sent, *map(_at, self.records)}
 
     def resolved(
@@ -53,7 +53,7 @@ class FencePolicy:
     rest_s: float = 1.0  # until the id is taken back
 
     def patience(self, age_s: float) -> int:
-        """Returns the number of fencings at which a service of this age ends."""
+        """Returns the number of fencings at which a service of this age gives up."""
         grown = min(1.0, age_s / self.grown_s)
         return self.newborn_most + int(grown * (self.most - self.newborn_most))
 
@@ -68,7 +68,7 @@ class ForeignFence:
 
 
 class FencingJudge:
-    """Tells fencing by other processes from fencing by this worker's own past, and counts it.
+    """Tells fencing by other processes from fencing by this worker's past; counts the former.
 
     Owned by the thread that uses transactions. `began` is the start of the service, not of this
     process: a restarted worker is no newcomer.

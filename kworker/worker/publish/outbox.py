@@ -180,7 +180,7 @@ class Outbox:
         self.waiting.extendleft(reversed(records))
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
-        """Lets topics of these records back off, to find the unknown one that takes nothing."""
+        """Lets topics of these records back off, to find the unknown topic that takes nothing."""
         moved = self.refusals.isolate_topic(records, why, now)
         self.waiting = deque(without(self.waiting, set(moved)))
 

@@ -39,7 +39,7 @@ class OutputBatch:
         self._sent = 0  # so many of its outputs are out
 
     def fill(self, produce: Produce, now: float) -> FillResult:
-        """Produces waiting outputs into the batch. Raises Broken."""
+        """Produces waiting outputs into the batch. Raises Broken if the transaction fails."""
         outbox, torn = self._outbox, self._torn
         if torn is None:
             outbox.update(now)
@@ -99,9 +99,9 @@ class OutputBatch:
     def finish(self, now: float) -> list[Record]:
         """Empties the batch after all delivery reports; returns the records that are in Kafka.
 
-        A record that is produced in part goes on in the next batch. But after a refusal it is
-        returned to the outbox together with the refused records: if it is refused like these, it
-        was not refused alone.
+        A record that is produced in part goes on in the next batch. But if Kafka refused other
+        records, it is returned to the outbox with them, so that none of them seems to be refused
+        alone.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]

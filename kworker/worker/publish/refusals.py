@@ -127,7 +127,7 @@ class Refusals:
     def refused_at_once(
         self, record: Record, topic: str, why: str, under_way: Collection[Record], now: float
     ) -> list[Record]:
-        """Takes a record that the client does not send because of its topic.
+        """Takes a record that the client does not send, for a reason that lies with its topic.
 
         `under_way` are records that the client accepted before; their delivery reports will come.
         Returns all records that wait here because of this refusal.
