@@ -181,11 +181,7 @@ def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspe
 def make_claims(
     config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
 ) -> ClaimClient:
-    """Makes the client that claims records in Redis before they run.
-
-    `at_once` is the number of records that handlers run at a time. The claims thread begins with
-    the client's `start`.
-    """
+    """Makes the client that claims records in Redis; handlers run `at_once` of them at a time."""
     from kworker.clients.redis import RedisClaims
 
     chosen = config.idempotency

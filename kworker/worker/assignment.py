@@ -50,7 +50,7 @@ Raises KafkaRequestError when the same may work later.
 class Assignment:
     """The partitions that this group member owns now; the consumer's rebalance `Listener`.
 
-    Owned by the poll thread: every callback runs inside `Intake.take`. An epoch is one answer of
+    Owned by the poll thread: every callback runs inside a poll. An epoch is one answer of
     the group to this member. New partitions are in `fresh` until the poll loop has resumed them,
     since records that the client returns in the same call were fetched for an earlier epoch.
     `maps_ignored` counts offset maps that were ignored while their positions were used.

@@ -130,7 +130,7 @@ class Dispatch:
         return self._stall_timer.stalled_s
 
     def next_due(self) -> float | None:
-        """Returns the monotonic time at which the next waiting retry runs; None without one."""
+        """Returns the monotonic time at which the next waiting record is tried again; or None."""
         return self._lanes.next_due()
 
     def slack_s(self) -> float:
@@ -140,11 +140,7 @@ class Dispatch:
     # -- one turn ---------------------------------------------------------------------
 
     def turn(self, wait_s: float) -> list[Record]:
-        """Collects outcomes, starts further runs, and returns the records that ended.
-
-        Waits up to `wait_s` seconds for an outcome. The records' outcomes are `Publishable` or
-        `Skipped`.
-        """
+        """Collects outcomes, starts runs; returns ended records (`Publishable` or `Skipped`)."""
         ended = self._pool.completed.take(wait_s)
         self._in_pool.difference_update(ended)
         now = self._clock()
@@ -314,7 +310,7 @@ class Dispatch:
         return self._shedding
 
     def shed(self, partitions: Collection[Partition]) -> None:
-        """Sets the partitions, and the only ones, whose records are not started from now on.
+        """Stops starting records of these partitions, and starts those of all others again.
 
         Forgets their records that have not begun. Runs that have begun go on, which includes the
         halves of a batch that raised, and calls of a handler's `dead`.

@@ -162,10 +162,7 @@ class Endings:
         self._failed_early.append(record)
 
     def refused(self, record: Record, why: str) -> None:
-        """Fails a record whose outputs a topic refuses for good; `why` is the reason.
-
-        The record is in flight again until its failure is judged.
-        """
+        """Fails a record whose outputs a topic refuses for good; it is in flight until judged."""
         self._decider.refused(record)
         record.lane = None  # which has gone on
         self._flow.enter(record.partition, (record.memory_bytes,))

@@ -39,10 +39,7 @@ class StatusReporter:
             self._ask(time.monotonic())
 
     def beat(self) -> bool:
-        """Writes a heartbeat, and the state if it is time; returns True if it wrote the state.
-
-        Does not ask the brokers: waits inside a turn call this.
-        """
+        """Writes a heartbeat, and the state if it is time; returns True if it wrote the state."""
         now_ns = time.monotonic_ns()
         self._slot.words[Field.HEARTBEAT_NS] = now_ns
         now = now_ns / 1e9

@@ -6,10 +6,7 @@ from kworker.core.outcome import Output
 
 
 class TopicLimits:
-    """The size limits and partition counts of topics, as the brokers last told them.
-
-    Written by one thread, read by all.
-    """
+    """The size limits and partition counts of topics; written by one thread, read by all."""
 
     def __init__(self, topics: Sequence[str]) -> None:
         self.topics = list(topics)

@@ -219,7 +219,7 @@ class Worker:
         self._enter(Phase.GONE)
         if isinstance(self._failure, Fenced):
             _LOG.error(
-                "fenced: another process has this worker's identity in Kafka; the worker exits",
+                "fenced: another process has this worker's identity; the worker exits",
                 error=str(self._failure),
             )
             return ExitCode.ALREADY_RUNNING
@@ -236,10 +236,7 @@ class Worker:
         try:
             handlers.close()
         except Exception as error:  # noqa: BLE001 - the user's code; the drain is done
-            _LOG.warning(
-                "the handler's close() raised; the worker exits as if it had not",
-                error=str(Failure.of(error)),
-            )
+            _LOG.warning("the handler's close() raised; ignored", error=str(Failure.of(error)))
         return ExitCode.OK
 
     # -- poll thread ------------------------------------------------------------------
@@ -251,9 +248,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the top of a thread
             self._failure = error
             if not isinstance(error, Fenced):
-                _LOG.exception(
-                    "the worker exits after an error; unfinished records are redelivered"
-                )
+                _LOG.exception("worker exits after an error; unfinished records run again")
         finally:
             os.kill(os.getpid(), signal.SIGUSR2)  # wakes the main thread
 

@@ -308,10 +308,7 @@ class ExactlyOnce:
     # -- recovery ---------------------------------------------------------------------
 
     def _doubt(self, refused: KafkaRequestError, now: float) -> None:
-        """Replaces the producer after a call that leaves the end of the transaction unknown.
-
-        The group's positions are read back then. Raises FencedByTwin.
-        """
+        """Replaces the producer; then the group's positions are read back. Raises FencedByTwin."""
         foreign = self._fences.judge(refused, self._begun_at, now)
         if foreign is None:
             _LOG.warning(
@@ -370,10 +367,7 @@ class ExactlyOnce:
                 self._begin_background(TransactionStep.RETAKING, self._transactor.open, now)
 
     def _is_member(self) -> bool:
-        """Returns False if this worker is no member of its group at present.
-
-        Then the process that took the transactional id may own the worker's partitions, too.
-        """
+        """Returns False if the group has dropped this worker: others may own its partitions."""
         try:
             self._member.group_metadata()
         except KafkaRequestError:
@@ -388,10 +382,7 @@ class ExactlyOnce:
             self._step, self._problem = TransactionStep.READY, ""
 
     def _resolve(self, held: Mapping[PartitionId, Committed | None]) -> list[Record]:
-        """Settles the committed records of the transaction in doubt, and repeats the others.
-
-        The positions that the group now holds (`held`) tell which records are committed.
-        """
+        """Settles the in-doubt records that the positions `held` cover, and repeats the others."""
         assert self._in_doubt is not None
         settled, lost = self._in_doubt.resolved(held)
         self._in_doubt = None

@@ -16,10 +16,7 @@ class FencedByTwin(Fenced):
 
 @dataclass(frozen=True, slots=True)
 class InDoubtTransaction:
-    """A transaction of which it is not known whether it was committed.
-
-    `records` have their outputs in it; `sent` are the positions sent with it.
-    """
+    """A transaction that may or may not be committed: its records, and the positions sent."""
 
     records: Sequence[Record]
     sent: Mapping[PartitionId, Committed]

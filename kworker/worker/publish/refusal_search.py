@@ -81,10 +81,7 @@ class RefusalSearch:
         return None
 
     def doubt(self, record: Record, until: float) -> None:
-        """Keeps a record that was refused alone, maybe for a fault of the topic.
-
-        No record is tried before `until`.
-        """
+        """Keeps a record refused alone, maybe by its topic's fault; tries none `until` then."""
         # In their order: one that was doubted before is the first of them.
         at = len(self._doubted) if self._stranger else 0
         self._doubted.insert(at, record)
