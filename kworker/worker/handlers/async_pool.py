@@ -26,9 +26,9 @@ _LOG_EVERY_S = 10.0
 
 
 class HandlerLoop:
-    """The thread of an event loop that runs the coroutines of handlers.
+    """A thread with an asyncio event loop that runs the coroutines of handlers.
 
-    Nothing begins after `stop`; running coroutines are left suspended.
+    After `stop` no further coroutine begins, and the running ones are left suspended.
     """
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class HandlerLoop:
         self._thread.start()
 
     def call(self, function: Callable[[Any], None], argument: Any) -> None:
-        """Calls `function(argument)` on the loop. Called by any thread."""
+        """Calls `function(argument)` on the loop's thread. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._call, function, argument)
 
     def spawn(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs the coroutine that `begin` makes, which must catch every exception.
+        """Starts the coroutine that `begin` makes, which must catch every exception.
 
-        Called on the loop.
+        Called on the loop's thread only.
         """
         task = self._loop.create_task(begin())
         self._tasks.add(task)  # the loop itself keeps only weak references
@@ -63,13 +63,16 @@ class HandlerLoop:
             self.spawn(begin)
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child, on the loop: `end` is called before any other coroutine runs."""
+        """Makes a forked child's loop call `end` before it runs any other coroutine.
+
+        Called in the child, on the loop's thread.
+        """
         # Callbacks of the loop's present round would run before a `call_soon`.
         getattr(self._loop, "_ready", deque[Any]()).clear()
         self._loop.call_soon(end)
 
     def stop(self) -> None:
-        """Stops the loop; does not block. Called by any thread."""
+        """Stops the loop without waiting for its thread. Any thread may call this."""
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -84,24 +87,28 @@ class HandlerLoop:
             try:
                 self._loop.run_forever()
             except BaseException as raised:  # noqa: BLE001 - a task of a handler's may call sys.exit
-                how = f"raised {type(raised).__name__}"
+                cause = f"raised {type(raised).__name__}"
             else:
-                how = "stopped the loop"
+                cause = "stopped it"
             if not self._stopped:
-                self._log_stop(how)
+                self._log_stop(cause)
 
-    def _log_stop(self, how: str) -> None:
-        """Logs it; a handler that awaits such a task gets the exception."""
+    def _log_stop(self, cause: str) -> None:
         if (now := time.monotonic()) >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
-            _LOG.warning(f"a task or callback of a handler {how}; the handlers' loop continues")
+            _LOG.warning(
+                f"a handler's task or callback interrupted the handlers' event loop ({cause});"
+                " the loop continues"
+            )
 
 
 class AsyncPool:
-    """Runs as many handlers at once as there are hands, on one loop in one thread.
+    """Runs `async def` handlers on one event loop, at most one for each of `hands`.
 
-    A record begins when its coroutine takes it from the left of its run. While the loop is busy,
-    the poll thread may take records that have not begun from the right.
+    A `Hand` is an entry of the scoreboard, in which a handler's record is noted while it runs.
+    Records are handed over in runs. A run is a deque of records, and each coroutine takes its
+    record from the left. While the loop is busy, the poll thread may take unstarted records back
+    from the right.
     """
 
     def __init__(self, invoke: AsyncInvoke, hands: Sequence[Hand]) -> None:
@@ -118,7 +125,7 @@ class AsyncPool:
         self._loop.start()
 
     def feed(self, take: Take) -> int:
-        """Takes as many records as handlers may start now; returns their number."""
+        """Calls `take` for as many records as handlers may start now; returns their number."""
         self._unbegun = [run for run in self._unbegun if run]
         free = self._free_now()
         if free > 0 and (run := take(free)):
@@ -129,40 +136,43 @@ class AsyncPool:
 
     @property
     def has_work(self) -> bool:
-        """True if a record was handed over and has not come back."""
+        """True if a record that was handed to the pool has not ended."""
         return self._handed > self._finished
 
     def slack_s(self) -> float:
-        """Returns the time that the next outcomes can wait: none if a handler could start now."""
+        """Returns the seconds for which outcomes can stay uncollected: 0 if a handler is free."""
         return 0.0 if self._free_now() else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:
-        """Called by the poll thread."""
+        """Has the loop start a coroutine for each record of a run. Called by the poll thread."""
         self._handed += len(run)
         self._unbegun.append(run)
         self._loop.call(self._begin, run)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
-        """Returns nothing: records that were handed over start as soon as the loop turns."""
+        """Returns no records: the loop starts all at once, so none waits behind a slow one."""
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
-        """Returns records that have not started: all of `going`, and others, too."""
+        """Takes back all records that have not started, whatever their partition."""
         unbegun, self._unbegun = self._unbegun, []
         back = [record for run in unbegun for record in emptied(run)]
         self._handed -= len(back)
         return back
 
     def flush(self) -> None:
-        """Does nothing: a record that was handed over waits for a handler only."""
+        """Does nothing, because this pool holds no records back to fill a batch."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child: no coroutine runs on; `end` is called after the handler."""
+        """Makes a forked child call `end` once the forking handler returns or suspends.
+
+        The child runs no other record.
+        """
         self.withdraw(())
         self._loop.after_fork_in_child(end)
 
     def stop(self) -> None:
-        """Begins nothing more; running handlers are left suspended."""
+        """Lets no further handler begin; running handlers are left suspended."""
         self._loop.stop()
 
     def _free_now(self) -> int:

@@ -10,10 +10,10 @@ from kworker.worker.handlers.signature import Batching
 
 
 class BatchBuffer:
-    """The records that wait for a batch of one handler. Owned by the poll thread.
+    """A queue in which records of one handler wait for their batch. Owned by the poll thread.
 
-    Without `batching` a batch is a single record: of a handler that takes one at a time, or
-    one for a handler's `dead`.
+    If `batching` is None, each batch is a single record: either its handler takes one record at a
+    time, or the record is for the `dead` method of its handler.
     """
 
     def __init__(self, batching: Batching | None, size_max: int) -> None:
@@ -24,42 +24,45 @@ class BatchBuffer:
 
     @property
     def next_size(self) -> int:
-        """The size of the next batch, if it began now."""
+        """The number of records that a batch would have if it began now."""
         return min(self.size, len(self._waiting))
 
     @property
     def since(self) -> float:
-        """The time at which the first record became ready. Raises IndexError without one."""
+        """The time at which the oldest record was added; -inf after `flush`.
+
+        Raises IndexError if no record waits.
+        """
         return self._waiting[0][0]
 
     def add(self, record: Record, now: float) -> None:
         self._waiting.append((now, record))
 
     def is_due(self, now: float) -> bool:
-        """Returns True if there is a batch to begin."""
+        """Returns True if a batch is full, or its oldest record has waited long enough."""
         waiting = self._waiting
         full = len(waiting) >= self.size
         return bool(waiting) and (full or now - self.since >= self._wait_s)
 
     def flush(self) -> None:
-        """Makes all records due."""
+        """Makes all waiting records due now, even if they do not fill a batch."""
         self._waiting = deque((-inf, record) for _, record in self._waiting)
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Removes and returns the records of these partitions."""
+        """Removes and returns the records of the partitions in `going`."""
         back = [record for _, record in self._waiting if record.partition in going]
         if back:
             self._waiting = deque(each for each in self._waiting if each[1].partition not in going)
         return back
 
     def take(self) -> list[Record]:
-        """Removes and returns the next batch, oldest first."""
+        """Removes and returns the records of the next batch, oldest first."""
         following = self._waiting.popleft
         return [following()[1] for _ in range(self.next_size)]
 
 
 class BatchBuffers:
-    """The buffers of all handlers. Owned by the poll thread."""
+    """The buffers of all handlers of a process. Owned by the poll thread."""
 
     def __init__(self, handlers: Handlers, size_max: int) -> None:
         self._handlers = handlers
@@ -71,29 +74,29 @@ class BatchBuffers:
         self.room = sum(buffer.size for buffer in self._all)
 
     def add(self, records: Iterable[Record], now: float) -> None:
-        """Adds records that may run now."""
+        """Adds each record to the buffer of its handler."""
         for record in records:
             self._buffer_of(record).add(record, now)
             self.room -= 1
 
     def flush(self) -> None:
-        """Makes all records due."""
+        """Makes all waiting records due now, even if they do not fill a batch."""
         for buffer in self._all:
             buffer.flush()
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Removes and returns the records of these partitions."""
+        """Removes and returns the records of the partitions in `going`."""
         back = [record for buffer in self._all for record in buffer.withdraw(going)]
         self.room += len(back)
         return back
 
     def longest_due(self, now: float) -> BatchBuffer | None:
-        """Returns the buffer whose batch has been due longest; None without one."""
+        """Returns the buffer with the oldest record among those with a due batch, or None."""
         due = [buffer for buffer in self._all if buffer.is_due(now)]
         return min(due, key=lambda buffer: buffer.since, default=None)
 
     def take(self, buffer: BatchBuffer) -> list[Record]:
-        """Removes and returns a buffer's next batch."""
+        """Removes and returns the records of a buffer's next batch, oldest first."""
         records = buffer.take()
         self.room += len(records)
         return records

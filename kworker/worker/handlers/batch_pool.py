@@ -19,7 +19,10 @@ from kworker.worker.handlers.pool import Take
 
 
 class BatchRunners(Protocol):
-    """Runs batches, up to `most` at once; finished ones are in `done`."""
+    """The threads, or the event loop, that run batches.
+
+    At most `most` batches run at once. Finished batches are appended to `done`.
+    """
 
     most: int
     done: deque[HandlerBatch]
@@ -31,12 +34,13 @@ class BatchRunners(Protocol):
 
 
 class BatchPool:
-    """Buffers the records of each batch handler, and has its runners run them.
+    """Buffers the records of each batch handler, and has `runners` run full or overdue batches.
 
-    A batch begins when it is full, or when its first record has waited for the handler's
-    `wait`; the one that waits longest goes first. A buffered record counts as handed over,
-    so its lane is busy: no two records of a batch are of one lane. Owned by the poll thread.
-    `hands` bounds the running records: there is one for each.
+    A batch begins when it is full, or when its oldest record has waited for the handler's `wait`.
+    If several batches are due, the one with the oldest record begins first. A batch takes one of
+    `hands`, entries of the scoreboard, for each of its records. Buffered records keep their lane
+    (the queue of one key) busy, so a batch never has two records of one lane. Owned by the poll
+    thread.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class BatchPool:
         self._runners.start()
 
     def feed(self, take: Take) -> int:
-        """Takes the records that batches have room for; returns their number."""
+        """Calls `take` for records while the buffers have room; returns the number taken."""
         buffers = self._buffers
         fed = 0
         while buffers.room > 0 and (records := take(buffers.room)):
@@ -69,22 +73,23 @@ class BatchPool:
 
     @property
     def has_work(self) -> bool:
-        """True if a batch runs, or is due; records in a batch that is not due do not count."""
+        """True if a batch runs or is due. Records of a batch that is not due do not count."""
         return bool(self._running) or self._buffers.longest_due(self._clock()) is not None
 
     def slack_s(self) -> float:
-        """Returns the time that the next outcomes can wait: none if a batch could begin now."""
+        """Returns the seconds for which outcomes can stay uncollected: 0 if a runner is free."""
         return 0.0 if len(self._running) < self._runners.most else SLACK_S
 
     def reclaim(self, now: float) -> list[Record]:
-        """Begins what is due, and returns nothing. Called each turn by the poll thread."""
+        """Begins the batches that are due, each turn of the poll thread. Returns no records."""
         self._begin(now)
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Returns records that have not begun: all of `going`, and others that runners hold.
+        """Takes back the buffered records of the partitions in `going`.
 
-        Called by the poll thread.
+        Also takes back every batch that a runner has received but not begun. Called by the poll
+        thread.
         """
         back = self._buffers.withdraw(going)
         for batch in self._running:
@@ -92,23 +97,26 @@ class BatchPool:
         return back
 
     def flush(self) -> None:
-        """Makes all buffered records due, to begin at the next turn."""
+        """Makes all buffered records due, so that their batches begin in the next turn."""
         self._buffers.flush()
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child: no part of a batch begins; `end` is called after the handler."""
+        """Makes a forked child call `end` once the forking handler returns or suspends.
+
+        The child begins no other batch, nor another part of a batch.
+        """
         for batch in self._running:
             batch.stopped = True
         self._runners.after_fork_in_child(end)
 
     def stop(self) -> None:
-        """Begins nothing more; running calls end as they may. Does not block."""
+        """Lets no further call of a handler begin. Does not wait for running calls."""
         for batch in self._running:
             batch.stopped = True
         self._runners.stop()
 
     def _begin(self, now: float) -> None:
-        """Begins what is due, as far as runners and hands are free."""
+        """Begins due batches while runners and hands are free."""
         self._collect()
         while len(self._running) < self._runners.most:
             buffer = self._buffers.longest_due(now)
@@ -121,7 +129,6 @@ class BatchPool:
             self._runners.begin(batch)
 
     def _collect(self) -> None:
-        """Frees the runners and hands of finished batches."""
         done = self._runners.done
         while done:
             batch = done.popleft()
@@ -130,7 +137,7 @@ class BatchPool:
 
 
 class ThreadRunners:
-    """Runs each batch in a thread of a fixed number."""
+    """Runs batches in a fixed number of threads, each batch in one of them."""
 
     def __init__(self, run_batch: RunBatch, threads: int) -> None:
         self.most = threads
@@ -170,7 +177,7 @@ class ThreadRunners:
 
 
 class LoopRunners:
-    """Runs up to `concurrency` batches on one event loop."""
+    """Runs up to `concurrency` batches at once on one asyncio event loop."""
 
     def __init__(self, run_batch: AsyncRunBatch, concurrency: int) -> None:
         self.most = concurrency

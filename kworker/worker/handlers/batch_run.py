@@ -21,16 +21,18 @@ from kworker.worker.handlers.thread_pool import place_of
 RunBatch = Callable[["HandlerBatch"], None]
 """Runs a batch until each record has ended; an exception fails the records that have not."""
 AsyncRunBatch = Callable[["HandlerBatch"], Awaitable[None]]
-"""Does the same on the loop."""
+"""A coroutine function that does the same."""
 
 
 class HandlerBatch:
-    """Records that one handler is called with, until each has its outcome.
+    """A batch of records for one handler, until each record has its outcome.
 
-    Made by the poll thread, then owned by its runner. There is a hand for each record, since
-    any of them may kill the process. Without `batching` it is a single record: of a handler
-    that takes one at a time, or one for a handler's `dead`. Until the runner begins, the poll
-    thread may withdraw the records: `take` gives them to the first of the two that calls it.
+    Made by the poll thread, then used by the thread or coroutine that runs it. Each record has one
+    of `hands`, an entry of the scoreboard that notes the record while it runs, because any of them
+    may kill the process. If `batching` is None, the batch is a single record: either its handler
+    takes one record at a time, or the record is for the `dead` method of its handler. The poll
+    thread may withdraw a batch that has not begun: `take` returns the records to its first caller
+    only, either the poll thread or the runner.
     """
 
     def __init__(
@@ -49,16 +51,17 @@ class HandlerBatch:
         self._bisection: Bisection[Record] | None = None  # the runner's, once it has begun
 
     def take(self) -> Sequence[Record]:
-        """Returns the records to the first caller, and nothing after that."""
+        """Returns the records to its first caller, and nothing to any later caller."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return ()
 
     def next(self) -> list[Record]:
-        """Returns the records to run now, noted as in hand; nothing when all have ended.
+        """Returns the records of the next call, after noting them in the scoreboard.
 
-        Records whose partition was revoked meanwhile are not run.
+        Returns nothing when all have ended or the pool has stopped. A record whose partition was
+        revoked meanwhile ends as not attempted.
         """
         bisection = self._begun()
         while not self.stopped and (part := bisection.next()):
@@ -81,7 +84,10 @@ class HandlerBatch:
         return self._bisection
 
     def raised(self, part: Sequence[Record], error: BaseException) -> PartOutcomes:
-        """Returns the ends of a part's records; nothing if it runs again in smaller parts."""
+        """Returns the outcomes of the records whose call raised `error`.
+
+        Returns nothing if they are to run again in smaller parts.
+        """
         bisection = self._begun()
         if not (ends := bisection.raised(part, error)):
             for record in part:
@@ -96,13 +102,13 @@ class HandlerBatch:
         self._completed.add(record)
 
     def fail(self, error: BaseException) -> None:
-        """Fails every record that has not ended."""
+        """Gives the outcome `Failed(error)` to every record that has none."""
         self._begun()
         for record in list(self._hand_of):
             self.end(record, Failed(error))
 
     def wake(self) -> None:
-        """Wakes the poll thread: some records have ended."""
+        """Wakes the poll thread, which collects the records that have ended."""
         self._completed.wake()
 
     def _hold(self, records: Sequence[Record]) -> None:
@@ -114,9 +120,10 @@ class HandlerBatch:
 def make_run_batch(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> RunBatch:
-    """Makes the function that runs a batch on the calling thread.
+    """Returns a function that runs a batch on the calling thread.
 
-    A call may take `timeout_s`.
+    The handler's messages say the deadline of the call, `timeout_s` after its start, and the most
+    runs of a record, `attempts`.
     """
     one = make_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
@@ -147,7 +154,7 @@ def make_run_batch(
 def make_async_run_batch(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> AsyncRunBatch:
-    """Makes the coroutine function that runs a batch on the loop."""
+    """Returns a coroutine function that does the same as the function of `make_run_batch`."""
     one = make_async_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
@@ -176,7 +183,7 @@ def make_async_run_batch(
 
 
 class _Part(NamedTuple):
-    """The arguments of one call, and the records that they stand for."""
+    """The records of one call of a batch handler, and the arguments made from them."""
 
     records: list[Record]
     items: list[Any]
@@ -184,7 +191,7 @@ class _Part(NamedTuple):
 
 
 class _Calls:
-    """Prepares each call of a batch handler, and ends its records. Stateless."""
+    """Prepares the calls of a batch handler, and gives the records their outcomes. Stateless."""
 
     def __init__(self, encoder: ResultEncoder, timeout_s: float, attempts: float) -> None:
         self._encoder = encoder
@@ -192,7 +199,7 @@ class _Calls:
         self._attempts = attempts
 
     def next(self, batch: HandlerBatch, batching: Batching) -> _Part | None:
-        """Returns the next call; records that cannot be decoded end before it."""
+        """Returns the next call, or None. A record that cannot be decoded fails without a call."""
         while records := batch.next():
             part = self._decoded(batch, batching, records)
             if part.records:
@@ -201,7 +208,7 @@ class _Calls:
         return None
 
     def end(self, batch: HandlerBatch, part: _Part, ends: PartOutcomes) -> None:
-        """Ends each record of a call; none if `ends` is empty, since its halves run again."""
+        """Gives each record the outcome in `ends`. If `ends` is empty, all run again in halves."""
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))
         batch.wake()

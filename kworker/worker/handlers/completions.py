@@ -7,10 +7,11 @@ from kworker.core.record import Record
 
 
 class CompletionQueue:
-    """Filled by any thread, emptied by one.
+    """A queue of finished records. Any thread adds records, one thread takes them.
 
-    `add` does not wake the thread that waits in `take`; `wake` does, called once after several
-    cheap records, since waking costs more than they do. Without it, the next `take` finds them.
+    `add` does not wake the thread that waits in `take`, because waking costs more than adding.
+    `wake` does, and is called once after several records. Records that are added without `wake` are
+    returned by the next call of `take`.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class CompletionQueue:
             pass  # it is woken already
 
     def take(self, wait_s: float) -> list[Record]:
-        """Returns all records; waits up to `wait_s` for the first."""
+        """Removes and returns all records. Waits up to `wait_s` seconds if there are none."""
         records = self._records
         if wait_s > 0 and not records:
             self._empty.acquire(timeout=wait_s)

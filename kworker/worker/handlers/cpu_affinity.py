@@ -29,7 +29,10 @@ _LIBRARY = "rdk:"  # how librdkafka's threads are called
 
 
 class Usage(NamedTuple):
-    """Seconds since some beginning: of CPU by the process, and of waiting for a CPU by a thread."""
+    """The seconds of CPU used by the process, and those that this thread waited for a CPU.
+
+    Both count from an arbitrary time.
+    """
 
     used_s: float
     delayed_s: float
@@ -37,7 +40,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CpuAffinityPolicy:
-    """Limits of CPU use below which one CPU is enough, and the time until another choice."""
+    """The thresholds for choosing between one CPU and all, and the seconds between choices."""
 
     keep_s: float = 5.0
     choose_s: float = 0.05
@@ -49,7 +52,10 @@ class CpuAffinityPolicy:
 
 
 class CpuAffinity:
-    """The CPUs of this process's threads. Owned by the poll thread."""
+    """Keeps this process's threads on one CPU while that is enough for them, else on all CPUs.
+
+    Owned by the poll thread.
+    """
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class CpuAffinity:
         usage: Callable[[], Usage] | None = None,
         place: Callable[[set[int]], None] | None = None,
     ) -> None:
-        """`usage` is asked on the poll thread; `place` moves the threads."""
+        """`usage` measures the use of CPUs. `place` pins the threads to a set of CPUs."""
         self._policy = policy
         self._usage = usage or _usage
         self._place = place or _OwnThreads().place
@@ -70,7 +76,11 @@ class CpuAffinity:
         self._looked: tuple[float, Usage] | None = None
 
     def decide(self, locked: bool, now: float) -> None:
-        """Called now and then; `locked` while no two threads could run at once anyway."""
+        """Pins the threads to one CPU, or lets them use all, by their use of CPUs of late.
+
+        `locked` is True if handlers hold the interpreter's lock (GIL) so much that two threads
+        could not use two CPUs.
+        """
         self._look(now)
         if not (locked or self._enough):
             self._spread()
@@ -87,7 +97,7 @@ class CpuAffinity:
                 self._until = now + self._policy.keep_s
 
     def end(self) -> None:
-        """The threads that stay may go anywhere."""
+        """Lets the remaining threads run on every CPU."""
         self._spread()
 
     def _look(self, now: float) -> None:
@@ -112,7 +122,10 @@ class CpuAffinity:
 
 @functools.cache
 def _let_children_go() -> None:
-    """Gives a thread every CPU before it starts a process, which would inherit its one CPU."""
+    """Installs an audit hook that gives a thread every CPU before it starts a process.
+
+    Without the hook the new process would inherit the thread's single CPU.
+    """
     every = os.sched_getaffinity(0)
 
     def hear(event: str, _arguments: object) -> None:
@@ -132,10 +145,10 @@ def _usage() -> Usage:
 
 
 class _OwnThreads:
-    """This process's threads but those of the Kafka library.
+    """Pins all threads of this process to CPUs, except those of the Kafka library.
 
-    Called from the poll thread, beside handlers that want the interpreter's lock: to read all
-    names each time would take as long as what waits for the handlers lasts.
+    Called by the poll thread while handlers wait for the interpreter's lock. So it remembers the
+    threads that it knows: reading the names of all threads each time would take too long.
     """
 
     def __init__(self) -> None:

@@ -13,18 +13,19 @@ _RECORDED = (signal.SIGTERM, signal.SIGUSR2)  # by the worker, and so by a copy 
 
 
 class ForkAware(Protocol):
-    """A pool whose handlers may fork."""
+    """A pool whose handlers may fork the process."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None: ...
 
 
 class ForkGuard:
-    """Ends a forked child when it returns from its handler, before it takes another record.
+    """Ends each child that a handler forks once the child returns from the handler.
 
-    The child has one thread, the one that forked; its scoreboard is detached. A child that exits
-    by itself, as those of `multiprocessing` do, is left alone, and gets SIGTERM like any program.
-    Children that are ended here write their pids into a pipe and do not log, since a lock that
-    logging needs may be held for ever in a copy.
+    The child is a copy of the worker, and must not run another record. It has only the thread that
+    forked, and no longer writes to the scoreboard. A child that exits inside the handler, as those
+    of `multiprocessing` do, is left alone, and SIGTERM ends it as it ends any program. A child that
+    is ended here writes its pid into a pipe. It does not log, because a lock that logging needs may
+    stay locked in a copy.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -35,7 +36,7 @@ class ForkGuard:
         os.set_blocking(self._writes, False)
 
     def install(self, pool: ForkAware) -> None:
-        """Guards this process from now on, for as long as it lives."""
+        """Registers the hooks that run when this process forks; they cannot be removed."""
         os.register_at_fork(
             before=self._hold_signals,
             after_in_parent=self._release_signals,
@@ -43,7 +44,7 @@ class ForkGuard:
         )
 
     def ended_children(self) -> list[int]:
-        """Returns the pids of children that were ended since the last call."""
+        """Returns the pids of the children that this guard ended since the last call."""
         try:
             data = os.read(self.fd, 1024 * _PID_BYTES)
         except BlockingIOError:
@@ -52,7 +53,7 @@ class ForkGuard:
         return [int.from_bytes(pid, "little") for pid in pids]
 
     def end(self) -> NoReturn:
-        """Ends the child; called by the pool. Buffers are not flushed: they are its parent's."""
+        """Exits the forked child, whose pool calls this. The parent's buffers are not flushed."""
         try:
             os.write(self._writes, os.getpid().to_bytes(_PID_BYTES, "little"))
         except OSError:
@@ -69,7 +70,7 @@ class ForkGuard:
         self._release_signals()
 
     def _hold_signals(self) -> None:
-        """Blocks signals: the child would lose one that arrives before its handlers are reset."""
+        """Blocks signals, which the child would lose until it has reset its signal handlers."""
         self._before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _RECORDED)
 
     def _release_signals(self) -> None:

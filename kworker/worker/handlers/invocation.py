@@ -18,16 +18,17 @@ _LOG = structlog.get_logger()
 Invoke = Callable[[Record, int], Outcome]
 """Runs the handler for a record, begun at a monotonic time in ns; may raise anything."""
 AsyncInvoke = Callable[[Record, int], Awaitable[Outcome]]
-"""Does the same on the loop."""
+"""A coroutine function that does the same."""
 
 
 def make_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> Invoke:
-    """Makes the function that runs a record's handler on the calling thread.
+    """Returns a function that runs a record's handler on the calling thread.
 
-    A run may take `timeout_s`; a record that keeps failing has `attempts` runs. For a
-    record with an `on_dead` call, the handler's `dead` is called instead.
+    The handler's message says its deadline, `timeout_s` after the start, and the most runs of a
+    record, `attempts`. For a record with an `on_dead` call, the handler's `dead` method is called
+    instead.
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
@@ -50,7 +51,7 @@ def make_invoke(
 def make_async_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> AsyncInvoke:
-    """Makes the coroutine function that does the same on the loop."""
+    """Returns a coroutine function that does the same as the function of `make_invoke`."""
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
@@ -70,7 +71,7 @@ def make_async_invoke(
 
 
 def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
-    """Returns a record's message, where the cost of one more call does not matter."""
+    """Returns the message that a handler gets. The most frequent calls do without this function."""
     message = object.__new__(Message)
     message._raw = record.raw
     message._attempt = record.attempt
@@ -80,7 +81,7 @@ def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
 
 
 def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: int) -> Invoke:
-    """Adds to `run_one` the call of `dead`, for records with an `on_dead` call."""
+    """Wraps `run_one`, so that a record with an `on_dead` call goes to its handler's `dead`."""
 
     def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
         if (call := record.on_dead) is None:
@@ -99,7 +100,7 @@ def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_
 def _with_async_on_dead(
     run_one: AsyncInvoke, handlers: Handlers, attempts: float, timeout_ns: int
 ) -> AsyncInvoke:
-    """Does the same on the loop, where `dead` is a function or a coroutine function."""
+    """Wraps `run_one` like `_with_on_dead`. A handler's `dead` may return an awaitable here."""
 
     async def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
         if (call := record.on_dead) is None:
@@ -119,7 +120,7 @@ def _with_async_on_dead(
 
 def _warn(message: Message, error: BaseException) -> None:
     _LOG.warning(
-        "the handler's dead() raised; the dead letter is written nevertheless",
+        "the handler's dead() raised an exception; the dead letter is written nevertheless",
         record=f"{message.topic}/{message.partition}/{message.offset}",
         error=str(Failure.of(error)),
     )

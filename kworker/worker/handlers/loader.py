@@ -19,7 +19,7 @@ OnDead = Callable[[Message, BaseException], Any]
 
 @dataclass(frozen=True)
 class Handler:
-    """One handler of the user's, a function or an instance."""
+    """A handler that the configuration names: a function, or an instance of a class."""
 
     name: str
     call: Call  # of a batch handler: a batch of one
@@ -32,7 +32,7 @@ class Handler:
 
 
 class Handlers:
-    """The handlers of one process, by source topic."""
+    """The handlers of one process, each found by the source topic of its records."""
 
     def __init__(self, default: Handler | None, routes: Mapping[str, Handler]) -> None:
         self._default = default
@@ -45,41 +45,42 @@ class Handlers:
 
     @property
     def only(self) -> Call | None:
-        """The handler of all topics; None if it depends on the topic."""
+        """The function that calls the only handler; None if several are chosen by topic."""
         return self._all[0].call if len(self._all) == 1 else None
 
     @property
     def batchings(self) -> set[Batching]:
-        """The batch settings of all batch handlers."""
+        """The settings of all batch handlers."""
         return {handler.batching for handler in self._all if handler.batching}
 
     @property
     def has_on_dead(self) -> bool:
-        """True if any handler has a `dead`, which is called before a dead letter."""
+        """True if a handler has a `dead` method, to be called before a dead letter is written."""
         return any(handler.dead for handler in self._all)
 
     def of(self, topic: str) -> Call:
-        """Returns the call of a source topic. Raises KeyError if it has no handler."""
+        """Returns the function that calls a topic's handler. Raises KeyError if there is none."""
         handler = self._routes.get(topic, self._default)
         if handler is None:
             raise KeyError(topic)
         return handler.call
 
     def batching_of(self, topic: str) -> Batching | None:
-        """Returns the batch settings of a topic's handler, if it has any; else None."""
+        """Returns the batch settings of a topic's handler; None if it takes single records."""
         handler = self._routes.get(topic, self._default)
         return handler.batching if handler else None
 
     def on_dead_of(self, topic: str) -> OnDead | None:
-        """Returns the handler's `dead` for this source topic, if it has one.
+        """Returns the `dead` method of a source topic's handler; None without method or handler.
 
-        A foreign record in the requeue topic has no handler if each source has its own.
+        A topic without a handler can occur in a record that another program wrote to the requeue
+        topic.
         """
         handler = self._routes.get(topic, self._default)
         return handler.dead if handler else None
 
     def close(self) -> None:
-        """Closes every handler, at the end of a drain. Raises whatever their `close` raises."""
+        """Calls `close` of every handler, at the end of a drain. Raises what a `close` raises."""
         for close in {handler.close for handler in self._all if handler.close}:
             close()
 
@@ -87,8 +88,9 @@ class Handlers:
 def load(config: Config) -> Handlers:
     """Imports every handler and instantiates each class once.
 
-    Raises ConfigError for what no restart can help. An exception from a class's `__init__`
-    passes through: it opens connections, and may succeed the next time.
+    Raises ConfigError for an error that a restart cannot cure. An exception from a class's
+    `__init__` passes through as it is: it may come from opening a connection, and the next start
+    may succeed.
     """
     folder = str(config.file.parent)
     if folder not in sys.path:
@@ -103,7 +105,7 @@ def load(config: Config) -> Handlers:
 
 
 def find(reference: str) -> Any:
-    """Returns the callable that `module:name` names. Raises ConfigError with the import's error."""
+    """Returns the callable that `module:name` names. Raises ConfigError if there is none."""
     module_name, _, name = reference.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -131,7 +133,7 @@ def _handler(config: Config, reference: str, found: Any) -> Handler:
     function = target if plain else target.__call__
     is_async = inspect.iscoroutinefunction(function)
     if inspect.iscoroutinefunction(dead) and not is_async:
-        raise ConfigError(f"handler: {reference}: dead() is `async def`, and __call__ is not")
+        raise ConfigError(f"handler: {reference}: dead() is `async def`, so __call__ must be, too")
     if mark := mark_of(getattr(function, "func", function)):
         batches = make_batching(reference, target, function, mark)
         _check_size(config, reference, batches)
@@ -148,8 +150,8 @@ def _method(target: Any, name: str) -> Callable[..., Any] | None:
 def _check_size(config: Config, reference: str, batching: Batching) -> None:
     if batching.size > config.workers.in_flight:
         raise ConfigError(
-            f"handler: {reference}: a batch of {batching.size} never fills:"
-            f" workers.in_flight is {config.workers.in_flight}"
+            f"handler: {reference}: a batch of {batching.size} records never fills, because"
+            f" workers.in_flight is {config.workers.in_flight}; raise it, or lower the batch's size"
         )
 
 

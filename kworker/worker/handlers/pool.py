@@ -12,7 +12,7 @@ Take = Callable[[int], deque[Record]]
 
 
 class Pool(Protocol):
-    """Threads or a loop that run handlers."""
+    """The interface of a pool of threads, or of an event loop, that runs handlers."""
 
     completed: CompletionQueue
 

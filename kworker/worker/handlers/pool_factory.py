@@ -17,7 +17,7 @@ HandlerPool = ThreadPool | AsyncPool | BatchPool
 def make_pool(
     config: Config, slot: Slot, handlers: Handlers, encoder: ResultEncoder
 ) -> HandlerPool:
-    """Makes the pool for the kind of the handlers."""
+    """Makes the pool that fits the handlers: threads, an event loop, or batches on either."""
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
     count = config.workers.concurrency if handlers.is_async else config.workers.threads
     if handlers.batchings:
@@ -35,5 +35,5 @@ def make_pool(
 
 
 def make_encoder(config: Config, limits: TopicLimits, replay: str = "") -> ResultEncoder:
-    """Makes the encoder of handlers' results."""
+    """Makes the encoder of handlers' results. `replay` is a replay's id, or empty."""
     return ResultEncoder(config.delivery.results, config.delivery.topics, limits, replay)

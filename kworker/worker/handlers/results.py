@@ -20,19 +20,19 @@ _PLAIN = frozenset({type(None), str, int, bool})  # types without NaN and infini
 
 
 class ResultEncoder:
-    """Encodes what handlers return as outputs. Stateless: any thread may use it."""
+    """Encodes the values that handlers return as records for Kafka. Stateless and thread-safe."""
 
     def __init__(
         self, topic: str, further: Collection[str], limits: TopicLimits, replay: str = ""
     ) -> None:
-        """`replay` is the id of the replay that this is for."""
+        """`replay` is the id of the replay in which the handlers run; empty outside of one."""
         self._topic = topic
         self._further = frozenset(further)
         self._limits = limits
         self._replay = replay
 
     def encode(self, record: Record, returned: Any) -> Results:
-        """Encodes a returned value. Raises Unpublishable if it cannot be written or is too big."""
+        """Encodes a returned value. Raises Unpublishable if that fails or a result is too big."""
         if returned is None:
             return NO_RESULTS
         first = record.attempt == 1 and record.envelope is None
@@ -45,7 +45,7 @@ class ResultEncoder:
         return self._measured([self._output(record, returned, 0)])
 
     def _plain(self, record: Record, item: dict[Any, Any]) -> Results:
-        """Encodes the commonest result, faster than `_output` does."""
+        """Encodes a dict for a record in its first run, faster than `_output` does."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
         value = _json(item)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
@@ -70,7 +70,7 @@ class ResultEncoder:
     def _addressed(self, raw: RawMessage, result: Result, headers: HeaderList) -> Output:
         topic = result.topic or self._topic
         if topic != self._topic and topic not in self._further:
-            raise Unpublishable(f"topic {topic!r} is not among delivery.topics")
+            raise Unpublishable(f"the result's topic {topic!r} is not among delivery.topics")
         if result.table:
             headers.append((TABLE, _bytes("table", result.table)))
         headers += _users(result.headers)
@@ -80,7 +80,11 @@ class ResultEncoder:
 
 
 def own_headers(record: Record, index: int) -> HeaderList:
-    """Returns the headers of a result: its source, and index and attempt beyond the first."""
+    """Returns kworker's headers of a result: its source position, and others if they apply.
+
+    They are the index of a result after the first, the attempt after the first, and the trace
+    context of the record.
+    """
     raw = record.raw
     headers: HeaderList = [(SOURCE, str(record.source).encode())]
     if index:
@@ -93,16 +97,19 @@ def own_headers(record: Record, index: int) -> HeaderList:
 
 
 def replay_header(record: Record, replay: str) -> HeaderList:
-    """Returns the header of outputs of a replay; none without one.
+    """Returns the header that marks an output of a replay; none outside of a replay.
 
-    An event with a claim gets none either: it runs only if it was never done before, so this
-    replay is the first to complete it, and its outputs count as live.
+    A record with a claim gets none either. It runs only if its event was never done before, so this
+    replay is the first to complete the event, and its outputs count as live.
     """
     return [(REPLAY, replay.encode())] if replay and not record.claim else []
 
 
 def serialise(value: Any) -> bytes:
-    """Returns bytes and text as they are, all else as JSON. Raises Unpublishable."""
+    """Returns bytes unchanged, text as UTF-8, and any other value as JSON.
+
+    Raises Unpublishable if the value cannot be encoded.
+    """
     match value:
         case bytes():
             return bytes(value)  # a subclass may be unknown to another process
@@ -119,7 +126,7 @@ def _dumped(model: BaseModel) -> str:
         if "null" in text and model.model_config.get("ser_json_inf_nan", "null") == "null":
             _refuse_what_became_null(model.model_dump())
     except PydanticSerializationError as error:
-        raise Unpublishable(f"{type(model).__name__}: {error}") from None
+        raise Unpublishable(f"{type(model).__name__} cannot be written as JSON: {error}") from None
     return text
 
 
@@ -127,14 +134,14 @@ def _json(value: Any) -> bytes:
     try:
         data = orjson.dumps(value)
     except TypeError as error:  # orjson's own error is one
-        raise Unpublishable(f"{type(value).__name__}: {error}") from None
+        raise Unpublishable(f"{type(value).__name__} cannot be written as JSON: {error}") from None
     if data.find(b"null") >= 0:  # `in` first tries bytes as a number, and raises inside
         _refuse_what_became_null(value)
     return data
 
 
 def _refuse_what_became_null(value: Any) -> None:
-    """Raises Unpublishable for NaN and infinity, which are silently written as null."""
+    """Raises Unpublishable for NaN and infinity, which serialisers silently write as null."""
     several = [{"the result": value}]
     for each in several:  # the list grows meanwhile
         for name, item in _items_of(each):
@@ -146,7 +153,7 @@ def _refuse_what_became_null(value: Any) -> None:
 
 
 def _items_of(value: Any) -> Iterable[tuple[object, Any]]:
-    """Returns the items of a value with their names."""
+    """Returns the elements of a container, each with its key, index or field name."""
     if isinstance(value, dict):
         return value.items()
     if isinstance(value, list | tuple | set | frozenset):
@@ -163,27 +170,30 @@ def _encoded(text: str) -> bytes:
         raise Unpublishable(str(error)) from None
 
 
-def _bytes(what: str, value: Any) -> bytes:
+def _bytes(part: str, value: Any) -> bytes:
     if isinstance(value, str):
         return _encoded(value)
     if not isinstance(value, bytes):
-        raise Unpublishable(f"{what} is {type(value).__name__}, expected bytes or str")
+        raise Unpublishable(f"a result's {part} is {type(value).__name__}, expected bytes or str")
     return bytes(value)
 
 
 def _users(headers: Any) -> HeaderList:
-    """Returns the user's headers of a Result. Raises Unpublishable, also for kworker's names."""
+    """Returns the headers that a handler set on a Result.
+
+    Raises Unpublishable if a header is malformed, or has a name that is reserved for kworker.
+    """
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     own = []
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise Unpublishable(f"a header is {pair!r}, expected a name and a value")
+            raise Unpublishable(f"a result's header is {pair!r}, expected (name, value)")
         name, value = pair
         if b"\0" in _encoded(name):
             raise Unpublishable(
-                f"header {name!r} contains a NUL, where Kafka's client would cut it off"
+                f"the header name {name!r} contains a NUL, where Kafka's client would cut the name"
             )
         own.append((name, None if value is None else _bytes(f"header {name!r}", value)))
     if forged := [name for name, _ in own if name.lower().startswith("kworker-")]:
-        raise Unpublishable(f"header {forged[0]!r} is kworker's own")
+        raise Unpublishable(f"header {forged[0]!r}: names with the prefix kworker- are reserved")
     return own

@@ -23,9 +23,9 @@ _LISTS = (list, Sequence)
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """The settings and the call of a batch handler.
+    """The settings of a batch handler, and the function that calls it.
 
-    A batch has at most `size` records, and begins at the latest `wait_s` after its first.
+    A batch has at most `size` records. It begins at most `wait_s` seconds after its first record.
     """
 
     size: int
@@ -35,18 +35,21 @@ class Batching:
 
 
 def make_call(reference: str, target: Any, function: Any) -> Call:
-    """Returns `target` as a function of a message.
+    """Returns a function that calls the handler `target` with the arguments for one message.
 
-    `function` has its parameters. Raises ConfigError.
+    `function` has the handler's parameters. Raises ConfigError if they are not those of a handler.
     """
     parameters = _parameters(reference, function)
     if typing.get_origin(parameters[0]) in _LISTS:
-        raise ConfigError(f"handler: {reference}: it takes a list; decorate it with @batch()")
+        raise ConfigError(
+            f"handler: {reference}: a handler that takes a list needs the decorator @batch()"
+        )
     model = _model(parameters[0])
     if model is None:
         if len(parameters) != 1:
             raise ConfigError(
-                f"handler: {reference}: expected (message) or (model) or (model, message)"
+                f"handler: {reference}: expected the parameters (message), (model) or"
+                " (model, message)"
             )
         return typing.cast(Call, target)
     two = len(parameters) == 2
@@ -59,17 +62,17 @@ def make_call(reference: str, target: Any, function: Any) -> Call:
 
 
 def make_batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Batching:
-    """Returns the settings of a batch handler, whose parameters are lists. Raises ConfigError."""
+    """Returns the settings of a batch handler. Raises ConfigError if its parameters do not fit."""
     parameters = _parameters(reference, function)
     if _model(parameters[0]):
         name = parameters[0].__name__
-        raise ConfigError(f"handler: {reference}: a batch handler takes list[{name}]")
+        raise ConfigError(f"handler: {reference}: a batch handler takes list[{name}], not {name}")
     model = _model(next(iter(typing.get_args(parameters[0])), None))
     two = len(parameters) == 2
     if two and model is None:
         raise ConfigError(
-            f"handler: {reference}: expected a list of messages, or of models,"
-            " or of models and one of messages"
+            f"handler: {reference}: expected a list of messages, a list of models, or both:"
+            " first the list of models, then the list of messages"
         )
 
     def item(message: Message) -> Any:
@@ -82,7 +85,7 @@ def make_batching(reference: str, target: Any, function: Any, mark: BatchMark) -
 
 
 def one_by_one(batching: Batching, is_async: bool) -> Call:
-    """Returns a batch handler as a function of a message, called with a batch of one."""
+    """Returns a function that calls a batch handler with a batch of one message."""
 
     def call(message: Message) -> Any:
         try:
@@ -102,13 +105,15 @@ def one_by_one(batching: Batching, is_async: bool) -> Call:
 
 
 def decode(model: type[BaseModel], message: Message) -> BaseModel:
-    """Decodes a value. Raises Undecodable without the value, which logs must not hold."""
+    """Decodes a message's value. Raises Undecodable, whose text must not contain the value."""
     try:
         return model.model_validate_json(message.value or b"null")
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Undecodable(f"{model.__name__}: {where}: {first['msg']}") from None
+        where = ".".join(str(part) for part in first["loc"]) or "its top level"
+        raise Undecodable(
+            f"the value does not fit {model.__name__} at {where}: {first['msg']}"
+        ) from None
 
 
 def _end(end: Any) -> Any:
@@ -118,18 +123,23 @@ def _end(end: Any) -> Any:
 
 
 def _parameters(reference: str, function: Any) -> list[Any]:
-    """Returns the annotations of the required positional parameters, at least one."""
+    """Returns the types of the one or two parameters without a default. Raises ConfigError."""
     every = inspect.signature(function).parameters.values()
     required = [p for p in every if p.default is p.empty and p.kind not in _REST]
     if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:
-        raise ConfigError(f"handler: {reference}: keyword {named[0]!r} has no default")
+        raise ConfigError(
+            f"handler: {reference}: keyword-only parameter {named[0]!r} needs a default"
+        )
     if not 1 <= len(required) <= 2:
-        raise ConfigError(f"handler: {reference}: expected one or two parameters")
+        raise ConfigError(
+            f"handler: {reference}: expected one or two parameters without a default,"
+            f" found {len(required)}"
+        )
     return [_hint(function, p.annotation) for p in required]
 
 
 def _hint(function: Any, annotation: Any) -> Any:
-    """Returns the type of an annotation; None for a name that only a type checker imports."""
+    """Returns the type of an annotation; None if its name exists for type checkers only."""
     scope = getattr(getattr(function, "func", function), "__globals__", {})
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:

@@ -31,19 +31,22 @@ _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each oth
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The cost of a run: seconds a record, and the share of them in which it computed."""
+    """The measured cost of a run: seconds per record, and the share of them spent on a CPU."""
 
     record_s: float
     computing: float
 
 
 class ThreadPool:
-    """A handler thread for each of `hands`.
+    """Runs handlers in threads, one for each of `hands`.
 
-    A run is a deque of records of different lanes. Its thread takes them from the left. The
-    poll thread may take records that have not started from the right, when one slow record
-    would hold up the others, or when nothing more is to begin. Both are atomic, without a lock.
-    Cheap handlers that compute get few runs at once; all others get every thread.
+    A `Hand` is an entry of the scoreboard, in which a thread notes the record that it runs. Records
+    are handed over in runs. A run is a deque of records of different lanes (queues of one key). A
+    thread takes the records of its run from the left. The poll thread may take unstarted records
+    back from the right, when a slow record would hold up the others, or when no more records shall
+    begin. Both are atomic without a lock. If handlers are cheap and mostly compute, few runs are
+    handed over at once, since more threads would only wait for the interpreter's lock. All other
+    handlers get every thread.
     """
 
     def __init__(self, invoke: Invoke, hands: Sequence[Hand]) -> None:
@@ -71,7 +74,7 @@ class ThreadPool:
             thread.start()
 
     def feed(self, take: Take) -> int:
-        """Takes the runs that are useful now; returns the number of their records."""
+        """Calls `take` for as many runs as are useful now; returns the number of records."""
         self._learn()
         self._unbegun = [run for run in self._unbegun if run]
         size = max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
@@ -85,23 +88,23 @@ class ThreadPool:
 
     @property
     def has_work(self) -> bool:
-        """True if a run was handed over and has not ended."""
+        """True if a run (a deque of records) was handed over and has not ended."""
         return self._handed > sum(self._finished)
 
     def slack_s(self) -> float:
-        """Returns the time that outcomes can wait: some, if most threads have a run waiting."""
+        """Returns the seconds for which outcomes can stay uncollected: 0 if threads lack runs."""
         if self._moving() < 0.75 * self._useful():
             return 0.0
         return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))
 
     def hand(self, run: deque[Record]) -> None:
-        """Called by the poll thread."""
+        """Queues a run (a deque of records) for the next free thread. Called by the poll thread."""
         self._handed += 1
         self._unbegun.append(run)
         self._runs.put(run)
 
     def reclaim(self, now: float) -> list[Record]:
-        """Returns records that have not started, of runs without progress.
+        """Takes back the unstarted records of runs that make no progress.
 
         Called by the poll thread.
         """
@@ -120,7 +123,7 @@ class ThreadPool:
         return [record for run in stuck for record in emptied(run)]
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
-        """Returns records that have not started: all of `going`, and others, too.
+        """Takes back all records that have not started, whatever their partition.
 
         Their runs may be queued, or with a thread. Called by the poll thread.
         """
@@ -128,17 +131,20 @@ class ThreadPool:
         return [record for run in unbegun for record in emptied(run)]
 
     def flush(self) -> None:
-        """Does nothing: a record that was handed over waits for a handler only."""
+        """Does nothing, because this pool holds no records back to fill a batch."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """In a forked child: its one thread begins nothing; `end` is called after the handler."""
+        """Makes a forked child call `end` once the forking handler returns.
+
+        The child runs no other record.
+        """
         self._end_copy = end
         self.withdraw(())
         for run in self._current:
             emptied(run or deque())
 
     def stop(self) -> None:
-        """Ends every thread after its present record. Does not block."""
+        """Makes every thread end after the record that it runs now. Does not block."""
         self.withdraw(())
         for _ in self._threads:
             self._runs.put(None)
@@ -156,7 +162,7 @@ class ThreadPool:
         return self._handed - sum(self._finished) - self._stuck
 
     def _useful(self) -> int:
-        """Returns the most runs at once: for each that runs, one more that waits."""
+        """Returns the most runs to hand over: two for each useful thread, one of them waiting."""
         threads = len(self._threads)
         if self._cheap():
             saturating = int(_SATURATED / max(self._known.computing, 1e-3))
@@ -164,7 +170,7 @@ class ThreadPool:
         return 2 * threads
 
     def _cheap(self) -> bool:
-        """Returns True if a record takes so little that handing it over matters."""
+        """Returns True if handlers are so fast that the cost of handing records over matters."""
         return self._known.record_s < CHEAP_S
 
     def _serve(self, index: int) -> None:
@@ -191,7 +197,7 @@ class ThreadPool:
         return _Sample(wall_s / done, (time.thread_time() - computed) / wall_s)
 
     def _run(self, run: deque[Record], hand: Hand) -> int:
-        """Runs a run's records, but for those taken back meanwhile; returns their number."""
+        """Runs the records of a run that are not taken back meanwhile; returns their number."""
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
@@ -222,13 +228,12 @@ class ThreadPool:
 
 def place_of(record: Record) -> int:
     """Returns the scoreboard's word for a record: its source position, where that is known."""
-    if record.envelope is None:
-        return record.partition.scoreboard_word + record.offset
-    return record.scoreboard_word
+    envelope = record.envelope
+    return record.partition.place + record.offset if envelope is None else record.place
 
 
 def emptied(run: deque[Record]) -> list[Record]:
-    """Removes and returns the rest of a run, in order: threads take from its left."""
+    """Removes and returns the records of a run that its thread has not taken, in order."""
     records: list[Record] = []
     while run:
         try:
