@@ -42,7 +42,7 @@ def make_call(reference: str, target: Any, function: Any) -> Call:
     parameters = _parameters(reference, function)
     if typing.get_origin(parameters[0]) in _LISTS:
         raise ConfigError(
-            f"handler: {reference}: a handler that takes a list needs the decorator @batch()"
+            f"handler: {reference}: a handler that takes a list is to be decorated with @batch()"
         )
     model = _model(parameters[0])
     if model is None:

@@ -22,11 +22,12 @@ GATHER_S = 0.03  # between two batches of which nothing is urgent
 
 
 class ClaimClient:
-    """Claims records ahead of the handlers, between lanes and pool. No call but `drain` blocks.
+    """Requests claims in Redis for records before their handlers run. Only `drain` blocks.
 
-    Owned by the poll thread. A record is out from `claim` until `turn`, `take` or `withdraw`
-    returns it. At most one record of a lane may be out: so no record holds a claim while it
-    waits for another's, and two workers cannot deadlock.
+    Owned by the poll thread. A record is in this client's care from `claim` until `turn`, `take` or
+    `withdraw` returns it. Only one record of a lane (the queue of one key) is in its care at a
+    time. So no record holds a claim while it waits for another claim, and two workers cannot
+    deadlock.
     """
 
     def __init__(
@@ -48,31 +49,34 @@ class ClaimClient:
     keeps_outcomes = True  # in Redis, where the next owner of a partition finds them
 
     def start(self) -> None:
-        """Begins the claims thread."""
+        """Starts the claims thread, which alone talks to Redis."""
         self._thread.start()
 
     @property
     def problem(self) -> str | None:
-        """The cause for which no record runs; None without one."""
+        """The error of Redis for which all records wait; None if there is none."""
         error = self._claims.redis_error
         return f"Redis: {error}; records wait for it" if self._waits and error else None
 
     @property
     def pending(self) -> bool:
-        """True if answers or batches are due soon: the poll thread should not wait for long."""
+        """True if an answer or request is due soon, so that the poll thread shall not wait long."""
         return self._claims.redis_error is None and (self._out > 0 or self._waiting)
 
     @property
     def ready(self) -> int:
-        """The number of records that `take` would return."""
+        """The number of records that `take` could return now."""
         return len(self._ready)
 
     def room(self) -> int:
-        """Returns the number of records that may be claimed now."""
+        """Returns the number of records that may be passed to `claim` now."""
         return max(0, self._prefetch.ahead - len(self._ready) - len(self._batch.asked) - self._out)
 
     def claim(self, records: Iterable[Record]) -> None:
-        """Claims records, each the head of another lane, or returned as busy by `turn`."""
+        """Requests a claim for each record.
+
+        A record is the first of its lane, or was returned as busy by `turn`.
+        """
         if not self._withdrawn:
             self._batch.asked.extend(records)
             return
@@ -83,9 +87,10 @@ class ClaimClient:
                 self._batch.asked.append(record)
 
     def turn(self, now: float) -> ClaimAnswers:
-        """Sends the batch that is due; returns the answers, but for the records to `take`.
+        """Sends requests and updates that are due, and returns the answers received.
 
-        Raises the exception that ended the claims thread, if one did.
+        Records that may run are not among the answers; `take` returns them. Raises the exception
+        that ended the claims thread, if one did.
         """
         if self._claims.failure:
             raise self._claims.failure
@@ -100,7 +105,7 @@ class ClaimClient:
     # -- between lanes and pool -------------------------------------------------------
 
     def take(self, most: int) -> deque[Record]:
-        """Returns up to `most` records that may run, oldest first."""
+        """Removes and returns up to `most` records that may run, oldest first."""
         ready = self._ready
         if most >= len(ready):
             run, self._ready = ready, deque()
@@ -110,15 +115,15 @@ class ClaimClient:
         return run
 
     def put_back(self, records: Iterable[Record]) -> None:
-        """Accepts records that were taken and did not start, in the order of `take`."""
+        """Accepts records that `take` returned and that did not start, in the same order."""
         back = list(records)
         self._ready.extendleft(reversed(back))
         self._prefetch.took(-len(back))
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Returns the records of these partitions that are out, and releases their claims.
+        """Gives up the records of the partitions in `going`, and releases their claims.
 
-        They may be claimed again.
+        Returns these records. They may be passed to `claim` again.
         """
         ready = [record for record in self._ready if record.partition in going]
         if ready:
@@ -133,14 +138,17 @@ class ClaimClient:
         return [*ready, *fresh, *asked]
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets a closed partition; no claim of its records is left to be released."""
+        """Gives up the records of a closed partition, and releases their claims.
+
+        Returns an empty list, because the caller need not release any of these claims.
+        """
         self.withdraw((partition,))
         return []
 
     # -- ends of records --------------------------------------------------------------
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Marks the events of these records as done: all their outputs are durable."""
+        """Marks the events of these records, all of whose outputs are durable, as done."""
         self._batch.settled.extend([record for record in records if record.claim])
 
     def released(self, records: Iterable[Record]) -> None:
@@ -151,14 +159,14 @@ class ClaimClient:
         self._batch.released.extend([record for record in records if record.claim])
 
     def cancelled(self, records: Iterable[Record]) -> None:
-        """Releases the claims of records that have not begun and will not run here."""
+        """Releases the claims of records whose handlers have not begun and will not run here."""
         self._batch.cancelled.extend([record for record in records if record.claim])
 
     def ended_after_revoke(self, records: Iterable[Record]) -> None:
-        """Hands over the results of runs that ended after their partitions were revoked.
+        """Stores the results of runs that ended after their partitions were revoked in Redis.
 
-        The next owner publishes them. A run that failed, or whose results are too large to hand
-        over, is released, and runs again there.
+        The next owner of the partition publishes these results. If a run failed, or its results are
+        too large for that, its claim is released instead, and the next owner runs the record again.
         """
         for record in records:
             if (packed := _packed(record)) is None:
@@ -167,11 +175,11 @@ class ClaimClient:
                 self._batch.handed_over.append((record, packed))
 
     def drain(self, deadline: float) -> bool:
-        """Sends the last updates at the end of a worker, when nothing runs any more.
+        """Sends the last updates at the end of a worker, when no handler runs any more.
 
-        Blocks until the claims thread has ended or the deadline (monotonic seconds) has passed,
-        which should be as far away as a call to Redis may take. Updates that Redis did not get
-        are kept in `state_dir`. Returns False when the thread has not ended.
+        Blocks until the claims thread has ended, at most until `deadline` (monotonic seconds),
+        which should leave time for one call to Redis. Updates that Redis did not get are kept in
+        `state_dir`. Returns False if the thread has not ended.
         """
         self.turn(time.monotonic())
         self.cancelled(self._ready)
@@ -243,7 +251,7 @@ def _log_duplicates(duplicates: list[Record]) -> None:
 
 
 def _packed(record: Record) -> str | None:
-    """None for a run that failed, and for results that are too large to hand over."""
+    """Returns a record's results as text; None if its run failed, or if they are too large."""
     return pack(record.outcome) if isinstance(record.outcome, Results) else None
 
 

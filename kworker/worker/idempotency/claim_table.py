@@ -35,7 +35,7 @@ _WITHOUT_ID_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class ClaimBatch:
-    """The updates, and the records to claim, that the poll thread sends at once."""
+    """The records to claim, and updates of earlier claims, sent together to the claims thread."""
 
     asked: list[Record] = field(default_factory=list)
     settled: list[Record] = field(default_factory=list)
@@ -46,7 +46,7 @@ class ClaimBatch:
 
 @dataclass(slots=True)
 class ClaimAnswers:
-    """The answers to the records of one or more batches."""
+    """The claims thread's answers to the records of one or more `ClaimBatch`es."""
 
     batches: int = 0
     run: list[Record] = field(default_factory=list)
@@ -58,11 +58,11 @@ class ClaimAnswers:
 
 
 class ClaimTable:
-    """The events that this worker holds, or is claiming, by id.
+    """The events that this worker has claimed or is claiming, by event id.
 
-    Owned by the claims thread, as is a record between its batch and its answer. While a
-    record holds its event, no other record of that event runs here, not even the same one
-    delivered again in a later epoch.
+    Owned by the claims thread, which also owns a record from its batch until its answer. While one
+    record holds the claim of an event, no other record of that event runs on this worker, not even
+    the same record delivered again in a later epoch.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ClaimTable:
         liveness: OwnerLiveness,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`gone` returns True for owners that have surely ended."""
+        """`gone` returns True if the owner of a claim, a worker process, has certainly ended."""
         self._owner = owner
         self._id_of = id_of
         self._missing = missing
@@ -94,17 +94,17 @@ class ClaimTable:
 
     @property
     def is_asking(self) -> bool:
-        """True if records wait for Redis."""
+        """True if requests for claims wait for Redis."""
         return bool(self._asks)
 
     def enter(self, batch: ClaimBatch) -> None:
-        """Notes its updates, and requests or answers each of its records."""
+        """Stores the updates of a batch, and requests claims for its records or answers at once."""
         self._note_updates(batch)
         self._sort(batch.asked)
         self._answers.batches += 1
 
     def fill(self, ask: Exchange) -> None:
-        """Adds all requests to a call."""
+        """Adds all requested claims to `ask`, the next call to Redis."""
         ask.ids = ids = list(self._asks)
         ask.sources = [source_of(record) for record in self._asks.values()]
         known = self._takeovers
@@ -113,7 +113,10 @@ class ClaimTable:
         )
 
     def apply(self, ask: Exchange, answer: Answer) -> None:
-        """Applies an answer. An event that a dead owner holds is requested again, as a takeover."""
+        """Applies the answer of Redis to the claims requested in `ask`.
+
+        If a dead owner holds the claim of an event, the claim is requested again, as a takeover.
+        """
         asks, again = self._asks, {}
         self._takeovers, self._known_gone = {}, {}
         for index, state in answer.refused.items():
@@ -125,7 +128,10 @@ class ClaimTable:
         self._asks = again
 
     def grant_unprotected(self) -> None:
-        """Grants all requests without Redis, but for events that are known here to be done."""
+        """Lets the records of all requests run without asking Redis.
+
+        Records whose events are known here to be done are answered as duplicates instead.
+        """
         done = self._outbox.done
         for id_ in [id_ for id_ in self._asks if id_ in done]:
             self._duplicate(self._asks.pop(id_))
@@ -134,13 +140,13 @@ class ClaimTable:
         self._asks = {}
 
     def postpone(self) -> None:
-        """Answers every request as busy: its record is claimed again later."""
+        """Answers every request as busy, so that its record is claimed again later."""
         for record in self._asks.values():
             self._answers.busy.append((record, random.uniform(*BUSY_S)))
         self._asks = {}
 
     def close(self, unread: Iterable[ClaimAnswers]) -> None:
-        """Releases all requests, and what was granted in answers that nobody will read."""
+        """Releases all requested claims, and those granted in `unread` answers."""
         self._held.update(self._asks)
         for record in self._asks.values():
             self._release(record, ended_too=False)
@@ -150,7 +156,10 @@ class ClaimTable:
                 self._release(record, ended_too=False)
 
     def answers(self) -> ClaimAnswers | None:
-        """Returns those to all batches so far; None while requests wait, or without a batch."""
+        """Returns the answers to all batches entered so far.
+
+        Returns None while requests wait for Redis, or if there was no batch.
+        """
         if self._asks or not self._answers.batches:
             return None
         answers, self._answers = self._answers, ClaimAnswers()
@@ -180,7 +189,7 @@ class ClaimTable:
             self._outbox.add_release(Release(event, self._claim(record), ended_too))
 
     def _drop(self, record: Record) -> str | None:
-        """Returns the id of the event that this record held; None if it held none."""
+        """Removes a record's claim. Returns the id of its event; None if there was no claim."""
         id_ = record.claim
         if not id_ or self._held.get(id_) is not record:
             return None
@@ -237,7 +246,7 @@ class ClaimTable:
         self._answers.duplicates.append(record)
 
     def _answer(self, id_: str, record: Record, state: ClaimState) -> bool:
-        """Answers a record that was refused; returns False if it is to be taken over instead."""
+        """Answers a record whose claim was refused. Returns False to request the claim again."""
         match state:
             case ClaimDone():
                 self._duplicate(record)
@@ -254,7 +263,7 @@ class ClaimTable:
         return True
 
     def _take_over(self, id_: str, held: Claimed) -> bool:
-        """Plans to take an event over from a dead owner; returns False if its owner lives."""
+        """Prepares the takeover of a dead owner's claim. Returns False if the owner may live."""
         owner = held.owner
         if owner not in self._known_gone:
             # Its own, and not in this table: granted by a call whose answer was lost.
@@ -272,7 +281,7 @@ class ClaimTable:
 
 
 def source_of(record: Record) -> str:
-    """Returns the source position, which a record keeps from topic to topic."""
+    """Returns the position of a record in its source topic, as `topic/partition/offset`."""
     if record.envelope is None:
         return f"{record.partition.topic}/{record.partition.number}/{record.offset}"
     topic, partition, offset = record.envelope.source.place

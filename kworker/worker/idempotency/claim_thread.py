@@ -27,7 +27,7 @@ _ROUNDS = 3  # for the same ids: owner found dead, its updates sent, its events 
 
 
 class Claims(Protocol):
-    """The part of `RedisClaims`, and of its twin, that the claims thread uses."""
+    """The part of `RedisClaims`, and of its fake in the tests, that the claims thread uses."""
 
     def exchange(self, ask: Exchange) -> Answer: ...
     def close(self) -> None: ...
@@ -35,7 +35,7 @@ class Claims(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClaimPolicy:
-    """The settings of `[idempotency]`."""
+    """The settings of the section `[idempotency]` of the configuration."""
 
     lease_s: float
     missing: Literal["process", "reject"] = "process"
@@ -43,11 +43,11 @@ class ClaimPolicy:
 
 
 class ClaimThread:
-    """Owns the connection to Redis, the table of claims and the outbox.
+    """Talks to Redis in a thread of its own, for the claims and the suspects of one worker.
 
-    One thread runs it. Batches arrive in `inbox`, answers leave in `answered`. Every call is a
-    heartbeat of the owner; without anything to send, one goes every third of a lease, or every
-    second where suspects are shared.
+    Batches arrive in `inbox`, answers are appended to `answered`. Every call to Redis is also a
+    heartbeat of this worker. Without another call, a heartbeat is sent every third of a lease, or
+    every second where suspects are shared through Redis.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ClaimThread:
         suspects: SharedSuspects | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`gone` returns True for owners that have surely ended."""
+        """`gone` returns True if the owner of a claim, a worker process, has certainly ended."""
         self._claims = claims
         self._suspects = suspects
         self._policy = policy
@@ -88,7 +88,10 @@ class ClaimThread:
         self._retry_s = _RETRY_S[0]
 
     def run(self) -> None:
-        """Runs until None arrives in the inbox; what is left then goes to Redis or the folder."""
+        """Runs until None arrives in the inbox, then sends the last updates or keeps them.
+
+        Updates that Redis does not get are kept in files of the state folder.
+        """
         try:
             self._outbox.load()
             while not self._ending:
@@ -96,7 +99,8 @@ class ClaimThread:
             self._end()
         except Exception as error:  # noqa: BLE001 - the top of a thread
             _LOG.exception(
-                "the claims thread failed; the worker exits, and its records are redelivered"
+                "the thread that claims events in Redis failed; the worker exits, and its"
+                " unfinished records are redelivered"
             )
             self.failure = error
         finally:
@@ -105,7 +109,7 @@ class ClaimThread:
                 self._suspects.close()
 
     def turn(self, wait_s: float) -> None:
-        """Waits up to `wait_s` for a batch, then does what is due."""
+        """Waits up to `wait_s` seconds for a batch, then makes the calls to Redis that are due."""
         self._receive(wait_s)
         if self._ending:
             return
@@ -137,7 +141,7 @@ class ClaimThread:
     # -- batches and calls ------------------------------------------------------------
 
     def _receive(self, wait_s: float) -> None:
-        """Enters all batches of the inbox; waits up to `wait_s` for the first."""
+        """Enters all batches of the inbox into the table. Waits up to `wait_s` for the first."""
         try:
             batch = self.inbox.get(timeout=wait_s) if wait_s > 0 else self.inbox.get_nowait()
             while batch is not None:
@@ -159,7 +163,7 @@ class ClaimThread:
             self.redis_error, self._retry_s = None, _RETRY_S[0]
 
     def _exchange_all(self) -> None:
-        """Exchanges suspects and updates, then claims, then takes over from dead owners."""
+        """Exchanges suspects and updates with Redis, and requests claims; repeats for takeovers."""
         if self._suspects is not None:
             self._suspects.turn(self._clock())
         for _ in range(_ROUNDS):
@@ -187,8 +191,12 @@ class ClaimThread:
         self._liveness.interrupted()
         waiting = self._policy.unavailable == "wait"
         if self.redis_error is None:
-            then = "records wait for it" if waiting else "records run without duplicate protection"
-            _LOG.warning(f"Redis does not answer; {then}", error=error)
+            _LOG.warning(
+                "Redis does not answer; records wait until it does"
+                if waiting
+                else "Redis does not answer; records run without duplicate protection",
+                error=error,
+            )
         self.redis_error = error
         # A call may take as long as its time-out, and no batch is answered meanwhile.
         wait_s = self._retry_s if waiting else max(self._retry_s, (now - began) / _TRYING)
@@ -196,7 +204,7 @@ class ClaimThread:
         self._retry_s = min(_RETRY_S[1], self._retry_s * 2)
 
     def _end(self) -> None:
-        """Writes updates to the folder first, so that a failed call loses none."""
+        """Writes the last updates to files, then sends them, so that a failed call loses none."""
         self._table.close(self.answered)
         self._outbox.keep()
         try:
@@ -206,7 +214,8 @@ class ClaimThread:
                 self._suspects.end()
         except Unreachable as error:
             _LOG.warning(
-                "updates for Redis are kept in state_dir; the next start sends them",
+                "Redis does not answer; the last updates of claims are kept in state_dir, and"
+                " the next start sends them",
                 marks=len(self._outbox),
                 error=str(error),
             )

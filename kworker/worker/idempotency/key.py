@@ -11,7 +11,10 @@ from kworker.worker.handlers import loader
 
 
 def load(spec: str) -> IdOf:
-    """Returns the function for a `idempotency.key`. Raises ConfigError if it cannot be imported."""
+    """Returns the function that makes event ids, as `idempotency.key` says.
+
+    Raises ConfigError if `spec` names a function that cannot be imported.
+    """
     return _by_function(spec, loader.find(spec)) if names_function(spec) else id_of(spec)
 
 
@@ -21,16 +24,16 @@ def _by_function(spec: str, function: Callable[[Message], Any]) -> IdOf:
         try:
             text = function(message)
         except BaseException as error:  # noqa: BLE001 - the user's code
-            raise NoId(f"{spec} raised {Failure.of(error)}") from None
+            raise NoId(f"idempotency.key {spec} raised {Failure.of(error)}") from None
         if not isinstance(text, str):
-            raise NoId(f"{spec} returned {type(text).__name__}, not a string")
+            raise NoId(f"idempotency.key {spec} returned {type(text).__name__}, not a string")
         return fit(text)
 
     return of
 
 
 def _message(record: Record) -> Message:
-    """Returns the message that the handler gets: position and headers are the source's."""
+    """Returns the handler's message, with the source record's position and headers."""
     raw, source, again = record.raw, record.source, record.envelope
     headers = (raw.headers() or ()) if again is None else again.restored
     place = (source.topic, source.partition, source.offset, source.timestamp)

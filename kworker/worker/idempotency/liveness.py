@@ -16,10 +16,10 @@ class _WatchedOwner:
 
 
 class OwnerLiveness:
-    """Finds owners that sent no heartbeat for a whole lease, though they could have.
+    """Finds dead owners of claims: worker processes without a heartbeat for a whole lease.
 
-    Owned by the claims thread. Times are monotonic seconds. An outage of Redis, or of this
-    process, starts every watch anew: silence counts only while a heartbeat could arrive.
+    Owned by the claims thread. Times are monotonic seconds. After an outage of Redis, or a pause of
+    this process, the observation of every owner starts anew, because heartbeats could not arrive.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -29,15 +29,18 @@ class OwnerLiveness:
 
     @property
     def owners(self) -> list[str]:
-        """The owners whose heartbeats are to be read."""
+        """The observed owners, whose heartbeats the next call to Redis reads."""
         return list(self._owners)
 
     def watch(self, owner: str, now: float) -> None:
-        """Watches an owner that holds an event wanted here."""
+        """Observes an owner whose claim this worker wants."""
         self._owners.setdefault(owner, _WatchedOwner(now)).wanted_at = now
 
     def update(self, beats: Mapping[str, int | None], asked: float, answered: float) -> None:
-        """Takes in heartbeats that Redis returned to a call between these times."""
+        """Stores the heartbeats of owners that a call to Redis returned.
+
+        The call began at `asked` and returned at `answered`.
+        """
         if asked - self._answered > _UNSEEN * self._lease_s:
             self.interrupted()
         self._answered = answered
@@ -49,17 +52,17 @@ class OwnerLiveness:
         self._forget(answered)
 
     def interrupted(self) -> None:
-        """Starts every watch anew after Redis did not answer: no owner could send a heartbeat."""
+        """Starts every observation anew, since no heartbeat can arrive while Redis is down."""
         for watched in self._owners.values():
             watched.since, watched.is_dead = None, False
 
     def is_dead(self, owner: str) -> bool:
-        """Returns True for an owner without a heartbeat for a lease."""
+        """Returns True if the owner is observed and sent no heartbeat for a whole lease."""
         watched = self._owners.get(owner)
         return watched is not None and watched.is_dead
 
     def beat(self, owner: str) -> int | None:
-        """Returns the owner's last heartbeat; None without one."""
+        """Returns the number of the owner's last known heartbeat; None if there is none."""
         watched = self._owners.get(owner)
         return watched.beat if watched else None
 

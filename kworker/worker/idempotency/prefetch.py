@@ -7,13 +7,14 @@ AHEAD_MOST = 1_024
 
 
 class ClaimPrefetch:
-    """Adapts the number to the handlers' pace: too few leave them idle, too many block others.
+    """Adapts the number of records that are claimed ahead to the pace of the handlers.
 
+    With too few claims handlers are idle; with too many, other workers wait for the claimed events.
     Owned by the poll thread. Times are monotonic seconds.
     """
 
     def __init__(self, handlers: int) -> None:
-        """`handlers` is the number that may run at once."""
+        """`handlers` is the number of handlers that may run at once."""
         self._least = min(max(2, handlers), AHEAD_MOST)
         self.ahead = self._least
         self._taken = 0
@@ -21,11 +22,11 @@ class ClaimPrefetch:
         self._rate = 0.0
 
     def took(self, records: int) -> None:
-        """Counts records that were handed to the handlers."""
+        """Counts records handed to the handlers. The number is negative for records put back."""
         self._taken += records
 
     def update(self, now: float) -> None:
-        """Adapts `ahead` to the records taken lately."""
+        """Adapts `ahead` to the rate at which handlers took records lately."""
         passed_s = now - self._since
         if passed_s < _MEASURED_S:
             return

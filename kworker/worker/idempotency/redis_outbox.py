@@ -19,11 +19,12 @@ KEPT_MOST = 100_000  # beyond, the oldest are dropped: only `process` without Re
 
 
 class RedisOutbox:
-    """Events done, outcomes handed over and claims released, until Redis has them.
+    """The updates of claims that Redis does not have yet.
 
-    Owned by the claims thread. Each update may be sent twice, and by any process: an event that
-    is done stays done, and the others name the claim that they are about. So the updates that
-    a process leaves in the folder may be sent by any other of the same instance, or by two.
+    An update says that an event is done, hands over the results of a run, or releases a claim.
+    Owned by the claims thread. Each update may be sent twice, and by any process: an event that is
+    done stays done, and the other updates name the claim that they change. So any process of the
+    instance may send the updates that an ended process left in `folder`.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -40,7 +41,7 @@ class RedisOutbox:
 
     @property
     def needs_calls(self) -> bool:
-        """True if there are more than `next` returns."""
+        """True if there are more updates than one call to Redis may carry."""
         most = max(len(self.done), len(self._releases))
         return most > CALL_MOST or len(self._outcomes) > _OUTCOMES_MOST
 
@@ -56,7 +57,7 @@ class RedisOutbox:
         self._bound(self._releases)
 
     def next(self) -> Exchange:
-        """Returns as many as one call may carry; they stay until `delivered`."""
+        """Returns the updates for one call to Redis. They stay in the outbox until `delivered`."""
         return Exchange(
             done=list(islice(self.done, CALL_MOST)),
             ended=list(islice(self._outcomes.values(), _OUTCOMES_MOST)),
@@ -64,7 +65,7 @@ class RedisOutbox:
         )
 
     def delivered(self, exchange: Exchange) -> None:
-        """Drops updates that Redis has, and then the files of which nothing is left."""
+        """Removes the updates that Redis has. If none is left, removes their files, too."""
         for id_ in exchange.done:
             self.done.pop(id_, None)
         for ended in exchange.ended:
@@ -84,7 +85,7 @@ class RedisOutbox:
     # -- over a restart ---------------------------------------------------------------
 
     def keep(self) -> None:
-        """Writes what is left to the folder, for the next process; `delivered` removes the file."""
+        """Writes the remaining updates to a file for the next process, until `delivered`."""
         if not len(self):
             return
         file = self._file(self._owner)
@@ -98,12 +99,12 @@ class RedisOutbox:
         self._files.add(file)
 
     def load(self) -> None:
-        """Loads the updates that all ended processes have left."""
+        """Loads the updates that all ended processes of this instance have left in files."""
         for file in sorted(self._folder.glob("*.json")):
             self._load(file)
 
     def load_of(self, owner: str) -> bool:
-        """Loads the updates that this owner has left; returns True if any were new."""
+        """Loads the file of updates that `owner` has left. Returns True if this file was new."""
         file = self._file(owner)
         return file not in self._files and file.exists() and self._load(file)
 
@@ -114,7 +115,9 @@ class RedisOutbox:
             return False  # another process has sent them
         except ValueError:
             _LOG.error(
-                "updates for Redis cannot be read; their events may run again", file=str(file)
+                "a file of updates for Redis cannot be read and gets the suffix .bad; the events"
+                " in it may run again",
+                file=str(file),
             )
             file.replace(file.with_suffix(".bad"))
             return False

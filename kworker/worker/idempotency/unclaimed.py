@@ -10,7 +10,7 @@ _NO_ANSWERS = ClaimAnswers()
 
 
 class Unclaimed:
-    """Stands in for a `ClaimClient`: records run straight from their lanes."""
+    """Stands in for a `ClaimClient` without idempotency. Records run straight from their lanes."""
 
     keeps_outcomes = False
     pending = False
@@ -28,13 +28,13 @@ class Unclaimed:
         return self._lanes.ready
 
     def start(self) -> None:
-        """Does nothing: there is no thread."""
+        """Does nothing, because there is no claims thread."""
 
     def room(self) -> int:
         return 0
 
     def claim(self, records: Iterable[Record]) -> None:
-        """Is never called, since there is no room."""
+        """Does nothing. It is never called, because `room` returns 0."""
 
     def turn(self, now: float) -> ClaimAnswers:  # noqa: ARG002 - at any time
         return _NO_ANSWERS
@@ -46,7 +46,7 @@ class Unclaimed:
         return []
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Does nothing, nor do the three that follow: no event is marked."""
+        """Does nothing, because no event is claimed. The three aliases below do the same."""
 
     released = cancelled = ended_after_revoke = settled
 

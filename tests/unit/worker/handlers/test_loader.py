@@ -353,7 +353,7 @@ def test_batch_and_plain_handlers_share_a_process(load: Load) -> None:
         ("@batch(size=2001)\ndef handler(messages): ...\n", "workers.in_flight is 2000"),
         (ORDER + "@batch()\ndef handler(order: Order): ...\n", r"takes list\[Order\]"),
         ("@batch()\ndef handler(a, b): ...\n", "expected a list of messages"),
-        ("def handler(messages: list[Message]): ...\n", r"decorate it with @batch\(\)"),
+        ("def handler(messages: list[Message]): ...\n", r"decorated with @batch\(\)"),
     ],
 )
 def test_a_batch_handler_that_cannot_work_is_one_line(load: Load, source: str, words: str) -> None:
