@@ -52,7 +52,7 @@ _OOM_MORE = 200
 
 
 class Parent:
-    """The worker at the other end of the pipes."""
+    """The pipes between this isolated process and the worker that started it."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self._reads = reads
@@ -61,7 +61,10 @@ class Parent:
         self.gone = False
 
     def receive(self, wait_s: float | None) -> list[PipeMessage]:
-        """Waits up to `wait_s` for messages, None for ever; `gone` when none will follow."""
+        """Waits up to `wait_s` seconds for messages, or without limit if it is None; returns them.
+
+        Sets `gone` once the worker has closed its pipe.
+        """
         if not select.select([self._reads], [], [], wait_s)[0]:
             return []
         data = os.read(self._reads, _READ_BYTES)
@@ -69,7 +72,7 @@ class Parent:
         return self._frames.add(data)
 
     def send(self, message: PipeMessage) -> None:
-        """Blocks until the message is written; the worker reads each turn."""
+        """Writes a message to the worker, which reads often. Blocks until it is written."""
         try:
             data = memoryview(frame(message))
             while data:
@@ -82,7 +85,7 @@ class IsolatedRunner:
     """Runs records in a pool like the worker's. One thread feeds the pool and sends outcomes."""
 
     def __init__(self, pool: Pool, slot: Slot) -> None:
-        """`pool` has been started, and writes what it runs to `slot`."""
+        """`pool` has been started. It notes the records that run in `slot` of the scoreboard."""
         self._slot = slot
         self._pool = pool
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -90,12 +93,12 @@ class IsolatedRunner:
         self._numbers: dict[Record, int] = {}
 
     def serve(self, parent: Parent) -> None:
-        """Runs until the worker is gone, or has closed the pipe."""
+        """Serves requests until the worker has ended or has closed the pipe."""
         while not parent.gone:
             self.turn(parent)
 
     def turn(self, parent: Parent) -> None:
-        """Accepts requests, and sends the outcomes of runs that have ended."""
+        """Reads requests, feeds the pool, and sends the outcomes of the runs that have ended."""
         for message in parent.receive(0.0 if self._numbers else None):
             if isinstance(message, RunRequest):
                 record = self._record(message)
@@ -121,7 +124,7 @@ class IsolatedRunner:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
 
     def _record(self, run: RunRequest) -> Record:
-        """Returns a record as if its source topic had delivered it."""
+        """Returns the record of a request as if its source topic had delivered it."""
         source = run.source
         at = source.topic, source.partition
         if at not in self._partitions:
@@ -134,15 +137,15 @@ class IsolatedRunner:
 
 
 def _send_end(parent: Parent, number: int, outcome: Results | Failure) -> None:
-    """Sends the outcome of a run, or a failure when it is too large for the pipe."""
+    """Sends the outcome of a run; if it is too large for the pipe, a failure instead."""
     try:
         parent.send(RunEnded(number, outcome))
     except OverflowError as error:
-        parent.send(RunEnded(number, Failure.in_full(Unpublishable(f"results of {error} in all"))))
+        parent.send(RunEnded(number, Failure.in_full(Unpublishable(f"all results: {error}"))))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the process to its end; returns its exit code."""
+    """Runs the isolated process until its worker needs it no more; returns the exit code."""
     given = _parsed(arguments)
     if not _die_with(given.parent):
         return ExitCode.FAILURE
@@ -180,7 +183,10 @@ def _serve(setup: Setup, parent: Parent, board_fd: int) -> int:
     try:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; every outcome is sent
-        _LOG.warning("the handler's close() raised", error=str(Failure.of(error)))
+        _LOG.warning(
+            "the handler's close() raised an exception; the isolated process exits",
+            error=str(Failure.of(error)),
+        )
     return ExitCode.OK
 
 
@@ -192,13 +198,16 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _die_with(parent: int) -> bool:
-    """Has the kernel kill this process when the parent ends; False when it is gone already."""
+    """Makes the kernel kill this process when its parent ends. Returns False if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return os.getppid() == parent
 
 
 def _prepare_to_die() -> None:
-    """Is killed before its worker when memory is short; dumps its stacks at SIGUSR1."""
+    """Makes the kernel's OOM killer prefer this process to its worker. Installs signal handlers.
+
+    SIGUSR1 dumps the stacks of all threads, SIGINT is ignored, SIGTERM ends the process.
+    """
     raise_oom_score(_OOM_MORE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -46,16 +46,17 @@ _CRASHES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ExitedProcess:
-    """The exit of a process that was reaped."""
+    """The exit code of an isolated process that has ended, and its peak memory."""
 
     code: int  # negative: by that signal
     peak_bytes: int
 
 
 class IsolatedProcess:
-    """One process that runs suspects. Owned by the poll thread; it ends with its worker.
+    """A disposable process that runs suspects, as its worker controls it.
 
-    Raises OSError when it cannot be started.
+    Owned by the poll thread. No call blocks. The process ends with its worker. Raises OSError if
+    the process cannot be started.
     """
 
     def __init__(self, setup: Setup, hands: int, command: Sequence[str] = COMMAND) -> None:
@@ -95,32 +96,32 @@ class IsolatedProcess:
 
     @property
     def ending(self) -> bool:
-        """True if nothing more may be given to it."""
+        """True if the process is being ended and must not get another record."""
         return self.ended_by_us or self._stuck_on is not None
 
     @property
     def begun(self) -> bool:
-        """True if a handler ever began in it."""
+        """True if a handler ever began in this process."""
         return self._slot.begun
 
     def in_hand(self) -> list[Held]:
-        """The records that its handlers run, or ran when it died."""
+        """Returns the records that the process runs, or was running when it died."""
         return self._slot.held()
 
     def blamed(self) -> list[Held]:
-        """The records in hand that its end is blamed on: after a time-out, those that overran."""
+        """Returns the records to blame for the end: of those running, only the overdue, if any."""
         held = self.in_hand()
         return held if self._stuck_on is None else [h for h in held if h in self._stuck_on]
 
     def give(self, run: RunRequest) -> None:
-        """Has it run a record; the request is written as the pipe takes it."""
+        """Sends the process a record to run. Does not block: `receive` writes it bit by bit."""
         self.used = True
         self._send(run)
 
     def receive(self, *, to_the_end: bool) -> list[HandlersReady | LoadFailed | RunEnded]:
-        """Writes, and reads once; until the pipe is empty if `to_the_end`.
+        """Writes waiting requests, and returns the messages of one read from the pipe.
 
-        Raises ProtocolError.
+        Reads until the pipe is empty if `to_the_end`. Raises ProtocolError for invalid data.
         """
         self._write()
         messages: list[HandlersReady | LoadFailed | RunEnded] = []
@@ -134,30 +135,39 @@ class IsolatedProcess:
         return messages
 
     def end_stuck(self, now: float, overdue: list[Held]) -> None:
-        """Dumps its stacks and ends it, in steps that `turn` takes."""
+        """Starts to end a process with `overdue` records. It dumps its stacks; signals follow.
+
+        `turn` sends the signals.
+        """
         self._stuck_on = overdue
         self._exit_plan = for_stuck_process(now, _DUMP_S, _TERM_S, _ABORT_S)
         self.turn(now)
 
     def finish(self, now: float) -> None:
-        """Has it close its handlers and exit, which end-of-file on its pipe asks for."""
+        """Asks the process to close its handlers and exit, by closing its input pipe.
+
+        Kills the process if it has not exited after five seconds.
+        """
         self.ended_by_us = True
         self._close_input()
         self._exit_plan = ExitPlan([(now + _FINISH_S, signal.SIGKILL)])
 
     def kill(self) -> None:
-        """Kills it at once; such a death is counted for no record."""
+        """Kills the process at once. No record is blamed for this death."""
         self.ended_by_us = True
         if self._process.returncode is None:  # else another process may have its pid by now
             send_signal(self.pid, signal.SIGKILL)
 
     def turn(self, now: float) -> None:
-        """Sends the signals of its exit plan that are due."""
+        """Sends the process the signals that are due by its exit plan."""
         for signum in self._exit_plan.due(now):
             send_signal(self.pid, signum)
 
     def reaped(self) -> ExitedProcess | None:
-        """Returns its exit once it has ended; its last messages can still be received."""
+        """Returns the exit of the process; None while it runs.
+
+        The last messages can still be received after that.
+        """
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:  # reaped by a handler that waits for any child
@@ -170,7 +180,7 @@ class IsolatedProcess:
         return ExitedProcess(code, usage.ru_maxrss << 10)
 
     def end_of(self, exited: ExitedProcess) -> ProcessEnd:
-        """Returns the end of the process, and its cause."""
+        """Returns how the process ended, and if its records are to blame for that."""
         how = exit_text(exited.code)
         if self.ended_by_us:
             return ProcessEnd(how, Blame.NOBODY)
@@ -181,12 +191,12 @@ class IsolatedProcess:
         return ProcessEnd(how, Blame.UNSURE)
 
     def close(self) -> None:
-        """Closes the pipes, after it was reaped and its last messages received."""
+        """Closes the pipes. Called after the process was reaped and its last messages were read."""
         self._close_input()
         os.close(self._from)
 
     def _used_up_the_memory(self, exited: ExitedProcess) -> bool:
-        """Returns True if the kernel killed for memory meanwhile, and this process had grown."""
+        """Returns True if the kernel's OOM killer probably killed this process for its growth."""
         grew = exited.peak_bytes - self._size_bytes > _GREW_BYTES
         return exited.code == -signal.SIGKILL and grew and oom_kills() > self._oom_kills
 

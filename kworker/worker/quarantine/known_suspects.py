@@ -16,10 +16,13 @@ _REFRESH_EVERY_S = 0.2
 
 
 class KnownSuspects:
-    """The suspects of all hosts, by source position. Owned by the poll thread."""
+    """The suspects of all hosts: records that were running when a worker died.
+
+    They are found by source position. Owned by the poll thread.
+    """
 
     def __init__(self, folder: Path, shared: SharedSuspects | None = None) -> None:
-        """`folder` is the state folder's `suspects`, which need not be there."""
+        """`folder` is the folder `suspects` in `state_dir`, which need not exist."""
         self._journal = CrashJournal(folder)
         self._own = WatchedJournal(self._journal)
         self._shared = shared
@@ -35,12 +38,12 @@ class KnownSuspects:
         return record.source.place in self._all
 
     def of(self, record: Record) -> Suspect:
-        """The suspect of this record; one without deaths when its file has gone meanwhile."""
+        """Returns what is known of this suspect; no deaths if its file was removed meanwhile."""
         place = record.source.place
         return self._all.get(place) or Suspect(place, "crash")
 
     def refresh(self, now: float, *, force: bool = False) -> None:
-        """Reads the journal if it has changed: a `stat` now and then, unless forced."""
+        """Reads the crash journal if it has changed. Checks only now and then unless `force`."""
         if force and self._shared:
             self._shared.request_refresh()
         if now < self._refresh_at and not force:
@@ -50,7 +53,7 @@ class KnownSuspects:
             self._merge()
 
     def merge_shared(self) -> None:
-        """Takes over what the claims thread has read of other hosts since; no I/O."""
+        """Merges the suspects of other hosts that the claims thread has read. Does no I/O."""
         if self._shared and self._shared.others is not self._others:
             self._others = self._shared.others
             self._merge()
@@ -62,19 +65,22 @@ class KnownSuspects:
                 self._all[place] = suspect
 
     def record_death(self, suspect: Suspect) -> None:
-        """Writes a suspect with one death more to the journal, which outlives this worker."""
+        """Writes a suspect to the crash journal, which outlives this worker.
+
+        The caller has counted the process that the suspect has ended among its deaths.
+        """
         self._all[suspect.place] = suspect
         try:
             self._journal.write(suspect)
         except OSError as error:
             _LOG.warning(
-                f"cannot write a suspect's death to the journal ({error.strerror});"
-                " after a restart its deaths are counted from 0",
+                "cannot write to the crash journal that a record ended its process"
+                f" ({error.strerror}); after a restart the count for this record begins at 0",
                 suspect="/".join(map(str, suspect.place)),
             )
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Removes records from the suspects: all their outputs are durable."""
+        """Removes records, all of whose outputs are durable, from the suspects."""
         for record in records if self._all else ():
             place = record.source.place
             if self._all.pop(place, None):

@@ -6,23 +6,23 @@ from kworker.core.record import Partition, Record
 
 
 class NoQuarantine:
-    """Stands in for a `Quarantine`: suspects run in the pool like all other records."""
+    """Stands in for a `Quarantine` that is not wanted. All records run in the worker's pool."""
 
     has_suspects = False
     count = 0
     problem = ""
 
     def refresh(self, now: float, *, force: bool = False) -> None:
-        """Does nothing: there is no journal."""
+        """Does nothing, because there is no crash journal."""
 
     def is_suspect(self, record: Record) -> bool:  # noqa: ARG002 - of any record
         return False
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Does nothing."""
+        """Does nothing, because no record is a suspect."""
 
     def add(self, records: Iterable[Record]) -> None:
-        """Is never called, since no record is a suspect."""
+        """Does nothing. It is never called, because no record is a suspect."""
 
     def turn(self, now: float) -> list[Record]:  # noqa: ARG002 - at any time
         return []

@@ -17,7 +17,10 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message to the process: the configuration, and each topic's limit in bytes."""
+    """The first message to the isolated process: the configuration, and limits of topics.
+
+    `limits` has the size of the largest record that each topic takes, in bytes.
+    """
 
     config: Config
     limits: Mapping[str, int]
@@ -25,7 +28,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One record as its handler gets it; its end is reported with the same `number`."""
+    """A request to run the handler for one record. A `RunEnded` with its `number` follows."""
 
     number: int
     source: Source
@@ -37,19 +40,19 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class HandlersReady:
-    """The handlers are loaded."""
+    """The message of an isolated process that has loaded its handlers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """The handlers cannot be loaded; the process ends."""
+    """The message of an isolated process that cannot load its handlers, and exits."""
 
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """One run is over."""
+    """The message with the outcome of the run that had this `number` in its `RunRequest`."""
 
     number: int
     outcome: Results | Failure
@@ -59,31 +62,31 @@ PipeMessage = Setup | RunRequest | HandlersReady | LoadFailed | RunEnded
 
 
 class ProtocolError(Exception):
-    """The pipe held something that is no message."""
+    """The data in the pipe is not a valid message."""
 
 
 def frame(message: PipeMessage) -> bytes:
-    """Returns a message as it is written. Raises OverflowError when it is too large."""
+    """Returns a message as bytes for the pipe. Raises OverflowError if they are too many."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     if len(data) > FRAME_BYTES_MAX:
-        raise OverflowError(f"{len(data)} bytes")
+        raise OverflowError(f"{len(data)} bytes are too many for the pipe")
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
 class Frames:
-    """Reassembles messages that arrive in pieces."""
+    """Reassembles messages from the pieces in which a pipe delivers them."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def add(self, data: bytes) -> list[Any]:
-        """Returns the messages that are complete now. Raises ProtocolError."""
+        """Returns the messages that `data` completes. Raises ProtocolError if one is invalid."""
         received, messages = self._received, []
         received += data
         while len(received) >= _LENGTH_BYTES:
             length = int.from_bytes(received[:_LENGTH_BYTES], "little")
             if length > FRAME_BYTES_MAX:
-                raise ProtocolError(f"a frame of {length} bytes")
+                raise ProtocolError(f"the length of a message is {length} bytes, over the limit")
             end = _LENGTH_BYTES + length
             if len(received) < end:
                 break

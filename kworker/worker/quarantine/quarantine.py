@@ -45,10 +45,11 @@ _FIRST_S, _LONGEST_S, _CALM_S = 1.0, 30.0, 60.0  # between processes whose end b
 
 
 class Quarantine:
-    """The suspects that one worker has in hand.
+    """Runs the suspects of one worker in an isolated process, which may die of them.
 
-    Owned by the poll thread, which takes them out of the records that may run now. No call
-    blocks. The process is started for the first suspect and kept for the next.
+    A suspect is a record that was running when a worker died. Owned by the poll thread, which picks
+    the suspects out of the records that may run now. No call blocks. The process is started for the
+    first suspect and kept for the next ones.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class Quarantine:
         shared: SharedSuspects | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        """`folder` is the state folder's `suspects`; `limits` are complete by the first `turn`."""
+        """`folder` is the folder `suspects` in `state_dir`.
+
+        `limits` must be complete when `turn` is first called.
+        """
         self._config = config
         self._known = KnownSuspects(folder, shared)
         self._limits = limits
@@ -77,27 +81,27 @@ class Quarantine:
     # -- known suspects ---------------------------------------------------------------
 
     def refresh(self, now: float, *, force: bool = False) -> None:
-        """Reads the journal again if it has changed; to be forced at each assignment."""
+        """Reads the crash journal again if it has changed. Each assignment must use `force`."""
         self._known.refresh(now, force=force)
 
     @property
     def has_suspects(self) -> bool:
-        """True if any record is suspected: only then `is_suspect` is to be called for each."""
+        """True if any record is a suspect. Only then is `is_suspect` to be asked about records."""
         return bool(self._known)
 
     def is_suspect(self, record: Record) -> bool:
-        """Returns True for a record that must not run in the pool."""
+        """Returns True if the record is a suspect, so that it must not run in the worker's pool."""
         return record in self._known
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Clears records from suspicion: all their outputs are durable."""
+        """Clears records, all of whose outputs are durable, from suspicion."""
         if self.has_suspects:
             self._known.settled(records)
 
     # -- suspects in hand -------------------------------------------------------------
 
     def add(self, records: Iterable[Record]) -> None:
-        """Accepts suspects that may run now: each comes back from one of the calls below."""
+        """Accepts suspects that may run now. A method below returns each of them later."""
         for record in records:
             number = next(self._numbers)
             self._records[number] = record
@@ -105,21 +109,21 @@ class Quarantine:
 
     @property
     def count(self) -> int:
-        """Suspects in hand, running or not."""
+        """The number of suspects accepted and not yet returned, running or not."""
         return len(self._records)
 
     @property
     def is_running(self) -> bool:
-        """True if any of them runs."""
+        """True if any suspect runs in the isolated process."""
         return bool(self._trial.running)
 
     @property
     def problem(self) -> str:
-        """The cause for which suspects wait, for the status; "" without one."""
+        """The reason why suspects wait, as a text for the status; empty if there is none."""
         return f"suspects wait: {self._problem}" if self._problem and self._records else ""
 
     def turn(self, now: float) -> list[Record]:
-        """Does what is due; returns the records that have an outcome now."""
+        """Attends to the isolated process. Returns the records that have an outcome now."""
         if self._process:
             self._attend(self._process, now)
         if not self._trial.running:
@@ -128,21 +132,21 @@ class Quarantine:
         return decided
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Hands back the suspects of these partitions that do not run."""
+        """Removes and returns the suspects of the partitions in `going` that do not run."""
         waiting = [n for n in self._records if n not in self._trial.running]
         return [self._forget(n) for n in waiting if self._records[n].partition in going]
 
     def abandon(self) -> list[Record]:
-        """Hands back every record without an outcome, and ends the process; nothing begins."""
+        """Kills the process. Returns all records without an outcome; none begins after that."""
         self._accepting = False
         if self._process:
             self._process.kill()
         return [self._forget(number) for number in [*self._records]]
 
     def close(self, partition: Partition) -> list[Record]:
-        """Drops the records of a closed partition, and ends the process if it runs any.
+        """Removes and returns the suspects of a closed partition.
 
-        Returns those records.
+        Kills the process if it runs any of them.
         """
         gone = [n for n, record in self._records.items() if record.partition is partition]
         if self._process and any(number in self._trial.running for number in gone):
@@ -165,7 +169,7 @@ class Quarantine:
     # -- while the process lives ------------------------------------------------------
 
     def _go_on(self, now: float) -> None:
-        """Begins the next run, in the process that it needs; called when nothing runs."""
+        """Begins the next run, and starts or ends the process for it. Called when nothing runs."""
         process, wanted = self._process, self._accepting and self._trial.waiting
         if process is None:
             if wanted and now >= self._start_at:
@@ -216,7 +220,7 @@ class Quarantine:
                 self._handle(message, now)
         except ProtocolError as error:
             process.kill()
-            self._wait(f"their process sent what is no message ({error})", now)
+            self._wait(f"their process sent an invalid message ({error})", now)
 
     def _handle(self, message: HandlersReady | LoadFailed | RunEnded, now: float) -> None:
         self._idle_since = now
@@ -236,7 +240,7 @@ class Quarantine:
     def _end_stuck(self, process: IsolatedProcess, overdue: list[Held], now: float) -> None:
         _LOG.error(
             f"a suspect exceeded workers.handler_timeout = {self._timeout} in the isolated"
-            " process; dumping its stacks and ending it",
+            " process; the stacks of the process are dumped, and the process is ended",
             cell=process.pid,
             suspects=[f"{held.topic}/{held.partition}/{held.offset}" for held in overdue],
         )
@@ -262,13 +266,13 @@ class Quarantine:
         elif in_hand and end.blame is not Blame.NOBODY:
             _LOG.warning(
                 f"isolated process died ({end.how}) while running {len(in_hand)} suspects;"
-                " they run again after the others, in two halves"
+                " these run again after the other suspects, in two halves"
             )
         if end.blame is Blame.UNSURE or (end.blame is not Blame.NOBODY and not in_hand):
             self._wait(f"their process ended ({end.how})", now)
 
     def _in_hand(self, process: IsolatedProcess, end: ProcessEnd) -> list[int]:
-        """The running records that the dead process had in hand, or all that may have been."""
+        """Returns the numbers of the suspects that the dead process ran, or may have run."""
         positions = {(held.topic, held.partition, held.offset) for held in process.blamed()}
         running = list(self._trial.running)
         found = [n for n in running if self._records[n].source.place in positions]
@@ -284,13 +288,14 @@ class Quarantine:
         limit = self._config.dead_letter.crash_limit
         if not counted.convicted:
             _LOG.warning(
-                f"suspect {name} ended its process, alone ({end.how}): {suspect.deaths} of {limit}"
+                f"suspect {name} ran alone and ended its process ({end.how}); its count is"
+                f" {suspect.deaths}, the limit {limit}"
                 f"{' or more, as the signal may be from outside' if suspect.unsure else ''};"
-                " it runs again after the others"
+                " it runs again after the other suspects"
             )
             return
         _LOG.error(
-            f"suspect {name} ended its process {suspect.deaths} times, alone;"
+            f"suspect {name} ran alone and ended its process {suspect.deaths} times;"
             " it becomes a dead letter",
             last=end.how,
         )
@@ -312,7 +317,6 @@ class Quarantine:
 
 
 def _request(number: int, record: Record) -> RunRequest:
-    """The record as its handler gets it."""
     raw = record.raw
     headers = tuple(raw.headers() or ())
     return RunRequest(number, record.source, raw.key(), raw.value(), headers, record.attempt)

@@ -13,7 +13,7 @@ _EVERY_S = 1.0
 
 
 class Storage(Protocol):
-    """The part of `RedisSuspects`, and of its twin, that `SharedSuspects` uses."""
+    """The part of `RedisSuspects`, and of its fake in the tests, that `SharedSuspects` uses."""
 
     def put(self, suspects: Mapping[str, str]) -> None: ...
     def get(self) -> dict[str, str]: ...
@@ -22,17 +22,18 @@ class Storage(Protocol):
 
 
 class SharedSuspects:
-    """Publishes this instance's suspects to Redis, and reads those of the others.
+    """Publishes this instance's suspects to Redis, and reads those of the other instances.
 
-    Owned by the claims thread, which alone talks to Redis; the poll thread reads `others`.
-    Every worker publishes what lies in the state folder, and removes what has gone from there,
-    so the living do it for the dead. Where hosts differ, the higher number of deaths counts.
+    Owned by the claims thread, which alone talks to Redis; the poll thread reads `others`. Each
+    worker publishes the suspects in the state folder, and removes from Redis those that are no
+    longer in the folder, so that a living worker does this for a dead one. If instances have
+    counted different numbers of deaths for a suspect, the higher number counts.
     """
 
     def __init__(
         self, storage: Storage, own: WatchedJournal, wall: Callable[[], float] = time.time
     ) -> None:
-        """`own` is this instance's journal."""
+        """`own` is the crash journal of this instance."""
         self._storage = storage
         self._own = own
         self._wall = wall
@@ -45,22 +46,28 @@ class SharedSuspects:
     # -- the poll thread --------------------------------------------------------------
 
     def request_refresh(self) -> None:
-        """Has the claims thread read before it answers for a new assignment's first records."""
+        """Makes the claims thread read the suspects before it answers the next claims.
+
+        So a new assignment's first records are compared with the suspects of all hosts.
+        """
         self._requested = True
 
     def settle(self, place: SourcePosition) -> None:
-        """Removes a suspect, whichever host had published it."""
+        """Has the next exchange remove a suspect from Redis, whichever host published it."""
         self._settled.append(place)
 
     # -- the claims thread ------------------------------------------------------------
 
     @property
     def due_at(self) -> float:
-        """The time of the next exchange, in monotonic seconds."""
+        """The time of the next exchange with Redis, in monotonic seconds; 0 if it is requested."""
         return 0.0 if self._requested else self._exchange_at
 
     def turn(self, now: float) -> None:
-        """Publishes and reads if due. Blocks for up to three calls; raises `Unreachable`."""
+        """Exchanges suspects with Redis if that is due. Blocks for up to three calls.
+
+        Raises `Unreachable` if Redis does not answer.
+        """
         if now < self.due_at:
             return
         # In this order: the poll thread may request another meanwhile.
@@ -69,12 +76,15 @@ class SharedSuspects:
         self._exchange_at = now + _EVERY_S
 
     def end(self) -> None:
-        """Removes what was settled last. Blocks as `turn` does; raises `Unreachable`."""
+        """Removes the suspects that were settled last from Redis.
+
+        Blocks for up to three calls. Raises `Unreachable` if Redis does not answer.
+        """
         if self._settled:
             self._exchange()
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection to Redis."""
         self._storage.close()
 
     def _exchange(self) -> None:
@@ -99,19 +109,19 @@ class SharedSuspects:
     def _current(
         self, suspects: Mapping[SourcePosition, Suspect], settled: Iterable[SourcePosition]
     ) -> dict[SourcePosition, Suspect]:
-        """Leaves out the settled, and those so old that they must have been."""
+        """Returns the suspects that are neither settled nor so old that they must have been."""
         oldest = self._wall() - KEPT_S
         return {p: s for p, s in suspects.items() if s.since >= oldest and p not in settled}
 
 
 def _leads(suspect: Suspect, others: Mapping[SourcePosition, Suspect], by: int = 0) -> bool:
-    """Returns True if the suspect has at least `by` more deaths than its entry in `others`."""
+    """Returns True if `others` has no such suspect, or one with at least `by` fewer deaths."""
     other = others.get(suspect.place)
     return other is None or suspect.deaths >= other.deaths + by
 
 
 def _read(stored: Mapping[str, str]) -> dict[SourcePosition, Suspect]:
-    """Leaves out what cannot be read: kworker did not write it."""
+    """Returns the suspects stored in Redis, without entries that kworker cannot read."""
     found = filter(None, map(unpack, stored.values()))
     return {suspect.place: suspect for suspect in found}
 

@@ -16,7 +16,7 @@ _APART_S = 1.0  # and does not open the circuit so soon after a success.
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """The last time a name was raised, and the number of successes until then."""
+    """The last raise of `Unavailable` with a name, and the number of successes until then."""
 
     at: float
     successes: int
@@ -24,14 +24,15 @@ class _Raised:
 
 
 class CircuitBreaker:
-    """The circuit of one handler, and the names that it says are unavailable.
+    """Stops one handler after it raised `Unavailable`, until a dependency answers again.
 
-    Owned by the poll thread. A name that is raised opens the circuit. Records in hand end as they
-    may; then one record every five seconds probes, each time another if there is one, and its
-    success closes the circuit. If others have succeeded since a name was last raised, it is the
-    matter of a few records: they are snoozed, and the circuit stays closed. Such records may
-    come together, with no success between them. So once a name is known for that, it opens the
-    circuit only after a while without any success.
+    Owned by the poll thread. `Unavailable` names a dependency, and opens the circuit. Records that
+    are running end as they may. Then one record every five seconds runs as a probe, each time
+    another record if there is one. A probe that succeeds closes the circuit. If other records have
+    succeeded since the same name was last raised, the name concerns only a few records. These are
+    snoozed, and the circuit stays closed. Such records may also come together, with no success
+    between them. So if this has happened three times with a name, the name opens the circuit only
+    after a second without any success.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,11 @@ class CircuitBreaker:
         self._probe_soon = False  # a record in hand has succeeded since
 
     def raised(self, record: Record, name: str, now: float) -> bool:
-        """Returns True if the record waits for an open circuit, False if it is snoozed."""
+        """Notes that a record raised `Unavailable`. Returns True if it must wait.
+
+        A record waits if the circuit is open, or if the record has just opened it. Else it is
+        snoozed.
+        """
         if self._count_raise(name, now) and not self.unavailable:
             return False
         if not self.unavailable:
@@ -59,7 +64,7 @@ class CircuitBreaker:
         return True
 
     def _count_raise(self, name: str, now: float) -> bool:
-        """Counts the raise; returns True if others succeed while this name is raised."""
+        """Counts a raise of `name`. Returns True if other records succeed between such raises."""
         last = self._raised.pop(name, None)
         if last is None or now - last.at > _FORGET_S:
             last = _Raised(now, self._successes)
@@ -72,7 +77,7 @@ class CircuitBreaker:
         return again or (last.apart >= _APART and now - self._last_success[1] < _APART_S)
 
     def succeeded(self, records: int) -> bool:
-        """Counts successes; returns True if they close the circuit."""
+        """Counts records that succeeded. Returns True if they close the open circuit."""
         self._successes += records
         if not self.unavailable:
             return False
@@ -84,15 +89,15 @@ class CircuitBreaker:
         return True
 
     def may_run(self, record: Record) -> bool:
-        """Returns True if the circuit is closed, or the record is the probe."""
+        """Returns True if the circuit is closed, or if the record is the present probe."""
         return not self.unavailable or record is self._probe
 
     def set_aside(self, record: Record) -> None:
-        """Keeps a record that may not run until it probes, or `let_go` returns it."""
+        """Keeps a record that may not run now, until `probe` or `let_go` returns it."""
         self._aside.append(record)
 
     def probe(self, now: float, *, in_hand: int) -> Record | None:
-        """Returns the record to probe with now, if one is due; `in_hand` are with the handlers."""
+        """Returns the record to run as a probe now, or None. `in_hand` is the number running."""
         soon = self._probe_soon and not in_hand
         candidates = self._aside or self._raisers
         if not self.unavailable or not candidates or (now < self._probe_at and not soon):
@@ -103,7 +108,7 @@ class CircuitBreaker:
         return self._probe
 
     def let_go(self) -> list[Record]:
-        """Returns all that waited; last those that raised, since they may be to blame alone."""
+        """Removes and returns all waiting records, last those that raised `Unavailable`."""
         waited = [*self._aside, *self._raisers]
         self._raisers.clear()
         self._aside.clear()

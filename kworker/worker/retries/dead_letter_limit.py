@@ -12,7 +12,10 @@ _SETTING = re.compile(r"(\d+)% of (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimitPolicy:
-    """Opens when more than `share` of the last `window` final outcomes are dead letters."""
+    """The settings of the dead-letter limit.
+
+    The limit opens when more than `share` of the last `window` final outcomes are dead letters.
+    """
 
     share: float
     window: int
@@ -21,13 +24,16 @@ class DeadLetterLimitPolicy:
 
     @classmethod
     def of(cls, setting: str) -> "DeadLetterLimitPolicy | None":
-        """`"50% of 200"`; None for "", which is off."""
+        """Parses a setting like `"50% of 200"`. Returns None for an empty one, which means off."""
         found = _SETTING.fullmatch(setting)
         return cls(int(found[1]) / 100, int(found[2])) if found else None
 
 
 class DeadLetterLimit:
-    """Counts the last final outcomes of one worker. Owned by the poll thread."""
+    """Limits the share of dead letters among the last final outcomes of one worker.
+
+    While it is open, further dead letters are held and tried again. Owned by the poll thread.
+    """
 
     def __init__(self, policy: DeadLetterLimitPolicy) -> None:
         self._policy = policy
@@ -38,7 +44,7 @@ class DeadLetterLimit:
         self.open = False
 
     def succeeded(self, records: int) -> None:
-        """Counts records that succeeded; enough of them close it."""
+        """Counts records that succeeded. Enough of them in a row close the open limit."""
         if self.open:
             self._successes += records
             if self._successes >= self._policy.successes:
@@ -47,7 +53,7 @@ class DeadLetterLimit:
         self._add(False, records)
 
     def retract_success(self) -> None:
-        """Takes a success back, since Kafka refused its outputs for good."""
+        """Takes the last success out of the count, because Kafka refused its outputs for good."""
         self._successes = max(0, self._successes - 1)
         for i in reversed(range(len(self._runs))):
             dead, count = self._runs[i]
@@ -57,7 +63,7 @@ class DeadLetterLimit:
                 return
 
     def died(self, now: float) -> bool:
-        """Counts a dead letter and returns True; returns False if it is to be held instead."""
+        """Counts a dead letter and returns True, or returns False if it is to be held instead."""
         if self.open:
             self._successes = 0
             return False
@@ -70,15 +76,15 @@ class DeadLetterLimit:
         return True
 
     def try_due(self, now: float) -> bool:
-        """Returns True if held records are to be tried now, which only an open breaker does."""
+        """Returns True if the limit is open and held records are to be tried now."""
         return self.open and now >= self._try_at
 
     def tried(self, now: float) -> None:
-        """Notes a try of held records."""
+        """Notes that held records are tried now, and sets the time of the next try."""
         self._try_at = now + self._policy.try_every_s
 
     def reset(self) -> None:
-        """Closes it and forgets all outcomes so far."""
+        """Closes the limit, and forgets all outcomes counted so far."""
         self.open = False
         self._runs.clear()
         self._total = self._dead = 0
@@ -90,7 +96,7 @@ class DeadLetterLimit:
         self._count()
 
     def _count(self) -> None:
-        """Cuts the oldest outcomes off beyond the window, and counts the rest."""
+        """Drops the oldest outcomes beyond the window, and counts the remaining dead letters."""
         window, runs = self._policy.window, self._runs
         self._total = sum(count for _, count in runs)
         while self._total > window:

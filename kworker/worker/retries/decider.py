@@ -29,7 +29,7 @@ Verdict = RetryScheduled | DeadLettered | float
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A record that would be a dead letter if the breaker were closed."""
+    """A record that failed for good, and is held because the dead-letter limit is open."""
 
     record: Record
     failure: Failure
@@ -37,10 +37,11 @@ class _Held:
 
 
 class RetryDecider:
-    """Decides by retry policy, circuits and dead-letter breaker, and builds the outputs.
+    """Decides after a failed run if its record is retried, waits in memory or is a dead letter.
 
-    Owned by the poll thread. A record that waits in memory stays parked in its lane; `wake`
-    returns those that waited for the breaker or for a circuit.
+    It asks the retry policy, the circuit breakers and the dead-letter limit, and builds the
+    outputs. Owned by the poll thread. While a record waits in memory, the later records of its key
+    wait, too. `wake` returns the records that waited for the dead-letter limit or for a circuit.
     """
 
     def __init__(
@@ -64,9 +65,9 @@ class RetryDecider:
     # -- a run has ended --------------------------------------------------------------
 
     def judge(self, record: Record, error: BaseException, now: float) -> Verdict:
-        """Returns the output that the record ends with, or the time of its next run.
+        """Returns the output with which the record ends, or the time of its next run.
 
-        The time is infinite for a record that waits, parked, until `wake` returns it.
+        The time is infinite for a record that waits in memory until `wake` returns it.
         """
         failure = Failure.of(error)
         if failure.kind != "unavailable":
@@ -83,22 +84,30 @@ class RetryDecider:
                 return self._die(record, failure.with_stack(error), reason, now)
 
     def succeeded(self, records: list[Record]) -> None:
-        """Counts records that succeeded, and wakes those that waited for it."""
+        """Counts records that succeeded. If a breaker closes, `wake` returns what waited for it."""
         if self._breaker is not None:
             self._breaker.succeeded(len(records))
             if self._held and not self._breaker.open:
-                _LOG.warning("the breaker closes: records succeed again; held records run again")
+                _LOG.warning(
+                    "the dead-letter breaker closes, because records succeed again; held records"
+                    " run again"
+                )
                 self._woken += [held.record for held in self._release_held()]
         if not self._circuits:
             return
         for record in records:
             circuit = self._circuit(record)
             if circuit.succeeded(1):
-                _LOG.warning("what was unavailable is available again; waiting records run")
+                _LOG.warning(
+                    "an unavailable dependency is available again; the waiting records run now"
+                )
                 self._woken += circuit.let_go()
 
     def shorten(self, record: Record) -> bool:
-        """Cuts a letter that is too large for its topic now; returns False if it cannot fit."""
+        """Cuts the texts of a retry or dead letter that has become too large for its topic.
+
+        Returns False if the record cannot fit its topic.
+        """
         assert isinstance(record.outcome, RetryScheduled | DeadLettered)
         [letter] = record.outcome
         cut = self._outputs.cut(letter)
@@ -108,7 +117,7 @@ class RetryDecider:
         return True
 
     def refused(self, record: Record) -> None:
-        """Notes that Kafka refused a run's outputs for good: it counts as a success no more."""
+        """Takes a success out of the count, because Kafka refused the run's outputs for good."""
         if self._breaker is not None and isinstance(record.outcome, Results):
             self._breaker.retract_success()
 
@@ -134,7 +143,10 @@ class RetryDecider:
             self._log.retried(record, failure, f"{reason}; held, since the breaker is open", now)
             return inf
         if self._breaker.open:
-            _LOG.error("the breaker opens: too many dead letters; further ones are held")
+            _LOG.error(
+                "the dead-letter breaker opens, because too many records fail for good; further"
+                " ones are held in memory and tried again"
+            )
         return self._dead_letter(record, failure, reason, now)
 
     def _dead_letter(
@@ -149,19 +161,19 @@ class RetryDecider:
 
     @property
     def circuit_open(self) -> bool:
-        """True if any circuit is open: then `may_run` is to be called for each record."""
+        """True if the circuit of any handler is open. Only then need `may_run` be called."""
         return any(circuit.unavailable for circuit in self._circuits.values())
 
     def may_run(self, record: Record) -> bool:
-        """Returns True unless the record's circuit is open and it is not the probe."""
+        """Returns True if the circuit of the record's handler is closed or the record probes it."""
         return self._circuit(record).may_run(record)
 
     def set_aside(self, record: Record) -> None:
-        """Keeps a record that may not run; the caller parks it until `wake` returns it."""
+        """Keeps a record that may not run now. The caller lets it wait until `wake` returns it."""
         self._circuit(record).set_aside(record)
 
     def wake(self, now: float, in_hand: int) -> list[Record]:
-        """Returns parked records that are to run now; some may not be parked any more."""
+        """Returns waiting records that are to run now. The caller skips those that wait no more."""
         for circuit in self._circuits.values():
             if (probe := circuit.probe(now, in_hand=in_hand)) is not None:
                 self._woken.append(probe)
@@ -172,7 +184,10 @@ class RetryDecider:
         return woken
 
     def accept_dead(self, now: float) -> list[Record]:
-        """Closes the breaker; returns the held records as dead letters, to be unparked."""
+        """Closes the dead-letter limit. Returns the held records, as dead letters now.
+
+        The caller takes them from the records that wait.
+        """
         if self._breaker is not None:
             self._breaker.reset()
         accepted = [held for held in self._release_held() if held.record.partition.open]
@@ -188,7 +203,7 @@ class RetryDecider:
 
     @property
     def problems(self) -> list[str]:
-        """The open circuits and the open breaker, a line each."""
+        """One line for each open circuit, and one for the open dead-letter limit."""
         down = [
             f"{name} is unavailable: {handler} is stopped, and one record probes every"
             f" {PROBE_EVERY_S:g} s"

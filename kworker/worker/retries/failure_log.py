@@ -12,7 +12,10 @@ _LOG = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FailureLogPolicy:
-    """The most lines of a kind in a window; the rest is counted and reported in the next one."""
+    """The most log lines of one kind in a window of time.
+
+    Further lines are counted only, and the next window reports their number.
+    """
 
     lines: int = 20
     window_s: float = 10.0
@@ -29,7 +32,7 @@ class FailureLog:
         self._deaths = _Window(policy, "more records became dead letters than were logged")
 
     def retried(self, record: Record, failure: Failure, what_next: str, now: float) -> None:
-        """Logs a failed run that is not the last."""
+        """Logs a failed run of a record that waits or runs again."""
         self._runs.roll(now)
         if self._runs.add():
             _LOG.warning(
@@ -41,11 +44,11 @@ class FailureLog:
             )
 
     def dead(self, record: Record, failure: Failure, reason: str, now: float) -> None:
-        """Logs a failed run that is the last."""
+        """Logs the failed run after which a record becomes a dead letter."""
         self._deaths.roll(now)
         if self._deaths.add():
             _LOG.error(
-                f"dead letter: {reason}",
+                f"the record becomes a dead letter: {reason}",
                 record=_position(record),
                 attempt=record.attempt,
                 error=str(failure),
@@ -54,7 +57,7 @@ class FailureLog:
 
 
 class _Window:
-    """Counts the lines of one kind in a window of time."""
+    """Counts the log lines of one kind in a window of time."""
 
     def __init__(self, policy: FailureLogPolicy, withheld: str) -> None:
         self._policy = policy
@@ -64,7 +67,7 @@ class _Window:
         self._withheld = 0
 
     def roll(self, now: float) -> None:
-        """Begins a new window when the last one is over, and logs the number withheld in it."""
+        """Begins a new window if the old one is over, and logs how many lines the old one lacks."""
         if now < self._ends:
             return
         if self._withheld:
@@ -73,7 +76,7 @@ class _Window:
         self._lines = self._withheld = 0
 
     def add(self) -> bool:
-        """Counts a line; returns True if it is to be written, False if it is withheld."""
+        """Counts a log line. Returns True if it is to be written, False if it is withheld."""
         written = self._lines < self._policy.lines
         self._lines += written
         self._withheld += not written

@@ -16,7 +16,10 @@ _CUT = frozenset({names.STACKTRACE, names.MESSAGE})
 
 
 class FailureOutputs:
-    """Builds them. Used by the poll thread; times are wall-clock milliseconds."""
+    """Builds the outputs of failed runs: retries for delay topics, and dead letters.
+
+    Used by the poll thread. Times are wall-clock milliseconds.
+    """
 
     def __init__(
         self,
@@ -26,9 +29,10 @@ class FailureOutputs:
         replay: str = "",
         requeue: str = "",
     ) -> None:
-        """`replay` is the id of the replay that this is for, which its dead letters carry.
+        """`replay` is the id of a replay, which its dead letters carry; empty outside of a replay.
 
-        A record from the topic `requeue` stays there, whatever its outcome.
+        `requeue` is the topic by which retries return. A record too large for a dead letter stays
+        in it.
         """
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic
@@ -39,7 +43,7 @@ class FailureOutputs:
     def retry(
         self, record: Record, failure: Failure, delay_s: float, attempt: int, due_ms: int
     ) -> Output:
-        """Returns the record for a delay topic: the `attempt`-th run is due at `due_ms`."""
+        """Returns the retry, a record for a delay topic. Its run `attempt` is due at `due_ms`."""
         topic = self._retry_topic(delay_s)
         source = record.source
         own: HeaderList = [
@@ -57,10 +61,11 @@ class FailureOutputs:
     def dead_letter(
         self, record: Record, failure: Failure, reason: str, attempt: int, now_ms: int
     ) -> Output:
-        """Returns the dead letter: key, value and headers byte for byte, and the failure.
+        """Returns the dead letter: the record unchanged, with headers that describe the failure.
 
-        Where the topic has no room for that, the stack trace is cut, then the message, then the
-        headers are left out. A foreign record that is still too large stays where it is.
+        If that is too large for the topic, the stack trace is cut, then the error's message; then
+        the record's own headers are left out. For a record of the requeue topic that is still too
+        large, the dead letter has no key and value, and says where the record stays.
         """
         source = record.source
         message, stack = failure.message.encode(), failure.stack.encode()
@@ -99,13 +104,14 @@ class FailureOutputs:
         return whole  # it waits until a person raises the topic's limit
 
     def fits(self, letter: Output) -> bool:
-        """Returns True if its topic takes a record so large, as far as is known."""
+        """Returns True if its topic takes a record of this size, as far as the limit is known."""
         return self._limits.fits(letter)
 
     def cut(self, letter: Output) -> Output:
         """Returns the letter cut to its topic's known limit, as far as that is possible.
 
-        The outermost stack frames go first, then the message; the record itself stays whole.
+        The outermost stack frames go first, then the error's message. Key, value and the record's
+        own headers stay whole.
         """
         over = letter.size - self._limits.max_bytes(letter.topic)
         if over <= 0:
@@ -133,5 +139,5 @@ def _redriven(record: Record) -> HeaderList:
 
 
 def _whole(text: bytes) -> bytes:
-    """Returns the text without a character that was cut through."""
+    """Returns UTF-8 text without a character that was cut in half."""
     return text.decode(errors="ignore").encode()

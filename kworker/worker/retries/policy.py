@@ -15,9 +15,10 @@ PROBE_EVERY_S = 5.0  # while a circuit is open
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Another run in `after_s` seconds, the `attempt`-th.
+    """The decision to run a record again in `after_s` seconds, as run number `attempt`.
 
-    `delay_s` names the delay topic that it goes to next; None: it waits in memory, with its key.
+    `delay_s` is the delay of the topic in which the record waits next. If it is None, the record
+    waits in memory, and the later records of its key wait, too.
     """
 
     after_s: float
@@ -27,25 +28,31 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpRetrying:
-    """No other run: the record becomes a dead letter, for this reason."""
+    """The decision to make a record a dead letter, with this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """n delays, n + 1 runs. `never` holds names of exceptions that are not retried."""
+    """The settings of retries: n delays, hence n + 1 runs.
+
+    `never` holds names of exceptions that are not retried. With `hold`, records wait in memory.
+    """
 
     delays_s: tuple[float, ...]
     never: frozenset[str] = frozenset()
     hold: bool = False
 
     def is_last(self, attempt: int) -> bool:
-        """Returns True if no attempt comes after this one."""
+        """Returns True if no run follows this attempt."""
         return attempt > len(self.delays_s)
 
     def decide(self, failure: Failure, attempt: int) -> RetryLater | GiveUpRetrying:
-        """Decides after the `attempt`-th run, counted from 1; not for kind `unavailable`."""
+        """Decides after run number `attempt`, counted from 1.
+
+        Must not be called for a failure of kind `unavailable`.
+        """
         if failure.kind in FINAL:
             return GiveUpRetrying(failure.kind)
         if failure.kind == "reject" or self.never.intersection(failure.lineage):
@@ -58,14 +65,17 @@ class RetryPolicy:
         return self.again(after_s, attempt + 1)
 
     def again(self, after_s: float, attempt: int) -> RetryLater:
-        """Returns another run in so many seconds; in memory if there is no delay topic."""
+        """Returns the decision to run again in `after_s` seconds.
+
+        The record waits in memory if `hold` is set or no delay is configured.
+        """
         in_memory = self.hold or not self.delays_s
         return RetryLater(after_s, attempt, None if in_memory else hop(self.delays_s, after_s))
 
 
 def hop(delays_s: Sequence[float], after_s: float) -> float:
-    """Returns the delay whose topic a record goes to next that is to wait `after_s`.
+    """Returns the delay of the topic that a record enters next, if it is to wait `after_s` seconds.
 
-    The largest that does not exceed it, or the smallest of all.
+    This is the largest delay that does not exceed `after_s`, or else the smallest delay.
     """
     return max((d for d in delays_s if d <= after_s), default=min(delays_s))
