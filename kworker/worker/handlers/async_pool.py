@@ -63,10 +63,7 @@ class HandlerLoop:
             self.spawn(begin)
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child's loop call `end` before it runs any other coroutine.
-
-        Called in the child, on the loop's thread.
-        """
+        """Makes the loop of a forked child call `end` before any other coroutine runs there."""
         # Callbacks of the loop's present round would run before a `call_soon`.
         getattr(self._loop, "_ready", deque[Any]()).clear()
         self._loop.call_soon(end)
@@ -140,7 +137,7 @@ class AsyncPool:
         return self._handed > self._finished
 
     def slack_s(self) -> float:
-        """Returns the seconds for which outcomes can stay uncollected: 0 if a handler is free."""
+        """Returns the seconds that ended records may stay uncollected: 0 if a handler is free."""
         return 0.0 if self._free_now() else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:
@@ -150,7 +147,7 @@ class AsyncPool:
         self._loop.call(self._begin, run)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
-        """Returns no records: the loop starts all at once, so none waits behind a slow one."""
+        """Returns no records. The loop starts all records at once, so none waits behind another."""
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
@@ -164,10 +161,7 @@ class AsyncPool:
         """Does nothing, because this pool holds no records back to fill a batch."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child call `end` once the forking handler returns or suspends.
-
-        The child runs no other record.
-        """
+        """Makes a forked child run no record, and call `end` once its handler returns or waits."""
         self.withdraw(())
         self._loop.after_fork_in_child(end)
 

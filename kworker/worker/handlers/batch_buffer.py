@@ -29,10 +29,7 @@ class BatchBuffer:
 
     @property
     def since(self) -> float:
-        """The time at which the oldest record was added; -inf after `flush`.
-
-        Raises IndexError if no record waits.
-        """
+        """The time at which the oldest record was added. Raises IndexError if no record waits."""
         return self._waiting[0][0]
 
     def add(self, record: Record, now: float) -> None:

@@ -19,10 +19,7 @@ from kworker.worker.handlers.pool import Take
 
 
 class BatchRunners(Protocol):
-    """The threads, or the event loop, that run batches.
-
-    At most `most` batches run at once. Finished batches are appended to `done`.
-    """
+    """The threads or the loop that run batches, `most` at once. Finished batches go to `done`."""
 
     most: int
     done: deque[HandlerBatch]
@@ -77,7 +74,7 @@ class BatchPool:
         return bool(self._running) or self._buffers.longest_due(self._clock()) is not None
 
     def slack_s(self) -> float:
-        """Returns the seconds for which outcomes can stay uncollected: 0 if a runner is free."""
+        """Returns the seconds that ended records may stay uncollected: 0 if a runner is free."""
         return 0.0 if len(self._running) < self._runners.most else SLACK_S
 
     def reclaim(self, now: float) -> list[Record]:
@@ -101,10 +98,7 @@ class BatchPool:
         self._buffers.flush()
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child call `end` once the forking handler returns or suspends.
-
-        The child begins no other batch, nor another part of a batch.
-        """
+        """Makes a forked child run no batch, and call `end` once its handler returns or waits."""
         for batch in self._running:
             batch.stopped = True
         self._runners.after_fork_in_child(end)
@@ -116,7 +110,6 @@ class BatchPool:
         self._runners.stop()
 
     def _begin(self, now: float) -> None:
-        """Begins due batches while runners and hands are free."""
         self._collect()
         while len(self._running) < self._runners.most:
             buffer = self._buffers.longest_due(now)

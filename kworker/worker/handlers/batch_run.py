@@ -84,10 +84,7 @@ class HandlerBatch:
         return self._bisection
 
     def raised(self, part: Sequence[Record], error: BaseException) -> PartOutcomes:
-        """Returns the outcomes of the records whose call raised `error`.
-
-        Returns nothing if they are to run again in smaller parts.
-        """
+        """Returns the outcomes of a call's records; nothing if they run again in smaller parts."""
         bisection = self._begun()
         if not (ends := bisection.raised(part, error)):
             for record in part:

@@ -29,10 +29,7 @@ _LIBRARY = "rdk:"  # how librdkafka's threads are called
 
 
 class Usage(NamedTuple):
-    """The seconds of CPU used by the process, and those that this thread waited for a CPU.
-
-    Both count from an arbitrary time.
-    """
+    """The seconds of CPU used by the process, and those for which this thread waited for a CPU."""
 
     used_s: float
     delayed_s: float
@@ -76,7 +73,7 @@ class CpuAffinity:
         self._looked: tuple[float, Usage] | None = None
 
     def decide(self, locked: bool, now: float) -> None:
-        """Pins the threads to one CPU, or lets them use all, by their use of CPUs of late.
+        """Pins the threads to one CPU or lets them use all, as their recent use of CPUs suggests.
 
         `locked` is True if handlers hold the interpreter's lock (GIL) so much that two threads
         could not use two CPUs.
@@ -122,10 +119,7 @@ class CpuAffinity:
 
 @functools.cache
 def _let_children_go() -> None:
-    """Installs an audit hook that gives a thread every CPU before it starts a process.
-
-    Without the hook the new process would inherit the thread's single CPU.
-    """
+    """Lets a thread that starts a process use every CPU, because the process inherits its CPUs."""
     every = os.sched_getaffinity(0)
 
     def hear(event: str, _arguments: object) -> None:
@@ -147,8 +141,8 @@ def _usage() -> Usage:
 class _OwnThreads:
     """Pins all threads of this process to CPUs, except those of the Kafka library.
 
-    Called by the poll thread while handlers wait for the interpreter's lock. So it remembers the
-    threads that it knows: reading the names of all threads each time would take too long.
+    Called by the poll thread while handlers wait for the interpreter's lock. The kinds of known
+    threads are remembered, because reading the name of every thread each time would take too long.
     """
 
     def __init__(self) -> None:

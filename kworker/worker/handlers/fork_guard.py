@@ -53,7 +53,7 @@ class ForkGuard:
         return [int.from_bytes(pid, "little") for pid in pids]
 
     def end(self) -> NoReturn:
-        """Exits the forked child, whose pool calls this. The parent's buffers are not flushed."""
+        """Exits the forked child without flushing its buffers, since they are the parent's, too."""
         try:
             os.write(self._writes, os.getpid().to_bytes(_PID_BYTES, "little"))
         except OSError:
@@ -70,7 +70,7 @@ class ForkGuard:
         self._release_signals()
 
     def _hold_signals(self) -> None:
-        """Blocks signals, which the child would lose until it has reset its signal handlers."""
+        """Blocks signals until the child has reset its signal handlers, so that none is lost."""
         self._before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _RECORDED)
 
     def _release_signals(self) -> None:

@@ -99,7 +99,9 @@ def load(config: Config) -> Handlers:
     for reference in {config.handler, *config.handlers.values()} - {""}:
         loaded[reference] = _handler(config, reference, find(reference))
     if len({handler.is_async for handler in loaded.values()}) > 1:
-        raise ConfigError("handlers: `def` and `async def` handlers cannot share a process")
+        raise ConfigError(
+            "handlers: `def` and `async def` handlers cannot share a process; use one kind"
+        )
     routes = {topic: loaded[reference] for topic, reference in config.handlers.items()}
     return Handlers(loaded.get(config.handler), routes)
 
@@ -128,7 +130,7 @@ def _handler(config: Config, reference: str, found: Any) -> Handler:
         target = found()
         close, dead = _method(target, "close"), _method(target, "dead")
         if not callable(target):
-            raise ConfigError(f"handler: {reference}: the class has no __call__")
+            raise ConfigError(f"handler: {reference}: the class has no method __call__")
     plain = inspect.isroutine(target) or isinstance(target, functools.partial)
     function = target if plain else target.__call__
     is_async = inspect.iscoroutinefunction(function)

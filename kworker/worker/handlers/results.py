@@ -80,10 +80,9 @@ class ResultEncoder:
 
 
 def own_headers(record: Record, index: int) -> HeaderList:
-    """Returns kworker's headers of a result: its source position, and others if they apply.
+    """Returns the headers that kworker adds to a result.
 
-    They are the index of a result after the first, the attempt after the first, and the trace
-    context of the record.
+    They are its source, the trace of the record, and index and attempt unless these are the first.
     """
     raw = record.raw
     headers: HeaderList = [(SOURCE, str(record.source).encode())]
@@ -106,10 +105,7 @@ def replay_header(record: Record, replay: str) -> HeaderList:
 
 
 def serialise(value: Any) -> bytes:
-    """Returns bytes unchanged, text as UTF-8, and any other value as JSON.
-
-    Raises Unpublishable if the value cannot be encoded.
-    """
+    """Returns bytes as they are, text as UTF-8 and all else as JSON, or raises Unpublishable."""
     match value:
         case bytes():
             return bytes(value)  # a subclass may be unknown to another process
@@ -144,12 +140,12 @@ def _refuse_what_became_null(value: Any) -> None:
     """Raises Unpublishable for NaN and infinity, which serialisers silently write as null."""
     several = [{"the result": value}]
     for each in several:  # the list grows meanwhile
-        for name, item in _items_of(each):
-            if isinstance(item, float):
-                if not isfinite(item):
-                    raise Unpublishable(f"{name} is {item}, which JSON cannot hold")
-            elif type(item) not in _PLAIN:
-                several.append(item)
+        for field, content in _items_of(each):
+            if isinstance(content, float):
+                if not isfinite(content):
+                    raise Unpublishable(f"{field} is {content}, which JSON cannot hold")
+            elif type(content) not in _PLAIN:
+                several.append(content)
 
 
 def _items_of(value: Any) -> Iterable[tuple[object, Any]]:
@@ -179,10 +175,7 @@ def _bytes(part: str, value: Any) -> bytes:
 
 
 def _users(headers: Any) -> HeaderList:
-    """Returns the headers that a handler set on a Result.
-
-    Raises Unpublishable if a header is malformed, or has a name that is reserved for kworker.
-    """
+    """Returns the headers of a Result. Raises Unpublishable for a malformed or reserved one."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     own = []
     for pair in pairs:

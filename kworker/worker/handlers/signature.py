@@ -37,7 +37,8 @@ class Batching:
 def make_call(reference: str, target: Any, function: Any) -> Call:
     """Returns a function that calls the handler `target` with the arguments for one message.
 
-    `function` has the handler's parameters. Raises ConfigError if they are not those of a handler.
+    `function` is the function or method that has the handler's parameters. Raises ConfigError if
+    the parameters are not those of a handler.
     """
     parameters = _parameters(reference, function)
     if typing.get_origin(parameters[0]) in _LISTS:
@@ -123,7 +124,7 @@ def _end(end: Any) -> Any:
 
 
 def _parameters(reference: str, function: Any) -> list[Any]:
-    """Returns the types of the one or two parameters without a default. Raises ConfigError."""
+    """Returns the types of the parameters without a default. Raises ConfigError if not 1 or 2."""
     every = inspect.signature(function).parameters.values()
     required = [p for p in every if p.default is p.empty and p.kind not in _REST]
     if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:

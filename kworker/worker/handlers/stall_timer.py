@@ -15,10 +15,7 @@ class StallTimer:
         self._since = self._updated = 0.0
 
     def update(self, now: float, *, ended: bool, has_work: bool) -> None:
-        """Starts the measurement anew if a record `ended`, or if the pool has no work.
-
-        `has_work` is True if records are in the pool, or could be handed to it.
-        """
+        """Starts anew if a record `ended`, or if the pool neither has nor could get any record."""
         if ended or not has_work or now - self._updated > _GAP_S:
             self._since = now
         self._updated = now

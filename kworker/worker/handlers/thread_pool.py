@@ -92,7 +92,7 @@ class ThreadPool:
         return self._handed > sum(self._finished)
 
     def slack_s(self) -> float:
-        """Returns the seconds for which outcomes can stay uncollected: 0 if threads lack runs."""
+        """Returns the seconds that ended records may stay uncollected: 0 if threads lack runs."""
         if self._moving() < 0.75 * self._useful():
             return 0.0
         return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))
@@ -134,10 +134,7 @@ class ThreadPool:
         """Does nothing, because this pool holds no records back to fill a batch."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child call `end` once the forking handler returns.
-
-        The child runs no other record.
-        """
+        """Makes a forked child run no other record, and call `end` once its handler returns."""
         self._end_copy = end
         self.withdraw(())
         for run in self._current:

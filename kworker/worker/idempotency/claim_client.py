@@ -60,7 +60,7 @@ class ClaimClient:
 
     @property
     def pending(self) -> bool:
-        """True if an answer or request is due soon, so that the poll thread shall not wait long."""
+        """True if an answer or a request is due soon; then the poll thread must not wait long."""
         return self._claims.redis_error is None and (self._out > 0 or self._waiting)
 
     @property
@@ -73,10 +73,7 @@ class ClaimClient:
         return max(0, self._prefetch.ahead - len(self._ready) - len(self._batch.asked) - self._out)
 
     def claim(self, records: Iterable[Record]) -> None:
-        """Requests a claim for each record.
-
-        A record is the first of its lane, or was returned as busy by `turn`.
-        """
+        """Requests a claim for each record, the first of its lane or returned as busy by `turn`."""
         if not self._withdrawn:
             self._batch.asked.extend(records)
             return
@@ -138,17 +135,14 @@ class ClaimClient:
         return [*ready, *fresh, *asked]
 
     def close(self, partition: Partition) -> list[Record]:
-        """Gives up the records of a closed partition, and releases their claims.
-
-        Returns an empty list, because the caller need not release any of these claims.
-        """
+        """Gives up the records of a closed partition, releases their claims, and returns none."""
         self.withdraw((partition,))
         return []
 
     # -- ends of records --------------------------------------------------------------
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Marks the events of these records, all of whose outputs are durable, as done."""
+        """Marks the events of these records as done, once all their outputs are durable."""
         self._batch.settled.extend([record for record in records if record.claim])
 
     def released(self, records: Iterable[Record]) -> None:
@@ -163,9 +157,9 @@ class ClaimClient:
         self._batch.cancelled.extend([record for record in records if record.claim])
 
     def ended_after_revoke(self, records: Iterable[Record]) -> None:
-        """Stores the results of runs that ended after their partitions were revoked in Redis.
+        """Stores in Redis the results of runs that ended after their partitions were revoked.
 
-        The next owner of the partition publishes these results. If a run failed, or its results are
+        The next owner of a partition publishes these results. If a run failed, or its results are
         too large for that, its claim is released instead, and the next owner runs the record again.
         """
         for record in records:

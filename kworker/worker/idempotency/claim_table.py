@@ -113,10 +113,7 @@ class ClaimTable:
         )
 
     def apply(self, ask: Exchange, answer: Answer) -> None:
-        """Applies the answer of Redis to the claims requested in `ask`.
-
-        If a dead owner holds the claim of an event, the claim is requested again, as a takeover.
-        """
+        """Applies an answer. The claims of dead owners are requested again, as takeovers."""
         asks, again = self._asks, {}
         self._takeovers, self._known_gone = {}, {}
         for index, state in answer.refused.items():
@@ -128,10 +125,7 @@ class ClaimTable:
         self._asks = again
 
     def grant_unprotected(self) -> None:
-        """Lets the records of all requests run without asking Redis.
-
-        Records whose events are known here to be done are answered as duplicates instead.
-        """
+        """Lets all requested records run without Redis, except those of events known to be done."""
         done = self._outbox.done
         for id_ in [id_ for id_ in self._asks if id_ in done]:
             self._duplicate(self._asks.pop(id_))
@@ -156,10 +150,7 @@ class ClaimTable:
                 self._release(record, ended_too=False)
 
     def answers(self) -> ClaimAnswers | None:
-        """Returns the answers to all batches entered so far.
-
-        Returns None while requests wait for Redis, or if there was no batch.
-        """
+        """Returns the answers to all batches so far; None without any, or while requests wait."""
         if self._asks or not self._answers.batches:
             return None
         answers, self._answers = self._answers, ClaimAnswers()

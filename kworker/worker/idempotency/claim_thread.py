@@ -88,10 +88,7 @@ class ClaimThread:
         self._retry_s = _RETRY_S[0]
 
     def run(self) -> None:
-        """Runs until None arrives in the inbox, then sends the last updates or keeps them.
-
-        Updates that Redis does not get are kept in files of the state folder.
-        """
+        """Runs until None is in the inbox, then sends the last updates or keeps them in a file."""
         try:
             self._outbox.load()
             while not self._ending:

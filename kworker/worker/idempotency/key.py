@@ -11,10 +11,7 @@ from kworker.worker.handlers import loader
 
 
 def load(spec: str) -> IdOf:
-    """Returns the function that makes event ids, as `idempotency.key` says.
-
-    Raises ConfigError if `spec` names a function that cannot be imported.
-    """
+    """Returns the function that `idempotency.key` names. Raises ConfigError if it is not found."""
     return _by_function(spec, loader.find(spec)) if names_function(spec) else id_of(spec)
 
 
@@ -33,7 +30,7 @@ def _by_function(spec: str, function: Callable[[Message], Any]) -> IdOf:
 
 
 def _message(record: Record) -> Message:
-    """Returns the handler's message, with the source record's position and headers."""
+    """Returns the message that a handler gets, with the source's position and headers."""
     raw, source, again = record.raw, record.source, record.envelope
     headers = (raw.headers() or ()) if again is None else again.restored
     place = (source.topic, source.partition, source.offset, source.timestamp)

@@ -37,10 +37,7 @@ class OwnerLiveness:
         self._owners.setdefault(owner, _WatchedOwner(now)).wanted_at = now
 
     def update(self, beats: Mapping[str, int | None], asked: float, answered: float) -> None:
-        """Stores the heartbeats of owners that a call to Redis returned.
-
-        The call began at `asked` and returned at `answered`.
-        """
+        """Stores the heartbeats that Redis returned to a call between `asked` and `answered`."""
         if asked - self._answered > _UNSEEN * self._lease_s:
             self.interrupted()
         self._answered = answered

@@ -65,7 +65,7 @@ class RedisOutbox:
         )
 
     def delivered(self, exchange: Exchange) -> None:
-        """Removes the updates that Redis has. If none is left, removes their files, too."""
+        """Removes the updates that Redis has. If no update is left, deletes their files, too."""
         for id_ in exchange.done:
             self.done.pop(id_, None)
         for ended in exchange.ended:
@@ -85,7 +85,7 @@ class RedisOutbox:
     # -- over a restart ---------------------------------------------------------------
 
     def keep(self) -> None:
-        """Writes the remaining updates to a file for the next process, until `delivered`."""
+        """Writes the remaining updates to a file for the next process; `delivered` removes it."""
         if not len(self):
             return
         file = self._file(self._owner)

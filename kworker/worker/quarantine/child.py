@@ -61,7 +61,7 @@ class Parent:
         self.gone = False
 
     def receive(self, wait_s: float | None) -> list[PipeMessage]:
-        """Waits up to `wait_s` seconds for messages, or without limit if it is None; returns them.
+        """Waits up to `wait_s` seconds for messages, or without limit if None; returns them.
 
         Sets `gone` once the worker has closed its pipe.
         """
@@ -141,7 +141,8 @@ def _send_end(parent: Parent, number: int, outcome: Results | Failure) -> None:
     try:
         parent.send(RunEnded(number, outcome))
     except OverflowError as error:
-        parent.send(RunEnded(number, Failure.in_full(Unpublishable(f"all results: {error}"))))
+        too_large = Unpublishable(f"the results are too large for a pipe: {error}")
+        parent.send(RunEnded(number, Failure.in_full(too_large)))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -198,16 +199,13 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _die_with(parent: int) -> bool:
-    """Makes the kernel kill this process when its parent ends. Returns False if it has ended."""
+    """Makes the kernel kill this process when its parent ends. Returns False if it already has."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return os.getppid() == parent
 
 
 def _prepare_to_die() -> None:
-    """Makes the kernel's OOM killer prefer this process to its worker. Installs signal handlers.
-
-    SIGUSR1 dumps the stacks of all threads, SIGINT is ignored, SIGTERM ends the process.
-    """
+    """Makes the OOM killer prefer this process to its worker; dumps its stacks at SIGUSR1."""
     raise_oom_score(_OOM_MORE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -109,12 +109,12 @@ class IsolatedProcess:
         return self._slot.held()
 
     def blamed(self) -> list[Held]:
-        """Returns the records to blame for the end: of those running, only the overdue, if any."""
+        """Returns the running records to blame for the end: after a time-out, the overdue only."""
         held = self.in_hand()
         return held if self._stuck_on is None else [h for h in held if h in self._stuck_on]
 
     def give(self, run: RunRequest) -> None:
-        """Sends the process a record to run. Does not block: `receive` writes it bit by bit."""
+        """Queues a record for the process to run. Does not block: `receive` writes the request."""
         self.used = True
         self._send(run)
 
@@ -135,19 +135,13 @@ class IsolatedProcess:
         return messages
 
     def end_stuck(self, now: float, overdue: list[Held]) -> None:
-        """Starts to end a process with `overdue` records. It dumps its stacks; signals follow.
-
-        `turn` sends the signals.
-        """
+        """Starts to end a process for its `overdue` records. `turn` sends the signals for this."""
         self._stuck_on = overdue
         self._exit_plan = for_stuck_process(now, _DUMP_S, _TERM_S, _ABORT_S)
         self.turn(now)
 
     def finish(self, now: float) -> None:
-        """Asks the process to close its handlers and exit, by closing its input pipe.
-
-        Kills the process if it has not exited after five seconds.
-        """
+        """Closes the input of the process, at which it should close its handlers and exit."""
         self.ended_by_us = True
         self._close_input()
         self._exit_plan = ExitPlan([(now + _FINISH_S, signal.SIGKILL)])
@@ -164,10 +158,7 @@ class IsolatedProcess:
             send_signal(self.pid, signum)
 
     def reaped(self) -> ExitedProcess | None:
-        """Returns the exit of the process; None while it runs.
-
-        The last messages can still be received after that.
-        """
+        """Returns the exit of the process, or None while it runs. Unread messages are kept."""
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:  # reaped by a handler that waits for any child
@@ -180,7 +171,7 @@ class IsolatedProcess:
         return ExitedProcess(code, usage.ru_maxrss << 10)
 
     def end_of(self, exited: ExitedProcess) -> ProcessEnd:
-        """Returns how the process ended, and if its records are to blame for that."""
+        """Returns how the process ended, and what is to blame for that."""
         how = exit_text(exited.code)
         if self.ended_by_us:
             return ProcessEnd(how, Blame.NOBODY)

@@ -16,10 +16,7 @@ _REFRESH_EVERY_S = 0.2
 
 
 class KnownSuspects:
-    """The suspects of all hosts: records that were running when a worker died.
-
-    They are found by source position. Owned by the poll thread.
-    """
+    """The suspects of all hosts, by source position. Owned by the poll thread."""
 
     def __init__(self, folder: Path, shared: SharedSuspects | None = None) -> None:
         """`folder` is the folder `suspects` in `state_dir`, which need not exist."""
@@ -38,7 +35,7 @@ class KnownSuspects:
         return record.source.place in self._all
 
     def of(self, record: Record) -> Suspect:
-        """Returns what is known of this suspect; no deaths if its file was removed meanwhile."""
+        """Returns the suspect for a record, without deaths if its file was removed meanwhile."""
         place = record.source.place
         return self._all.get(place) or Suspect(place, "crash")
 
@@ -65,10 +62,7 @@ class KnownSuspects:
                 self._all[place] = suspect
 
     def record_death(self, suspect: Suspect) -> None:
-        """Writes a suspect to the crash journal, which outlives this worker.
-
-        The caller has counted the process that the suspect has ended among its deaths.
-        """
+        """Writes a suspect that has ended one more process to the crash journal."""
         self._all[suspect.place] = suspect
         try:
             self._journal.write(suspect)
@@ -80,7 +74,7 @@ class KnownSuspects:
             )
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Removes records, all of whose outputs are durable, from the suspects."""
+        """Removes records from the suspects, once all their outputs are durable."""
         for record in records if self._all else ():
             place = record.source.place
             if self._all.pop(place, None):

@@ -6,7 +6,7 @@ from kworker.core.record import Partition, Record
 
 
 class NoQuarantine:
-    """Stands in for a `Quarantine` that is not wanted. All records run in the worker's pool."""
+    """Stands in for a `Quarantine`, for example in a replay. All records run in the pool."""
 
     has_suspects = False
     count = 0

@@ -17,10 +17,7 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message to the isolated process: the configuration, and limits of topics.
-
-    `limits` has the size of the largest record that each topic takes, in bytes.
-    """
+    """The first message to the process: the configuration, and the largest record of each topic."""
 
     config: Config
     limits: Mapping[str, int]
@@ -28,7 +25,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A request to run the handler for one record. A `RunEnded` with its `number` follows."""
+    """A request to run the handler for one record. A `RunEnded` with its `number` answers it."""
 
     number: int
     source: Source
@@ -69,7 +66,7 @@ def frame(message: PipeMessage) -> bytes:
     """Returns a message as bytes for the pipe. Raises OverflowError if they are too many."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     if len(data) > FRAME_BYTES_MAX:
-        raise OverflowError(f"{len(data)} bytes are too many for the pipe")
+        raise OverflowError(f"a message of {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
@@ -86,7 +83,7 @@ class Frames:
         while len(received) >= _LENGTH_BYTES:
             length = int.from_bytes(received[:_LENGTH_BYTES], "little")
             if length > FRAME_BYTES_MAX:
-                raise ProtocolError(f"the length of a message is {length} bytes, over the limit")
+                raise ProtocolError(f"a message of {length} bytes, the limit is {FRAME_BYTES_MAX}")
             end = _LENGTH_BYTES + length
             if len(received) < end:
                 break

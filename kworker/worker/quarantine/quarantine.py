@@ -60,10 +60,7 @@ class Quarantine:
         shared: SharedSuspects | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        """`folder` is the folder `suspects` in `state_dir`.
-
-        `limits` must be complete when `turn` is first called.
-        """
+        """`folder` is `suspects` in `state_dir`; `limits` must be complete by the first `turn`."""
         self._config = config
         self._known = KnownSuspects(folder, shared)
         self._limits = limits
@@ -81,12 +78,12 @@ class Quarantine:
     # -- known suspects ---------------------------------------------------------------
 
     def refresh(self, now: float, *, force: bool = False) -> None:
-        """Reads the crash journal again if it has changed. Each assignment must use `force`."""
+        """Reads the crash journal if it has changed. Called with `force` at each assignment."""
         self._known.refresh(now, force=force)
 
     @property
     def has_suspects(self) -> bool:
-        """True if any record is a suspect. Only then is `is_suspect` to be asked about records."""
+        """True if any record is a suspect. Only then must `is_suspect` be called for records."""
         return bool(self._known)
 
     def is_suspect(self, record: Record) -> bool:
@@ -94,14 +91,14 @@ class Quarantine:
         return record in self._known
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Clears records, all of whose outputs are durable, from suspicion."""
+        """Clears records from suspicion, once all their outputs are durable."""
         if self.has_suspects:
             self._known.settled(records)
 
     # -- suspects in hand -------------------------------------------------------------
 
     def add(self, records: Iterable[Record]) -> None:
-        """Accepts suspects that may run now. A method below returns each of them later."""
+        """Accepts suspects that may run now. `turn` returns each of them with its outcome."""
         for record in records:
             number = next(self._numbers)
             self._records[number] = record
@@ -189,7 +186,9 @@ class Quarantine:
         except OSError as error:
             self._wait(f"their process cannot be started ({error.strerror})", now)
             return
-        _LOG.info("isolated process started", cell=self._process.pid, suspects=self.count)
+        _LOG.info(
+            "isolated process for suspects started", cell=self._process.pid, suspects=self.count
+        )
 
     def _begin(self, process: IsolatedProcess, now: float) -> None:
         run = self._trial.begin(used=process.used)

@@ -46,10 +46,7 @@ class SharedSuspects:
     # -- the poll thread --------------------------------------------------------------
 
     def request_refresh(self) -> None:
-        """Makes the claims thread read the suspects before it answers the next claims.
-
-        So a new assignment's first records are compared with the suspects of all hosts.
-        """
+        """Makes the claims thread read the suspects from Redis before it answers more claims."""
         self._requested = True
 
     def settle(self, place: SourcePosition) -> None:
@@ -64,10 +61,7 @@ class SharedSuspects:
         return 0.0 if self._requested else self._exchange_at
 
     def turn(self, now: float) -> None:
-        """Exchanges suspects with Redis if that is due. Blocks for up to three calls.
-
-        Raises `Unreachable` if Redis does not answer.
-        """
+        """Exchanges suspects with Redis if due, in up to three calls. Raises `Unreachable`."""
         if now < self.due_at:
             return
         # In this order: the poll thread may request another meanwhile.
@@ -76,10 +70,7 @@ class SharedSuspects:
         self._exchange_at = now + _EVERY_S
 
     def end(self) -> None:
-        """Removes the suspects that were settled last from Redis.
-
-        Blocks for up to three calls. Raises `Unreachable` if Redis does not answer.
-        """
+        """Removes the last settled suspects from Redis in up to 3 calls. Raises `Unreachable`."""
         if self._settled:
             self._exchange()
 
@@ -109,7 +100,7 @@ class SharedSuspects:
     def _current(
         self, suspects: Mapping[SourcePosition, Suspect], settled: Iterable[SourcePosition]
     ) -> dict[SourcePosition, Suspect]:
-        """Returns the suspects that are neither settled nor so old that they must have been."""
+        """Returns the suspects except the settled ones and those older than `KEPT_S`."""
         oldest = self._wall() - KEPT_S
         return {p: s for p, s in suspects.items() if s.since >= oldest and p not in settled}
 

@@ -31,8 +31,8 @@ class CircuitBreaker:
     another record if there is one. A probe that succeeds closes the circuit. If other records have
     succeeded since the same name was last raised, the name concerns only a few records. These are
     snoozed, and the circuit stays closed. Such records may also come together, with no success
-    between them. So if this has happened three times with a name, the name opens the circuit only
-    after a second without any success.
+    between them. So once a name was found three times to concern only a few records, it opens the
+    circuit only after a second without any success.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class CircuitBreaker:
         return True
 
     def _count_raise(self, name: str, now: float) -> bool:
-        """Counts a raise of `name`. Returns True if other records succeed between such raises."""
+        """Counts a raise of `name`. Returns True if the name concerns only a few records."""
         last = self._raised.pop(name, None)
         if last is None or now - last.at > _FORGET_S:
             last = _Raised(now, self._successes)

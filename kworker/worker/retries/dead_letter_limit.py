@@ -12,10 +12,7 @@ _SETTING = re.compile(r"(\d+)% of (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimitPolicy:
-    """The settings of the dead-letter limit.
-
-    The limit opens when more than `share` of the last `window` final outcomes are dead letters.
-    """
+    """The limit opens when over `share` of the last `window` final outcomes are dead letters."""
 
     share: float
     window: int
@@ -32,7 +29,8 @@ class DeadLetterLimitPolicy:
 class DeadLetterLimit:
     """Limits the share of dead letters among the last final outcomes of one worker.
 
-    While it is open, further dead letters are held and tried again. Owned by the poll thread.
+    The limit opens when this share is exceeded. While it is open, records that fail for good are
+    held and tried again. Owned by the poll thread.
     """
 
     def __init__(self, policy: DeadLetterLimitPolicy) -> None:

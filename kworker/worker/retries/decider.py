@@ -104,10 +104,7 @@ class RetryDecider:
                 self._woken += circuit.let_go()
 
     def shorten(self, record: Record) -> bool:
-        """Cuts the texts of a retry or dead letter that has become too large for its topic.
-
-        Returns False if the record cannot fit its topic.
-        """
+        """Cuts a retry or dead letter to its topic's size limit; returns False if it cannot fit."""
         assert isinstance(record.outcome, RetryScheduled | DeadLettered)
         [letter] = record.outcome
         cut = self._outputs.cut(letter)
@@ -184,9 +181,9 @@ class RetryDecider:
         return woken
 
     def accept_dead(self, now: float) -> list[Record]:
-        """Closes the dead-letter limit. Returns the held records, as dead letters now.
+        """Closes the dead-letter limit, makes the held records dead letters, and returns them.
 
-        The caller takes them from the records that wait.
+        The caller takes these records out of the lanes in which they wait.
         """
         if self._breaker is not None:
             self._breaker.reset()

@@ -12,10 +12,7 @@ _LOG = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FailureLogPolicy:
-    """The most log lines of one kind in a window of time.
-
-    Further lines are counted only, and the next window reports their number.
-    """
+    """The most log lines of a kind in a window. The next window logs how many more there were."""
 
     lines: int = 20
     window_s: float = 10.0
@@ -67,7 +64,7 @@ class _Window:
         self._withheld = 0
 
     def roll(self, now: float) -> None:
-        """Begins a new window if the old one is over, and logs how many lines the old one lacks."""
+        """Begins a new window if the old window is over, and logs the number of lines withheld."""
         if now < self._ends:
             return
         if self._withheld:

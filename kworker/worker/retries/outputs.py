@@ -16,10 +16,7 @@ _CUT = frozenset({names.STACKTRACE, names.MESSAGE})
 
 
 class FailureOutputs:
-    """Builds the outputs of failed runs: retries for delay topics, and dead letters.
-
-    Used by the poll thread. Times are wall-clock milliseconds.
-    """
+    """Builds the outputs of failed runs. Used by the poll thread. Times are wall-clock ms."""
 
     def __init__(
         self,
@@ -31,8 +28,8 @@ class FailureOutputs:
     ) -> None:
         """`replay` is the id of a replay, which its dead letters carry; empty outside of a replay.
 
-        `requeue` is the topic by which retries return. A record too large for a dead letter stays
-        in it.
+        `requeue` is the topic by which records return to the workers. A record in this topic that
+        is too large for a dead letter is not copied into one.
         """
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic
@@ -104,11 +101,11 @@ class FailureOutputs:
         return whole  # it waits until a person raises the topic's limit
 
     def fits(self, letter: Output) -> bool:
-        """Returns True if its topic takes a record of this size, as far as the limit is known."""
+        """Returns True if a retry or dead letter is within its topic's limit, if that is known."""
         return self._limits.fits(letter)
 
     def cut(self, letter: Output) -> Output:
-        """Returns the letter cut to its topic's known limit, as far as that is possible.
+        """Returns a retry or dead letter cut to its topic's known limit, as far as possible.
 
         The outermost stack frames go first, then the error's message. Key, value and the record's
         own headers stay whole.
@@ -139,5 +136,5 @@ def _redriven(record: Record) -> HeaderList:
 
 
 def _whole(text: bytes) -> bytes:
-    """Returns UTF-8 text without a character that was cut in half."""
+    """Returns UTF-8 text without the rest of a character that was cut in half."""
     return text.decode(errors="ignore").encode()

@@ -35,10 +35,7 @@ class GiveUpRetrying:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The settings of retries: n delays, hence n + 1 runs.
-
-    `never` holds names of exceptions that are not retried. With `hold`, records wait in memory.
-    """
+    """The settings of retries: n delays, n + 1 runs; no retry of exceptions named in `never`."""
 
     delays_s: tuple[float, ...]
     never: frozenset[str] = frozenset()
@@ -49,7 +46,7 @@ class RetryPolicy:
         return attempt > len(self.delays_s)
 
     def decide(self, failure: Failure, attempt: int) -> RetryLater | GiveUpRetrying:
-        """Decides after run number `attempt`, counted from 1.
+        """Decides after the `attempt`-th run, counted from 1.
 
         Must not be called for a failure of kind `unavailable`.
         """
@@ -65,10 +62,7 @@ class RetryPolicy:
         return self.again(after_s, attempt + 1)
 
     def again(self, after_s: float, attempt: int) -> RetryLater:
-        """Returns the decision to run again in `after_s` seconds.
-
-        The record waits in memory if `hold` is set or no delay is configured.
-        """
+        """Returns a run in `after_s` seconds; in memory if `hold` is set or there are no delays."""
         in_memory = self.hold or not self.delays_s
         return RetryLater(after_s, attempt, None if in_memory else hop(self.delays_s, after_s))
 
