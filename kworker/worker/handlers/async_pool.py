@@ -42,7 +42,7 @@ class HandlerLoop:
         self._thread.start()
 
     def call(self, function: Callable[[Any], None], argument: Any) -> None:
-        """Calls `function(argument)` on the loop's thread. Any thread may call this."""
+        """Calls `function(argument)` on the loop. Called by any thread."""
         self._loop.call_soon_threadsafe(self._call, function, argument)
 
     def spawn(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -69,7 +69,7 @@ class HandlerLoop:
         self._loop.call_soon(end)
 
     def stop(self) -> None:
-        """Stops the loop without waiting for its thread. Any thread may call this."""
+        """Stops the loop; does not block. Called by any thread."""
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -161,7 +161,7 @@ class AsyncPool:
         """Does nothing, because this pool holds no records back to fill a batch."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child run no record, and call `end` once its handler returns or waits."""
+        """Makes a forked child call `end`, and run nothing else, once its handler ends or waits."""
         self.withdraw(())
         self._loop.after_fork_in_child(end)
 

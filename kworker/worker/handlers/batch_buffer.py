@@ -46,20 +46,20 @@ class BatchBuffer:
         self._waiting = deque((-inf, record) for _, record in self._waiting)
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Removes and returns the records of the partitions in `going`."""
+        """Removes and returns the records of these partitions."""
         back = [record for _, record in self._waiting if record.partition in going]
         if back:
             self._waiting = deque(each for each in self._waiting if each[1].partition not in going)
         return back
 
     def take(self) -> list[Record]:
-        """Removes and returns the records of the next batch, oldest first."""
+        """Removes and returns the next batch, oldest first."""
         following = self._waiting.popleft
         return [following()[1] for _ in range(self.next_size)]
 
 
 class BatchBuffers:
-    """The buffers of all handlers of a process. Owned by the poll thread."""
+    """The buffers of all handlers. Owned by the poll thread."""
 
     def __init__(self, handlers: Handlers, size_max: int) -> None:
         self._handlers = handlers
@@ -82,7 +82,7 @@ class BatchBuffers:
             buffer.flush()
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Removes and returns the records of the partitions in `going`."""
+        """Removes and returns the records of these partitions."""
         back = [record for buffer in self._all for record in buffer.withdraw(going)]
         self.room += len(back)
         return back
@@ -93,7 +93,7 @@ class BatchBuffers:
         return min(due, key=lambda buffer: buffer.since, default=None)
 
     def take(self, buffer: BatchBuffer) -> list[Record]:
-        """Removes and returns the records of a buffer's next batch, oldest first."""
+        """Removes and returns a buffer's next batch."""
         records = buffer.take()
         self.room += len(records)
         return records

@@ -70,7 +70,7 @@ class BatchPool:
 
     @property
     def has_work(self) -> bool:
-        """True if a batch runs or is due. Records of a batch that is not due do not count."""
+        """True if a batch runs, or is due; records in a batch that is not due do not count."""
         return bool(self._running) or self._buffers.longest_due(self._clock()) is not None
 
     def slack_s(self) -> float:
@@ -94,11 +94,11 @@ class BatchPool:
         return back
 
     def flush(self) -> None:
-        """Makes all buffered records due, so that their batches begin in the next turn."""
+        """Makes all buffered records due, to begin at the next turn."""
         self._buffers.flush()
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child run no batch, and call `end` once its handler returns or waits."""
+        """Makes a forked child call `end`, and run nothing else, once its handler ends or waits."""
         for batch in self._running:
             batch.stopped = True
         self._runners.after_fork_in_child(end)

@@ -51,7 +51,7 @@ class HandlerBatch:
         self._bisection: Bisection[Record] | None = None  # the runner's, once it has begun
 
     def take(self) -> Sequence[Record]:
-        """Returns the records to its first caller, and nothing to any later caller."""
+        """Returns the records to the first caller, and nothing after that."""
         try:
             return self._waiting.popleft()
         except IndexError:

@@ -30,7 +30,7 @@ class CompletionQueue:
             pass  # it is woken already
 
     def take(self, wait_s: float) -> list[Record]:
-        """Removes and returns all records. Waits up to `wait_s` seconds if there are none."""
+        """Returns all records; waits up to `wait_s` for the first."""
         records = self._records
         if wait_s > 0 and not records:
             self._empty.acquire(timeout=wait_s)

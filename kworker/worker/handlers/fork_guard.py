@@ -13,7 +13,7 @@ _RECORDED = (signal.SIGTERM, signal.SIGUSR2)  # by the worker, and so by a copy 
 
 
 class ForkAware(Protocol):
-    """A pool whose handlers may fork the process."""
+    """A pool whose handlers may fork."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None: ...
 

@@ -80,7 +80,7 @@ class Handlers:
         return handler.dead if handler else None
 
     def close(self) -> None:
-        """Calls `close` of every handler, at the end of a drain. Raises what a `close` raises."""
+        """Closes every handler, at the end of a drain. Raises whatever their `close` raises."""
         for close in {handler.close for handler in self._all if handler.close}:
             close()
 

@@ -32,7 +32,7 @@ class ResultEncoder:
         self._replay = replay
 
     def encode(self, record: Record, returned: Any) -> Results:
-        """Encodes a returned value. Raises Unpublishable if that fails or a result is too big."""
+        """Encodes a returned value. Raises Unpublishable if it cannot be written or is too big."""
         if returned is None:
             return NO_RESULTS
         first = record.attempt == 1 and record.envelope is None
@@ -137,7 +137,7 @@ def _json(value: Any) -> bytes:
 
 
 def _refuse_what_became_null(value: Any) -> None:
-    """Raises Unpublishable for NaN and infinity, which serialisers silently write as null."""
+    """Raises Unpublishable for NaN and infinity, which are silently written as null."""
     several = [{"the result": value}]
     for each in several:  # the list grows meanwhile
         for field, content in _items_of(each):

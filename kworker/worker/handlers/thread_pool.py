@@ -141,7 +141,7 @@ class ThreadPool:
             emptied(run or deque())
 
     def stop(self) -> None:
-        """Makes every thread end after the record that it runs now. Does not block."""
+        """Ends every thread after its present record. Does not block."""
         self.withdraw(())
         for _ in self._threads:
             self._runs.put(None)

@@ -65,7 +65,7 @@ class ClaimClient:
 
     @property
     def ready(self) -> int:
-        """The number of records that `take` could return now."""
+        """The number of records that `take` would return."""
         return len(self._ready)
 
     def room(self) -> int:
@@ -102,7 +102,7 @@ class ClaimClient:
     # -- between lanes and pool -------------------------------------------------------
 
     def take(self, most: int) -> deque[Record]:
-        """Removes and returns up to `most` records that may run, oldest first."""
+        """Returns up to `most` records that may run, oldest first."""
         ready = self._ready
         if most >= len(ready):
             run, self._ready = ready, deque()
@@ -112,7 +112,7 @@ class ClaimClient:
         return run
 
     def put_back(self, records: Iterable[Record]) -> None:
-        """Accepts records that `take` returned and that did not start, in the same order."""
+        """Accepts records that were taken and did not start, in the order of `take`."""
         back = list(records)
         self._ready.extendleft(reversed(back))
         self._prefetch.took(-len(back))
@@ -153,7 +153,7 @@ class ClaimClient:
         self._batch.released.extend([record for record in records if record.claim])
 
     def cancelled(self, records: Iterable[Record]) -> None:
-        """Releases the claims of records whose handlers have not begun and will not run here."""
+        """Releases the claims of records that have not begun and will not run here."""
         self._batch.cancelled.extend([record for record in records if record.claim])
 
     def ended_after_revoke(self, records: Iterable[Record]) -> None:

@@ -35,7 +35,7 @@ class Claims(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClaimPolicy:
-    """The settings of the section `[idempotency]` of the configuration."""
+    """The settings of `[idempotency]`."""
 
     lease_s: float
     missing: Literal["process", "reject"] = "process"

@@ -11,7 +11,10 @@ from kworker.worker.handlers import loader
 
 
 def load(spec: str) -> IdOf:
-    """Returns the function that `idempotency.key` names. Raises ConfigError if it is not found."""
+    """Returns the function that makes event ids, as `idempotency.key` says.
+
+    Raises ConfigError if `spec` names a function that cannot be imported.
+    """
     return _by_function(spec, loader.find(spec)) if names_function(spec) else id_of(spec)
 
 

@@ -124,7 +124,7 @@ class IsolatedRunner:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
 
     def _record(self, run: RunRequest) -> Record:
-        """Returns the record of a request as if its source topic had delivered it."""
+        """Returns a record as if its source topic had delivered it."""
         source = run.source
         at = source.topic, source.partition
         if at not in self._partitions:

@@ -17,7 +17,7 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message to the process: the configuration, and the largest record of each topic."""
+    """The first message to the process: the configuration, and each topic's limit in bytes."""
 
     config: Config
     limits: Mapping[str, int]
@@ -71,13 +71,13 @@ def frame(message: PipeMessage) -> bytes:
 
 
 class Frames:
-    """Reassembles messages from the pieces in which a pipe delivers them."""
+    """Reassembles messages that arrive in pieces."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def add(self, data: bytes) -> list[Any]:
-        """Returns the messages that `data` completes. Raises ProtocolError if one is invalid."""
+        """Returns the messages that are complete now. Raises ProtocolError."""
         received, messages = self._received, []
         received += data
         while len(received) >= _LENGTH_BYTES:

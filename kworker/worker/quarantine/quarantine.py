@@ -98,7 +98,7 @@ class Quarantine:
     # -- suspects in hand -------------------------------------------------------------
 
     def add(self, records: Iterable[Record]) -> None:
-        """Accepts suspects that may run now. `turn` returns each of them with its outcome."""
+        """Accepts suspects that may run now. `turn` or a method below it returns each of them."""
         for record in records:
             number = next(self._numbers)
             self._records[number] = record

@@ -77,7 +77,7 @@ class CircuitBreaker:
         return again or (last.apart >= _APART and now - self._last_success[1] < _APART_S)
 
     def succeeded(self, records: int) -> bool:
-        """Counts records that succeeded. Returns True if they close the open circuit."""
+        """Counts successes; returns True if they close the circuit."""
         self._successes += records
         if not self.unavailable:
             return False
@@ -89,7 +89,7 @@ class CircuitBreaker:
         return True
 
     def may_run(self, record: Record) -> bool:
-        """Returns True if the circuit is closed, or if the record is the present probe."""
+        """Returns True if the circuit is closed, or the record is the probe."""
         return not self.unavailable or record is self._probe
 
     def set_aside(self, record: Record) -> None:

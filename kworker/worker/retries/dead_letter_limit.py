@@ -61,7 +61,7 @@ class DeadLetterLimit:
                 return
 
     def died(self, now: float) -> bool:
-        """Counts a dead letter and returns True, or returns False if it is to be held instead."""
+        """Counts a dead letter and returns True; returns False if it is to be held instead."""
         if self.open:
             self._successes = 0
             return False

@@ -29,7 +29,7 @@ class FailureLog:
         self._deaths = _Window(policy, "more records became dead letters than were logged")
 
     def retried(self, record: Record, failure: Failure, what_next: str, now: float) -> None:
-        """Logs a failed run of a record that waits or runs again."""
+        """Logs a failed run that is not the last."""
         self._runs.roll(now)
         if self._runs.add():
             _LOG.warning(
@@ -41,7 +41,7 @@ class FailureLog:
             )
 
     def dead(self, record: Record, failure: Failure, reason: str, now: float) -> None:
-        """Logs the failed run after which a record becomes a dead letter."""
+        """Logs a failed run that is the last."""
         self._deaths.roll(now)
         if self._deaths.add():
             _LOG.error(
@@ -54,7 +54,7 @@ class FailureLog:
 
 
 class _Window:
-    """Counts the log lines of one kind in a window of time."""
+    """Counts the lines of one kind in a window of time."""
 
     def __init__(self, policy: FailureLogPolicy, withheld: str) -> None:
         self._policy = policy
@@ -73,7 +73,7 @@ class _Window:
         self._lines = self._withheld = 0
 
     def add(self) -> bool:
-        """Counts a log line. Returns True if it is to be written, False if it is withheld."""
+        """Counts a line; returns True if it is to be written, False if it is withheld."""
         written = self._lines < self._policy.lines
         self._lines += written
         self._withheld += not written

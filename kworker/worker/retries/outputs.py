@@ -101,7 +101,7 @@ class FailureOutputs:
         return whole  # it waits until a person raises the topic's limit
 
     def fits(self, letter: Output) -> bool:
-        """Returns True if a retry or dead letter is within its topic's limit, if that is known."""
+        """Returns True if a retry or dead letter fits its topic, or if the limit is not known."""
         return self._limits.fits(letter)
 
     def cut(self, letter: Output) -> Output:

@@ -42,7 +42,7 @@ class RetryPolicy:
     hold: bool = False
 
     def is_last(self, attempt: int) -> bool:
-        """Returns True if no run follows this attempt."""
+        """Returns True if no attempt comes after this one."""
         return attempt > len(self.delays_s)
 
     def decide(self, failure: Failure, attempt: int) -> RetryLater | GiveUpRetrying:
