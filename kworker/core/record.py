@@ -170,10 +170,10 @@ class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; the thread that has it owns it. Some
-    attributes exist for a while only: `scoreboard_word`, its source position as the scoreboard encodes it,
-    with an envelope; `values`, and the index `nth` of its own among them, while it is packed;
-    `last`, the last record of its lane, while others wait behind it; `output_bytes` while its
-    outputs wait for Kafka.
+    attributes exist for a while only: with an envelope `scoreboard_word`, its source position as
+    the scoreboard encodes it; while it is packed `values`, and the index `nth` of its own among
+    them; while others wait behind it `last`, the last record of its lane; and while its outputs
+    wait for Kafka `output_bytes`.
     """
 
     last: "Record"

@@ -224,9 +224,10 @@ class ThreadPool:
 
 
 def place_of(record: Record) -> int:
-    """Returns the scoreboard's word for a record: its source position, where that is known."""
-    envelope = record.envelope
-    return record.partition.place + record.offset if envelope is None else record.place
+    """Returns the number by which the scoreboard names a record's position in its source topic."""
+    if record.envelope is None:
+        return record.partition.scoreboard_word + record.offset
+    return record.scoreboard_word
 
 
 def emptied(run: deque[Record]) -> list[Record]:
