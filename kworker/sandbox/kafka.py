@@ -40,7 +40,7 @@ class Cluster:
 
     @cached_property
     def classpath(self) -> str:
-        """The folders of Kafka's archives, fetched when they are missing."""
+        """The brokers' class path: the folders of Kafka's jar files, downloaded if missing."""
         archives = [*fetch(KAFKA, progress=self.say), *fetch(KAFKA_LOGGING, progress=self.say)]
         # By folder, so that the brokers' command lines stay short in `ps`.
         folders = dict.fromkeys(archive.parent for archive in archives)
@@ -51,7 +51,7 @@ class Cluster:
         return ",".join(f"{node}@127.0.0.1:{port}" for node, port in numbered)
 
     def common(self) -> dict[str, object]:
-        """Properties for development: quick to start and to rebalance, small in memory."""
+        """Broker properties for development: short delays in rebalances, little memory."""
         replicas = min(REPLICAS_MAX, len(self.ports))
         in_sync = 2 if replicas == REPLICAS_MAX else 1
         return {
@@ -88,7 +88,7 @@ class Cluster:
 
 @dataclass
 class Broker:
-    """One node of the cluster, numbered from 1."""
+    """One broker of the sandbox, which is also a controller. Brokers are numbered from 1."""
 
     cluster: Cluster
     node: int
@@ -121,15 +121,18 @@ class Broker:
         return self._java(machine, "kafka.Kafka", str(self.folder / "server.properties"))
 
     def last_output(self) -> str:
-        """Its errors and the JVM's output; without any, the end of its log."""
+        """The errors that the broker and its JVM wrote since the start.
+
+        Without any errors, the end of the broker's log.
+        """
         log = tail(self.log, self._log_start)
         errors = "".join(_ERROR.findall(log)) + tail(self.folder / "console.log")
         return indented(errors or log)
 
     def answers(self) -> bool:
-        """True if the broker is in its own metadata, as one of the brokers that may lead.
+        """True if the broker answers, and lists itself among the cluster's live brokers.
 
-        When that is true of each broker, the controller knows them all.
+        Once this holds for every broker, the controller knows all of them.
         """
         return self.node in known_brokers(self.port)
 
@@ -176,9 +179,9 @@ _METADATA = struct.pack(">hhih", 3, 5, 1, -1) + struct.pack(">i?", 0, False)
 
 
 def known_brokers(port: int) -> set[int]:
-    """The brokers in the metadata of the one at `port`; none when it does not answer.
+    """Returns the ids of the brokers that the broker at `port` knows; empty without an answer.
 
-    One Metadata request (version 5, no topics) by hand: readiness needs no library.
+    The Metadata request (version 5, no topics) is built by hand: this check needs no Kafka library.
     """
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as link:

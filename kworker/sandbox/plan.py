@@ -23,7 +23,10 @@ PARTS: dict[ServerKind, tuple[str, ...]] = {
 
 
 class Options(BaseModel):
-    """The options of a command; None keeps the saved value, or in a new folder the default."""
+    """The options given to a sandbox command.
+
+    An option that is None keeps its saved value, or in a new folder its default.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kafka: bool | None = None
@@ -36,7 +39,7 @@ class Options(BaseModel):
 
 
 class Plan(BaseModel):
-    """The settings of the last `up` that succeeded."""
+    """The settings of a sandbox, as the last successful `kworker sandbox up` saved them."""
 
     model_config = ConfigDict(frozen=True)
     kafka: bool = True
@@ -48,18 +51,24 @@ class Plan(BaseModel):
     properties: dict[str, str] = {}
 
     def changed(self, options: Options) -> "Plan":
-        """The plan with some options; the heap follows the number of brokers unless it is given."""
+        """Returns the plan with the given options applied.
+
+        A new number of brokers also sets the default heap for it, unless `options` gives a heap.
+        """
         given = options.model_dump(exclude_none=True)
         if "brokers" in given and "heap" not in given and given["brokers"] != self.brokers:
             given["heap"] = _heap(given["brokers"])
         return self.model_copy(update=given)
 
     def untuned(self) -> "Plan":
-        """The plan without the settings that may keep a server from starting."""
+        """Returns the plan with the default heap and without broker properties.
+
+        Values given for these may keep a broker from starting.
+        """
         return self.model_copy(update={"heap": _heap(self.brokers), "properties": {}})
 
     def differences(self, other: "Plan", part: ServerKind) -> list[str]:
-        """The options that would change a running part."""
+        """The names of the options of Kafka, or of Redis, that differ between the two plans."""
         return [name for name in PARTS[part] if getattr(self, name) != getattr(other, name)]
 
     @property
@@ -76,7 +85,10 @@ class Plan(BaseModel):
 
 
 def new_cluster_id() -> str:
-    """A new id in Kafka's format: 16 bytes in URL-safe base64, never with a leading dash."""
+    """Returns a new cluster id in Kafka's format: 16 bytes in URL-safe base64.
+
+    It never begins with a dash, which a command would take for an option.
+    """
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not identity.startswith("-"):
@@ -88,7 +100,10 @@ def _heap(brokers: int) -> str:
 
 
 class SandboxState(BaseModel):
-    """The saved state of a sandbox. A writer holds the folder's lock."""
+    """The saved state of a sandbox: its plan, its cluster id and ports, and its processes.
+
+    Whoever changes the file holds the folder's lock.
+    """
 
     plan: Plan = Plan()
     cluster: str = Field(default_factory=new_cluster_id)
@@ -109,7 +124,10 @@ class SandboxState(BaseModel):
 
 
 def load(path: Path) -> SandboxState | None:
-    """The saved state; None before the first start. Raises `KworkerError` for another file."""
+    """Reads the saved state of a sandbox; None before the first start.
+
+    Raises `KworkerError` if the file holds something else.
+    """
     try:
         return SandboxState.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -119,7 +137,10 @@ def load(path: Path) -> SandboxState | None:
 
 
 def options(**given: Any) -> Options:
-    """`Options`, or a `UsageError` that names the option as it is typed."""
+    """Validates the options of a command.
+
+    Raises `UsageError` that names a wrong option as it is typed, such as --kafka-port.
+    """
     try:
         return Options(**given)
     except ValidationError as error:
@@ -129,7 +150,7 @@ def options(**given: Any) -> Options:
 
 
 class ServerStatus(BaseModel):
-    """One broker, or Redis, in the output of `status`."""
+    """One server (a broker or Redis) in the output of `kworker sandbox status`."""
 
     name: str
     port: int
@@ -138,7 +159,7 @@ class ServerStatus(BaseModel):
 
 
 class Status(BaseModel):
-    """The output of `status`; fields are added, never renamed."""
+    """The output of `kworker sandbox status`. Fields may be added, but none is renamed."""
 
     folder: str
     running: bool

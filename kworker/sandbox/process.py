@@ -16,7 +16,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Process(BaseModel):
-    """A process, recognised later by its start time: its id may be reused."""
+    """A process, identified by its pid and its start time, since a pid may be reused."""
 
     model_config = ConfigDict(frozen=True)
     pid: int
@@ -38,9 +38,10 @@ class Process(BaseModel):
 
 
 def _started(pid: int) -> int | None:
-    """The start time of a process; None when there is none, or only a zombie.
+    """The start time of a process, in clock ticks since boot; None if it has ended.
 
-    A process whose first thread has ended is not gone: its other threads keep its ports.
+    A zombie counts as ended, but not while a thread of the process still runs: such a thread keeps
+    the process's ports open.
     """
     try:
         # The name, in brackets, may hold anything, also blanks and brackets.
@@ -52,7 +53,10 @@ def _started(pid: int) -> int | None:
 
 
 def start(command: list[str], output: Path) -> Process:
-    """Starts a process in a session of its own, so that it outlives this one and its terminal."""
+    """Starts a process in its own session, so that it outlives this process and its terminal.
+
+    The process writes its standard output and errors to the file `output`.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     pid = os.posix_spawn(
@@ -73,7 +77,10 @@ def start(command: list[str], output: Path) -> Process:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Blocks the signals that end this process, so that no started server is left unsaved."""
+    """Blocks INT, TERM and HUP for the `with` block.
+
+    So no signal can end this process after it has started a server and before it has saved the pid.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -82,7 +89,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def stop(processes: Iterable[Process], timeout_s: float) -> None:
-    """Sends TERM to all at once, and kills those that run after `timeout_s`."""
+    """Sends TERM to all processes at once, and kills those that still run after `timeout_s`."""
     left = [process for process in processes if process.alive()]
     for process in left:
         process.signal(signal.SIGTERM)
@@ -120,7 +127,7 @@ def port_is_free(port: int) -> bool:
 
 
 def listener(port: int) -> str:
-    """The process that listens on the port, as far as this user may see."""
+    """Describes, for an error message, the process that listens on a TCP port."""
     for connection in psutil.net_connections("tcp"):
         here = connection.laddr
         if connection.status == psutil.CONN_LISTEN and here and here.port == port:

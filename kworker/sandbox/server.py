@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class SandboxServer(Protocol):
-    """One server of a sandbox, whether it runs or not."""
+    """A server of a sandbox: a broker or Redis. It need not be running."""
 
     name: str
     folder: Path
@@ -15,22 +15,28 @@ class SandboxServer(Protocol):
     log: Path
 
     def prepare(self) -> None:
-        """Writes its configuration. Raises `KworkerError` with the server's last output."""
+        """Writes the server's configuration, and formats a new broker's storage.
+
+        Raises `KworkerError`, with the last output of the command, if that fails.
+        """
 
     def command(self) -> list[str]: ...
 
     def answers(self) -> bool:
-        """True if it serves a real request; blocks for a few seconds at most."""
+        """True if the server answers a real request; blocks for a few seconds at most."""
 
     def last_output(self) -> str:
-        """Its output since `prepare`, from `indented`."""
+        """The end of what the server wrote since `prepare`, for an error message."""
 
 
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
 
 
 def indented(*texts: str, lines_max: int = 12) -> str:
-    """The last lines of some texts for a person, without the frames of Java stacks."""
+    """Returns the last lines of some texts, indented for an error message.
+
+    Lines of Java's stack traces are left out.
+    """
     lines = [line.rstrip() for text in texts for line in text.splitlines()]
     said = [line for line in lines if line and not _FRAME.match(line)]
     return "".join(f"\n  {line[:300]}" for line in said[-lines_max:]) or " nothing"
@@ -41,7 +47,10 @@ def size(path: Path) -> int:
 
 
 def tail(path: Path, since: int = 0, bytes_max: int = 65536) -> str:
-    """The end of a log, at most from the position `since`; from its begin if it is shorter."""
+    """Returns the end of a log, at most `bytes_max`, without what precedes the position `since`.
+
+    A file shorter than `since` is a new file, and is read from its beginning.
+    """
     if not path.exists():
         return ""
     with path.open("rb") as file:

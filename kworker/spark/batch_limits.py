@@ -19,27 +19,33 @@ _FULL = 0.9
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """The most that one batch takes, in records and in bytes of their values."""
+    """The largest size of one batch, in records and in bytes of their values."""
 
     records: int
     bytes: int
 
     def of(self, record_bytes: float | None) -> int:
-        """The number of records of this size that a batch takes; at least one."""
+        """The number of records, of `record_bytes` on average, that a batch may hold.
+
+        At least one. If their size is unknown (None), only the limit in records counts.
+        """
         if not record_bytes:
             return self.records
         return max(1, min(self.records, int(self.bytes / record_bytes)))
 
 
 def limit_of(spark: SparkSettings, table: TableSettings) -> BatchLimit:
-    """The table's own limit, or that of all tables."""
+    """Returns the table's own batch limits; those that it does not set come from `[spark]`."""
     return BatchLimit(
         table.batch_records or spark.batch_records, table.batch_bytes or spark.batch_bytes
     )
 
 
 def pending_ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, Range]:
-    """The offsets that a query reads next, by partition; where none wait, the last ones."""
+    """Returns the offsets to sample for a query's next batch, by partition.
+
+    The range begins at the query's position, or RECENT records before the end if that is earlier.
+    """
     return {
         partition: (max(0, min(positions.get(partition, 0), end - RECENT)), end)
         for partition, end in ends.items()
@@ -47,10 +53,10 @@ def pending_ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dic
 
 
 class BatchLimits:
-    """The number of results that a batch of each table takes. Owned by the job's main thread.
+    """Decides how many results a batch of each table takes. Owned by the job's main thread.
 
-    It follows a sample of the waiting results, or the last batches, and never exceeds a limit
-    that was lowered after the memory had run out.
+    The number comes from a sample of the results that wait in Kafka, and later from the size of
+    finished batches. It never exceeds a limit that was lowered after memory ran out.
     """
 
     def __init__(self, spark: SparkSettings, state_dir: Path, sample: Sample) -> None:
@@ -61,7 +67,10 @@ class BatchLimits:
         self._resized: dict[str, int] = {}  # records of a batch, by table, after its last ones
 
     def records_max(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
-        """The most records for a batch; may sample the waiting ranges, which takes a second."""
+        """Returns the most records that the table's next batch may take.
+
+        May read a sample of the records in the ranges `waiting`, which takes a second.
+        """
         most = self._resized.get(table.name)
         if most is None:
             most = limit_of(self._spark, table).of(self._size(frozenset(waiting.items())))
@@ -74,9 +83,10 @@ class BatchLimits:
         return self._samples.get(waiting)
 
     def resize(self, table: TableSettings, most: int, records: int, size: int) -> bool:
-        """Sets another number of records for the next batches, if the last one shows it is better.
+        """Changes the size of a table's next batches if its last batch shows a better one.
 
-        True if it does. The last batch had `records` of at most `most`, with `size` bytes.
+        Returns True if it changed. The last batch had `records` results, of at most `most`, and
+        `size` bytes.
         """
         bound = limit_of(self._spark, table)
         if not records or (records < _FULL * most and size <= 2 * bound.bytes):
@@ -88,9 +98,9 @@ class BatchLimits:
         return True
 
     def lower(self, batches: Mapping[str, int]) -> str:
-        """Lowers the limits of these tables after memory ran out; returns a line for people.
+        """Lowers the limits of tables after memory ran out; returns a sentence that says so.
 
-        `batches` has the records that a batch of each took.
+        `batches` maps the name of each table to the number of records that its batches took.
         """
         lower = {name: max(1, most // _PART) for name, most in batches.items()}
         try:
@@ -109,26 +119,27 @@ class BatchLimits:
 
 
 class LoweredLimits:
-    """Limits of tables whose batches were too large for the JVM's memory, for the next process.
+    """Batch limits that were lowered because the JVM ran out of memory.
 
-    `<state_dir>/spark/lowered.json`. Owned by the job's main thread.
+    They are kept for the next process in `<state_dir>/spark/lowered.json`. Owned by the job's main
+    thread.
     """
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / "spark" / "lowered.json"
 
     def of(self, table: str) -> int | None:
-        """The lowered limit of a table, in records; None for one that has none."""
+        """The lowered limit of a table, in records; None if it was not lowered."""
         return self._read().get(table)
 
     def save(self, batches: Mapping[str, int]) -> None:
-        """Saves lowered limits, in records by table. OSError when the disk is full."""
+        """Adds lowered limits, in records by table. Raises OSError when the disk is full."""
         draft = self._path.with_name("lowered.part")
         draft.write_text(json.dumps({**self._read(), **batches}))
         draft.replace(self._path)
 
     def forget(self) -> None:
-        """Removes the limits of all tables."""
+        """Removes the lowered limits of all tables."""
         self._path.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, int]:

@@ -18,7 +18,10 @@ from kworker.spark.tables.sinks import Sink, sinks
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The result for one table. The old files stay, for readers and for time travel."""
+    """The numbers of files that a compaction removed from a table and added to it.
+
+    The old files stay on disk, for readers and for time travel.
+    """
 
     table: str
     removed: int
@@ -26,7 +29,7 @@ class Compacted:
 
 
 def refusal(table: TableSettings) -> str:
-    """The reason why a table is never compacted; "" for one that is."""
+    """The reason why this table cannot be compacted; "" if it can."""
     if table.format == "parquet":
         return "Parquet has no transaction to replace files in; Delta and Iceberg have"
     if table.mode == "complete":
@@ -40,9 +43,10 @@ def compact(
     progress: Callable[[str], None],
     lease: Lease | None = None,
 ) -> Iterator[Compacted]:
-    """Compacts the named tables, one after the other, in a session that holds the lease.
+    """Compacts the named tables, one after the other, in a Spark session of its own.
 
-    Blocks while files are written. Raises KworkerError; tables compacted before stay so.
+    Blocks while files are written. The session's JVM holds the lease as well. Raises KworkerError;
+    tables that were compacted before the error stay compacted.
     """
     spark = config.spark
     assert spark is not None

@@ -43,8 +43,8 @@ SETTLE_S = 2.0
 class Job:
     """Writes the tables until a stop is requested; with `once`, until they hold all results.
 
-    Owned by the main thread. Raises ConfigError for what only a change of the file can repair,
-    other errors for what a new process may repair.
+    Owned by the main thread. Raises ConfigError for an error that only a change of the
+    configuration can repair, and other errors if a new process may repair them.
     """
 
     def __init__(self, config: Config, stop: StopRequest, *, once: bool) -> None:
@@ -72,7 +72,10 @@ class Job:
         self._topic_id = ""  # of the results topic at the last turn
 
     def run(self) -> None:
-        """Runs the whole job; blocks. The lease lasts as long as the process and its JVM."""
+        """Waits for lease and leadership, then runs the queries of all tables; blocks.
+
+        The lease is held until this process and its JVM have ended.
+        """
         try:
             if not self._standby.await_lease():
                 return
@@ -98,7 +101,11 @@ class Job:
         return Leadership(consumer, admin, self._config.delivery.results)
 
     def _lower_limits(self) -> str:
-        """Lowers the limits of the tables with large batches: any may have been too large."""
+        """Lowers the limits of the tables with large batches, after memory ran out.
+
+        Any of these batches may have been too large. Returns a sentence that reports the new
+        limits.
+        """
         waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
         behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
         large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]
@@ -109,7 +116,7 @@ class Job:
 
     @contextmanager
     def _polling_kafka(self) -> Iterator[None]:
-        """Polls the group and the topic in a thread while the main thread is busy."""
+        """Polls the leader election and the results topic in a thread during the `with` block."""
         done = Event()
 
         def turn() -> None:
@@ -153,7 +160,10 @@ class Job:
         return Planner(session, self._config, self._client, launcher, self._limits, missing)
 
     def _may_learn(self) -> bool:
-        """True if the job wrote rows and ends by itself: its end may then take longer."""
+        """True if the JVM may take longer to end, in order to save its classes.
+
+        That is when the job wrote rows and ends by itself.
+        """
         return not self._stop.made and any(query.progress.rows for query in self._queries)
 
     @property
@@ -161,7 +171,10 @@ class Job:
         return all(map(self._is_done, self._queries))
 
     def _is_done(self, query: TableQuery) -> bool:
-        """True if no more is expected of a query; only a job that ends by itself gives one up."""
+        """True if no more work is expected of a query.
+
+        A job that ends by itself also gives up a query that has failed.
+        """
         return query.finished or (self._once and query.has_failed)
 
     def _raise_if_all_misconfigured(self) -> None:
@@ -169,14 +182,20 @@ class Job:
             raise ConfigError([query.progress.reason for query in self._queries])
 
     def _raise_failures(self) -> None:
-        """Raises the failures of a job that ended by itself; its other tables are complete."""
+        """Raises KworkerError with the failed tables, if the job ended by itself.
+
+        The other tables hold all results.
+        """
         if self._once and not self._stop.made:
             failed = [query.progress for query in self._queries if query.has_failed]
             if failed:
                 raise KworkerError("\n".join(f"table {t.name}: {t.reason}" for t in failed))
 
     def turn(self, now: float) -> None:
-        """One turn of the loop; blocks for seconds only while a query starts."""
+        """One turn of the loop: polls Kafka, checks each query, and writes the progress file.
+
+        Blocks for seconds only while a query starts.
+        """
         check_jvm()
         if now >= self._calm_at:
             self._limits.forget()
@@ -196,7 +215,10 @@ class Job:
         self._report(job_state([query.progress for query in self._queries]), problem)
 
     def _stand_by(self, leadership: Leadership) -> None:
-        """Stops the queries: another job may write now. They start again when this one leads."""
+        """Stops the queries, since another job may lead and write now.
+
+        They start again in the turn in which this job leads.
+        """
         self._positions_known = False
         for query in self._queries:
             query.restart()
@@ -205,7 +227,7 @@ class Job:
         self._report(state, why_standby(leadership))
 
     def _executors_problem(self, now: float) -> str:
-        """A line when batches wait and the cluster has given no executors; else ""."""
+        """A sentence for the user when batches wait and the cluster gives no executors; else ""."""
         if is_local(self._spark.master) or self._session is None:
             return ""
         waits = any(query.busy for query in self._queries)
@@ -219,9 +241,9 @@ class Job:
         )
 
     def _check_topic(self) -> None:
-        """Restarts the queries when the topic was deleted and created again under its name.
+        """Restarts the queries when the results topic was deleted and created again.
 
-        They would go on at their offsets, in other records.
+        Otherwise they would continue at their old offsets, which now belong to other records.
         """
         if self._watch.topic_id != self._topic_id:
             self._topic_id = self._watch.topic_id
@@ -230,7 +252,7 @@ class Job:
                 query.restart()
 
     def _read_positions(self) -> None:
-        """Reads the groups' positions, for `status` and for the guards of the checkpoints."""
+        """Reads each table's committed positions, for `status` and for the check of checkpoints."""
         properties, topic = admin_properties(self._config), self._config.delivery.results
         for query in self._queries:
             group = group_of(self._config, query.progress.name)
@@ -246,7 +268,10 @@ class Job:
         self._file.write(state, why, summaries)
 
     def _stop_queries(self) -> None:
-        """Lets running batches finish within GRACE_S; the others are written at the next start."""
+        """Stops all queries. Batches that are being written have GRACE_S to finish.
+
+        A batch that is not finished by then is written at the next start.
+        """
         deadline = time.monotonic() + GRACE_S
         running = list(self._queries)
         while running:

@@ -48,7 +48,7 @@ _JOB = uuid.uuid4().hex
 
 
 class Launcher:
-    """Starts queries in one session. Owned by the job's main thread."""
+    """Starts the streaming queries of a Spark session. Owned by the job's main thread."""
 
     def __init__(
         self,
@@ -66,9 +66,10 @@ class Launcher:
         self._examiners: dict[str, Examiner] = {}
 
     def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
-        """Starts the query and returns it. Sets the positions that only its checkpoint has.
-        Raises Damaged for a query that must not start, ConfigError for what only a change of
-        the file can repair, and Spark's errors for what may pass.
+        """Starts a table's query, and sets the positions in `progress` from its checkpoint.
+
+        Raises Damaged for a query that must not start, ConfigError for an error that only a change
+        of the configuration can repair, and Spark's errors if a later start may succeed.
         """
         try:
             return self._launch(sink, progress)
@@ -127,28 +128,31 @@ class Launcher:
     def _records_max(
         self, table: TableSettings, positions: Positions, pinned: Checkpoint | None
     ) -> int:
-        """The most records of a batch, by what waits and by a batch that is planned already."""
+        """The most records of a batch, by the size of waiting results and of a planned batch."""
         waiting = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
         return min(waiting, self._limits.records_max(table, _pinned(pinned))) if pinned else waiting
 
     def _prepare_table(
         self, sink: Sink, fence: Fence, owner: str, columns: StructType, *, wrote: bool
     ) -> None:
-        """Creates the table or adds new columns, and takes the fence of a new one."""
+        """Creates the table or adds its new columns, and takes the fence of a new table."""
         with nullcontext() if fence.taken else fence.creating(columns):
             prepare_table(self._session, sink, columns, wrote=wrote)
         if not fence.taken and fence.take(owner) is not None:
             raise TableFenced  # another job has created it meanwhile, and written to it
 
     def _has_results(self, positions: Positions) -> bool:
-        """True if results certainly follow these positions, so that a batch will be written."""
+        """True if results certainly follow these positions, so that the query writes a batch."""
         begins, ends = self._watch.begins(), self._watch.ends
         return any(max(begins[p], positions.get(p, 0)) < ends[p] for p in begins)
 
     def _examiner(
         self, table: TableSettings, folder: Folder, progress: TableProgress, rows: TableRows
     ) -> Examiner | None:
-        """The examiner of failed batches; None where a result may need those before it."""
+        """The examiner that finds the results on which a transform fails.
+
+        None without a transform, and where a row may depend on earlier results.
+        """
         if not table.transform or keeps_state(rows.stream):
             return None
         if table.name not in self._examiners:
@@ -163,7 +167,10 @@ class Launcher:
         last_mark: CommitMark | None,
         sink: Sink,
     ) -> None:
-        """Removes the plan of a batch that is too large: it would fail again and again."""
+        """Removes the plan of a batch that is too large, so that Spark plans a smaller one.
+
+        Otherwise the same batch would run out of memory again at each start.
+        """
         records = sum(end - begin for begin, end in _pinned(pinned).values())
         if records <= 2 * records_max:
             return
@@ -198,7 +205,7 @@ class Launcher:
 
 
 def fence_of(session: SparkSession, sink: Sink, writer: str) -> Fence:
-    """The fence for a table's format."""
+    """The fence for the table's format, which keeps other jobs from writing to the table."""
     match sink.table.format:
         case "delta":
             return DeltaFence(session, sink, writer)
@@ -208,7 +215,7 @@ def fence_of(session: SparkSession, sink: Sink, writer: str) -> Fence:
 
 
 def _pinned(checkpoint: Checkpoint) -> dict[int, Range]:
-    """The offsets of the planned batch, by partition."""
+    """The range of offsets in the planned batch, by partition."""
     return {
         part: (min(checkpoint.begun.get(part, 0), end), end)
         for part, end in checkpoint.reached.items()

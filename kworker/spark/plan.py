@@ -22,14 +22,15 @@ _log = structlog.get_logger()
 
 
 def group_of(config: Config, table: str) -> str:
-    """The group that a table's positions are committed to."""
+    """The name of the consumer group to which a table's positions are committed."""
     return f"{config.name}.spark.{table}"
 
 
 class Planner:
-    """Makes the queries of a session. Owned by the job's main thread.
+    """Makes the queries of all tables in a session. Owned by the job's main thread.
 
-    `missing` has the errors of archives that cannot be fetched, by table format.
+    `missing` holds, by table format, the error with which the format's jar files could not be
+    fetched.
     """
 
     def __init__(
@@ -49,7 +50,10 @@ class Planner:
         self._missing = missing
 
     def plan(self) -> list[TableQuery]:
-        """The queries, not started yet; a table that cannot be created is refused alone."""
+        """Makes a query for each table, without starting it.
+
+        A table whose settings are wrong is marked as failed; the other tables are written.
+        """
         spark = self._config.spark
         assert spark is not None
         stream = results(self._session, self._config, spark.batch_records)
@@ -70,7 +74,7 @@ class Planner:
         return planned
 
     def _expect_archives(self, table: TableSettings) -> None:
-        """Raises ValueError when the archives of the table's format are missing."""
+        """Raises ValueError when the jar files for the table's format could not be fetched."""
         if error := self._missing.get(table.format):
             why = str(error).partition(";")[0]  # Ivy's own words follow
             raise ValueError(f"format: {why}; let it be fetched once, then start the job again")

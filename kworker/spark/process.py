@@ -18,7 +18,10 @@ from kworker.spark.stop import StopRequest, end_with_parent
 
 
 def run(config: Path | None, *, once: bool) -> NoReturn:
-    """Runs the job in this process; with `once`, until all results are in the tables."""
+    """Runs the Spark job in this process, and then exits.
+
+    With `once`, the job ends when all results are in the tables.
+    """
     code: int = ExitCode.FAILURE
     try:
         code = _run(config, once=once)
@@ -52,7 +55,7 @@ def _run(config: Path | None, *, once: bool) -> int:
 
 
 def quieten_py4j() -> None:
-    """Silences py4j, the bridge to the JVM, about its own work."""
+    """Silences the log of py4j, the bridge to the JVM."""
     # It logs each call there and back.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     # An exception of a batch is the query's exception, too, which is logged in one line.

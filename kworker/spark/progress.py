@@ -17,7 +17,7 @@ _log = structlog.get_logger()
 
 
 class JobState(StrEnum):
-    """The state of the job, or of one of its queries."""
+    """The state of the whole job, or of the query of one table."""
 
     STARTING = "starting"  # or waiting: the reason says for what
     RUNNING = "running"
@@ -44,7 +44,10 @@ class TableProgress:
     positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
 
     def add_batch(self, reported: Mapping[str, Any]) -> bool:
-        """Adds one batch from Spark's progress report; False if it was added before."""
+        """Adds a batch from Spark's progress report.
+
+        Returns False for a batch that was added before, and for a report without records.
+        """
         batch = int(reported["batchId"])
         if self.batch is not None and batch <= self.batch:
             return False
@@ -61,7 +64,10 @@ class TableProgress:
         return True
 
     def behind(self, ends: Mapping[int, int]) -> int | None:
-        """Offsets of the topic not in the table yet, markers included; None if unknown."""
+        """The number of offsets in the topic that the table has not reached; None if unknown.
+
+        The offsets of Kafka's transaction markers are counted as well.
+        """
         if not ends:
             return None
         return sum(max(0, end - self.positions.get(part, 0)) for part, end in ends.items())
@@ -72,14 +78,14 @@ def _counted(metrics: Mapping[str, Any], observation: str, name: str) -> int:
 
 
 def _positions(reported: Mapping[str, Any], which: str) -> dict[int, int]:
-    """The offsets where the batch began or ended, of the query's one source and its one topic."""
+    """The offsets at which the reported batch began (`startOffset`) or ended (`endOffset`)."""
     found = [source.get(which) for source in reported.get("sources") or ()]
     topics = (topic for topic in found if isinstance(topic, dict))
     return {int(p): int(o) for topic in topics for at in topic.values() for p, o in at.items()}
 
 
 def job_state(tables: list[TableProgress]) -> JobState:
-    """The worst state among the queries."""
+    """The worst state among those of the queries."""
     states = {table.state for table in tables}
     for state in (JobState.FAILED, JobState.RESTARTING, JobState.STARTING, JobState.RUNNING):
         if state in states:
@@ -88,7 +94,7 @@ def job_state(tables: list[TableProgress]) -> JobState:
 
 
 def summary(table: TableProgress, ends: Mapping[int, int]) -> dict[str, object]:
-    """One entry of `tables` in the file and in `status`."""
+    """The entry of one table in the progress file, and in the output of `kworker status`."""
     return {
         "name": table.name,
         "batch": table.batch,
@@ -104,7 +110,7 @@ def summary(table: TableProgress, ends: Mapping[int, int]) -> dict[str, object]:
 
 
 class ProgressFile:
-    """`<state_dir>/spark/progress.json`, replaced as a whole. Owned by the job's main thread."""
+    """The file `<state_dir>/spark/progress.json`. Owned by the job's main thread."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = progress_path(state_dir)
@@ -112,7 +118,10 @@ class ProgressFile:
         self._warned = False
 
     def write(self, state: JobState, reason: str, tables: list[dict[str, object]]) -> None:
-        """Replaces the file, which `status` shows. A full disk is logged once, not raised."""
+        """Replaces the file in one step; `kworker status` reads it.
+
+        A full disk raises no error, and is logged once.
+        """
         reported = {
             "state": state.value,
             "pid": os.getpid(),
@@ -140,7 +149,10 @@ def progress_path(state_dir: Path) -> Path:
 
 
 def read_progress(state_dir: Path) -> dict[str, Any] | None:
-    """The job's last report, as `stopped` when its process is gone; None when it never ran."""
+    """Reads the job's last report; None if the job never ran.
+
+    The report of a process that is gone says `stopped`, unless it says `failed`.
+    """
     try:
         found: dict[str, Any] = json.loads(progress_path(state_dir).read_text())
     except (FileNotFoundError, ValueError):

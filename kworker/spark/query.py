@@ -32,14 +32,15 @@ FAILURES_MAX = 5  # in a row: then a job that ends by itself gives the table up
 
 
 class TableQuery:
-    """Keeps one table's query running.
+    """Runs one table's streaming query, and starts it again after an error.
 
-    Owned by the job's main thread, which calls `turn` every second or so; the query
-    itself runs in the JVM. `launch` builds the query: it raises ConfigError for what
-    only a change of the file can repair, Damaged for what a person must repair, and Spark's
-    errors for what may pass. `explain` makes one line of the causes of a query's exception.
-    `resize` is called after a batch, and returns True when the next ones take another number of
-    records; `lower` is called when a batch ran out of memory, and returns a line for people.
+    Owned by the job's main thread, which calls `turn` about every second; the query itself runs in
+    the JVM. `launch` starts the query. It raises ConfigError for an error that only a change of the
+    configuration can repair, Damaged if a person must repair the checkpoint, and Spark's errors if
+    a later start may succeed. `explain` turns the causes of an exception into one line. `resize` is
+    called after a batch, and returns True if the next batches are to take another number of
+    records. `lower` is called when a batch ran out of memory, and returns a sentence that reports
+    the smaller batches.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class TableQuery:
 
     @property
     def finished(self) -> bool:
-        """True if an available-now query has read all results."""
+        """True if the query has ended by itself, since it has read all results."""
         return self.progress.state is JobState.STOPPED
 
     @property
     def has_failed(self) -> bool:
-        """True if the query failed for good, or too often in a row."""
+        """True if the query's state is failed, or it failed FAILURES_MAX times in a row."""
         return self.progress.state is JobState.FAILED or self._failures >= FAILURES_MAX
 
     @property
@@ -83,7 +84,7 @@ class TableQuery:
         return self._query is not None and bool(self._query.status["isTriggerActive"])
 
     def turn(self, now: float, *, may_start: bool) -> None:
-        """Starts the query when it is due and `may_start`, or monitors the running one."""
+        """Monitors a running query; starts another when it is due and `may_start` is True."""
         if self.finished or self.misconfigured:
             return
         if self._query is not None:
@@ -92,7 +93,7 @@ class TableQuery:
             self._start(now)
 
     def refuse(self, problem: str) -> None:
-        """Marks the table as failed before its start: only a change of the file can repair it."""
+        """Marks the table as failed for good: only a change of the configuration can repair it."""
         self.misconfigured = True
         self.progress.state, self.progress.reason = JobState.FAILED, problem
         _log.error("table refused; the others go on", table=self.progress.name, reason=problem)
@@ -127,7 +128,7 @@ class TableQuery:
             )
 
     def settle(self, timeout_s: float) -> None:
-        """Commits the positions that the group does not have yet."""
+        """Commits the table's positions for the last time; waits for `timeout_s` at most."""
         self._group.settle(self.progress.positions, timeout_s)
 
     def _start(self, now: float) -> None:
@@ -197,7 +198,7 @@ class TableQuery:
         )
 
     def _check_size(self) -> None:
-        """Restarts the query when its batches differ much in size from the estimate."""
+        """Restarts the query with smaller or larger batches if the last batch shows the need."""
         if self._resize():
             records, size = self.progress.last
             _log.info(
@@ -209,7 +210,7 @@ class TableQuery:
             self.restart()
 
     def _read_batches(self, query: StreamingQuery) -> bool:
-        """Reads the progress of new batches; True if there were any."""
+        """Adds Spark's reports of new batches to the progress; True if there were any."""
         last = query._jsq.lastProgress()
         if last is None or last.batchId() == self.progress.batch:
             return False

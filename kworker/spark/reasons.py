@@ -25,9 +25,10 @@ _CAUSED = re.compile(r"^Caused by: (.*)$", re.M)
 
 
 def reason(error: BaseException) -> str:
-    """The first meaningful line, after the exception's name unless Spark gave an error code.
+    """Returns the first meaningful line of an exception.
 
-    A Java exception keeps Java's names and has its root cause added.
+    It begins with the exception's name, unless Spark gave an error code. A Java exception keeps its
+    Java name, and its root cause is added.
     """
     text = shortened(str(error))
     if not (text.startswith("[") or _CALLED.search(str(error)) or _TRACEBACK in str(error)):
@@ -37,14 +38,14 @@ def reason(error: BaseException) -> str:
 
 
 def _with_step(text: str) -> str:
-    """Adds the next step where waiting alone does not help."""
+    """Adds the next step to a reason that says that a right to write is missing."""
     if _NO_RIGHT.search(text):
         return f"{text}: let the user that runs the job write there, or name another place"
     return text
 
 
 def shortened(text: str) -> str:
-    """The cause in one line, from a message that may wrap others, with plans and stack traces."""
+    """Returns the line with the cause from a message with wrappers, plans and stack traces."""
     text = _WRAPPER.split(text)[-1]
     if own := _OWN_CAUSE.findall(text):
         return str(own[-1])[:REASON_CHARS_MAX]
@@ -69,9 +70,10 @@ _CHECKPOINT = re.compile(r"CANNOT_LOAD_STATE_STORE|ChecksumException|Incomplete 
 
 
 def explained(table: TableSettings, checkpoint: str, causes: Sequence[str]) -> str:
-    """The reason why a table's query ended, from its causes, the first to the root.
+    """Explains in one line why a table's query ended.
 
-    Adds the next step where waiting cannot help. May read the checkpoint's state.
+    `causes` are the texts of its exception and of each exception behind it, down to the root. The
+    next step is added where waiting cannot help. May read all state files of the checkpoint.
     """
     text = "\n".join(causes)
     if loss := _LOSS.search(text):

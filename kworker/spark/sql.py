@@ -2,11 +2,11 @@
 
 
 def identifier(name: str) -> str:
-    """A column or table name as SQL spells it."""
+    """Quotes the name of a column or table for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def literal(text: str) -> str:
-    """A string as SQL spells it."""
+    """Quotes a string for Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

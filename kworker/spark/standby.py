@@ -22,7 +22,8 @@ POLL_S = 0.1
 class Standby:
     """Waits until this job may start Spark. Owned by the job's main thread.
 
-    `report` writes the state and its reason to the progress file.
+    The job needs the lease on its checkpoints, and the leadership in its consumer group. `report`
+    writes the state and its reason to the progress file.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Standby:
         self._report = report
 
     def await_lease(self) -> bool:
-        """Waits for the lease; False when the job was stopped before it got it."""
+        """Waits for the lease. Returns False if a stop is requested before the job gets it."""
         reported = False
         while not self._take_lease():
             if not reported:
@@ -57,7 +58,7 @@ class Standby:
             raise KworkerError(f"spark.checkpoints: {self._lease.checkpoints}: {error}") from error
 
     def _report_holder(self) -> None:
-        """Reports the standby, unless the holder reports its own progress in the same file."""
+        """Reports this standby, unless the job with the lease reports to the same file."""
         reported = read_progress(self._state_dir) or {}
         holder = self._lease.holder()
         if holder is None or holder.gone or reported.get("pid") != holder.pid:
@@ -65,7 +66,10 @@ class Standby:
             self._report(JobState.STANDBY, f"{who} holds {self._lease.checkpoints}")
 
     def await_leadership(self, leadership: Leadership) -> bool:
-        """Waits while another job leads; False when the job was stopped meanwhile."""
+        """Waits while another job leads. Returns False if a stop is requested meanwhile.
+
+        Returns True, too, if no leader is known: Spark may start while one is elected.
+        """
         election_ends = time.monotonic() + ELECTION_S
         reported = ""
         while not leads(leadership):
@@ -83,12 +87,12 @@ class Standby:
 
 
 def leads(leadership: Leadership) -> bool:
-    """Polls the group as a candidate; True when this job leads."""
+    """Polls the leader election; True if this job leads."""
     leadership.turn()
     return leadership.leads
 
 
 def why_standby(leadership: Leadership) -> str:
-    """The reason why this job is in standby, in one line."""
+    """Explains in one line that another job leads, or that no leader is elected yet."""
     leader = leadership.leader
     return leadership.problem or (f"{leader} leads" if leader else "no leader elected yet")

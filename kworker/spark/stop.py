@@ -12,7 +12,10 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class StopRequest:
-    """TERM and INT, recorded by a signal handler. Owned by the main thread, which polls it."""
+    """The request to stop, by TERM or INT, as a signal handler records it.
+
+    Owned by the main thread, which polls it.
+    """
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()
@@ -21,7 +24,7 @@ class StopRequest:
         self.made = False
 
     def listen(self) -> None:
-        """Handles both signals; called again after pyspark, which takes INT for itself."""
+        """Installs the handlers of TERM and INT; called again after pyspark has replaced INT's."""
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._record)
@@ -30,7 +33,7 @@ class StopRequest:
         self.made = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for the request; True when it was made before or within the time."""
+        """Waits for the request. Returns True if it came before or within `timeout_s`."""
         if not self.made:
             select.select([self._receiver], [], [], timeout_s)
             self._drain()
@@ -44,10 +47,11 @@ class StopRequest:
 
 
 def end_with_parent(environment: MutableMapping[str, str]) -> bool:
-    """Has the kernel send TERM when the supervisor named in the environment dies, if one is named.
+    """Has the kernel send TERM to this process when the supervisor dies.
 
-    False when it is dead already. The kernel monitors the thread that started this
-    process: the supervisor has only one.
+    Does nothing if the environment names no supervisor. Returns False if the supervisor is dead
+    already. The kernel watches the thread that started this process, which is the supervisor's only
+    one.
     """
     # Removed from the environment: it is no setting, and not for this process's children.
     parent = environment.pop(PARENT_VARIABLE, None)

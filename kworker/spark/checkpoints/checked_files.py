@@ -10,9 +10,10 @@ from kworker.spark.checkpoints.folders import Folder
 
 
 class Damaged(KworkerError):
-    """The query must not start: it would silently skip or repeat results.
+    """Raised when a query must not start, since it would silently skip or repeat results.
 
-    `begin` is where a new checkpoint should begin; "" when a new one would not help.
+    `begin` is the value of `kworker spark reset --from` that repairs its checkpoint; "" when a new
+    checkpoint would not help.
     """
 
     def __init__(self, problem: str, begin: str = "committed") -> None:
@@ -21,7 +22,10 @@ class Damaged(KworkerError):
 
 
 def read_text(folder: Folder, name: str) -> str:
-    """The content of a file. Raises Damaged when it is missing, empty or changed."""
+    """Reads a file of a checkpoint.
+
+    Raises Damaged when the file is missing, empty or unreadable, or does not match its checksum.
+    """
     path = f"{folder}/{name}"
     try:
         content = folder.read(name)
@@ -37,7 +41,11 @@ def read_text(folder: Folder, name: str) -> str:
 
 
 def _sums(folder: Folder, name: str) -> bytes:
-    """Spark's checksums of a file; none where the file system has its own, or a kill left none."""
+    """Reads the file of checksums, `.<name>.crc`, that Hadoop writes beside a local file.
+
+    Empty if there is none: some file systems have their own, and a kill may come before it is
+    written.
+    """
     path = PurePosixPath(name)
     try:
         return folder.read(str(path.with_name(f".{path.name}.crc"))) or b""
@@ -46,7 +54,7 @@ def _sums(folder: Folder, name: str) -> bytes:
 
 
 def _matches(content: bytes, sums: bytes) -> bool:
-    """True if Spark's own reader would accept the content."""
+    """True if the content matches the checksums, or if `sums` is empty."""
     each = int.from_bytes(sums[4:8], "big")
     if not each:
         return True
@@ -55,7 +63,7 @@ def _matches(content: bytes, sums: bytes) -> bool:
 
 
 def parse_object(path: str, text: str) -> dict[str, Any]:
-    """The JSON object in a text. Raises Damaged, naming the path."""
+    """Parses a JSON object. Raises Damaged, with `path` in its text, for any other text."""
     try:
         found = json.loads(text)
     except ValueError:

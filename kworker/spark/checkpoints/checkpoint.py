@@ -17,7 +17,11 @@ _STATE = re.compile(r"\d.*\.")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The progress of a query. Spark plans a batch's range, writes the batch, and notes its end."""
+    """The progress of a query, as Spark's checkpoint records it.
+
+    For each batch Spark saves its range of offsets (the batch is planned), writes the rows, and
+    then saves a commit file (the batch is finished).
+    """
 
     planned: int  # the last batch whose range is fixed
     finished: int | None  # the last batch that is certainly in the table
@@ -27,12 +31,15 @@ class Checkpoint:
 
     @property
     def complete(self) -> bool:
-        """True if the planned batch is in the table."""
+        """True if the last planned batch is in the table."""
         return self.finished is not None and self.finished >= self.planned
 
 
 def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
-    """The checkpoint as Spark will read it; None for a new query. Raises Damaged with the file."""
+    """Reads the checkpoint as Spark will do; None for a new query.
+
+    Raises Damaged, with the name of the file, if a file is missing or damaged.
+    """
     if not folder.exists("metadata") and not any(map(folder.names, _FOLDERS)):
         return None
     query = _identity(folder)
@@ -54,7 +61,7 @@ def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
 
 
 def query_of(folder: Folder) -> str:
-    """The id of the query that continues; "" for a new one, or when the id cannot be read."""
+    """The id of the query that this checkpoint belongs to; "" if it has none or is unreadable."""
     try:
         return _identity(folder)
     except Damaged:
@@ -62,26 +69,36 @@ def query_of(folder: Folder) -> str:
 
 
 def range_of(folder: Folder, batch: int, topic: str) -> tuple[Positions | None, Positions]:
-    """The begin of a planned batch, None for the first, and its end."""
+    """Returns the offsets at which a planned batch begins and ends.
+
+    The begin of the first batch, which is not in the checkpoint, is None.
+    """
     begin = _read_range(folder, batch - 1, topic) if batch else None
     return begin, _read_range(folder, batch, topic)
 
 
 def _batches(folder: Folder, below: str) -> list[int]:
-    """The batch numbers of the files there, ascending; drafts and checksums have other names."""
+    """The batch numbers in a subfolder of the checkpoint, ascending.
+
+    Files with other names, such as drafts and checksums, are ignored.
+    """
     return sorted(int(name) for name in folder.names(below) if name.isdigit())
 
 
 def _finished(planned: list[int], noted: list[int]) -> int:
-    """The last batch that is certainly in the table, or -1.
+    """The number of the last batch that is certainly in the table; -1 without any.
 
-    A batch is planned only after the one before it was written, even if its commit file is gone.
+    Spark plans a batch only after it has written the one before, so that the one before counts even
+    if its commit file is missing.
     """
     return max([-1, *noted[-1:], *(batch - 1 for batch in planned[-1:])])
 
 
 def _identity(folder: Folder) -> str:
-    """The query's id. Without this file Spark makes a new id, which no mark in the table has."""
+    """Reads the id of the query. Raises Damaged when it is missing.
+
+    Without its file Spark would make a new id, which does not match the marks in the table.
+    """
     path = f"{folder}/metadata"
     found = parse_object(path, read_text(folder, "metadata"))
     if not isinstance(name := found.get("id"), str):
@@ -99,7 +116,10 @@ def _read_commit(folder: Folder, batch: int) -> None:
 
 
 def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
-    """The end of a batch. Its file has a line of version, one of settings, one for each source."""
+    """Reads the offsets at which a planned batch ends.
+
+    Its file has a line with a version, a line with settings, and a line for each source.
+    """
     name = f"offsets/{batch}"
     path = f"{folder}/{name}"
     version, *lines = read_text(folder, name).splitlines()
@@ -116,9 +136,9 @@ def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
 
 
 def damaged_state(folder: Folder) -> str | None:
-    """The first state file that does not match its checksum; None without one.
+    """Returns the path of the first state file that does not match its checksum, or None.
 
-    Reads the whole state: for the time after a failure of Spark, which may not name the file.
+    Reads all state files. Called after Spark failed with an error that may not name the file.
     """
     for name in folder.walk("state"):
         if not _STATE.match(PurePosixPath(name).name):
@@ -131,9 +151,10 @@ def damaged_state(folder: Folder) -> str | None:
 
 
 def remove_plan(folder: Folder, batch: int) -> None:
-    """Removes the range of a batch that is not in its table: Spark plans another one.
+    """Removes the plan of a batch that is not in its table, so that Spark plans it again.
 
-    The state after that batch goes first: Spark would take its snapshot for the new batch's.
+    The state that the batch has written is removed first, since Spark would use it for the new
+    batch.
     """
     later = (f"{batch + 1}.", f".{batch + 1}.")
     for name in folder.walk("state"):
@@ -145,14 +166,14 @@ def remove_plan(folder: Folder, batch: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSurvey:
-    """The readable positions of a checkpoint that may be damaged."""
+    """The positions that are still readable in a checkpoint, which may be damaged."""
 
     settled: Positions  # the end of the last finished batch, or of one before it
     reached: Positions  # the end of the last batch that may be in the table
 
 
 def survey(folder: Folder, topic: str) -> CheckpointSurvey:
-    """The positions that a reset can still use."""
+    """Reads the positions that a reset can use from a checkpoint, which may be damaged."""
     batches = _batches(folder, "offsets")
     ends = {batch: _end(folder, batch, topic) for batch in batches[-3:]}
     known = {batch: end for batch, end in ends.items() if end is not None}

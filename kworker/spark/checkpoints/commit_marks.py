@@ -17,10 +17,10 @@ FIRST_WRITE_MARKER = "_kworker_makes_this"
 
 @dataclass(frozen=True, slots=True)
 class CommitMark:
-    """The mark of a commit: its query and batch, and the positions below which all is in the table.
+    """kworker's entry in the metadata of a commit: the query, the batch, and its positions.
 
-    A claim, with `CLAIM` as its batch, only names the query that writes from now on. Each claim
-    has an epoch of its own.
+    All results below these positions are in the table. A claim is an empty commit, with CLAIM as
+    its batch, by which a query takes over the table. Each claim begins a new epoch.
     """
 
     writer: str  # service and table: two services may write to one table
@@ -41,7 +41,7 @@ class CommitMark:
 
     @property
     def version(self) -> int:
-        """A number that grows with each commit."""
+        """A number that grows with each commit to a table, first by epoch and then by batch."""
         return (self.epoch << _EPOCH_BITS) + self.batch + 1
 
     def text(self) -> str:
@@ -59,7 +59,10 @@ class CommitMark:
 
     @classmethod
     def parse(cls, text: str | None, writer: str) -> "CommitMark | None":
-        """The mark in a text; None for another writer's mark, or for a text without one."""
+        """Reads the mark in a commit's metadata.
+
+        None if there is no mark, or only the mark of another service or table.
+        """
         try:
             fields = json.loads(text or "")[_KEY]
             if fields["writer"] != writer:
@@ -79,12 +82,12 @@ class CommitMark:
 
 
 def epoch_of(version: int) -> int:
-    """The epoch of the mark with this version; 0 for -1, which means no mark."""
+    """Returns the epoch in a mark's version; 0 for the version -1, which means no mark."""
     return max(0, version) >> _EPOCH_BITS
 
 
 class BatchStep(Enum):
-    """The decision on a batch."""
+    """The decision on a batch: write it, leave it out, or stop the query."""
 
     WRITE = auto()
     LEAVE = auto()  # it is in the table
@@ -94,9 +97,10 @@ class BatchStep(Enum):
 def step(
     last_mark: CommitMark | None, query: str, batch: int, begin: Positions | None
 ) -> BatchStep:
-    """Decides on a batch by the last mark in the table.
+    """Decides if a batch is written, from the last mark in the table.
 
-    `begin` is None when it is unknown: for the first batch of a query.
+    `begin` has the positions at which the batch begins; None for a query's first batch, since its
+    checkpoint does not have them.
     """
     if last_mark is not None and (last_mark.query, last_mark.batch) == (query, batch):
         return BatchStep.LEAVE
@@ -106,9 +110,11 @@ def step(
 
 
 def continues(last_mark: CommitMark, found: Checkpoint | None, start: Positions | None) -> bool:
-    """True if a query continues where its table ends, or if its planned batch is in the table.
+    """True if a query continues where its table ends, so that no result is lost or repeated.
 
-    `start` is where its first batch begins; None for the beginning of the topic.
+    `found` is its checkpoint, None for a new query. `start` has the positions of its first batch;
+    None for the beginning of the topic. A planned batch that is in the table already is no
+    obstacle.
     """
     if found is None:
         return same_positions(last_mark.positions, start or {})
@@ -120,5 +126,5 @@ def continues(last_mark: CommitMark, found: Checkpoint | None, start: Positions 
 
 
 def same_positions(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    """True if the positions are equal; a partition that only one side has is at 0."""
+    """True if the positions are equal. A partition that is in only one of them counts as 0."""
     return all(one.get(part, 0) == other.get(part, 0) for part in {*one, *other})

@@ -9,47 +9,48 @@ from urllib.parse import urlsplit
 
 
 class Folder(Protocol):
-    """A folder that need not exist yet. Files are named by their path below it, with `/`.
+    """A folder of files on any file system. Neither has to exist.
 
-    Missing files and folders are no error: they are empty, or `None`. OSError for a file that
-    cannot be read. `str()` is the folder as a person would name it.
+    Files are named by their path inside the folder, with `/`. A missing file is read as None, and a
+    missing folder has no files. Raises OSError for a file that cannot be read. `str()` returns the
+    path or URL of the folder.
     """
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the folder's path."""
 
     def exists(self, name: str = "") -> bool:
-        """True if the folder exists, or with a name, if that exists in it."""
+        """True if the folder exists, or if it contains the file or folder `name`."""
 
     def names(self, below: str) -> Sequence[str]:
-        """The names directly in a folder below; without checksum files, where those are hidden."""
+        """The names in the subfolder `below`. Files with checksums may be left out."""
 
     def walk(self, below: str) -> Sequence[str]:
-        """All files in a folder below, at any depth, sorted by name."""
+        """The paths of all files in the subfolder `below`, at any depth, sorted."""
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None without one."""
+        """The content of a file; None if it does not exist."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Creates or replaces a file, and the folder for it; no reader finds a part of it.
+        """Creates or replaces a file and creates its folder; no reader sees half a file.
 
-        Where the file system cannot replace in one step, a kill may leave no file.
+        Where the file system cannot replace a file in one step, a kill may leave no file.
         """
 
     def delete(self, name: str) -> None:
-        """Removes a file."""
+        """Removes a file, if it exists."""
 
     def remove(self) -> None:
         """Removes the folder and everything in it."""
 
     def beside(self, name: str) -> "Folder":
-        """A sibling of this folder."""
+        """The folder `name` in the parent folder of this one."""
 
     def rename(self, name: str) -> "Folder":
-        """Renames the folder to a free name; in an object store file by file.
+        """Renames the folder, to a name that is not in use, and returns it.
 
-        There, a kill leaves some files under each name.
+        An object store renames file by file, so that a kill leaves some files under each name.
         """
 
 
@@ -105,7 +106,7 @@ class LocalFolder:
 
 
 def local_folder(place: str) -> Path | None:
-    """The local folder of a path or `file:` URL; None for an object store or HDFS."""
+    """Returns the path in a local path or `file:` URL; None for any other URL."""
     parts = urlsplit(place)
     if parts.scheme == "file":
         return Path(parts.path)

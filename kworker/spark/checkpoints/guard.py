@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 class ResultsTopic(NamedTuple):
-    """The results topic as it is now; after a deletion and re-creation it has another id."""
+    """The results topic. Its id changes when the topic is deleted and created again."""
 
     name: str
     id: str
@@ -35,7 +35,11 @@ class ResultsTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueryStart:
-    """A query's start: its checkpoint, or where its first batch begins, or neither."""
+    """The point at which a query starts.
+
+    It has a checkpoint to continue, or the positions of its first batch. With neither, it starts at
+    the beginning of the topic.
+    """
 
     checkpoint: Checkpoint | None = None
     start: Positions | None = None
@@ -43,13 +47,13 @@ class QueryStart:
 
     @property
     def wrote(self) -> bool:
-        """True if batches were written, so that the table must exist."""
+        """True if batches were written before, so that the table must exist."""
         finished = self.checkpoint is not None and self.checkpoint.finished is not None
         return finished or self.last_mark is not None
 
 
 class Guard:
-    """Checks a table's checkpoint before each start of its query."""
+    """Checks before each start of a table's query that its checkpoint fits the table."""
 
     def __init__(self, table: TableSettings, checkpoint: Folder) -> None:
         self._table = table
@@ -62,11 +66,12 @@ class Guard:
         last_mark: CommitMark | None = None,
         keeps_state: Callable[[], bool] = lambda: False,
     ) -> QueryStart:
-        """The start of the query. Raises Damaged, and the errors of its file system.
+        """Decides where the query starts. Raises Damaged if it must not start.
 
-        `committed` has the group's positions, and `last_mark` is the last one in the table, which
-        overrides everything else but a later reset by a person. A checkpoint that does not continue
-        from there is renamed and a new one begun, unless its query keeps state.
+        `committed` has the consumer group's positions. `last_mark`, the last commit mark in the
+        table, overrides everything except a later reset by a person. If the checkpoint does not
+        continue from this mark, it is renamed and a new one is begun; a query that keeps state
+        raises Damaged instead. Errors of the file system are raised as they are.
         """
         folder = self._folder
         if is_half_reset(folder):
@@ -125,14 +130,14 @@ class Guard:
 
 
 def _was_reset(note: Note | None, found: Checkpoint | None, last_mark: CommitMark) -> bool:
-    """True if a person has reset the checkpoint since the table was written."""
+    """True if a person has reset the checkpoint since the last commit to the table."""
     if found is not None and (found.planned or found.complete):
         return False
     return note is not None and note.start is not None and note.at_ms > last_mark.at_ms
 
 
 def next_step(table: TableSettings, begin: str) -> str:
-    """The next step for a person when a query must not start."""
+    """Tells a person the command that lets a refused query start again."""
     return f"stop the job, then kworker spark reset --table {table.name} --from {begin}"
 
 
@@ -145,7 +150,10 @@ def _another_topic(folder: Folder, note: Note, topic: ResultsTopic) -> str:
 def _check_change(
     folder: Folder, found: Checkpoint | None, note: Note | None, merged: bool
 ) -> None:
-    """Raises Damaged for an unfinished merge: without a mark it may or may not be in the table."""
+    """Raises Damaged if batches are no longer merged, but the last one was and is unfinished.
+
+    Without a mark in the table, this batch may or may not be in it.
+    """
     if note is None or merged or found is None or found.complete:
         return
     raise Damaged(
@@ -156,7 +164,7 @@ def _check_change(
 
 
 def is_merged(table: TableSettings) -> bool:
-    """True if batches are merged into the table's rows by keys."""
+    """True if batches are merged into the table by keys, not appended."""
     return table.mode == "update" or (table.dedupe and table.mode == "append")
 
 
@@ -165,17 +173,22 @@ _EXCLUSIVE = ("hdfs", "abfs", "abfss", "gs")
 
 
 def takes_one_writer(table: TableSettings) -> bool:
-    """True if only the job may write to the table.
+    """True if nothing but the job may write to the table.
 
-    A merge and a compaction undo each other. And in a local folder, or in S3, a commit checks
-    that the next number is free and then writes the file: of two at once, one is lost.
+    A merge and a compaction conflict with each other. In a local folder, and in S3, a commit checks
+    that the next number is free and then writes its file: of two commits at once, one would be
+    lost.
     """
     by_path = bool(table.path) and urlsplit(table.path).scheme not in _EXCLUSIVE
     return by_path or is_merged(table)
 
 
 def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[int, int]) -> None:
-    """Raises Damaged when the group is ahead, since it is committed after the checkpoint."""
+    """Raises Damaged when the consumer group's positions are ahead of the checkpoint.
+
+    The job commits them only after the checkpoint is written, so an older checkpoint was put in its
+    place, or the positions were moved.
+    """
     reached = {} if found is None else found.reached
     ahead = {part: at for part, at in committed.items() if at > reached.get(part, 0)}
     if not ahead:

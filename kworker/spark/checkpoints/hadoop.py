@@ -12,16 +12,17 @@ from kworker.spark.checkpoints.folders import Folder, LocalFolder, local_folder
 
 
 def folder_at(session: SparkSession, place: str) -> Folder:
-    """The folder at a path or URL; a local one needs no JVM."""
+    """The folder at a path or URL. A local folder is read and written without the JVM."""
     local = local_folder(place)
     return HadoopFolder(session, place) if local is None else LocalFolder(local)
 
 
 class HadoopFolder:
-    """A folder on any file system that Hadoop can name.
+    """A folder on any file system that Hadoop supports, by calls into Spark's JVM.
 
-    Raises OSError for a file that does not match its checksum, and for a failed rename;
-    else Java's exceptions, since an object store may allow later what it refuses now.
+    Raises OSError for a file that does not match its checksum, and for a failed rename. Other
+    errors stay Java's exceptions, after which the caller tries again: an object store may later
+    allow what it refuses now.
     """
 
     def __init__(self, session: SparkSession, place: str) -> None:
@@ -72,7 +73,7 @@ class HadoopFolder:
             stream.close()
 
     def _unless_missing(self, call: Callable[[], Any]) -> Any:
-        """The result of a call; None when Java finds no such file."""
+        """Returns the result of a call; None if Java raises FileNotFoundException."""
         try:
             return call()
         except Py4JJavaError as error:

@@ -13,7 +13,7 @@ from kworker.spark.checkpoints.folders import local_folder
 
 
 class LeaseHolder(NamedTuple):
-    """A job that took the lease, and the JVM that holds it, once there is one."""
+    """The job that took the lease, and its JVM, once that runs."""
 
     pid: int
     host: str
@@ -21,7 +21,7 @@ class LeaseHolder(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """True if the job ran on this host and has ended: only its JVM holds the lease."""
+        """True if the job ran on this host and has ended, so that only its JVM has the lease."""
         return self.host == socket.gethostname() and not psutil.pid_exists(self.pid)
 
     def __str__(self) -> str:
@@ -33,11 +33,12 @@ class LeaseHolder(NamedTuple):
 
 
 class Lease:
-    """A lock on `<checkpoints>/.lease`, held until released or until its holders end.
+    """A file lock, `<checkpoints>/.lease`, that lets only one job write these checkpoints.
 
-    The holders are this process and any child that inherits `descriptors`: a JVM may write for a
-    moment after the process that started it was killed. Only a local folder can be locked: for
-    others, `take` succeeds. Jobs with other folders or hosts are kept apart by their group.
+    This process holds the lock, and so does its JVM, which inherits `descriptors`: after a kill of
+    the process, the JVM may still write for a moment. Only a local folder can be locked; for any
+    other, `take` always succeeds. The leader election in the jobs' consumer group also excludes
+    jobs on other hosts or with other folders.
     """
 
     def __init__(self, checkpoints: str) -> None:
@@ -46,7 +47,10 @@ class Lease:
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
-        """Takes the lease if it is free; never blocks. OSError when the folder cannot be made."""
+        """Takes the lease if it is free; True if this process now has it. Never blocks.
+
+        Raises OSError when the folder cannot be created.
+        """
         if self._folder is None or self._file is not None:
             return True
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -62,11 +66,11 @@ class Lease:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """The descriptors that a child keeps open to hold the lease as well."""
+        """The file descriptors that a child process inherits to hold the lease as well."""
         return () if self._file is None else (self._file.fileno(),)
 
     def share(self, pid: int) -> None:
-        """Notes the child that holds the lease as well."""
+        """Writes to the lease's file that the process `pid`, a child, holds it as well."""
         self._note(jvm=pid)
 
     def _note(self, **more: int) -> None:
@@ -77,13 +81,13 @@ class Lease:
             self._file.flush()
 
     def release(self) -> None:
-        """Releases the lease before this process ends."""
+        """Gives up the lease before this process ends."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def holder(self) -> LeaseHolder | None:
-        """The holder, if it is known."""
+        """The job that took the lease, from the lease's file; None if that is unreadable."""
         try:
             fields = json.loads(((self._folder or Path()) / ".lease").read_text())
             return LeaseHolder(int(fields["pid"]), str(fields["host"]), fields.get("jvm"))

@@ -14,9 +14,9 @@ _MOVING = "moving"  # in a draft
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """kworker's note in a checkpoint: its topic, whether batches are merged, where it begins.
+    """kworker's file in a checkpoint: its topic, its beginning, and if batches are merged.
 
-    `at_ms` is the time of a person's reset; 0 when the begin follows from the table.
+    `at_ms` is the time at which a person reset the checkpoint; 0 if kworker itself began it.
     """
 
     topic: str
@@ -27,7 +27,7 @@ class Note:
 
 
 def read_note(folder: Folder) -> Note | None:
-    """The note of a checkpoint; None without one. Raises Damaged."""
+    """Reads the note of a checkpoint; None if it has none. Raises Damaged if it is unreadable."""
     if not folder.exists(_NOTE):
         return None
     path = f"{folder}/{_NOTE}"
@@ -42,21 +42,24 @@ def read_note(folder: Folder) -> Note | None:
 
 
 def write_note(folder: Folder, note: Note) -> None:
-    """Writes the note as a whole. OSError when the disk is full."""
+    """Creates or replaces the note in one step. Raises OSError when the disk is full."""
     folder.write(_NOTE, json.dumps(asdict(note)).encode())
 
 
 def write_draft(folder: Folder, note: Note) -> None:
-    """Creates a new checkpoint beside the present one. OSError when the disk is full."""
+    """Creates the draft of a new checkpoint, in a folder beside the current checkpoint.
+
+    Raises OSError when the disk is full.
+    """
     write_note(_draft(folder), note)
 
 
 def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
-    """Renames a checkpoint and puts the draft in its place; returns the old one's new folder.
+    """Replaces a checkpoint by its draft; returns the folder to which the old one was renamed.
 
-    In an object store the old one moves file by file, and half of it could look like an older
-    one. So a file in the draft notes the move from before the first move until the new note is in
-    place: a kill in between leaves that file, and no query starts.
+    An object store renames file by file, and half of a checkpoint could look like an older one. So
+    a file in the draft marks the replacement as begun until the new note is written. A kill in
+    between leaves this file, and then no query starts.
     """
     draft = _draft(folder)
     note = read_note(draft)
@@ -70,13 +73,16 @@ def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
 
 
 def is_half_reset(folder: Folder) -> bool:
-    """True if a reset was interrupted while the checkpoint moved, or before a first one."""
+    """True if a reset was interrupted.
+
+    Its draft still exists, and the checkpoint is missing or was being renamed.
+    """
     draft = _draft(folder)
     return draft.exists() and (draft.exists(_MOVING) or not folder.exists())
 
 
 def current_folder(folder: Folder) -> Folder:
-    """The folder with the table's positions: the draft after an interrupted reset."""
+    """The folder with the valid note: the draft after an interrupted reset, else the checkpoint."""
     return _draft(folder) if is_half_reset(folder) else folder
 
 

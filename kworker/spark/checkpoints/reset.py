@@ -9,15 +9,16 @@ from kworker.spark.checkpoints.checkpoint import CheckpointSurvey, Positions
 
 
 def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> list[Move]:
-    """Moves to the wanted positions, and in other partitions to the committed ones."""
+    """Plans a move to the wanted position, or else to the committed one, for each partition."""
     return [Move(row, wanted.get(row.partition, row.committed or 0)) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The reset of one table. `left` has the positions that its checkpoint still has.
+    """The reset of one table's checkpoint, before it is done.
 
-    `fresh` is true when the table does not exist yet, so that no row can be in it twice.
+    `moves` has each partition's new position, and `left` the positions that the old checkpoint
+    still has. `fresh` is True when the table does not exist yet, so that no row can be in it twice.
     """
 
     table: TableSettings
@@ -40,11 +41,15 @@ class Reset:
 
     @property
     def skipped(self) -> int:
-        """The most results that will be missing from the table, in the topic or expired."""
+        """The most results that the table will lack because the new positions are after them."""
         return sum(max(0, move.position - self._kept(move)) for move in self.moves)
 
     def _kept(self, move: Move) -> int:
-        """The position below which all is in the table; if unknown, nothing counts as missing."""
+        """The position below which the table keeps all results; 0 if it is new or written anew.
+
+        If that position is unknown, the new position is returned, so that no result counts as
+        missing.
+        """
         if self.fresh or self.table.mode == "complete":
             return 0
         known = move.standing.committed
@@ -56,21 +61,22 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The most results that count as in the table only because the group is past them.
+        """The most results that are in the table only by the position of its consumer group.
 
-        The readable part of the checkpoint is not; a group may have been moved by hand.
+        The readable part of the checkpoint ends before them, and a group may have been moved by
+        hand.
         """
         return sum(max(0, (move.standing.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
-        """The moves to the group's position, each with the checkpoint's position."""
+        """The moves to the group's position, each with the position in the old checkpoint."""
         for move in self.moves:
             at = self.left.settled.get(move.standing.partition)
             if at is not None and move.wanted == move.standing.committed and not self.fresh:
                 yield move, at
 
     def consequences(self) -> Iterator[str]:
-        """One line for each consequence, for people."""
+        """Tells a person what the reset does to the table's rows, one line for each effect."""
         if self.skipped:
             yield f"up to {self.skipped:,} results before these positions will not be in the table"
         if self.trusted:

@@ -16,7 +16,7 @@ _FILE = re.compile(_FOLDER + r"/(?P<batch>\d+)-\d+-\d+-(?P<count>\d+)\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class FailingResult:
-    """One such result: its position in the results topic, its content, and the error."""
+    """A result on which the transform fails: its offset in the results topic, and the error."""
 
     partition: int
     offset: int
@@ -34,9 +34,10 @@ class SetAside(NamedTuple):
 
 
 def read_set_aside(folder: Folder, since: int) -> SetAside:
-    """The results set aside; the recent ones are those of batch `since` and later.
+    """Reads the results that were left out of the table because its transform fails on them.
 
-    Raises Damaged for a file of the recent ones that is not whole.
+    The recent ones are those of batch `since` and later. Raises Damaged if a file of these is
+    unreadable.
     """
     count = 0
     recent: list[FailingResult] = []
@@ -57,7 +58,7 @@ def _read(folder: Folder, name: str) -> list[FailingResult]:
 
 
 def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]) -> str:
-    """Adds results of a batch to a checkpoint; returns the path of their file."""
+    """Saves the failing results of a batch in a new file of the checkpoint; returns its path."""
     first = failing[0]
     name = f"{_FOLDER}/{batch:09d}-{first.partition}-{first.offset}-{len(failing)}.jsonl"
     lines = "".join(f"{json.dumps(asdict(each))}\n" for each in failing)
@@ -66,7 +67,7 @@ def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]
 
 
 def skipped_offsets(failing: Iterable[FailingResult], begin: Positions) -> dict[int, list[int]]:
-    """The offsets, by partition, that a query which continues at `begin` must leave out."""
+    """The offsets, by partition, that a query must leave out if it continues at `begin`."""
     found: dict[int, list[int]] = {}
     for each in failing:
         if each.offset >= begin.get(each.partition, 0):

@@ -17,17 +17,17 @@ _LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's cale
 
 
 def header(name: str) -> str:
-    """SQL for the text of a Kafka header; NULL without it."""
+    """SQL for a Kafka header as text; NULL if the record does not have the header."""
     return f"CAST(get(filter(headers, h -> h.key = {literal(name)}), 0).value AS STRING)"
 
 
 def text_of(bytes_: str) -> str:
-    """SQL for bytes as text; NULL if they are not UTF-8."""
+    """SQL for bytes as text; NULL if the bytes are not UTF-8."""
     return f"CASE WHEN is_valid_utf8(CAST({bytes_} AS STRING)) THEN CAST({bytes_} AS STRING) END"
 
 
 def encoded(bytes_: str) -> str:
-    """SQL for bytes that are no text, in base64."""
+    """SQL for bytes in base64, for keys and values that are not UTF-8."""
     return f"concat('base64:', base64({bytes_}))"
 
 
@@ -75,23 +75,23 @@ LEADING = (
 
 
 def wanted(table: TableSettings) -> str:
-    """SQL that is true for this table's results."""
+    """SQL that is true for the results that belong to this table."""
     routed = f"routed = {literal(table.select)}" if table.select else "routed IS NULL"
     return routed if table.replays else f"{routed} AND NOT replayed"
 
 
 def has_schema(table: TableSettings) -> bool:
-    """True if results are parsed; without a schema the row holds their text."""
+    """True if the table has a schema. Without a schema its rows hold the text of the results."""
     return "schema_" in table.model_fields_set
 
 
 def leaves_out_repeats(table: TableSettings) -> bool:
-    """True if rows are merged by their source positions; an update merges by its own keys."""
+    """True if batches are merged by source position; mode "update" has keys of its own."""
     return is_merged(table) and table.mode == "append"
 
 
 def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
-    """A problem, after its key, for each column that the configuration names in vain."""
+    """Returns `key: problem` for each column that the configuration names and rows lack."""
     known = {name.casefold() for name in columns}
     dedupe = SOURCE_COLUMNS if leaves_out_repeats(table) else ()
     named = {"merge_on": table.merge_on, "partition_by": table.partition_by, "dedupe": dedupe}
@@ -104,7 +104,7 @@ def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
 
 
 def misfit_column(schema: StructType) -> str:
-    """A name for the parser's column of misfits, which no column of the schema has."""
+    """Chooses a name, not used by the schema, for the column of texts that do not fit it."""
     taken = {name.casefold() for name in schema.names}
     name = "_misfit"
     while name in taken:
@@ -115,11 +115,11 @@ def misfit_column(schema: StructType) -> str:
 def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
     """SQL for the columns of a table's row, from LEADING, `text`, `value`, `parsed` and `fields`.
 
-    With `plain`, the column `plain` has the values where `is_plain` is true, without more checks.
+    With `plain`, values come from the column `plain` where `is_plain` is true, without more checks.
 
-    `_rescued` holds the whole text of a result unless all of it is in the columns: the text is
-    one JSON object, and the schema names each field, once, with a type that it fits. Bytes that
-    are not UTF-8 are in `_rescued` in base64.
+    The column `_rescued` holds the whole text of a result, unless the other columns hold all of it.
+    They do if the text is one JSON object, and each of its fields occurs once, is in the schema,
+    and fits its type. A value that is not UTF-8 is in `_rescued` in base64.
     """
     misfit = f"parsed.{identifier(misfit_column(schema))}"
     conditions = (
@@ -157,18 +157,20 @@ TEXT_COLUMNS = (
 
 
 def _is_single_object(text: str) -> str:
-    """SQL that is true if nothing follows the object in a text; the parser would skip the rest.
+    """SQL that is true if a text is one JSON object and nothing follows the object.
 
-    A first closing brace at the very end proves it at low cost; other texts are counted.
+    The parser would ignore the rest. A text that ends at its first closing brace is accepted at
+    once; in any other text the values are counted, which costs more.
     """
     at_a_glance = f"octet_length(substring_index({text}, '}}', 1)) = octet_length({text}) - 1"
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
 
 
 def _names_every_field(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
-    """SQL that is true if the schema names every field of an object, inner ones too, just once.
+    """SQL that is true if each field of an object is in the schema and occurs once.
 
-    The intersection holds no repeats, so a repeated field is missing from it as well.
+    This includes the fields of nested objects. The intersection has no duplicates, so a repeated
+    field makes the sizes differ.
     """
     known = f"array({', '.join(literal(name) for name in schema.names)})"
     named = f"size({keys}) = size(array_intersect({keys}, {known}))"
@@ -184,7 +186,7 @@ def _inner_objects_named(text: str, schema: StructType, depth: int) -> Iterator[
 
 
 def _all_objects_named(texts: str, type_: DataType, depth: int) -> str:
-    """SQL that is true if the type names every field in each of an array of texts."""
+    """SQL that is true if `_names_every_field` holds for all objects in an array of texts."""
     text = f"t{depth}"
     if isinstance(type_, StructType):
         named = _names_every_field(f"json_object_keys({text})", text, type_, depth)
@@ -208,14 +210,14 @@ def _holds_objects(type_: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AddedColumn:
-    """A column that the table does not have yet, and the column that it follows."""
+    """A new column, and the column after which it is placed; None if it comes first."""
 
     field: StructField
     after: str | None
 
 
 def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
-    """The columns to add to a table; ValueError for any other difference."""
+    """The columns that only the rows have. Raises ValueError for any other difference."""
     of_table = {field.name.casefold(): field for field in have.fields}
     of_rows = {field.name.casefold(): field for field in want.fields}
     for name, field in of_table.items():
@@ -233,11 +235,11 @@ def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
 
 
 class Repartitioned(ValueError):
-    """The table is not partitioned as configured."""
+    """Raised when a table is partitioned by other columns than the configuration says."""
 
 
 def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
-    """Raises Repartitioned: files in two layouts under one folder cannot be read together."""
+    """Raises Repartitioned if these differ: files in two layouts cannot be read together."""
     if [name.casefold() for name in have] != [name.casefold() for name in want]:
         was, is_ = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
         raise Repartitioned(f"the table is partitioned by {was}, and by {is_} here")
@@ -264,10 +266,11 @@ SEEN = "_kworker_seen"
 def merge_statement(
     target: str, rows: str, columns: Collection[str], keys: Iterable[str], *, update: bool
 ) -> str:
-    """The MERGE that inserts rows whose keys the table lacks; with `update` it replaces the others.
+    """Returns the MERGE that inserts the rows whose keys are not in the table.
 
-    A row with a source position does not replace a later one: a result may be repeated, or be
-    late, in a batch of its own. It does replace an earlier one of a partition in its `SEEN`.
+    With `update` the row of a key replaces the one in the table, unless that has a later source
+    position: results may be repeated or arrive late. The order in one source partition is by
+    offset, so a row also replaces one that is older than its partition's entry in `SEEN`.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)

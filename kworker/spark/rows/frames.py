@@ -46,7 +46,7 @@ TAKEN = "taken"
 
 
 def unchanged(rows: DataFrame) -> DataFrame:
-    """The shape of a table without a transform."""
+    """Returns the rows as they are, for a table without a transform."""
     return rows
 
 
@@ -57,7 +57,7 @@ def results(
     starting: str = "earliest",
     left_out: Mapping[int, Sequence[int]] | None = None,
 ) -> DataFrame:
-    """The stream of Kafka records of the results topic; nothing is read yet.
+    """The stream of Kafka records in the results topic; nothing is read before a query starts.
 
     The offsets in `left_out`, by partition, are filtered out.
     """
@@ -69,7 +69,7 @@ def results(
 
 
 def records_between(session: SparkSession, config: Config, span: Span) -> DataFrame:
-    """The Kafka records of one batch, as a static data frame."""
+    """The Kafka records between the begin and the end in `span`, as a static data frame."""
     begin, end = span
     topic = config.delivery.results
     starting = starting_offsets(topic, begin or {}, end)
@@ -82,9 +82,10 @@ def records_between(session: SparkSession, config: Config, span: Span) -> DataFr
 
 
 class TableRows(NamedTuple):
-    """The stream of a table's query, the table's columns, and the shape applied to each batch.
+    """The stream for a table's query, the table's columns, and a function for each batch.
 
-    `counts_again` is true when the table has sums to which a repeated result adds again.
+    `shape` turns a batch of the stream into rows of the table. `counts_again` is True if the rows
+    are sums to which a repeated result is added again.
     """
 
     stream: DataFrame
@@ -94,7 +95,10 @@ class TableRows(NamedTuple):
 
 
 def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> TableRows:
-    """A table's rows, after its transform if it has one. ValueError as `key: problem`."""
+    """Builds a table's rows from the stream, with the table's transform if it has one.
+
+    Raises ValueError with the text `key: problem`.
+    """
     rows = rows_of(stream, table)
     shape = _transform(table, config) if table.transform else unchanged
     shaped = shape(rows)
@@ -111,7 +115,7 @@ def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> Table
 
 
 def transformed(records: DataFrame, table: TableSettings, config: Config) -> DataFrame:
-    """The rows that the table's transform makes of records; ValueError when it cannot."""
+    """Applies the table's transform to Kafka records. Raises ValueError when that fails."""
     return _transform(table, config)(rows_of(records, table))
 
 
@@ -124,7 +128,7 @@ _BEFORE_NAME = " :+-~'"  # the tree's lines, and the marks of a streaming plan
 
 
 def keeps_state(rows: DataFrame) -> bool:
-    """True if a query of these rows keeps state from one batch to the next."""
+    """True if a query of these rows keeps state between batches, such as sums."""
     plan: Any = rows._jdf.queryExecution().analyzed()
     names = [line.lstrip(_BEFORE_NAME) for line in plan.treeString().splitlines()]
     streams = sum(name.startswith("StreamingRelation") for name in names)
@@ -132,9 +136,9 @@ def keeps_state(rows: DataFrame) -> bool:
 
 
 def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
-    """A table's rows: source position and key, the columns, and `_rescued`.
+    """The rows before any transform: source position, key, columns and `_rescued`.
 
-    A transform also gets the record as it is on the topic.
+    For a transform, they also hold the Kafka record itself.
     """
     records = _parsed_headers(stream)
     foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")
@@ -152,13 +156,13 @@ def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
 
 
 def positions_of(records: DataFrame, table: TableSettings) -> DataFrame:
-    """The partition and offset of this table's results among Kafka records."""
+    """The partitions and offsets of those Kafka records that are results for this table."""
     place = ("partition", "offset")
     return _parsed_headers(records, *place).where(IS_RESULT).where(wanted(table)).select(*place)
 
 
 def _parsed_headers(records: DataFrame, *kept: str) -> DataFrame:
-    """The fields of a record's headers and value, beside some of Kafka's columns."""
+    """The fields of a record's headers and value, with the Kafka columns in `kept`."""
     return records.selectExpr(*kept, *ENVELOPE).selectExpr(*kept, *RESULT)
 
 
@@ -190,7 +194,7 @@ def _parsed(texts: DataFrame, table: TableSettings, kept: Sequence[str]) -> Data
 
 
 def parse_schema(ddl: str) -> StructType:
-    """The columns of a DDL text. ValueError as `schema: problem`."""
+    """Parses a schema in Spark's DDL. Raises ValueError with the text `schema: problem`."""
     try:
         schema = StructType.fromDDL(ddl)
     except ParseException as error:

@@ -31,10 +31,10 @@ _LOGIN_MODULES = {
 def source_options(
     common: Mapping[str, Value], topic: str, starting: str = "earliest"
 ) -> dict[str, str]:
-    """The options of the stream over `topic`, which begins at `starting` without a checkpoint.
+    """The options of Spark's Kafka source, which begins at `starting` without a checkpoint.
 
-    Reads certificate files; ConfigError when one cannot be read or a SASL mechanism has no
-    counterpart. Holds secrets: for the session only, never for a command line.
+    Reads certificate files. Raises ConfigError when one cannot be read, or when Java's client has
+    no such SASL mechanism. The options hold secrets, and must not get into a command line.
     """
     client = client_properties(common)
     return {
@@ -51,17 +51,23 @@ _EARLIEST = -2  # as Spark spells it
 
 
 def starting_offsets(topic: str, start: Mapping[int, int], partitions: Iterable[int]) -> str:
-    """Positions as Spark expects them: of every partition, new ones included."""
+    """Spark's option `startingOffsets`, in JSON, for all `partitions`.
+
+    A partition that is not in `start` begins at its earliest offset.
+    """
     return json.dumps({topic: {str(part): start.get(part, _EARLIEST) for part in partitions}})
 
 
 def ending_offsets(topic: str, end: Mapping[int, int]) -> str:
-    """The end of a batch as Spark expects it, for every partition that is read."""
+    """Spark's option `endingOffsets`, in JSON, with the end of a batch in each partition."""
     return json.dumps({topic: {str(part): at for part, at in end.items()}})
 
 
 def client_properties(common: Mapping[str, Value]) -> dict[str, str]:
-    """The equivalent properties of the Java client; librdkafka's own tuning has none."""
+    """Translates librdkafka's properties into those of Kafka's Java client.
+
+    A property that Java's client does not have, such as one that tunes librdkafka, is left out.
+    """
     given = {_RENAMED.get(name, name): _text(value) for name, value in common.items()}
     same = {name: given[name] for name in _SAME if name in given}
     return {**same, **_security(given), **_tls(given)}
@@ -98,7 +104,7 @@ def _quoted(text: str) -> str:
 
 
 def _tls(given: Mapping[str, str]) -> dict[str, str]:
-    """PEM everywhere: a truststore by path or text, a client's certificate and key as text."""
+    """The TLS properties of Java's client: certificates and keys are PEM files or PEM texts."""
     found = {}
     if "ssl.ca.location" in given:
         found["ssl.truststore.type"] = "PEM"

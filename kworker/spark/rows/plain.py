@@ -30,7 +30,10 @@ _AS_TEXT = (DateType, TimestampType, TimestampNTZType)
 
 
 def plain_schema(schema: StructType) -> StructType | None:
-    """The schema to read plain texts with; None where a column's values cannot be compared."""
+    """The schema with which to parse plain texts, as the module's docstring defines them.
+
+    None if the schema has a column whose values cannot be compared with their text.
+    """
     fields = [StructField(field.name, _read_as(field.dataType)) for field in schema.fields]
     return StructType(fields) if all(_comes_back(field.dataType) for field in fields) else None
 
@@ -40,7 +43,10 @@ def _read_as(type_: DataType) -> DataType:
 
 
 def _comes_back(type_: DataType) -> bool:
-    """True if values of the type equal their text when written; a map would repeat double keys."""
+    """True if parsed values of the type give their text again when they are written as JSON.
+
+    False for a map: one with a repeated key would pass the comparison.
+    """
     if isinstance(type_, ArrayType):
         return _comes_back(type_.elementType)
     if isinstance(type_, StructType):
@@ -49,17 +55,20 @@ def _comes_back(type_: DataType) -> bool:
 
 
 def may_be_plain(text: str, schema: StructType) -> str:
-    """SQL that is true if a text is worth reading: its first field is the schema's first."""
+    """SQL that is true if a text begins with the schema's first field.
+
+    Other texts are not parsed as plain ones, since they would fail the comparison.
+    """
     first = json.dumps(schema.names[0], ensure_ascii=False)
     return f"startswith({text}, {literal(f'{{{first}:')})"
 
 
 def is_plain(plain: str, text: str, schema: StructType) -> str:
-    """SQL that is true if a text was read completely and each column holds its value.
+    """SQL that is true if the parsed columns, written as JSON again, equal the text.
 
-    The comparison drops the spaces that Python's encoder writes before a string or after a name,
-    and no others: a quote inside a string has a backslash before it, and a space dropped there
-    would make the texts differ.
+    The comparison leaves out the spaces that Python's encoder writes after a field's colon and
+    before a string. Such a space inside a string follows an escaped quote; the texts then differ,
+    and the result gets the full check instead.
     """
     dense = f"replace(replace({text}, '\": ', '\":'), ', \"', ',\"')"
     same = f"to_json({plain}, map('ignoreNullFields', 'false')) = {dense}"
@@ -73,5 +82,5 @@ def is_plain(plain: str, text: str, schema: StructType) -> str:
 
 
 def plain_value(value: str, type_: DataType) -> str:
-    """SQL for the column's value, from a plain result."""
+    """SQL for the value of a column in a result that `is_plain` accepts."""
     return lossless_cast(value, type_) if isinstance(type_, _AS_TEXT) else value

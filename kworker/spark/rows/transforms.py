@@ -11,9 +11,9 @@ from kworker.spark.reasons import reason
 
 
 def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
-    """The function named `module:function`; ValueError, in one line, when there is none.
+    """Imports the function named `module:function`, first from the configuration's folder.
 
-    The folder of the configuration is searched first.
+    Raises ValueError with a text of one line if there is no such function.
     """
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -30,7 +30,7 @@ def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
 
 
 def apply(transform: Callable[[DataFrame], object], name: str, rows: DataFrame) -> DataFrame:
-    """Applies a transform to rows; ValueError, in one line, when it fails."""
+    """Applies a transform to rows. Raises ValueError with a text of one line when it fails."""
     try:
         made = transform(rows)
     # The user's function: any exception is reported in one line.

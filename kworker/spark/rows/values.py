@@ -45,12 +45,15 @@ _CHANGED = (
 
 
 def read_schema(schema: StructType) -> StructType:
-    """The schema to read JSON with, for columns of `schema`."""
+    """The schema with which JSON is parsed so that `written` can check for losses."""
     return StructType([StructField(f.name, _read_as(f.dataType)) for f in schema.fields])
 
 
 def written(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL for the column's value, from a value read with `read_schema`; NULL where it loses any."""
+    """SQL that converts a value parsed with `read_schema` to the type of its column.
+
+    NULL if the conversion would lose anything.
+    """
     if _read_as(type_) == type_:
         return value
     inner = f"v{depth}"
@@ -73,7 +76,7 @@ def written(value: str, type_: DataType, depth: int = 0) -> str:
 
 
 def fits(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL that is true if `written` loses nothing; "" for a type that never does."""
+    """SQL that is true if `written` loses nothing; "" for a type that never loses anything."""
     if _read_as(type_) == type_:
         return ""
     inner = f"v{depth}"
@@ -93,13 +96,13 @@ def fits(value: str, type_: DataType, depth: int = 0) -> str:
 
 
 def lossless_cast(text: str, type_: DataType) -> str:
-    """SQL for a text as a date, a time or a decimal number; NULL where it would lose any."""
+    """SQL that casts a text to a date, time or decimal; NULL if that would lose anything."""
     matches = f"{text} RLIKE {literal(f'^({_pattern(type_)})$')}"
     return f"CASE WHEN {matches} THEN try_cast({text} AS {type_.simpleString()}) END"
 
 
 def whole_characters(text: str) -> str:
-    """SQL that is true if no escape in a text is half a character."""
+    """SQL that is true if no Unicode escape in a text is an unpaired surrogate."""
     return f"NOT (contains({text}, {literal(chr(92) + 'u')}) AND {text} RLIKE {literal(_HALF)})"
 
 
@@ -125,7 +128,7 @@ def _inside(type_: DataType, inner: DataType, rebuilt: Callable[[DataType], Data
 
 
 def _text(value: str, type_: DataType) -> str:
-    """SQL for a value converted from its text, which has all digits of a number."""
+    """SQL that converts a value by way of its text, which has all digits of a number."""
     text = f"variant_get({value}, '$', 'string')"
     if isinstance(type_, StringType):
         return f"CASE WHEN {_is_string(value)} THEN {text} END"
@@ -135,7 +138,7 @@ def _text(value: str, type_: DataType) -> str:
 
 
 def _pattern(type_: DataType) -> str:
-    """The regular expression of texts that a type holds without loss."""
+    """The regular expression of all texts that the type can hold without loss."""
     if isinstance(type_, DateType):
         return _DAY
     if isinstance(type_, TimestampType):
@@ -147,9 +150,9 @@ def _pattern(type_: DataType) -> str:
 
 
 def _number(value: str, type_: DataType) -> str:
-    """SQL for a number: an integer exactly, any other as the nearest value of the type.
+    """SQL for a number: an integer must be exact, any other is the nearest of the type.
 
-    A number that would become 0 or infinite is NULL.
+    NULL for a number that would become 0 or infinite.
     """
     number, kind = f"try_variant_get({value}, '$', 'double')", _kind(value)
     whole = f"try_cast({number} AS BIGINT) = try_variant_get({value}, '$', 'bigint')"

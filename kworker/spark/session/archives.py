@@ -13,9 +13,9 @@ _VERSION = re.compile(r"-\d[^/]*$")
 
 
 def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]) -> list[Path]:
-    """The archives for the tables beyond pyspark's own, from the cache or else the network.
+    """Returns the jar files that the tables need and pyspark lacks, from cache or network.
 
-    Raises `Unreachable` when one is in neither.
+    Raises `Unreachable` when one can be had from neither.
     """
     found, missing = available_archives(tables, progress=progress)
     for error in missing.values():
@@ -26,7 +26,10 @@ def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 def available_archives(
     tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 ) -> tuple[list[Path], dict[str, Unreachable]]:
-    """The archives that can be had, and by format the errors of others; raises if none are left."""
+    """Returns the jar files that can be had, and by table format the errors of the others.
+
+    Raises `Unreachable` if no format is left, or if Spark's Kafka connector cannot be had.
+    """
     found = list(jars.fetch(jars.SPARK_KAFKA, progress=progress))
     formats = {table.format for table in tables}
     missing: dict[str, Unreachable] = {}
@@ -44,7 +47,7 @@ _ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
 
 
 def not_shipped(folder: Path, archives: Iterable[Path]) -> list[Path]:
-    """The archives whose artefact, in any version, is not in `folder`."""
+    """Leaves out the jar files of which `folder` has one in any version."""
     shipped = {_artefact(path) for path in folder.glob("*.jar")}
     return list({path.name: path for path in archives if _artefact(path) not in shipped}.values())
 

@@ -40,7 +40,7 @@ _FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")  # class data 
 
 
 def given_options(conf: Mapping[str, str]) -> str:
-    """All options given to Spark's JVM, in its properties and in the environment."""
+    """All JVM options from Spark's properties, its configuration files and the environment."""
     options = [*map(conf.get, _PROPERTIES), *map(os.environ.get, _ENVIRONMENT)]
     for file in ("spark-defaults.conf", "spark-env.sh"):
         with suppress(OSError):
@@ -50,7 +50,7 @@ def given_options(conf: Mapping[str, str]) -> str:
 
 
 class ClassData:
-    """The file of classes for one start of a JVM. Owned by the job's main thread."""
+    """The file with the JVM's loaded classes, for one start. Owned by the job's main thread."""
 
     def __init__(self, conf: Mapping[str, str], archives: Iterable[Path]) -> None:
         self._path = _path(conf, archives)
@@ -59,7 +59,10 @@ class ClassData:
         """True if the JVM writes its classes when it ends."""
 
     def option(self, *, learn: bool) -> str:
-        """The JVM's option to read the file, or with `learn` to write it; "" for neither."""
+        """The JVM's option that reads the file, or with `learn` creates it at the JVM's end.
+
+        "" if the JVM is to do neither.
+        """
         self.learning = False
         if self._path is None:
             return ""
@@ -84,14 +87,14 @@ class ClassData:
         return f'"-XX:ArchiveClassesAtExit={self._draft}" -Xlog:cds*=off'
 
     def refused(self) -> None:
-        """Removes the file after a failed start, which may be due to it, and notes the failure."""
+        """Removes the file after a failed start, and makes no other: it may be the reason."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
                 self._path.with_suffix(_FAILED).touch()
 
     def settle(self, *, awaited: bool, ended: bool) -> None:
-        """Keeps the JVM's file if the job `awaited` it and the JVM `ended` well, or removes it."""
+        """Keeps the new file if the job `awaited` it and the JVM `ended` well; else removes it."""
         if not self.learning or self._path is None:
             return
         with suppress(OSError):
@@ -107,7 +110,7 @@ class ClassData:
 
 
 def _write_through(path: Path) -> None:
-    """Syncs a file to disk: the JVM trusts the content of any file with the right size."""
+    """Syncs a file to disk, since the JVM trusts every file that has the right size."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -120,7 +123,7 @@ def _conf_folder() -> Path:
 
 
 def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
-    """The path of the file; None where the JVM could not read or write one."""
+    """The path of the file; None if the settings or the environment do not allow one."""
     options = given_options(conf)
     if _INCOMPATIBLE.search(options) or any(map(os.environ.get, _FOLDERS)):
         return None
@@ -142,7 +145,7 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
 
 
 def _make_room(folder: Path) -> bool:
-    """Removes old notes and drafts; True if one more file evicts none in use."""
+    """Removes old notes and drafts; True if a new file would not replace one in use."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         lasts_s = {_SUFFIX: math.inf, _DRAFT: _DRAFT_S}.get(path.suffix, _NOTED_S)
@@ -153,7 +156,7 @@ def _make_room(folder: Path) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Keeps the most recently used files: each update of Java or Spark makes others useless."""
+    """Keeps only the KEPT files used last: an update of Java or Spark makes a file useless."""
     for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_age_s)[KEPT:]:
         path.unlink(missing_ok=True)
 

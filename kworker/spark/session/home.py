@@ -7,5 +7,5 @@ import pyspark
 
 
 def spark_home() -> Path:
-    """The folder with Spark's own `jars`: SPARK_HOME, which pyspark follows, else pyspark's own."""
+    """The folder of Spark, with its `jars`: SPARK_HOME, else the folder of pyspark."""
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)

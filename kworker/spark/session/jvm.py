@@ -26,11 +26,11 @@ _oom_kills_before = oom_kills()
 
 
 class JvmGone(KworkerError):
-    """The JVM ended or was killed: only a new process can start another."""
+    """Raised when the JVM has ended. Only a new process can start another one."""
 
 
 class OutOfMemory(JvmGone):
-    """The JVM ended because its heap was full, or the system had no memory for it."""
+    """Raised when the JVM ended for lack of memory: its heap was full, or the system's memory."""
 
 
 def is_local(master: str) -> bool:
@@ -39,12 +39,12 @@ def is_local(master: str) -> bool:
 
 
 def has_own_jvm(spark: SparkSettings) -> bool:
-    """True if Spark has only one JVM, which this process starts and ends."""
+    """True if Spark runs in a single JVM, which this process itself starts and ends."""
     return is_local(spark.master) and _SUBMITTED not in os.environ
 
 
 def check_jvm() -> None:
-    """Raises `JvmGone` when the JVM has ended."""
+    """Raises `JvmGone` if the JVM has ended; `OutOfMemory` if it ended for lack of memory."""
     jvm = jvm_process()
     if jvm is None or jvm.poll() is None:
         return
@@ -58,7 +58,7 @@ def check_jvm() -> None:
 
 
 def await_jvm_end() -> None:
-    """Waits a second after a failed call; raises `JvmGone` if the JVM has ended."""
+    """Waits up to a second after a failed call. Raises `JvmGone` if the JVM has ended."""
     jvm = jvm_process()
     if jvm is not None:
         try:
@@ -81,7 +81,7 @@ def has_live_jvm() -> bool:
 def end_jvm(may_wait: Callable[[float], bool]) -> bool:
     """Ends the JVM by closing its standard input; True if it exited with 0.
 
-    It is killed once `may_wait`, called with the seconds since, returns False.
+    The JVM is killed once `may_wait`, called with the seconds that have passed, returns False.
     """
     jvm = jvm_process()
     if jvm is None:

@@ -20,9 +20,10 @@ _log = structlog.get_logger()
 
 
 class SessionOpener:
-    """Opens and closes the one session of a job. Owned by its main thread.
+    """Opens and closes the Spark session of a job. Owned by the job's main thread.
 
-    `missing` has the errors of archives that cannot be fetched, by table format.
+    `missing` holds, by table format, the error with which the format's jar files could not be
+    fetched.
     """
 
     def __init__(self, config: Config, lease: Lease) -> None:
@@ -32,9 +33,10 @@ class SessionOpener:
         self.missing: dict[str, Unreachable] = {}
 
     def open(self, *, learn: bool) -> SparkSession:
-        """The session; takes seconds. With `learn`, its JVM may keep its classes when it ends.
+        """Starts the session, which takes seconds.
 
-        Raises KworkerError when Spark does not start.
+        With `learn`, its JVM may save its classes when it ends. Raises KworkerError when Spark does
+        not start.
         """
         spark = self._config.spark
         assert spark is not None
@@ -67,7 +69,11 @@ class SessionOpener:
         return open_session(self._config, archives, self._lease, self.missing)
 
     def close(self, session: SparkSession, *, may_learn: Callable[[], bool]) -> None:
-        """Ends the session and its JVM, which is given the time to keep its classes if it may."""
+        """Ends the session and its JVM.
+
+        If the JVM is to save its classes, and while `may_learn` returns True, it is given time for
+        that.
+        """
         classes = self._classes
         if classes is None or not classes.learning:
             close_session(session, self._config)

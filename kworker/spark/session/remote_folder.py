@@ -17,9 +17,10 @@ from kworker.spark.session.session import close_session, open_session
 
 @contextmanager
 def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
-    """A folder in a Spark session of its own, which starts and ends here: some seconds each.
+    """Opens a folder through a Spark session that lasts for the `with` block.
 
-    Raises KworkerError, also for Java's exceptions in the `with` block.
+    The session takes seconds to start and to end. Raises KworkerError, also for Java's exceptions
+    in the `with` block.
     """
     alone = _without_tables(config)
     try:
@@ -36,7 +37,7 @@ def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
 
 
 def _without_tables(config: Config) -> Config:
-    """The configuration for a JVM that only reads files: no tables, no archives, no cluster."""
+    """The configuration of a local JVM that only reads and writes files, without tables."""
     spark = config.spark
     assert spark is not None
     conf = {**spark.conf, "spark.master": "local[1]"}

@@ -22,7 +22,7 @@ from kworker.spark.session.spark_log import log4j_properties
 
 
 def _clear_scratch_folder(folder: Path) -> None:
-    """Creates this process's scratch folder, and removes those of ended processes."""
+    """Creates the temporary folder of this process; removes those of ended processes."""
     mine = scratch_folder(folder)
     mine.mkdir(parents=True, exist_ok=True)
     for other in mine.parent.iterdir():
@@ -37,10 +37,10 @@ def open_session(
     missing_formats: Collection[str] = (),
     options: str = "",
 ) -> SparkSession:
-    """Starts the JVM; takes some seconds. Spark's log goes to stderr, from WARN up.
+    """Starts the JVM and the session, which takes seconds. Spark logs to stderr, from WARN up.
 
-    The JVM holds the lease as well, until it ends. Formats whose archives are missing are left
-    out. The JVM also gets `options`.
+    The JVM holds the lease, too, until it ends. Table formats in `missing_formats` are not set up.
+    `options` are more options for the JVM.
     """
     folder = config.state_dir / "spark"
     _clear_scratch_folder(folder)
@@ -85,9 +85,10 @@ def _within_timeout(seconds: float) -> bool:
 def close_session(
     session: SparkSession, config: Config, may_wait: Callable[[float], bool] = _within_timeout
 ) -> bool:
-    """Stops Spark; returns when its JVM and its temporary files are gone, True if it exited with 0.
+    """Stops Spark, and returns when its JVM is gone; True if the JVM exited with 0.
 
-    The JVM is killed once `may_wait`, called with the seconds since, returns False.
+    The JVM is killed once `may_wait`, called with the seconds that have passed, returns False. The
+    temporary files are removed.
     """
     jvm = jvm_process()
     try:

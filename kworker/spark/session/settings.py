@@ -35,10 +35,10 @@ def properties(
     missing_formats: Collection[str] = (),
     options: str = "",
 ) -> dict[str, str]:
-    """All properties of the session; `[spark.conf]` overrides the defaults here.
+    """All properties of the Spark session. `[spark.conf]` overrides kworker's defaults.
 
-    Formats with missing archives get none: Spark would not start for the others. The JVM also
-    gets `options`.
+    Formats in `missing_formats` are not set up: without their jar files Spark would not start.
+    `options` are more options for the JVM.
     """
     spark = config.spark
     assert spark is not None
@@ -88,15 +88,16 @@ _STATE_ON_DISK = {
 
 
 def _keeps_positions(table: TableSettings) -> bool:
-    """True if the query keeps the position of every result, to drop repeated ones."""
+    """True if the table's query stores the position of each result, to drop repeated ones."""
     return table.dedupe and table.mode != "append"
 
 
 def _archive_settings(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
-    """The settings that give Spark its archives.
+    """The settings that tell Spark where the jar files are.
 
-    The class path, if this process's JVM is the only one: Spark copies `spark.jars` at each start
-    to a temporary folder, which stays behind after a kill.
+    They are on the class path if Spark has only this process's JVM. Otherwise they are in
+    `spark.jars`, which Spark copies at each start to a temporary folder; a kill leaves that folder
+    behind.
     """
     paths = [str(path) for path in archives]
     if not has_own_jvm(spark):
@@ -116,7 +117,11 @@ def _extensions(spark: SparkSettings, missing_formats: Collection[str]) -> Itera
 
 
 def _catalogs(tables: Iterable[TableSettings], missing_formats: Collection[str]) -> dict[str, str]:
-    """The session's catalog is Delta's; an Iceberg table by path gets one for the parent folder."""
+    """The settings of the catalogs that tables need.
+
+    With a Delta table, the session's catalog is Delta's. An Iceberg table by path gets a catalog
+    for its parent folder.
+    """
     found = {}
     for index, table in enumerate(tables):
         if table.format in missing_formats:
@@ -134,12 +139,12 @@ def _catalogs(tables: Iterable[TableSettings], missing_formats: Collection[str])
 
 
 def iceberg_catalog(index: int) -> str:
-    """The catalog for the parent folder of the table at `index`."""
+    """The name of the catalog for the table with this index in the configuration."""
     return f"kworker_{index}"
 
 
 def iceberg_table(index: int, path: str) -> str:
-    """The SQL name of an Iceberg table at a path."""
+    """The SQL name of the Iceberg table at `path`, in the catalog for its index."""
     return f"{iceberg_catalog(index)}.{identifier(path.rstrip('/').rpartition('/')[2])}"
 
 

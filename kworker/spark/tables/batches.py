@@ -18,21 +18,23 @@ from kworker.spark.tables.sinks import Sink
 
 
 class Examine(Protocol):
-    """Examines a batch that could not be written."""
+    """Examines a batch that could not be written, for results that must be left out."""
 
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
-        """Raises ResultsSetAside when the batch can be written without some results, set aside now.
+        """Sets the results aside on which the transform fails; returns if it finds none.
 
-        KworkerError when so many fail that the transform must be wrong.
+        Raises ResultsSetAside when the batch can be written without them, and KworkerError when so
+        many fail that the transform must be wrong.
         """
 
 
 @dataclass(slots=True)
 class BatchWriter:
-    """Writes a query's batches; called by Spark, in a thread of the query's.
+    """Writes the batches of a query to its table. Spark calls it in a thread of the query.
 
-    `shape` makes the table's rows where repeats are dropped first. `last_mark` is that of the
-    table. The first batch of a query begins at `start`, or with the topic.
+    `shape` makes the table's rows of a batch without repeated results. `last_mark` is the last
+    commit mark in the table. The first batch of the query begins at `start`; None is the beginning
+    of the topic.
     """
 
     sink: Sink
@@ -88,9 +90,10 @@ def _distinct(batch: DataFrame) -> DataFrame:
 
 
 def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """One row for each key, as a merge demands: the latest by partition, then of all.
+    """Reduces a batch to one row for each key, as MERGE demands: the latest one.
 
-    Rows of an aggregate, which have no source position, are one for each key already.
+    The latest row of each partition is found by offset, and the latest of these by timestamp. Sums,
+    which have no source position, are one row for each key already.
     """
     if not set(SOURCE_COLUMNS) <= set(batch.columns):
         return batch.dropDuplicates(list(keys))

@@ -26,10 +26,11 @@ _CREATED_BY_ANOTHER = (
 
 
 class DeltaFence:
-    """A fence by Delta's transaction ids: Delta skips a commit whose version is not higher.
+    """A fence made of Delta's transaction ids.
 
-    Of two concurrent transactions of one application, one fails. So after an empty commit with a
-    higher version, no other job's batch gets in.
+    Delta skips a commit whose version is not above the last one of the same application. Of two
+    concurrent commits of one application, one fails. So once a job has made an empty commit with a
+    higher version, Delta accepts no batch of an earlier job.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -90,7 +91,7 @@ class DeltaFence:
         return folder_at(self._session, path) if path else None
 
     def _first_write_markers(self) -> list[str]:
-        """The marker files of a first write that was begun; one of them may be a draft."""
+        """The names of marker files that a first write has left; one may be a draft."""
         folder = self._folder
         try:
             names = folder.names("") if folder else []
@@ -99,12 +100,15 @@ class DeltaFence:
         return [name for name in names if name.startswith(FIRST_WRITE_MARKER)]
 
     def _creation_mark(self) -> CommitMark | None:
-        """The mark of the table's first commit if this writer made it, a claim if without rows."""
+        """The mark in the table's first commit, if this writer made it.
+
+        The mark is a claim if that commit has no rows.
+        """
         first = self._log.commit(0)
         return None if first is None else CommitMark.parse(first.metadata, self.writer)
 
     def _marks(self) -> Iterator[CommitMark]:
-        """The marks of this writer, the last one first, as far as the table's history goes back."""
+        """The marks of this writer, the last one first, in the commits that the log still has."""
         marks = (CommitMark.parse(commit.metadata, self.writer) for commit in self._log.commits())
         return (mark for mark in marks if mark is not None)
 
@@ -124,7 +128,7 @@ class DeltaFence:
                 writer.save(table.path)
 
     def _create(self, rows: DataFrame, mark: CommitMark) -> None:
-        """Creates the table with these rows; of two jobs at once, one succeeds."""
+        """Creates the table with these rows. If another job does so first, raises TableFenced."""
         with self._committing(rows.sparkSession, mark):
             self._save_first(rows)
         # Delta silently skips this commit if another job's of the same version came first.

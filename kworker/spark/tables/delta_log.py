@@ -19,7 +19,7 @@ _READ_LINES = ('{"commitInfo"', '{"txn"')  # lines of a commit; the others name 
 
 
 class DeltaCommit(NamedTuple):
-    """A commit's own information."""
+    """The parts of a Delta commit that kworker reads."""
 
     number: int
     metadata: str | None  # the userMetadata of the commit
@@ -27,7 +27,7 @@ class DeltaCommit(NamedTuple):
 
 
 class DeltaLog:
-    """The log of one table, read by Delta's LogStore, which knows each file system.
+    """The log of one Delta table, read with Delta's LogStore, which suits its file system.
 
     Raises Spark's and Java's errors.
     """
@@ -37,7 +37,7 @@ class DeltaLog:
         self._sink = sink
 
     def commits(self) -> Iterator[DeltaCommit]:
-        """The commits, from the last to the first one that the log still has."""
+        """Yields the commits, from the last one back to the oldest that the log still has."""
         number = self._last()
         while number >= 0 and (commit := self.commit(number)) is not None:
             yield commit
@@ -57,7 +57,7 @@ class DeltaLog:
         return -1 if last and last.number == 0 else self.version_of_delta(application)
 
     def version_of_delta(self, application: str) -> int:
-        """The last version by Delta's own snapshot, which takes Spark seconds."""
+        """The application's last version in Delta's snapshot, which takes seconds to load."""
         jvm: Any = self._session._jvm
         nothing = jvm.scala.Option.empty()
         log = jvm.org.apache.spark.sql.delta.DeltaLog
@@ -101,7 +101,10 @@ class DeltaLog:
         return last
 
     def _hint(self) -> int:
-        """A lower bound of the last number, from a file that may be missing, old, or not whole."""
+        """A lower bound of the last commit's number, from Delta's file `_last_checkpoint`.
+
+        That file may be missing, old or incomplete; if it has no number, the bound is -1.
+        """
         try:
             lines = self._read("_last_checkpoint")
             return int(json.loads(lines[0])["version"]) if lines else -1

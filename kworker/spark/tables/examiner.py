@@ -47,18 +47,18 @@ Found = dict[tuple[int, int], str]
 
 
 class ResultsSetAside(KworkerError):
-    """Results of a batch were set aside: the batch is written again without them."""
+    """Raised when results were set aside, so that the batch is written again without them."""
 
 
 class TransformFails(KworkerError):
-    """The transform is wrong, not some results."""
+    """Raised when the transform fails on so many results that it must be wrong itself."""
 
 
 def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
-    """The results that fail alone; none if only several together fail. Raises what `fails` raises.
+    """Finds the results that fail alone, by bisection; none if only several together fail.
 
-    Ends early when there are more than SET_ASIDE_MAX. A single one among n takes 1 + 2 log2 n
-    calls of `fails`, with 3 n records in total.
+    Ends early with more than SET_ASIDE_MAX. Raises what `fails` raises. To find one among n results
+    takes 1 + 2 log2 n calls of `fails`, with 3 n records in total.
     """
     parts = Bisection(range(sum(end - begin for begin, end in batch.values())))
     found: Found = {}
@@ -73,7 +73,7 @@ def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
 
 
 def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
-    """The records with these numbers, counted through all partitions in order."""
+    """The ranges of the records with these numbers, counted through all partitions in order."""
     before = 0
     for partition, (begin, end) in sorted(batch.items()):
         first = max(begin, begin + numbers[0] - before)
@@ -84,9 +84,10 @@ def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
 
 
 class Examiner:
-    """Examines the batches of one table; lives as long as the job.
+    """Finds the results of a failed batch on which the transform fails, and sets them aside.
 
-    Owned by the thread of the table's query, of which there is one at a time.
+    Lives as long as the job. Owned by the thread of the table's query, of which only one runs at a
+    time.
     """
 
     def __init__(
@@ -129,9 +130,9 @@ class Examiner:
             records.unpersist()
 
     def _try_sample(self, records: DataFrame, there: DataFrame) -> str:
-        """The error if each result of a sample fails; "" when one does not.
+        """Tries results of a sample one by one; returns the last error if all fail, else "".
 
-        A service that is down, or a wrong transform, fails all: then a search is useless.
+        All fail if a service is down or the transform is wrong; a search would then be useless.
         """
         why = ""
         for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_SAMPLE).collect():
@@ -198,7 +199,7 @@ class Examiner:
 
 
 def _is_of_data(error: Exception) -> bool:
-    """True if rows may be the reason, not a cancelled job or results that Kafka lost."""
+    """True if a row may have caused the error; False for a cancelled job or lost results."""
     text = str(error)
     return _OF_DATA.search(text) is not None and "KAFKA_DATA_LOSS" not in text
 

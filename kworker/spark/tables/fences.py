@@ -14,16 +14,17 @@ ROWS_VIEW = "kworker_rows"  # in a session that only one query's batches use
 
 
 class TableFenced(KworkerError):
-    """Another job has written to the table since this one read it; the batch is not in it."""
+    """Raised when another job has written to the table, so that this batch was not written."""
 
     def __init__(self, why: str = "another job has written to this table meanwhile") -> None:
         super().__init__(why)
 
 
 class Fence(Protocol):
-    """A table with one writer: each commit has a mark, and those of other jobs are refused.
+    """Lets only one job write to a table, and puts a mark into each commit.
 
-    Owned by one query: by the thread that starts it, then by the thread of its batches.
+    Owned by one query: first by the thread that starts it, then by the thread that writes its
+    batches.
     """
 
     writer: str
@@ -31,30 +32,33 @@ class Fence(Protocol):
     taken: bool  # False before the table exists
 
     def take(self, owner: str) -> CommitMark | None:
-        """Excludes other jobs from now on; returns the last mark of a batch, None for none yet.
+        """Keeps other jobs out from now on. Returns the last mark of a batch, None without any.
 
-        `owner` is the query that wrote before and continues, or else this job. Raises TableFenced
-        when another job takes the table at the same moment.
+        `owner` is the id of the query that continues, or an id of this job. Raises TableFenced when
+        another job takes the table at the same moment.
         """
 
     def creating(self, columns: StructType, /) -> AbstractContextManager[None]:
-        """A context in which this job creates the table, and so takes it."""
+        """A context in which this job creates the table, and takes its fence by that."""
 
     def prepare_first_write(self, columns: StructType, /) -> bool:
-        """Prepares a first write that creates the missing table; False where it cannot."""
+        """Prepares a first write that creates the table; False if only CREATE TABLE can."""
 
     def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
-        """Appends the rows, or replaces all others by them. Raises TableFenced."""
+        """Appends rows; with `overwrite` they replace all other rows. Raises TableFenced."""
 
     def merge(
         self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
     ) -> None:
-        """Adds rows whose keys the table lacks; `update` replaces others. Raises TableFenced."""
+        """Inserts rows with new keys; with `update` they also replace rows with the same keys.
+
+        Raises TableFenced.
+        """
 
 
 @contextmanager
 def session_conf(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Sets settings of a session for the `with` block, and unsets them."""
+    """Sets settings of the Spark session for the `with` block, and then unsets them."""
     for name, value in settings.items():
         session.conf.set(name, value)
     try:

@@ -24,13 +24,14 @@ _NOTHING = "nothing"  # the data of a seal that only stops other jobs
 
 
 class FileFence:
-    """A fence for a folder of files: batches pass through another folder beside it.
+    """A fence for a folder of Parquet files, which has no log of commits.
 
-    Each batch is written to a folder of its own there, then sealed by a file with its mark and
-    the next number, which only one job can create. A sealed batch belongs to the table: its files
-    are moved there, one by one, by this job or the next. So after a kill an unsealed batch is
-    written again, and a sealed one is only moved. Works on any file system that Hadoop can name;
-    where a rename is a check and then a write, as on S3, two jobs at once may both seal.
+    Each batch is first written to a folder beside the table. Then a seal is created: a file with
+    the batch's mark, named by the next number, which only one job can create. A batch with a seal
+    belongs to the table: its files are moved there one by one, by this job or by the next. So after
+    a kill, a batch without a seal is written again, and any other is only moved. Works on all file
+    systems that Hadoop supports. Where a rename is a check and then a write, as on S3, two jobs may
+    both create a seal.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -103,7 +104,7 @@ class FileFence:
         self._number = number
 
     def _rename_if_free(self, draft: Any, target: Any) -> bool:
-        """Renames a file unless the target exists."""
+        """Renames a file unless the target exists; True if it was renamed."""
         if self._local is None:
             return bool(self._files.rename(draft, target))
         try:
@@ -125,7 +126,7 @@ class FileFence:
             stream.close()
 
     def _move_to_table(self, data: str) -> None:
-        """Moves the remaining files of a sealed batch into the table."""
+        """Moves the files of a sealed batch into the table, if they are not there yet."""
         for file, name in list(self._unmoved(data)):
             target = self._new(self._table, name)
             self._files.mkdirs(target.getParent())
@@ -133,7 +134,7 @@ class FileFence:
         self._delete(data, _DATA)
 
     def _unmoved(self, data: str) -> Iterator[tuple[Any, str]]:
-        """The files still to be moved, with their names below the table."""
+        """Yields the files still to be moved, with their paths inside the table."""
         folder = self._path(data, _DATA)
         if not self._files.exists(folder):
             return
@@ -145,7 +146,7 @@ class FileFence:
                 yield path, str(path)[begin:]
 
     def _rename(self, file: Any, target: Any) -> None:
-        """Renames a file; another job may have moved it the same way."""
+        """Renames a file. No error if another job has moved the file there already."""
         with suppress(Py4JJavaError):
             if self._files.rename(file, target):
                 return

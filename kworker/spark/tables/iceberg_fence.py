@@ -20,10 +20,12 @@ _ATTEMPTS = 5
 
 
 class IcebergFence:
-    """A fence by snapshots: a commit fails if rows were added since the snapshot it continues.
+    """A fence made of Iceberg's snapshots.
 
-    An update checks the mark just before instead, since Iceberg compares it with its own read: a
-    job that slept in between may replace rows by older ones, and the next commit notices.
+    A commit names the last snapshot that this job has seen, and fails if rows were added after it.
+    An update is compared by Iceberg with the snapshot that it reads itself, so the last mark is
+    checked just before it. A job that is paused between check and update may replace rows by older
+    ones; the next commit raises TableFenced.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -54,7 +56,7 @@ class IcebergFence:
         return False  # a commit is only checked against a snapshot before it
 
     def _write_first_snapshot(self, owner: str) -> None:
-        """Writes an empty snapshot: a first commit would have none to be checked against."""
+        """Writes an empty snapshot, against which the first commit is checked."""
         claim = CommitMark.claim(self.writer, 0, owner, now_ms())
         columns = self._session.table(self._name).schema
         self._overwrite(self._session.createDataFrame([], columns), claim)
@@ -116,7 +118,7 @@ class IcebergFence:
         self._commit(replace if update else add, mark)
 
     def _commit(self, action: Callable[[], None], mark: CommitMark) -> None:
-        """Commits; tries again when a writer other than a job of this service came between."""
+        """Runs a commit; tries again if some writer other than a kworker job came between."""
         for attempt in range(_ATTEMPTS):
             try:
                 action()
@@ -139,7 +141,7 @@ class IcebergFence:
 
 
 class _Snapshot(NamedTuple):
-    """An Iceberg table at one moment."""
+    """The current snapshot of an Iceberg table, with the last mark of a batch in its history."""
 
     snapshot: int | None  # None before the first write
     mark: CommitMark | None  # None, too, if the snapshots with it have expired

@@ -21,9 +21,10 @@ _SIMPLE = (BinaryType, BooleanType, DateType, NumericType, TimestampType)
 
 
 def is_simple(columns: StructType, partitions: Sequence[str]) -> bool:
-    """True if CREATE TABLE would accept these columns and change nothing.
+    """True if the first write may create a table with these columns, without CREATE TABLE.
 
-    Other columns need it: it refuses at the start what would fail in every batch.
+    CREATE TABLE would change nothing in them. Other columns need it, since it refuses at once what
+    would otherwise fail in every batch.
     """
     names = {name.casefold() for name in partitions}
     within = [each.dataType for each in columns.fields if each.name.casefold() in names]

@@ -32,7 +32,7 @@ _SPARK_LOG = "_spark_metadata"
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One table as a sink; `index` is its position in the configuration."""
+    """The table to which a query writes; `index` is its position in the configuration."""
 
     table: TableSettings
     index: int
@@ -40,7 +40,7 @@ class Sink:
 
     @property
     def name(self) -> str:
-        """The table's SQL name; Parquet by path has none."""
+        """The table's name in Spark SQL. Parquet files are read and written by path instead."""
         if self.table.table:
             return self.table.table
         if self.table.format == "iceberg":
@@ -49,7 +49,7 @@ class Sink:
 
     @property
     def merge_keys(self) -> tuple[str, ...]:
-        """The columns that identify a row where batches are merged; else none."""
+        """The columns by which batches are merged into the table; none if they are not merged."""
         if self.table.mode == "update":
             return tuple(self.table.merge_on)
         return SOURCE_COLUMNS if leaves_out_repeats(self.table) else ()
@@ -64,7 +64,7 @@ def sinks(spark: SparkSettings) -> list[Sink]:
 
 
 def table_exists(session: SparkSession, sink: Sink) -> bool:
-    """True if SQL finds the table."""
+    """True if Spark finds the table by its SQL name."""
     try:
         session.table(sink.name)
     except AnalysisException:
@@ -75,9 +75,9 @@ def table_exists(session: SparkSession, sink: Sink) -> bool:
 def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
     """Creates the table if it does not exist, and adds new columns.
 
-    Raises Repartitioned or another ValueError when the table differs otherwise; AnalysisException
-    for a path or names that the format refuses; Damaged when the table does not exist, though
-    batches were written to it.
+    Raises Repartitioned or another ValueError for a table that differs in any other way,
+    AnalysisException for a path or name that the format refuses, and Damaged for a missing table to
+    which batches were written.
     """
     # All nullable: a later change of the transform could not relax it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])
@@ -100,7 +100,10 @@ def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote:
 
 
 def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
-    """Raises ConfigError for a folder that files cannot be moved to, or that Spark's sink wrote."""
+    """Raises ConfigError for a mount point, and for a folder that Spark's own sink wrote.
+
+    Raises Damaged for a missing folder to which batches were written.
+    """
     path, key = sink.table.path, f"spark.tables[{sink.table.name}]"
     jvm: Any = session._jvm
     log = jvm.org.apache.hadoop.fs.Path(path, _SPARK_LOG)
@@ -128,10 +131,10 @@ def _is_mounted(folder: Path) -> bool:
 
 
 def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> None:
-    """Checks that old and new Parquet files can be read together.
+    """Checks that the table's Parquet files and new ones can be read together.
 
-    Raises Repartitioned or ValueError when they cannot; files with an added column need a reader
-    that merges schemas.
+    Raises Repartitioned or ValueError when they cannot. With an added column, a reader needs
+    Spark's option mergeSchema.
     """
     try:
         there = session.read.option("mergeSchema", "true").parquet(sink.table.path)
@@ -148,13 +151,13 @@ def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> No
 
 
 def _folders(files: DataFrame) -> list[str]:
-    """The columns in the names of folders, from the outermost."""
+    """The partition columns, from the outermost, as the names of the folders have them."""
     leaves = files._jdf.queryExecution().analyzed().collectLeaves()
     return list(leaves.head().relation().partitionSchema().fieldNames())
 
 
 def _check_exists(session: SparkSession, sink: Sink) -> None:
-    """Raises Damaged for a missing table: the checkpoint would continue into an empty one."""
+    """Raises Damaged for a missing table: the query would continue into an empty one."""
     try:
         session.table(sink.name)
     except AnalysisException as error:
@@ -179,7 +182,10 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
 def start_query(
     rows: DataFrame, sink: Sink, trigger: str, write: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
-    """Starts the query, with `write` for its batches; AnalysisException for an impossible mode."""
+    """Starts a query that calls `write` for each batch.
+
+    Raises AnalysisException if the query does not allow the table's mode.
+    """
     table = sink.table
     writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
     return _triggered(writer, trigger).outputMode(table.mode).foreachBatch(write).start()
@@ -189,7 +195,7 @@ AVAILABLE_NOW = "available-now"
 
 
 def trigger_of(spark: SparkSettings, once: bool) -> str:
-    """`available-now`, or the interval as Spark spells it."""
+    """Returns `available-now`, or the configured interval in Spark's spelling."""
     if once or spark.trigger == AVAILABLE_NOW:
         return AVAILABLE_NOW
     return f"{round(parse_duration(spark.trigger) * 1000)} milliseconds"
