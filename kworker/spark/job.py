@@ -150,7 +150,7 @@ class Job:
             self._raise_failures()
         except CALL_FAILED as error:
             await_jvm_end()
-            raise KworkerError(f"Spark: {reason(error)}") from error
+            raise KworkerError(f"a call to Spark failed: {reason(error)}") from error
         finally:
             self._opener.close(session, may_learn=self._may_learn)
 

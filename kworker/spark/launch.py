@@ -76,8 +76,8 @@ class Launcher:
         except Damaged as error:
             if not error.begin:
                 raise
-            step = next_step(sink.table, error.begin)
-            raise Damaged(f"{error}: {step}", error.begin) from error
+            what_to_do = next_step(sink.table, error.begin)
+            raise Damaged(f"{error}: {what_to_do}", error.begin) from error
         except AnalysisException as error:
             raise ConfigError(f"{_key(sink.table)}: {reason(error)}") from error
         except Repartitioned as error:
@@ -183,7 +183,7 @@ class Launcher:
             return  # it is in the table, and is skipped when Spark repeats it
         remove_plan(folder, pinned.planned)
         _log.warning(
-            "a batch that was too large is made smaller",
+            "a batch that is too large is planned again with fewer records",
             table=sink.table.name,
             records=records,
             batch_records=records_max,

@@ -76,13 +76,15 @@ class Planner:
     def _expect_archives(self, table: TableSettings) -> None:
         """Raises ValueError when the jar files for the table's format could not be fetched."""
         if error := self._missing.get(table.format):
-            why = str(error).partition(";")[0]  # Ivy's own words follow
-            raise ValueError(f"format: {why}; let it be fetched once, then start the job again")
+            problem = str(error).partition(";")[0]  # Ivy's own words follow
+            raise ValueError(
+                f"format: {problem}; give the job access to the network once, then start it again"
+            )
 
     def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
         if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
             _log.warning(
-                "a result that comes again counts again in this table: set dedupe = true for it,"
+                "a repeated result is counted twice in this table: set dedupe = true for it,"
                 ' or delivery.guarantee = "exactly-once"',
                 table=table.name,
             )
@@ -105,4 +107,4 @@ class Planner:
 
 
 def _never() -> StreamingQuery:
-    raise AssertionError("a table that was refused is not started")
+    raise AssertionError("the query of a table with wrong settings must not be started")

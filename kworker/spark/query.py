@@ -96,7 +96,11 @@ class TableQuery:
         """Marks the table as failed for good: only a change of the configuration can repair it."""
         self.misconfigured = True
         self.progress.state, self.progress.reason = JobState.FAILED, problem
-        _log.error("table refused; the others go on", table=self.progress.name, reason=problem)
+        _log.error(
+            "the table is not written, since its settings are wrong; the other tables are",
+            table=self.progress.name,
+            reason=problem,
+        )
 
     def restart(self) -> None:
         """Stops the query; a later turn starts it again and checks its checkpoint."""
@@ -122,7 +126,7 @@ class TableQuery:
             self._read_batches(query)
         except CALL_FAILED as error:
             _log.warning(
-                "query did not stop in time; its batch is written again at the next start",
+                "the query did not stop in time; its batch is written again at the next start",
                 table=self.progress.name,
                 reason=reason(error),
             )
@@ -191,7 +195,7 @@ class TableQuery:
         self.progress.state = JobState.RESTARTING
         self.progress.reason = why
         _log.warning(
-            "query failed; it starts again",
+            "the query of the table failed; it starts again",
             table=self.progress.name,
             reason=why,
             next_start_s=delay_s,
@@ -202,7 +206,7 @@ class TableQuery:
         if self._resize():
             records, size = self.progress.last
             _log.info(
-                "results differ in size from the estimate; the query restarts",
+                "results differ in size from the estimate; the query restarts with other batches",
                 table=self.progress.name,
                 records=records,
                 bytes=size,
@@ -225,7 +229,7 @@ class TableQuery:
         foreign = self.progress.foreign
         if foreign > self._foreign_warned:
             _log.warning(
-                "records without a kworker-source header are left out",
+                "records without a kworker-source header are left out of the table",
                 table=self.progress.name,
                 records=foreign - self._foreign_warned,
             )

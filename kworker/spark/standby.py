@@ -44,7 +44,10 @@ class Standby:
         while not self._take_lease():
             if not reported:
                 holder = self._lease.holder()
-                _log.info("standby: another has the checkpoints", holder=str(holder or "not known"))
+                _log.info(
+                    "standby: another process has the checkpoints",
+                    holder=str(holder or "not known"),
+                )
                 reported = True
             self._report_holder()
             if self._stop.wait(STANDBY_S):
@@ -55,7 +58,8 @@ class Standby:
         try:
             return self._lease.take()
         except OSError as error:
-            raise KworkerError(f"spark.checkpoints: {self._lease.checkpoints}: {error}") from error
+            folder = self._lease.checkpoints
+            raise KworkerError(f"spark.checkpoints: {folder} cannot be locked: {error}") from error
 
     def _report_holder(self) -> None:
         """Reports this standby, unless the job with the lease reports to the same file."""

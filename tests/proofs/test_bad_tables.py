@@ -216,4 +216,4 @@ def test_a_table_format_without_an_archive_stops_no_other_table(ended: Ended) ->
     assert told["state"] == "failed"
     assert told["reason"].startswith("spark.tables[unknown].format: org.apache.iceberg:")
     assert "could not be fetched" in told["reason"]
-    assert told["reason"].endswith("let it be fetched once, then start the job again")
+    assert told["reason"].endswith("give the job access to the network once, then start it again")

@@ -119,7 +119,9 @@ def test_other_partition_columns_are_refused(
     table = sink.table.model_copy(update={"partition_by": by})
     rows, changed = StructType.fromDDL(ROWS), replace(sink, table=table)
     refuses = {"parquet": True, "delta": bool(by), "iceberg": False}[table.format]
-    told = f"^the table is partitioned by customer, and by {', '.join(by) or 'nothing'} here$"
+    told = (
+        f"^the table is partitioned by customer, and partition_by has {', '.join(by) or 'nothing'}$"
+    )
     with pytest.raises(Repartitioned, match=told) if refuses else nullcontext():
         prepare_table(session, changed, rows, wrote=True)
 

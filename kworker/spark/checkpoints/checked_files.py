@@ -69,5 +69,5 @@ def parse_object(path: str, text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Damaged(f"{path} is not readable: truncated, or written by something else")
+        raise Damaged(f"{path} is not a JSON object: it is truncated, or another program wrote it")
     return found

@@ -45,8 +45,8 @@ def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
     query = _identity(folder)
     offsets, commits = _batches(folder, "offsets"), _batches(folder, "commits")
     if commits and (not offsets or commits[-1] > offsets[-1]):
-        missing = f"{folder}/offsets/{commits[-1]}"
-        raise Damaged(f"{missing} is missing, though that batch was written")
+        batch = commits[-1]
+        raise Damaged(f"{folder}/offsets/{batch} is missing, though batch {batch} was written")
     if not offsets:
         return None
     if commits:
@@ -102,7 +102,7 @@ def _identity(folder: Folder) -> str:
     path = f"{folder}/metadata"
     found = parse_object(path, read_text(folder, "metadata"))
     if not isinstance(name := found.get("id"), str):
-        raise Damaged(f"{path} does not hold the query's id")
+        raise Damaged(f"{path} does not hold the id of the query")
     return name
 
 
@@ -128,11 +128,11 @@ def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
     parse_object(path, lines[0])
     found = parse_object(path, lines[1])
     if other := [name for name in found if name != topic]:
-        raise Damaged(f"{path} is of the topic {other[0]}, not {topic}", "earliest")
+        raise Damaged(f"{path} holds offsets of the topic {other[0]}, not of {topic}", "earliest")
     try:
         return {int(part): int(offset) for part, offset in found[topic].items()}
     except (KeyError, AttributeError, TypeError, ValueError):
-        raise Damaged(f"{path} does not hold the offsets of {topic}") from None
+        raise Damaged(f"{path} does not hold offsets of the topic {topic}") from None
 
 
 def damaged_state(folder: Folder) -> str | None:

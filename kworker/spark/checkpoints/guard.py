@@ -79,8 +79,7 @@ class Guard:
             # A person's reset is newer than the table; this one is a job's own, interrupted.
             if last_mark is not None and draft is not None and draft.at_ms <= last_mark.at_ms:
                 return self._begin_anew(topic, last_mark, keeps_state)
-            gone = "" if folder.exists() else " is gone"
-            raise Damaged(f"{folder}{gone}: a reset of it was interrupted")
+            raise Damaged(f"{folder} is missing or incomplete: a reset of it was interrupted")
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
             if last_mark is not None and last_mark.topic_id == topic.id:
@@ -113,15 +112,15 @@ class Guard:
         folder = self._folder
         if keeps_state():
             raise Damaged(
-                f"{folder} does not continue where the table ends, which another job has written:"
-                " the state of its query (sums, groups) is in that job's checkpoints",
+                f"{folder} does not continue where the table ends: another job has written to the"
+                " table, and the query's sums and groups are in that job's checkpoints",
                 "earliest",
             )
         merged = is_merged(self._table)
         write_draft(folder, Note(topic.name, topic.id, merged, last_mark.positions))
         aside = apply_draft(folder, now_ms())
         _log.warning(
-            "the table continues where another job has ended; its checkpoint begins anew",
+            "another job has written to the table; a new checkpoint begins where that job ended",
             table=self._table.name,
             positions=last_mark.positions,
             old_checkpoint=str(aside or "none"),
@@ -143,7 +142,7 @@ def next_step(table: TableSettings, begin: str) -> str:
 
 def _another_topic(folder: Folder, note: Note, topic: ResultsTopic) -> str:
     if note.topic != topic.name:
-        return f"{folder} is of the topic {note.topic}, not {topic.name}"
+        return f"{folder} was begun for the topic {note.topic}, not for {topic.name}"
     return f"{topic.name} was deleted and made again since {folder} was written"
 
 
@@ -158,7 +157,7 @@ def _check_change(
         return
     raise Damaged(
         f"{folder} has a batch that was being merged when the job ended: set dedupe or mode back,"
-        " let the job finish it, then change them",
+        " let the job finish this batch, then change the setting again",
         begin="",
     )
 
@@ -194,9 +193,9 @@ def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[in
     if not ahead:
         return
     if found is None:
-        raise Damaged(f"{folder} is gone, though the table was written from it")
+        raise Damaged(f"{folder} is gone, though its query has written to the table")
     part, at = min(ahead.items())
     raise Damaged(
-        f"{folder} is older than the table, or the table's group was moved: the one ends at"
-        f" {reached.get(part, 0):,} of partition {part}, the other at {at:,}"
+        f"{folder} is older than the table, or the table's group was moved: in partition {part}"
+        f" the checkpoint ends at offset {reached.get(part, 0):,}, and the group at {at:,}"
     )

@@ -62,7 +62,7 @@ class HadoopFolder:
             return found
         except Py4JJavaError as error:
             if self._is(error, "org.apache.hadoop.fs.ChecksumException"):
-                raise OSError(errno.EIO, "it does not match its checksum") from error
+                raise OSError(errno.EIO, "the file does not match its checksum") from error
             raise
 
     def _content(self, name: str) -> bytes:
@@ -108,7 +108,7 @@ class HadoopFolder:
 
     def _rename(self, path: Any, target: Any) -> None:
         if not self._files.rename(path, target):
-            raise OSError(errno.EIO, f"{path} cannot be renamed {target}")
+            raise OSError(errno.EIO, f"{path} cannot be renamed to {target}")
 
     def _at(self, name: str) -> Any:
         return self._new(self._path, name) if name else self._path

@@ -54,7 +54,10 @@ def _read(folder: Folder, name: str) -> list[FailingResult]:
         lines = (folder.read(name) or b"").split(b"\n")
         return [FailingResult(**json.loads(line)) for line in lines if line]
     except (ValueError, TypeError) as error:
-        raise Damaged(f"{folder}/{name}: {error}: remove it, and it is made again", "") from error
+        path = f"{folder}/{name}"
+        raise Damaged(
+            f"{path} is damaged ({error}): remove it, the job makes it again", ""
+        ) from error
 
 
 def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]) -> str:

@@ -224,8 +224,8 @@ def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
         if name not in of_rows:
             raise ValueError(f"the table has a column {field.name}, which the rows do not have")
         if not _same_type(field.dataType, of_rows[name].dataType):
-            is_, was = of_rows[name].dataType.simpleString(), field.dataType.simpleString()
-            raise ValueError(f"column {field.name} is {was} in the table, and {is_} in the rows")
+            new, old = of_rows[name].dataType.simpleString(), field.dataType.simpleString()
+            raise ValueError(f"column {field.name} is {old} in the table, and {new} in the rows")
     previous = [None, *want.names]
     return [
         AddedColumn(field, after)
@@ -241,8 +241,8 @@ class Repartitioned(ValueError):
 def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
     """Raises Repartitioned if these differ: files in two layouts cannot be read together."""
     if [name.casefold() for name in have] != [name.casefold() for name in want]:
-        was, is_ = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
-        raise Repartitioned(f"the table is partitioned by {was}, and by {is_} here")
+        old, new = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
+        raise Repartitioned(f"the table is partitioned by {old}, and partition_by has {new}")
 
 
 # Iceberg has no shorter integers.

@@ -92,7 +92,7 @@ def _jaas(mechanism: str, given: Mapping[str, str]) -> str:
     module = _LOGIN_MODULES.get(mechanism)
     if module is None:
         known = ", ".join(_LOGIN_MODULES)
-        raise ConfigError(f"kafka.sasl.mechanism: the Spark job knows {known}, not {mechanism}")
+        raise ConfigError(f"kafka.sasl.mechanism: the Spark job supports {known}, not {mechanism}")
     user = _quoted(given.get("sasl.username", ""))
     password = _quoted(given.get("sasl.password", ""))
     return f"{module} required username={user} password={password};"
@@ -121,8 +121,8 @@ def _tls(given: Mapping[str, str]) -> dict[str, str]:
         found["ssl.endpoint.identification.algorithm"] = ""  # so does Java spell it
     elif given.get("enable.ssl.certificate.verification") == "false":
         raise ConfigError(
-            "kafka.enable.ssl.certificate.verification: Spark's client always verifies;"
-            ' give "ssl.ca.location"'
+            "kafka.enable.ssl.certificate.verification: Spark's Kafka client always verifies"
+            ' certificates: remove this key, and give "ssl.ca.location"'
         )
     return found
 

@@ -39,5 +39,5 @@ def apply(transform: Callable[[DataFrame], object], name: str, rows: DataFrame) 
     if not isinstance(made, DataFrame):
         raise ValueError(f"{name} returned {type(made).__name__}, not a DataFrame")
     if rows.isStreaming and not made.isStreaming:
-        raise ValueError(f"{name} returned a table that does not come from the rows it was given")
+        raise ValueError(f"{name} returned a DataFrame that is not made from the rows it was given")
     return made

@@ -53,8 +53,12 @@ def check_jvm() -> None:
             "Spark's JVM ran out of memory: raise spark.driver.memory in [spark.conf]"
         )
     if jvm.returncode == -signal.SIGKILL and oom_kills() > _oom_kills_before:
-        raise OutOfMemory("the system had no memory left for Spark's JVM and killed it")
-    raise JvmGone(f"Spark's JVM has ended ({_how(jvm.returncode)})")
+        raise OutOfMemory(
+            "the system had no memory left for Spark's JVM and killed it: give the host or"
+            " container more memory, or lower spark.driver.memory in [spark.conf]"
+        )
+    signal_or_exit_code = _how(jvm.returncode)
+    raise JvmGone(f"Spark's JVM has ended ({signal_or_exit_code})")
 
 
 def await_jvm_end() -> None:

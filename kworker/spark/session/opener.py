@@ -64,7 +64,7 @@ class SessionOpener:
                 classes.settle(awaited=False, ended=False)
                 raise
             classes.refused()
-        _log.info("Spark's JVM does not start with kept classes; it is started without them")
+        _log.info("Spark's JVM does not start with its file of saved classes; starting it without")
         self._classes = None
         return open_session(self._config, archives, self._lease, self.missing)
 
@@ -84,7 +84,9 @@ class SessionOpener:
             return alive and may_learn()
 
         if awaited():
-            _log.info("Spark's JVM writes its classes for faster starts: once, for some seconds")
+            _log.info(
+                "Spark's JVM writes its classes for faster starts; this takes some seconds, once"
+            )
         ended = close_session(
             session, self._config, lambda seconds: awaited() and seconds < LEARNING_S
         )

@@ -31,7 +31,7 @@ def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
     try:
         yield HadoopFolder(session, place)
     except (PySparkException, Py4JError) as error:
-        raise KworkerError(f"{place}: {reason(error)}") from error
+        raise KworkerError(f"{place} cannot be read or written: {reason(error)}") from error
     finally:
         close_session(session, alone)
 

@@ -116,7 +116,9 @@ class Examiner:
             number = there.count()
             why = self._try_sample(records, there)
             if why and (tries < _TRIES_MAX or number > SET_ASIDE_MAX):
-                raise self._transform_fails(f"each of the results that were tried: {why}")
+                raise TransformFails(
+                    f"{self._table.transform} fails on each of the results that were tried: {why}"
+                )
             if found := self._search(records, there):
                 self._count(len(found), number)
                 self._set_aside(batch, records, found)
@@ -145,16 +147,16 @@ class Examiner:
     def _fails_at(self, records: DataFrame, partition: int, offset: int) -> Exception | None:
         return self._fails(records.where(is_among({partition: [offset]})))
 
-    def _transform_fails(self, on: str) -> TransformFails:
-        return TransformFails(f"{self._table.transform} fails on {on}")
-
     def _search(self, records: DataFrame, there: DataFrame) -> Found:
         extents = there.groupBy("partition").agg(f.min("offset"), f.max("offset")).collect()
         batch = {partition: (first, last + 1) for partition, first, last in extents}
         found = search(batch, lambda part: self._fails(records.where(_within(part))))
         if len(found) > SET_ASIDE_MAX:
             first = next(iter(found.values()))
-            raise self._transform_fails(f"more than {SET_ASIDE_MAX} results of a batch: {first}")
+            transform = self._table.transform
+            raise TransformFails(
+                f"{transform} fails on more than {SET_ASIDE_MAX} results of a batch: {first}"
+            )
         # Only proven results are set aside: they fail again, and the rest does not.
         found = {at: why for at, why in found.items() if self._fails_at(records, *at)}
         rest = records.where(f"NOT ({is_among(_offsets(found))})")
@@ -180,7 +182,7 @@ class Examiner:
         file = write_set_aside(self._folder, batch, failing)
         first = failing[0]
         _log.error(
-            "results are set aside: the table's transform fails on them",
+            "results are set aside and left out of the table: its transform fails on them",
             table=self._table.name,
             results=len(failing),
             file=file,
@@ -195,7 +197,9 @@ class Examiner:
         self._rows = self._progress.rows
         self._set_aside_in_row += found
         if self._set_aside_in_row > SET_ASIDE_MAX:
-            raise self._transform_fails(f"all of the last {self._set_aside_in_row} results")
+            raise TransformFails(
+                f"{self._table.transform} fails on all of the last {self._set_aside_in_row} results"
+            )
 
 
 def _is_of_data(error: Exception) -> bool:

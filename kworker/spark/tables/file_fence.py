@@ -72,7 +72,7 @@ class FileFence:
 
     def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         if overwrite:
-            raise NotImplementedError("files are only added")
+            raise NotImplementedError("rows in Parquet files cannot be replaced")
         data = uuid.uuid4().hex
         rows.write.partitionBy(*self._partition_by).parquet(str(self._path(data, _DATA)))
         self._files.mkdirs(self._table)
@@ -83,7 +83,7 @@ class FileFence:
     def merge(
         self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
     ) -> None:
-        raise NotImplementedError("files are only added")
+        raise NotImplementedError("rows cannot be merged into Parquet files")
 
     def _seal(self, mark: CommitMark | None, data: str) -> None:
         number = self._number + 1
@@ -121,7 +121,7 @@ class FileFence:
             settings = json.loads(bytes(stream.readAllBytes()))
             return CommitMark.parse(settings["mark"], self.writer), str(settings["data"])
         except (ValueError, KeyError, TypeError):
-            raise Damaged(f"{seal} is not what kworker wrote there", "") from None
+            raise Damaged(f"{seal} does not hold the JSON that kworker wrote", "") from None
         finally:
             stream.close()
 
@@ -151,7 +151,7 @@ class FileFence:
             if self._files.rename(file, target):
                 return
         if not self._files.exists(target):
-            raise OSError(f"{file} cannot be renamed {target}")
+            raise OSError(f"{file} cannot be renamed to {target}")
 
     def _seals(self) -> list[int]:
         found = (_SEALED.fullmatch(name) for name in self._names())

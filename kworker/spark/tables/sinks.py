@@ -112,14 +112,14 @@ def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
         raise _missing_table(sink)
     if files.exists(log):
         raise ConfigError(
-            f"{key}.path: {log} says that Spark's own sink wrote this table, and only Spark knows"
-            " which of its files count: name another path"
+            f"{key}.path: {log} shows that Spark's own sink wrote this table, and only Spark knows"
+            " which of its files count: give another path"
         )
     folder = local_folder(path)
     if folder is not None and _is_mounted(folder):
         raise ConfigError(
-            f"{key}.path: {path} is a disk of its own, and no file can be renamed into it: name a"
-            " folder on it"
+            f"{key}.path: {path} is a mount point, and no file can be renamed into it from the"
+            " folder beside it: give a folder below it"
         )
 
 
@@ -161,13 +161,13 @@ def _check_exists(session: SparkSession, sink: Sink) -> None:
     try:
         session.table(sink.name)
     except AnalysisException as error:
-        raise _missing_table(sink, f" ({reason(error)})") from error
+        raise _missing_table(sink, reason(error)) from error
 
 
 def _missing_table(sink: Sink, why: str = "") -> Damaged:
     place = sink.table.path or sink.table.table
     problem = f"{sink.checkpoint} continues a table that is not at {place}"
-    return Damaged(f"{problem}{why}", "earliest")
+    return Damaged(f"{problem} ({why})" if why else problem, "earliest")
 
 
 def _create_statement(sink: Sink, columns: StructType) -> str:

@@ -163,17 +163,23 @@ def of_another_topic(query: Query) -> None:
     [
         (removed("metadata"), "metadata is missing"),
         (cut("metadata", 0), "metadata is empty"),
-        (cut("metadata", 7), "metadata is not readable: truncated, or written by something else"),
+        (
+            cut("metadata", 7),
+            "metadata is not a JSON object: it is truncated, or another program wrote it",
+        ),
         (cut("offsets/2", 0), "offsets/2 is empty"),
         (cut("offsets/2", 2), "offsets/2 is truncated"),
-        (cut("offsets/2", 40), "offsets/2 is not readable: truncated"),
+        (cut("offsets/2", 40), "offsets/2 is not a JSON object: it is truncated"),
         (cut("offsets/1", 10), "offsets/1 is truncated"),
         (removed("offsets/1"), "offsets/1 is missing"),
-        (removed("offsets/2"), "offsets/2 is missing, though that batch was written"),
-        (of_another_topic, "offsets/2 is of the topic other.results, not orders.results"),
+        (removed("offsets/2"), "offsets/2 is missing, though batch 2 was written"),
+        (
+            of_another_topic,
+            "offsets/2 holds offsets of the topic other.results, not of orders.results",
+        ),
         (cut("commits/2", 0), "commits/2 is empty"),
         (cut("commits/2", 3), "commits/2 is truncated"),
-        (cut("commits/2", 12), "commits/2 is not readable"),
+        (cut("commits/2", 12), "commits/2 is not a JSON object"),
     ],
 )
 def test_damage_is_told_with_the_files_name(
@@ -215,11 +221,11 @@ def test_an_older_file_that_spark_does_not_read_is_no_damage(query: Query) -> No
 def test_a_missing_or_old_checkpoint_is_detected_by_its_group(query: Query) -> None:
     """The query would read again what the table has, or number its batches like written ones."""
     assert admit(query, {0: 300, 1: 0}).checkpoint.planned == 2
-    older = r"orders is older than the table, .* the one ends at 300 of .* the other at 301$"
+    older = r"orders is older than the table, .* ends at offset 300, and the group at 301$"
     with pytest.raises(Damaged, match=older):
         admit(query, {0: 301})
     gone = Guard(table(), query.folder.beside("gone"))
-    with pytest.raises(Damaged, match="gone is gone, though the table was written from it"):
+    with pytest.raises(Damaged, match="gone is gone, though its query has written to the table"):
         gone.admit(RESULTS, {0: 1})
     assert gone.admit(RESULTS, {}).checkpoint is None
 
@@ -269,7 +275,9 @@ def test_a_reset_that_was_cut_off_is_finished_by_a_person(query: Query) -> None:
     """Without a checkpoint, and with a group that says nothing, a query would begin anew."""
     write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
     query.folder.rename("orders.20231114T221320.123Z")
-    with pytest.raises(Damaged, match="orders is gone: a reset of it was interrupted"):
+    with pytest.raises(
+        Damaged, match="orders is missing or incomplete: a reset of it was interrupted"
+    ):
         admit(query)
     write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 130, 1: 0}))
     assert apply_draft(query.folder, NOW_MS) is None

@@ -155,7 +155,7 @@ def test_another_partitioning_is_refused(want: list[str], by: str) -> None:
     """As folders they are nested, so their order counts; how they are spelt does not."""
     check_partitions(["a", "B"], ["A", "b"])
     with pytest.raises(
-        Repartitioned, match=f"^the table is partitioned by a, B, and by {by} here$"
+        Repartitioned, match=f"^the table is partitioned by a, B, and partition_by has {by}$"
     ):
         check_partitions(["a", "B"], want)
 
