@@ -121,10 +121,7 @@ class Broker:
         return self._java(machine, "kafka.Kafka", str(self.folder / "server.properties"))
 
     def last_output(self) -> str:
-        """The errors that the broker and its JVM wrote since the start.
-
-        Without any errors, the end of the broker's log.
-        """
+        """The errors that broker and JVM wrote since the start; without any, the log's end."""
         log = tail(self.log, self._log_start)
         errors = "".join(_ERROR.findall(log)) + tail(self.folder / "console.log")
         return indented(errors or log)

@@ -23,10 +23,7 @@ PARTS: dict[ServerKind, tuple[str, ...]] = {
 
 
 class Options(BaseModel):
-    """The options given to a sandbox command.
-
-    An option that is None keeps its saved value, or in a new folder its default.
-    """
+    """The options of a sandbox command; None keeps the saved value, or the default at first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kafka: bool | None = None
@@ -51,20 +48,14 @@ class Plan(BaseModel):
     properties: dict[str, str] = {}
 
     def changed(self, options: Options) -> "Plan":
-        """Returns the plan with the given options applied.
-
-        A new number of brokers also sets the default heap for it, unless `options` gives a heap.
-        """
+        """The plan with these options; another number of brokers resets the heap to a default."""
         given = options.model_dump(exclude_none=True)
         if "brokers" in given and "heap" not in given and given["brokers"] != self.brokers:
             given["heap"] = _heap(given["brokers"])
         return self.model_copy(update=given)
 
     def untuned(self) -> "Plan":
-        """Returns the plan with the default heap and without broker properties.
-
-        Values given for these may keep a broker from starting.
-        """
+        """The plan without heap and broker properties, as these may keep a broker from starting."""
         return self.model_copy(update={"heap": _heap(self.brokers), "properties": {}})
 
     def differences(self, other: "Plan", part: ServerKind) -> list[str]:
@@ -85,10 +76,7 @@ class Plan(BaseModel):
 
 
 def new_cluster_id() -> str:
-    """Returns a new cluster id in Kafka's format: 16 bytes in URL-safe base64.
-
-    It never begins with a dash, which a command would take for an option.
-    """
+    """Returns an id in Kafka's format: 16 bytes in URL-safe base64, without a leading dash."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not identity.startswith("-"):
@@ -100,10 +88,7 @@ def _heap(brokers: int) -> str:
 
 
 class SandboxState(BaseModel):
-    """The saved state of a sandbox: its plan, its cluster id and ports, and its processes.
-
-    Whoever changes the file holds the folder's lock.
-    """
+    """The saved state of a sandbox. A process that changes it holds the folder's lock."""
 
     plan: Plan = Plan()
     cluster: str = Field(default_factory=new_cluster_id)
@@ -124,10 +109,7 @@ class SandboxState(BaseModel):
 
 
 def load(path: Path) -> SandboxState | None:
-    """Reads the saved state of a sandbox; None before the first start.
-
-    Raises `KworkerError` if the file holds something else.
-    """
+    """Reads the saved state; None before the first start. Raises `KworkerError` for a bad file."""
     try:
         return SandboxState.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -137,10 +119,7 @@ def load(path: Path) -> SandboxState | None:
 
 
 def options(**given: Any) -> Options:
-    """Validates the options of a command.
-
-    Raises `UsageError` that names a wrong option as it is typed, such as --kafka-port.
-    """
+    """Validates options. Raises `UsageError`, which names a wrong one as typed: --kafka-port."""
     try:
         return Options(**given)
     except ValidationError as error:

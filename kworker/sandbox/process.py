@@ -53,10 +53,7 @@ def _started(pid: int) -> int | None:
 
 
 def start(command: list[str], output: Path) -> Process:
-    """Starts a process in its own session, so that it outlives this process and its terminal.
-
-    The process writes its standard output and errors to the file `output`.
-    """
+    """Starts a process in its own session, so that it outlives this process and its terminal."""
     output.parent.mkdir(parents=True, exist_ok=True)
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     pid = os.posix_spawn(
@@ -77,10 +74,7 @@ def start(command: list[str], output: Path) -> Process:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Blocks INT, TERM and HUP for the `with` block.
-
-    So no signal can end this process after it has started a server and before it has saved the pid.
-    """
+    """Blocks INT, TERM and HUP, so that no server starts without being saved in the state."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

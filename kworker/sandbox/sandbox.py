@@ -57,8 +57,8 @@ class Sandbox:
     def up(self) -> list[str]:
         """Starts the servers that do not run; returns their names once all servers answer.
 
-        Raises `KworkerError` with the last output of a server that does not start. All servers that
-        this call started are stopped before that.
+        Raises `KworkerError` with the last output of a server that does not start. The servers that
+        this call has started are then stopped.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(), ExitStack() as undo:
@@ -77,10 +77,7 @@ class Sandbox:
             return [server.name for server in missing]
 
     def down(self, *, wipe: bool = False) -> list[str]:
-        """Stops the running servers and returns their names.
-
-        With `wipe`, data, logs and settings are removed as well.
-        """
+        """Stops the running servers, returns their names; `wipe` also removes data and settings."""
         if not self.folder.exists():
             return []
         with self._locked():
@@ -121,10 +118,7 @@ class Sandbox:
         self._stop_one(f"broker-{node}", kill=kill)
 
     def start_broker(self, node: int, *, wait: bool = True) -> None:
-        """Starts one broker with the saved settings, and with `wait` waits until it answers.
-
-        A broker does not answer while too few run to elect a leader: then use `wait=False`.
-        """
+        """Starts a broker; `wait` waits for its answer, which needs a majority of brokers."""
         self._start_one(f"broker-{node}", wait=wait)
 
     def stop_redis(self, *, kill: bool = False) -> None:
@@ -143,10 +137,7 @@ class Sandbox:
         return state.plan if state else Plan().changed(self._options)
 
     def _restore_plan(self, state: SandboxState, plan: Plan) -> None:
-        """Saves the previous plan after a failed start.
-
-        So the next `up` does not repeat the options that failed.
-        """
+        """Saves the previous plan after a failed start, so that `up` can be tried again."""
         state.plan = plan
         state.save(self._path)
 

@@ -15,10 +15,7 @@ class SandboxServer(Protocol):
     log: Path
 
     def prepare(self) -> None:
-        """Writes the server's configuration, and formats a new broker's storage.
-
-        Raises `KworkerError`, with the last output of the command, if that fails.
-        """
+        """Writes the server's configuration and storage. Raises `KworkerError` on failure."""
 
     def command(self) -> list[str]: ...
 
@@ -33,10 +30,7 @@ _FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
 
 
 def indented(*texts: str, lines_max: int = 12) -> str:
-    """Returns the last lines of some texts, indented for an error message.
-
-    Lines of Java's stack traces are left out.
-    """
+    """Returns the last lines of some texts, indented, without the lines of Java's stack traces."""
     lines = [line.rstrip() for text in texts for line in text.splitlines()]
     said = [line for line in lines if line and not _FRAME.match(line)]
     return "".join(f"\n  {line[:300]}" for line in said[-lines_max:]) or " nothing"
@@ -47,10 +41,7 @@ def size(path: Path) -> int:
 
 
 def tail(path: Path, since: int = 0, bytes_max: int = 65536) -> str:
-    """Returns the end of a log, at most `bytes_max`, without what precedes the position `since`.
-
-    A file shorter than `since` is a new file, and is read from its beginning.
-    """
+    """Returns the end of a log, without what precedes `since` unless the log is shorter."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

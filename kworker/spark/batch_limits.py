@@ -25,9 +25,9 @@ class BatchLimit:
     bytes: int
 
     def of(self, record_bytes: float | None) -> int:
-        """The number of records, of `record_bytes` on average, that a batch may hold.
+        """The number of records of this size that a batch may hold.
 
-        At least one. If their size is unknown (None), only the limit in records counts.
+        At least one. If the size is unknown (None), only the limit in records counts.
         """
         if not record_bytes:
             return self.records
@@ -67,10 +67,7 @@ class BatchLimits:
         self._resized: dict[str, int] = {}  # records of a batch, by table, after its last ones
 
     def records_max(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
-        """Returns the most records that the table's next batch may take.
-
-        May read a sample of the records in the ranges `waiting`, which takes a second.
-        """
+        """The most records for a batch; may sample those in `waiting`, which takes a second."""
         most = self._resized.get(table.name)
         if most is None:
             most = limit_of(self._spark, table).of(self._size(frozenset(waiting.items())))

@@ -18,10 +18,7 @@ from kworker.spark.tables.sinks import Sink, sinks
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The numbers of files that a compaction removed from a table and added to it.
-
-    The old files stay on disk, for readers and for time travel.
-    """
+    """The numbers of files removed and added. Old files stay, for readers and for time travel."""
 
     table: str
     removed: int

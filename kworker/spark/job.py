@@ -72,10 +72,7 @@ class Job:
         self._topic_id = ""  # of the results topic at the last turn
 
     def run(self) -> None:
-        """Waits for lease and leadership, then runs the queries of all tables; blocks.
-
-        The lease is held until this process and its JVM have ended.
-        """
+        """Waits for lease and leadership, then runs the queries. Blocks until the job ends."""
         try:
             if not self._standby.await_lease():
                 return
@@ -101,11 +98,7 @@ class Job:
         return Leadership(consumer, admin, self._config.delivery.results)
 
     def _lower_limits(self) -> str:
-        """Lowers the limits of the tables with large batches, after memory ran out.
-
-        Any of these batches may have been too large. Returns a sentence that reports the new
-        limits.
-        """
+        """Lowers the limits of tables with large batches, each of which may fill the memory."""
         waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
         behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
         large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]
@@ -160,10 +153,7 @@ class Job:
         return Planner(session, self._config, self._client, launcher, self._limits, missing)
 
     def _may_learn(self) -> bool:
-        """True if the JVM may take longer to end, in order to save its classes.
-
-        That is when the job wrote rows and ends by itself.
-        """
+        """True if the job wrote rows and ends by itself: its JVM may then save its classes."""
         return not self._stop.made and any(query.progress.rows for query in self._queries)
 
     @property
@@ -171,10 +161,7 @@ class Job:
         return all(map(self._is_done, self._queries))
 
     def _is_done(self, query: TableQuery) -> bool:
-        """True if no more work is expected of a query.
-
-        A job that ends by itself also gives up a query that has failed.
-        """
+        """True if a query has finished, or has failed in a job that ends by itself."""
         return query.finished or (self._once and query.has_failed)
 
     def _raise_if_all_misconfigured(self) -> None:
@@ -182,20 +169,14 @@ class Job:
             raise ConfigError([query.progress.reason for query in self._queries])
 
     def _raise_failures(self) -> None:
-        """Raises KworkerError with the failed tables, if the job ended by itself.
-
-        The other tables hold all results.
-        """
+        """Raises KworkerError for failed tables of a job that ended by itself."""
         if self._once and not self._stop.made:
             failed = [query.progress for query in self._queries if query.has_failed]
             if failed:
                 raise KworkerError("\n".join(f"table {t.name}: {t.reason}" for t in failed))
 
     def turn(self, now: float) -> None:
-        """One turn of the loop: polls Kafka, checks each query, and writes the progress file.
-
-        Blocks for seconds only while a query starts.
-        """
+        """One turn of the job's loop; blocks for seconds only while a query starts."""
         check_jvm()
         if now >= self._calm_at:
             self._limits.forget()
@@ -215,10 +196,7 @@ class Job:
         self._report(job_state([query.progress for query in self._queries]), problem)
 
     def _stand_by(self, leadership: Leadership) -> None:
-        """Stops the queries, since another job may lead and write now.
-
-        They start again in the turn in which this job leads.
-        """
+        """Stops the queries, since another job may write now, until this job leads again."""
         self._positions_known = False
         for query in self._queries:
             query.restart()
@@ -268,10 +246,7 @@ class Job:
         self._file.write(state, why, summaries)
 
     def _stop_queries(self) -> None:
-        """Stops all queries. Batches that are being written have GRACE_S to finish.
-
-        A batch that is not finished by then is written at the next start.
-        """
+        """Stops all queries; a batch not finished within GRACE_S is written at the next start."""
         deadline = time.monotonic() + GRACE_S
         running = list(self._queries)
         while running:

@@ -128,7 +128,7 @@ class Launcher:
     def _records_max(
         self, table: TableSettings, positions: Positions, pinned: Checkpoint | None
     ) -> int:
-        """The most records of a batch, by the size of waiting results and of a planned batch."""
+        """The most records of a batch: by the results that wait, and by a planned batch."""
         waiting = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
         return min(waiting, self._limits.records_max(table, _pinned(pinned))) if pinned else waiting
 
@@ -149,7 +149,7 @@ class Launcher:
     def _examiner(
         self, table: TableSettings, folder: Folder, progress: TableProgress, rows: TableRows
     ) -> Examiner | None:
-        """The examiner that finds the results on which a transform fails.
+        """Returns the examiner of failed batches.
 
         None without a transform, and where a row may depend on earlier results.
         """
@@ -167,10 +167,7 @@ class Launcher:
         last_mark: CommitMark | None,
         sink: Sink,
     ) -> None:
-        """Removes the plan of a batch that is too large, so that Spark plans a smaller one.
-
-        Otherwise the same batch would run out of memory again at each start.
-        """
+        """Removes the plan of a batch that is too large; Spark then plans a smaller one."""
         records = sum(end - begin for begin, end in _pinned(pinned).values())
         if records <= 2 * records_max:
             return

@@ -50,10 +50,7 @@ class Planner:
         self._missing = missing
 
     def plan(self) -> list[TableQuery]:
-        """Makes a query for each table, without starting it.
-
-        A table whose settings are wrong is marked as failed; the other tables are written.
-        """
+        """Makes the queries, not started yet. Wrong settings of a table fail only that table."""
         spark = self._config.spark
         assert spark is not None
         stream = results(self._session, self._config, spark.batch_records)

@@ -18,10 +18,7 @@ from kworker.spark.stop import StopRequest, end_with_parent
 
 
 def run(config: Path | None, *, once: bool) -> NoReturn:
-    """Runs the Spark job in this process, and then exits.
-
-    With `once`, the job ends when all results are in the tables.
-    """
+    """Runs the job in this process, then exits; with `once`, when the tables have all results."""
     code: int = ExitCode.FAILURE
     try:
         code = _run(config, once=once)

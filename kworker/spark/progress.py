@@ -44,10 +44,7 @@ class TableProgress:
     positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
 
     def add_batch(self, reported: Mapping[str, Any]) -> bool:
-        """Adds a batch from Spark's progress report.
-
-        Returns False for a batch that was added before, and for a report without records.
-        """
+        """Adds a batch from Spark's report; False for an old batch or one without records."""
         batch = int(reported["batchId"])
         if self.batch is not None and batch <= self.batch:
             return False
@@ -64,10 +61,7 @@ class TableProgress:
         return True
 
     def behind(self, ends: Mapping[int, int]) -> int | None:
-        """The number of offsets in the topic that the table has not reached; None if unknown.
-
-        The offsets of Kafka's transaction markers are counted as well.
-        """
+        """Offsets not reached yet, those of transaction markers included; None if unknown."""
         if not ends:
             return None
         return sum(max(0, end - self.positions.get(part, 0)) for part, end in ends.items())
@@ -85,7 +79,7 @@ def _positions(reported: Mapping[str, Any], which: str) -> dict[int, int]:
 
 
 def job_state(tables: list[TableProgress]) -> JobState:
-    """The worst state among those of the queries."""
+    """The worst state of any query: failed, restarting, starting, running or stopped."""
     states = {table.state for table in tables}
     for state in (JobState.FAILED, JobState.RESTARTING, JobState.STARTING, JobState.RUNNING):
         if state in states:
@@ -118,10 +112,7 @@ class ProgressFile:
         self._warned = False
 
     def write(self, state: JobState, reason: str, tables: list[dict[str, object]]) -> None:
-        """Replaces the file in one step; `kworker status` reads it.
-
-        A full disk raises no error, and is logged once.
-        """
+        """Replaces the file, which `kworker status` shows. Logs a full disk once; no error."""
         reported = {
             "state": state.value,
             "pid": os.getpid(),
@@ -149,10 +140,7 @@ def progress_path(state_dir: Path) -> Path:
 
 
 def read_progress(state_dir: Path) -> dict[str, Any] | None:
-    """Reads the job's last report; None if the job never ran.
-
-    The report of a process that is gone says `stopped`, unless it says `failed`.
-    """
+    """Reads the last report, as `stopped` if its process is gone; None if there never was one."""
     try:
         found: dict[str, Any] = json.loads(progress_path(state_dir).read_text())
     except (FileNotFoundError, ValueError):

@@ -38,14 +38,14 @@ def reason(error: BaseException) -> str:
 
 
 def _with_step(text: str) -> str:
-    """Adds the next step to a reason that says that a right to write is missing."""
+    """Adds the next step to an error text that reports a missing permission."""
     if _NO_RIGHT.search(text):
         return f"{text}: let the user that runs the job write there, or name another place"
     return text
 
 
 def shortened(text: str) -> str:
-    """Returns the line with the cause from a message with wrappers, plans and stack traces."""
+    """Returns the one line that names the cause, from an error text that may be pages long."""
     text = _WRAPPER.split(text)[-1]
     if own := _OWN_CAUSE.findall(text):
         return str(own[-1])[:REASON_CHARS_MAX]

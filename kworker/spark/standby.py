@@ -62,7 +62,7 @@ class Standby:
             raise KworkerError(f"spark.checkpoints: {folder} cannot be locked: {error}") from error
 
     def _report_holder(self) -> None:
-        """Reports this standby, unless the job with the lease reports to the same file."""
+        """Reports that this job waits, unless the lease's holder writes the same file."""
         reported = read_progress(self._state_dir) or {}
         holder = self._lease.holder()
         if holder is None or holder.gone or reported.get("pid") != holder.pid:
@@ -70,10 +70,7 @@ class Standby:
             self._report(JobState.STANDBY, f"{who} holds {self._lease.checkpoints}")
 
     def await_leadership(self, leadership: Leadership) -> bool:
-        """Waits while another job leads. Returns False if a stop is requested meanwhile.
-
-        Returns True, too, if no leader is known: Spark may start while one is elected.
-        """
+        """Waits while another job is known to lead. False if a stop is requested meanwhile."""
         election_ends = time.monotonic() + ELECTION_S
         reported = ""
         while not leads(leadership):

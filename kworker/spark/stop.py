@@ -12,10 +12,7 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class StopRequest:
-    """The request to stop, by TERM or INT, as a signal handler records it.
-
-    Owned by the main thread, which polls it.
-    """
+    """TERM or INT, recorded by a signal handler. Owned by the main thread, which polls it."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()

@@ -22,10 +22,7 @@ class Damaged(KworkerError):
 
 
 def read_text(folder: Folder, name: str) -> str:
-    """Reads a file of a checkpoint.
-
-    Raises Damaged when the file is missing, empty or unreadable, or does not match its checksum.
-    """
+    """Reads a file. Raises Damaged if it is missing, empty, or not as its checksum says."""
     path = f"{folder}/{name}"
     try:
         content = folder.read(name)
@@ -41,11 +38,7 @@ def read_text(folder: Folder, name: str) -> str:
 
 
 def _sums(folder: Folder, name: str) -> bytes:
-    """Reads the file of checksums, `.<name>.crc`, that Hadoop writes beside a local file.
-
-    Empty if there is none: some file systems have their own, and a kill may come before it is
-    written.
-    """
+    """Reads the checksums that Hadoop writes beside a file; empty if there are none."""
     path = PurePosixPath(name)
     try:
         return folder.read(str(path.with_name(f".{path.name}.crc"))) or b""

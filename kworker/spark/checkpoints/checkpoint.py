@@ -36,10 +36,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
-    """Reads the checkpoint as Spark will do; None for a new query.
-
-    Raises Damaged, with the name of the file, if a file is missing or damaged.
-    """
+    """Reads the checkpoint; None for a new query. Raises Damaged, which names the bad file."""
     if not folder.exists("metadata") and not any(map(folder.names, _FOLDERS)):
         return None
     query = _identity(folder)
@@ -69,19 +66,13 @@ def query_of(folder: Folder) -> str:
 
 
 def range_of(folder: Folder, batch: int, topic: str) -> tuple[Positions | None, Positions]:
-    """Returns the offsets at which a planned batch begins and ends.
-
-    The begin of the first batch, which is not in the checkpoint, is None.
-    """
+    """Returns a planned batch's begin, which is None for the first batch, and its end."""
     begin = _read_range(folder, batch - 1, topic) if batch else None
     return begin, _read_range(folder, batch, topic)
 
 
 def _batches(folder: Folder, below: str) -> list[int]:
-    """The batch numbers in a subfolder of the checkpoint, ascending.
-
-    Files with other names, such as drafts and checksums, are ignored.
-    """
+    """The numbers of the batches with a file in a subfolder of the checkpoint, ascending."""
     return sorted(int(name) for name in folder.names(below) if name.isdigit())
 
 
@@ -95,9 +86,9 @@ def _finished(planned: list[int], noted: list[int]) -> int:
 
 
 def _identity(folder: Folder) -> str:
-    """Reads the id of the query. Raises Damaged when it is missing.
+    """Reads the query's id from the file `metadata`.
 
-    Without its file Spark would make a new id, which does not match the marks in the table.
+    Without this file Spark would make a new id, which is in no mark of the table.
     """
     path = f"{folder}/metadata"
     found = parse_object(path, read_text(folder, "metadata"))
@@ -116,10 +107,7 @@ def _read_commit(folder: Folder, batch: int) -> None:
 
 
 def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
-    """Reads the offsets at which a planned batch ends.
-
-    Its file has a line with a version, a line with settings, and a line for each source.
-    """
+    """Reads a batch's end from its file: a line of version, of settings, and for each source."""
     name = f"offsets/{batch}"
     path = f"{folder}/{name}"
     version, *lines = read_text(folder, name).splitlines()
@@ -138,7 +126,7 @@ def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
 def damaged_state(folder: Folder) -> str | None:
     """Returns the path of the first state file that does not match its checksum, or None.
 
-    Reads all state files. Called after Spark failed with an error that may not name the file.
+    Reads the whole state. Called after Spark failed, since its error may not name the file.
     """
     for name in folder.walk("state"):
         if not _STATE.match(PurePosixPath(name).name):

@@ -59,10 +59,7 @@ class CommitMark:
 
     @classmethod
     def parse(cls, text: str | None, writer: str) -> "CommitMark | None":
-        """Reads the mark in a commit's metadata.
-
-        None if there is no mark, or only the mark of another service or table.
-        """
+        """Reads a commit's mark; None without one, or for the mark of another service or table."""
         try:
             fields = json.loads(text or "")[_KEY]
             if fields["writer"] != writer:
@@ -126,5 +123,5 @@ def continues(last_mark: CommitMark, found: Checkpoint | None, start: Positions 
 
 
 def same_positions(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    """True if the positions are equal. A partition that is in only one of them counts as 0."""
+    """True if the positions are equal. A partition that one of them lacks counts as 0."""
     return all(one.get(part, 0) == other.get(part, 0) for part in {*one, *other})

@@ -35,10 +35,9 @@ class ResultsTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueryStart:
-    """The point at which a query starts.
+    """A checkpoint to continue, or the first positions of a new query.
 
-    It has a checkpoint to continue, or the positions of its first batch. With neither, it starts at
-    the beginning of the topic.
+    With neither, the query starts at the beginning of the topic.
     """
 
     checkpoint: Checkpoint | None = None
@@ -149,9 +148,9 @@ def _another_topic(folder: Folder, note: Note, topic: ResultsTopic) -> str:
 def _check_change(
     folder: Folder, found: Checkpoint | None, note: Note | None, merged: bool
 ) -> None:
-    """Raises Damaged if batches are no longer merged, but the last one was and is unfinished.
+    """Raises Damaged if merging was turned off while a merge was unfinished.
 
-    Without a mark in the table, this batch may or may not be in it.
+    Without a mark in the table, that batch may or may not be in it.
     """
     if note is None or merged or found is None or found.complete:
         return
@@ -185,8 +184,7 @@ def takes_one_writer(table: TableSettings) -> bool:
 def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[int, int]) -> None:
     """Raises Damaged when the consumer group's positions are ahead of the checkpoint.
 
-    The job commits them only after the checkpoint is written, so an older checkpoint was put in its
-    place, or the positions were moved.
+    They are committed after it, so the checkpoint is an old one, or the positions were moved.
     """
     reached = {} if found is None else found.reached
     ahead = {part: at for part, at in committed.items() if at > reached.get(part, 0)}

@@ -47,10 +47,7 @@ class Lease:
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
-        """Takes the lease if it is free; True if this process now has it. Never blocks.
-
-        Raises OSError when the folder cannot be created.
-        """
+        """Takes the lease if it is free; never blocks. OSError if the folder cannot be created."""
         if self._folder is None or self._file is not None:
             return True
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ _MOVING = "moving"  # in a draft
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """kworker's file in a checkpoint: its topic, its beginning, and if batches are merged.
+    """kworker's file in a checkpoint: topic, first positions, and if batches are merged.
 
     `at_ms` is the time at which a person reset the checkpoint; 0 if kworker itself began it.
     """
@@ -47,10 +47,7 @@ def write_note(folder: Folder, note: Note) -> None:
 
 
 def write_draft(folder: Folder, note: Note) -> None:
-    """Creates the draft of a new checkpoint, in a folder beside the current checkpoint.
-
-    Raises OSError when the disk is full.
-    """
+    """Creates a new checkpoint beside the current one. Raises OSError when the disk is full."""
     write_note(_draft(folder), note)
 
 
@@ -73,10 +70,7 @@ def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
 
 
 def is_half_reset(folder: Folder) -> bool:
-    """True if a reset was interrupted.
-
-    Its draft still exists, and the checkpoint is missing or was being renamed.
-    """
+    """True if a draft remains from an interrupted reset, and the checkpoint is incomplete."""
     draft = _draft(folder)
     return draft.exists() and (draft.exists(_MOVING) or not folder.exists())
 

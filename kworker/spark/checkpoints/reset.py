@@ -61,7 +61,7 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The most results that are in the table only by the position of its consumer group.
+        """The most results that are in the table only if its consumer group's position is right.
 
         The readable part of the checkpoint ends before them, and a group may have been moved by
         hand.
@@ -69,7 +69,7 @@ class Reset:
         return sum(max(0, (move.standing.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
-        """The moves to the group's position, each with the position in the old checkpoint."""
+        """Yields the moves to the group's position, each with the old checkpoint's position."""
         for move in self.moves:
             at = self.left.settled.get(move.standing.partition)
             if at is not None and move.wanted == move.standing.committed and not self.fresh:

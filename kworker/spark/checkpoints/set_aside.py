@@ -27,7 +27,7 @@ class FailingResult:
 
 
 class SetAside(NamedTuple):
-    """The results that a checkpoint has set aside: their number, and the recent ones."""
+    """Results left out of the table since its transform fails on them: a count, and recent ones."""
 
     number: int
     recent: list[FailingResult]

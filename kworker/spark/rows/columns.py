@@ -91,7 +91,7 @@ def leaves_out_repeats(table: TableSettings) -> bool:
 
 
 def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
-    """Returns `key: problem` for each column that the configuration names and rows lack."""
+    """Returns `key: problem` for each configured column that the rows do not have."""
     known = {name.casefold() for name in columns}
     dedupe = SOURCE_COLUMNS if leaves_out_repeats(table) else ()
     named = {"merge_on": table.merge_on, "partition_by": table.partition_by, "dedupe": dedupe}
@@ -159,8 +159,8 @@ TEXT_COLUMNS = (
 def _is_single_object(text: str) -> str:
     """SQL that is true if a text is one JSON object and nothing follows the object.
 
-    The parser would ignore the rest. A text that ends at its first closing brace is accepted at
-    once; in any other text the values are counted, which costs more.
+    The parser would ignore any text after it. A first closing brace at the very end proves it at
+    low cost; in other texts, the values are counted.
     """
     at_a_glance = f"octet_length(substring_index({text}, '}}', 1)) = octet_length({text}) - 1"
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"
@@ -217,7 +217,7 @@ class AddedColumn:
 
 
 def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
-    """The columns that only the rows have. Raises ValueError for any other difference."""
+    """Returns the columns that only `want` has. Raises ValueError for other differences."""
     of_table = {field.name.casefold(): field for field in have.fields}
     of_rows = {field.name.casefold(): field for field in want.fields}
     for name, field in of_table.items():
@@ -239,10 +239,10 @@ class Repartitioned(ValueError):
 
 
 def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
-    """Raises Repartitioned if these differ: files in two layouts cannot be read together."""
+    """Raises Repartitioned if the columns differ: no reader can read two layouts together."""
     if [name.casefold() for name in have] != [name.casefold() for name in want]:
-        old, new = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
-        raise Repartitioned(f"the table is partitioned by {old}, and partition_by has {new}")
+        in_table, given = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
+        raise Repartitioned(f"the table is partitioned by {in_table}, and partition_by has {given}")
 
 
 # Iceberg has no shorter integers.
@@ -268,9 +268,10 @@ def merge_statement(
 ) -> str:
     """Returns the MERGE that inserts the rows whose keys are not in the table.
 
-    With `update` the row of a key replaces the one in the table, unless that has a later source
-    position: results may be repeated or arrive late. The order in one source partition is by
-    offset, so a row also replaces one that is older than its partition's entry in `SEEN`.
+    With `update`, a row also replaces the table's row with the same keys, unless that row has a
+    later source position: results may be repeated or late. Rows of one source partition are
+    compared by offset; for this, the column SEEN has the last offset of a row's keys in each
+    partition.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)

@@ -51,10 +51,7 @@ _EARLIEST = -2  # as Spark spells it
 
 
 def starting_offsets(topic: str, start: Mapping[int, int], partitions: Iterable[int]) -> str:
-    """Spark's option `startingOffsets`, in JSON, for all `partitions`.
-
-    A partition that is not in `start` begins at its earliest offset.
-    """
+    """Spark's JSON for `startingOffsets`; a partition not in `start` begins at its earliest."""
     return json.dumps({topic: {str(part): start.get(part, _EARLIEST) for part in partitions}})
 
 
@@ -64,10 +61,7 @@ def ending_offsets(topic: str, end: Mapping[int, int]) -> str:
 
 
 def client_properties(common: Mapping[str, Value]) -> dict[str, str]:
-    """Translates librdkafka's properties into those of Kafka's Java client.
-
-    A property that Java's client does not have, such as one that tunes librdkafka, is left out.
-    """
+    """Translates librdkafka's properties into those of Java's client, where it has them."""
     given = {_RENAMED.get(name, name): _text(value) for name, value in common.items()}
     same = {name: given[name] for name in _SAME if name in given}
     return {**same, **_security(given), **_tls(given)}

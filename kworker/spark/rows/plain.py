@@ -30,7 +30,7 @@ _AS_TEXT = (DateType, TimestampType, TimestampNTZType)
 
 
 def plain_schema(schema: StructType) -> StructType | None:
-    """The schema with which to parse plain texts, as the module's docstring defines them.
+    """The schema for plain texts: JSON that stays the same when parsed and written again.
 
     None if the schema has a column whose values cannot be compared with their text.
     """
@@ -55,10 +55,7 @@ def _comes_back(type_: DataType) -> bool:
 
 
 def may_be_plain(text: str, schema: StructType) -> str:
-    """SQL that is true if a text begins with the schema's first field.
-
-    Other texts are not parsed as plain ones, since they would fail the comparison.
-    """
+    """SQL that is true if a text begins with the schema's first field; others are not plain."""
     first = json.dumps(schema.names[0], ensure_ascii=False)
     return f"startswith({text}, {literal(f'{{{first}:')})"
 

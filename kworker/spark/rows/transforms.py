@@ -11,7 +11,7 @@ from kworker.spark.reasons import reason
 
 
 def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
-    """Imports the function named `module:function`, first from the configuration's folder.
+    """Imports `module:function`, first from the configuration's folder.
 
     Raises ValueError with a text of one line if there is no such function.
     """

@@ -45,15 +45,12 @@ _CHANGED = (
 
 
 def read_schema(schema: StructType) -> StructType:
-    """The schema with which JSON is parsed so that `written` can check for losses."""
+    """The schema to parse JSON with; a type that Spark might round or cut becomes VARIANT."""
     return StructType([StructField(f.name, _read_as(f.dataType)) for f in schema.fields])
 
 
 def written(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL that converts a value parsed with `read_schema` to the type of its column.
-
-    NULL if the conversion would lose anything.
-    """
+    """SQL for a column's value, from one parsed with `read_schema`; NULL if anything is lost."""
     if _read_as(type_) == type_:
         return value
     inner = f"v{depth}"
@@ -150,7 +147,7 @@ def _pattern(type_: DataType) -> str:
 
 
 def _number(value: str, type_: DataType) -> str:
-    """SQL for a number: an integer must be exact, any other is the nearest of the type.
+    """SQL for a number: an integer must be exact, any other becomes the type's nearest value.
 
     NULL for a number that would become 0 or infinite.
     """

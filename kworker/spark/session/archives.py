@@ -15,7 +15,7 @@ _VERSION = re.compile(r"-\d[^/]*$")
 def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]) -> list[Path]:
     """Returns the jar files that the tables need and pyspark lacks, from cache or network.
 
-    Raises `Unreachable` when one can be had from neither.
+    Raises `Unreachable` for a jar file that is in neither.
     """
     found, missing = available_archives(tables, progress=progress)
     for error in missing.values():
@@ -47,7 +47,7 @@ _ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
 
 
 def not_shipped(folder: Path, archives: Iterable[Path]) -> list[Path]:
-    """Leaves out the jar files of which `folder` has one in any version."""
+    """Returns the jar files of which `folder` has no version."""
     shipped = {_artefact(path) for path in folder.glob("*.jar")}
     return list({path.name: path for path in archives if _artefact(path) not in shipped}.values())
 

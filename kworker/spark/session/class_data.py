@@ -50,7 +50,10 @@ def given_options(conf: Mapping[str, str]) -> str:
 
 
 class ClassData:
-    """The file with the JVM's loaded classes, for one start. Owned by the job's main thread."""
+    """The file of loaded classes (Java's class data sharing) with which a JVM starts faster.
+
+    Serves one start of the JVM. Owned by the job's main thread.
+    """
 
     def __init__(self, conf: Mapping[str, str], archives: Iterable[Path]) -> None:
         self._path = _path(conf, archives)
@@ -59,10 +62,7 @@ class ClassData:
         """True if the JVM writes its classes when it ends."""
 
     def option(self, *, learn: bool) -> str:
-        """The JVM's option that reads the file, or with `learn` creates it at the JVM's end.
-
-        "" if the JVM is to do neither.
-        """
+        """The JVM option that reads the file, or with `learn` creates it later; "" for neither."""
         self.learning = False
         if self._path is None:
             return ""
@@ -87,7 +87,10 @@ class ClassData:
         return f'"-XX:ArchiveClassesAtExit={self._draft}" -Xlog:cds*=off'
 
     def refused(self) -> None:
-        """Removes the file after a failed start, and makes no other: it may be the reason."""
+        """Removes the file after a failed start, which it may have caused; leaves a marker.
+
+        The marker keeps later starts from making another file.
+        """
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -145,7 +148,7 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
 
 
 def _make_room(folder: Path) -> bool:
-    """Removes old notes and drafts; True if a new file would not replace one in use."""
+    """Removes old markers and drafts; True if a new file would not replace one in use."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         lasts_s = {_SUFFIX: math.inf, _DRAFT: _DRAFT_S}.get(path.suffix, _NOTED_S)
@@ -156,7 +159,7 @@ def _make_room(folder: Path) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Keeps only the KEPT files used last: an update of Java or Spark makes a file useless."""
+    """Keeps the KEPT files that were used last: updates of Java or Spark make others useless."""
     for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_age_s)[KEPT:]:
         path.unlink(missing_ok=True)
 

@@ -7,5 +7,5 @@ import pyspark
 
 
 def spark_home() -> Path:
-    """The folder of Spark, with its `jars`: SPARK_HOME, else the folder of pyspark."""
+    """Spark's folder, which holds `jars`: SPARK_HOME if set, else the folder of pyspark."""
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)

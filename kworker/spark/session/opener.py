@@ -71,8 +71,7 @@ class SessionOpener:
     def close(self, session: SparkSession, *, may_learn: Callable[[], bool]) -> None:
         """Ends the session and its JVM.
 
-        If the JVM is to save its classes, and while `may_learn` returns True, it is given time for
-        that.
+        A JVM that saves its classes gets more time to end, as long as `may_learn` returns True.
         """
         classes = self._classes
         if classes is None or not classes.learning:

@@ -52,7 +52,7 @@ def log4j_properties() -> str:
 
 @contextmanager
 def quiet_tasks(session: SparkSession) -> Iterator[None]:
-    """Silences tasks that are made to fail: each logs its stack several times."""
+    """Silences the log of tasks for the `with` block: those that are made to fail log a lot."""
     jvm: Any = session._jvm
     log4j = jvm.org.apache.logging.log4j
     set_level = log4j.core.config.Configurator.setLevel

@@ -21,7 +21,7 @@ class Examine(Protocol):
     """Examines a batch that could not be written, for results that must be left out."""
 
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
-        """Sets the results aside on which the transform fails; returns if it finds none.
+        """Sets aside the results on which the transform fails; just returns if there are none.
 
         Raises ResultsSetAside when the batch can be written without them, and KworkerError when so
         many fail that the transform must be wrong.
@@ -32,9 +32,9 @@ class Examine(Protocol):
 class BatchWriter:
     """Writes the batches of a query to its table. Spark calls it in a thread of the query.
 
-    `shape` makes the table's rows of a batch without repeated results. `last_mark` is the last
-    commit mark in the table. The first batch of the query begins at `start`; None is the beginning
-    of the topic.
+    `shape` turns a batch, after repeated results are dropped, into rows of the table. `last_mark`
+    is the last commit mark in the table. The query's first batch begins at `start`, or with the
+    topic.
     """
 
     sink: Sink

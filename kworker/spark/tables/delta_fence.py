@@ -91,7 +91,7 @@ class DeltaFence:
         return folder_at(self._session, path) if path else None
 
     def _first_write_markers(self) -> list[str]:
-        """The names of marker files that a first write has left; one may be a draft."""
+        """The names of the marker files of a first write that has begun."""
         folder = self._folder
         try:
             names = folder.names("") if folder else []
@@ -100,9 +100,9 @@ class DeltaFence:
         return [name for name in names if name.startswith(FIRST_WRITE_MARKER)]
 
     def _creation_mark(self) -> CommitMark | None:
-        """The mark in the table's first commit, if this writer made it.
+        """The mark of the table's first commit, if this writer made that commit.
 
-        The mark is a claim if that commit has no rows.
+        A first commit without rows has a claim: the mark of a job that takes over the table.
         """
         first = self._log.commit(0)
         return None if first is None else CommitMark.parse(first.metadata, self.writer)

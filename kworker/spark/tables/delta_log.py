@@ -101,10 +101,7 @@ class DeltaLog:
         return last
 
     def _hint(self) -> int:
-        """A lower bound of the last commit's number, from Delta's file `_last_checkpoint`.
-
-        That file may be missing, old or incomplete; if it has no number, the bound is -1.
-        """
+        """A lower bound of the last commit's number; -1 if Delta's `_last_checkpoint` has none."""
         try:
             lines = self._read("_last_checkpoint")
             return int(json.loads(lines[0])["version"]) if lines else -1

@@ -57,8 +57,8 @@ class TransformFails(KworkerError):
 def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
     """Finds the results that fail alone, by bisection; none if only several together fail.
 
-    Ends early with more than SET_ASIDE_MAX. Raises what `fails` raises. To find one among n results
-    takes 1 + 2 log2 n calls of `fails`, with 3 n records in total.
+    Ends early when more than SET_ASIDE_MAX are found. Raises what `fails` raises. One result among
+    n takes 1 + 2 log2 n calls of `fails`, with 3 n records in total.
     """
     parts = Bisection(range(sum(end - begin for begin, end in batch.values())))
     found: Found = {}
@@ -152,10 +152,10 @@ class Examiner:
         batch = {partition: (first, last + 1) for partition, first, last in extents}
         found = search(batch, lambda part: self._fails(records.where(_within(part))))
         if len(found) > SET_ASIDE_MAX:
-            first = next(iter(found.values()))
+            first_error = next(iter(found.values()))
             transform = self._table.transform
             raise TransformFails(
-                f"{transform} fails on more than {SET_ASIDE_MAX} results of a batch: {first}"
+                f"{transform} fails on more than {SET_ASIDE_MAX} results of a batch: {first_error}"
             )
         # Only proven results are set aside: they fail again, and the rest does not.
         found = {at: why for at, why in found.items() if self._fails_at(records, *at)}

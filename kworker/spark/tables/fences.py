@@ -21,7 +21,7 @@ class TableFenced(KworkerError):
 
 
 class Fence(Protocol):
-    """Lets only one job write to a table, and puts a mark into each commit.
+    """Lets only one job write to a table; each commit has a mark with its query and positions.
 
     Owned by one query: first by the thread that starts it, then by the thread that writes its
     batches.
@@ -39,7 +39,7 @@ class Fence(Protocol):
         """
 
     def creating(self, columns: StructType, /) -> AbstractContextManager[None]:
-        """A context in which this job creates the table, and takes its fence by that."""
+        """A context in which this job creates the table; other jobs are kept out from then on."""
 
     def prepare_first_write(self, columns: StructType, /) -> bool:
         """Prepares a first write that creates the table; False if only CREATE TABLE can."""
@@ -50,10 +50,7 @@ class Fence(Protocol):
     def merge(
         self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
     ) -> None:
-        """Inserts rows with new keys; with `update` they also replace rows with the same keys.
-
-        Raises TableFenced.
-        """
+        """Inserts rows with new keys; `update` replaces the other rows. Raises TableFenced."""
 
 
 @contextmanager

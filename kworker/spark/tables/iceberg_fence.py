@@ -23,8 +23,8 @@ class IcebergFence:
     """A fence made of Iceberg's snapshots.
 
     A commit names the last snapshot that this job has seen, and fails if rows were added after it.
-    An update is compared by Iceberg with the snapshot that it reads itself, so the last mark is
-    checked just before it. A job that is paused between check and update may replace rows by older
+    An update is compared with the snapshot that the update itself reads, so this job checks the
+    last mark just before. If it is paused between check and update, rows may be replaced by older
     ones; the next commit raises TableFenced.
     """
 

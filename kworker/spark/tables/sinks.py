@@ -151,7 +151,7 @@ def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> No
 
 
 def _folders(files: DataFrame) -> list[str]:
-    """The partition columns, from the outermost, as the names of the folders have them."""
+    """The partition columns in the names of the table's folders, from the outermost."""
     leaves = files._jdf.queryExecution().analyzed().collectLeaves()
     return list(leaves.head().relation().partitionSchema().fieldNames())
 
@@ -182,10 +182,7 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
 def start_query(
     rows: DataFrame, sink: Sink, trigger: str, write: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
-    """Starts a query that calls `write` for each batch.
-
-    Raises AnalysisException if the query does not allow the table's mode.
-    """
+    """Starts the query, with `write` for its batches; AnalysisException for an impossible mode."""
     table = sink.table
     writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
     return _triggered(writer, trigger).outputMode(table.mode).foreachBatch(write).start()
