@@ -41,7 +41,7 @@ def size(path: Path) -> int:
 
 
 def tail(path: Path, since: int = 0, bytes_max: int = 65536) -> str:
-    """Returns the end of a log, without what precedes `since` unless the log is shorter."""
+    """Returns the end of a log from position `since` on; a shorter log is read from its start."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

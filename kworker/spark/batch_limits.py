@@ -9,7 +9,7 @@ from kworker.config.model import SparkSettings, TableSettings
 
 Range = tuple[int, int]
 Sample = Callable[[frozenset[tuple[int, Range]]], float | None]
-"""Bytes per record in the partition where they are largest, sampled in ranges of the topic."""
+"""Samples ranges of the topic: the bytes per record, in the partition with the largest ones."""
 
 RECENT = 1_000  # records at a partition's end, sampled where none wait
 _PART = 4
@@ -67,7 +67,7 @@ class BatchLimits:
         self._resized: dict[str, int] = {}  # records of a batch, by table, after its last ones
 
     def records_max(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
-        """The most records for a batch; may sample those in `waiting`, which takes a second."""
+        """The most records of a batch; may sample Kafka's records, which takes a second."""
         most = self._resized.get(table.name)
         if most is None:
             most = limit_of(self._spark, table).of(self._size(frozenset(waiting.items())))

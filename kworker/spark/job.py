@@ -98,7 +98,7 @@ class Job:
         return Leadership(consumer, admin, self._config.delivery.results)
 
     def _lower_limits(self) -> str:
-        """Lowers the limits of tables with large batches, each of which may fill the memory."""
+        """Lowers the batch limits of the tables whose batches may have filled the memory."""
         waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
         behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
         large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]

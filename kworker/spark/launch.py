@@ -44,7 +44,7 @@ from kworker.spark.tables.sinks import Sink, prepare_table, start_query
 _log = structlog.get_logger()
 
 _JOB = uuid.uuid4().hex
-"""This process, as the owner of tables whose query has no id yet."""
+"""The id of this process, as the owner of a table whose query has no id yet."""
 
 
 class Launcher:
@@ -128,7 +128,7 @@ class Launcher:
     def _records_max(
         self, table: TableSettings, positions: Positions, pinned: Checkpoint | None
     ) -> int:
-        """The most records of a batch: by the results that wait, and by a planned batch."""
+        """The most records of a batch, by the waiting results and by one that is planned."""
         waiting = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
         return min(waiting, self._limits.records_max(table, _pinned(pinned))) if pinned else waiting
 

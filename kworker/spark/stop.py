@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class StopRequest:
-    """TERM or INT, recorded by a signal handler. Owned by the main thread, which polls it."""
+    """A stop by TERM or INT, which a signal handler records and the main thread polls."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()

@@ -21,7 +21,7 @@ class Folder(Protocol):
         """The last part of the folder's path."""
 
     def exists(self, name: str = "") -> bool:
-        """True if the folder exists, or if it contains the file or folder `name`."""
+        """True if the folder exists; with `name`, if it contains this file or folder."""
 
     def names(self, below: str) -> Sequence[str]:
         """The names in the subfolder `below`. Files with checksums may be left out."""

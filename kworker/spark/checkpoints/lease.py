@@ -67,7 +67,7 @@ class Lease:
         return () if self._file is None else (self._file.fileno(),)
 
     def share(self, pid: int) -> None:
-        """Writes to the lease's file that the process `pid`, a child, holds it as well."""
+        """Records the child process `pid` in the lease's file, as a second holder."""
         self._note(jvm=pid)
 
     def _note(self, **more: int) -> None:

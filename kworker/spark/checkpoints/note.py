@@ -14,7 +14,7 @@ _MOVING = "moving"  # in a draft
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """kworker's file in a checkpoint: topic, first positions, and if batches are merged.
+    """kworker's file in a checkpoint: its topic, where it begins, and if batches are merged.
 
     `at_ms` is the time at which a person reset the checkpoint; 0 if kworker itself began it.
     """

@@ -56,13 +56,13 @@ RESULT = (
     "replayed",
     "record",
 )
-"""The position, well-formed or NULL, and the text, UTF-8 or NULL, from the envelope."""
+"""A result's columns, from ENVELOPE. A malformed position and a text not in UTF-8 are NULL."""
 
 IS_RESULT = (
     "coalesce(parts = 4 AND source_topic <> '' AND source_partition >= 0"
     " AND source_offset >= 0 AND source_index >= 0 AND millis IS NOT NULL, false)"
 )
-"""True if kworker wrote the record: other records on the topic are counted and left out."""
+"""SQL that is true if kworker wrote the record. Other records are counted and left out."""
 
 LEADING = (
     *SOURCE_COLUMNS[:-1],
@@ -159,8 +159,8 @@ TEXT_COLUMNS = (
 def _is_single_object(text: str) -> str:
     """SQL that is true if a text is one JSON object and nothing follows the object.
 
-    The parser would ignore any text after it. A first closing brace at the very end proves it at
-    low cost; in other texts, the values are counted.
+    The parser would ignore any text after it. A text whose first closing brace is its last
+    character is accepted at once; in any other text the values are counted.
     """
     at_a_glance = f"octet_length(substring_index({text}, '}}', 1)) = octet_length({text}) - 1"
     return f"({at_a_glance} OR json_array_length(concat('[', {text}, ']')) = 1)"

@@ -95,7 +95,7 @@ class TableRows(NamedTuple):
 
 
 def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> TableRows:
-    """A table's rows, after its transform if it has one. ValueError has the form `key: problem`."""
+    """A table's rows, after its transform if it has one. Raises ValueError as `key: problem`."""
     rows = rows_of(stream, table)
     shape = _transform(table, config) if table.transform else unchanged
     shaped = shape(rows)

@@ -52,7 +52,7 @@ def log4j_properties() -> str:
 
 @contextmanager
 def quiet_tasks(session: SparkSession) -> Iterator[None]:
-    """Silences the log of tasks for the `with` block: those that are made to fail log a lot."""
+    """Silences Spark's log of tasks for the `with` block, in which tasks fail on purpose."""
     jvm: Any = session._jvm
     log4j = jvm.org.apache.logging.log4j
     set_level = log4j.core.config.Configurator.setLevel

@@ -18,7 +18,7 @@ from kworker.spark.tables.sinks import Sink
 
 
 class Examine(Protocol):
-    """Examines a batch that could not be written, for results that must be left out."""
+    """A function that finds the results because of which a batch could not be written."""
 
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
         """Sets aside the results on which the transform fails; just returns if there are none.
@@ -33,8 +33,8 @@ class BatchWriter:
     """Writes the batches of a query to its table. Spark calls it in a thread of the query.
 
     `shape` turns a batch, after repeated results are dropped, into rows of the table. `last_mark`
-    is the last commit mark in the table. The query's first batch begins at `start`, or with the
-    topic.
+    is the last commit mark in the table. The query's first batch begins at `start`; None is the
+    beginning of the topic.
     """
 
     sink: Sink

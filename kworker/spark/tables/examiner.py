@@ -41,7 +41,7 @@ _KEPT = (
 )
 
 Part = Mapping[int, Range]
-"""Some records of a batch: of each partition those in a range of offsets."""
+"""Some records of a batch: a range of offsets in each partition."""
 Found = dict[tuple[int, int], str]
 """The errors of failing results, by partition and offset."""
 

@@ -24,8 +24,8 @@ class IcebergFence:
 
     A commit names the last snapshot that this job has seen, and fails if rows were added after it.
     An update is compared with the snapshot that the update itself reads, so this job checks the
-    last mark just before. If it is paused between check and update, rows may be replaced by older
-    ones; the next commit raises TableFenced.
+    last mark just before. If the job is paused between check and update, rows may be replaced by
+    older ones; the next commit raises TableFenced.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
