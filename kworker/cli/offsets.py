@@ -96,7 +96,7 @@ def reset(
         _refuse_without_positions(loaded, before)
     found = moves(admin, chosen, goal)
     if not dry_run:
-        admin.set_group_offsets(loaded.name, {move.standing.at: move.position for move in found})
+        admin.set_group_offsets(loaded.name, {move.current.at: move.position for move in found})
     if as_json:
         typer.echo(json.dumps([{**as_data(move), "dry_run": dry_run} for move in found], indent=2))
     else:

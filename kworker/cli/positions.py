@@ -46,7 +46,7 @@ def moves(admin: "Admin", rows: Sequence[GroupPosition], goal: Goal) -> list[Mov
 
 
 def as_data(move: Move) -> dict[str, Any]:
-    row = move.standing
+    row = move.current
     return {
         "topic": row.topic,
         "partition": row.partition,
@@ -64,7 +64,7 @@ def print_moves(found: Sequence[Move], *, dry_run: bool) -> None:
 
 
 def _moved(move: Move) -> Sequence[object]:
-    row = move.standing
+    row = move.current
     note = f"offset {move.wanted:,} does not exist" if move.clamped else ""
     return row.topic, row.partition, row.committed, move.position, row.low, row.high, note
 

@@ -156,7 +156,7 @@ class GroupOffsets:
                 request_timeout=REQUEST_TIMEOUT_S,
             )[self._group]
 
-    def renew(self) -> None:
+    def forget_published(self) -> None:
         """Makes the next call commit all again: Kafka forgets old positions after some days."""
         self._published.clear()
 

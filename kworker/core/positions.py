@@ -56,12 +56,12 @@ class GroupPosition(NamedTuple):
 class Move(NamedTuple):
     """A partition and its new position; `wanted` is the requested one."""
 
-    standing: GroupPosition
+    current: GroupPosition
     wanted: int
 
     @property
     def position(self) -> int:
-        return self.standing.clamped(self.wanted)
+        return self.current.clamped(self.wanted)
 
     @property
     def clamped(self) -> bool:

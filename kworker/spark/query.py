@@ -184,7 +184,7 @@ class TableQuery:
 
     def _publish(self, now: float) -> None:
         if now >= self._renew_at:
-            self._group.renew()
+            self._group.forget_published()
             self._renew_at = now + RENEW_S
         self._group.publish(self.progress.positions)
 

@@ -224,7 +224,7 @@ class Assignment:
         self.changed = True
 
     @property
-    def waits_for(self) -> str | None:
+    def problem(self) -> str | None:
         """The reason why an assignment still waits for the brokers; None if no assignment waits."""
         return self._awaited.problem
 

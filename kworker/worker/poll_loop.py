@@ -162,8 +162,8 @@ class PollLoop:
     @property
     def problems(self) -> list[str]:
         """One line for each present problem of this worker."""
-        if self.assignment.waits_for is not None:  # all else is as it was before that
-            return [self.assignment.waits_for]
+        if self.assignment.problem is not None:  # all else is as it was before that
+            return [self.assignment.problem]
         silent = ["no broker answers; what is in hand waits"] if self._brokers_silent else []
         absent = self.membership.problem(self._clock(), self._answering_since)
         return [

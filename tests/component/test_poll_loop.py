@@ -69,7 +69,7 @@ def test_a_worker_reports_hidden_positions(kafka: MemoryKafka) -> None:
     told: list[str] = []
 
     def meanwhile() -> float:
-        if bench.poll_loop.assignment.waits_for:
+        if bench.poll_loop.assignment.problem:
             told.extend(bench.poll_loop.problems)
             pending.clear()
         return inf

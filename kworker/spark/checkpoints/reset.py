@@ -28,14 +28,14 @@ class Reset:
 
     @property
     def start(self) -> Positions:
-        return {move.standing.partition: move.position for move in self.moves}
+        return {move.current.partition: move.position for move in self.moves}
 
     @property
     def again(self) -> int | None:
         """The most results that are read again and may be in the table; None if unknown."""
         if self.fresh:
             return 0
-        if all(move.standing.committed is None for move in self.moves):
+        if all(move.current.committed is None for move in self.moves):
             return None
         return sum(max(0, self._reached(move) - move.position) for move in self.moves)
 
@@ -52,11 +52,11 @@ class Reset:
         """
         if self.fresh or self.table.mode == "complete":
             return 0
-        known = move.standing.committed
+        known = move.current.committed
         return move.position if known is None else known
 
     def _reached(self, move: Move) -> int:
-        row = move.standing
+        row = move.current
         return max(self.left.reached.get(row.partition, 0), row.committed or 0)
 
     @property
@@ -66,13 +66,13 @@ class Reset:
         The readable part of the checkpoint ends before them, and a group may have been moved by
         hand.
         """
-        return sum(max(0, (move.standing.committed or 0) - at) for move, at in self._proven())
+        return sum(max(0, (move.current.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
         """Yields the moves to the group's position, each with the old checkpoint's position."""
         for move in self.moves:
-            at = self.left.settled.get(move.standing.partition)
-            if at is not None and move.wanted == move.standing.committed and not self.fresh:
+            at = self.left.settled.get(move.current.partition)
+            if at is not None and move.wanted == move.current.committed and not self.fresh:
                 yield move, at
 
     def consequences(self) -> Iterator[str]:
@@ -80,7 +80,7 @@ class Reset:
         if self.skipped:
             yield f"up to {self.skipped:,} results before these positions will not be in the table"
         if self.trusted:
-            proven = ",".join(f"{move.standing.partition}:{at}" for move, at in self._proven())
+            proven = ",".join(f"{move.current.partition}:{at}" for move, at in self._proven())
             yield (
                 f"up to {self.trusted:,} results are taken to be in the table because its group"
                 f" says so; its checkpoint does not: --from {proven} reads them"

@@ -111,10 +111,10 @@ class Group:
     """A consumer group that nobody looks at."""
 
     def __init__(self) -> None:
-        self.renewed = 0
+        self.forgotten = 0
 
-    def renew(self) -> None:
-        self.renewed += 1
+    def forget_published(self) -> None:
+        self.forgotten += 1
 
     def publish(self, positions: dict[int, int]) -> None:
         assert positions == {}
@@ -172,7 +172,7 @@ def test_a_table_that_rests_stays_known_to_lag_tools() -> None:
     for hour in range(49):
         for second in range(2):
             table_query.turn(hour * 3600.0 + second, may_start=True)
-    assert group.renewed == 49
+    assert group.forgotten == 49
 
 
 def test_a_damaged_checkpoint_is_rechecked_and_never_waited_for() -> None:
