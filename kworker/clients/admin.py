@@ -29,7 +29,7 @@ _HIDDEN_MOST = 3  # partitions that are named
 
 
 class GroupMember(NamedTuple):
-    """A member of a group, as the brokers see it."""
+    """A member of a consumer group, as the brokers report it."""
 
     instance_id: str  # "" of a dynamic one
     client_id: str
@@ -37,9 +37,9 @@ class GroupMember(NamedTuple):
 
 
 class Admin(AdminConnection):
-    """A short-lived administrator's client; every call blocks for `timeout_s` at most.
+    """Sends an administrator's requests; each blocks for about `timeout_s` at most.
 
-    Calls raise `Unreachable` when no broker answers, `AdminRequestError` when one says no.
+    Raises `Unreachable` when no broker answers, `AdminRequestError` when a broker refuses.
     """
 
     def cluster_id(self) -> str:
@@ -51,7 +51,7 @@ class Admin(AdminConnection):
         return sorted(self._metadata().topics)
 
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]:
-        """Returns the existing topics of `names`, with the values of the settings `config`."""
+        """Returns the topics in `names` that exist, with the values of the settings `config`."""
         known = self._metadata().topics
         # A topic that is just being deleted is still named, with an error.
         here = [name for name in names if name in known and known[name].partitions]
@@ -72,7 +72,7 @@ class Admin(AdminConnection):
         return str(self._result(found[name]).topic_id)
 
     def create(self, topics: Iterable[TopicSpec]) -> dict[str, str]:
-        """Creates topics; returns Kafka's error for each that could not be, by name."""
+        """Creates topics; returns Kafka's error by name for topics that could not be created."""
         new = [
             NewTopic(spec.name, spec.partitions, spec.replication, config=dict(spec.config))
             for spec in topics
@@ -90,7 +90,7 @@ class Admin(AdminConnection):
         return failures
 
     def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
-        """Returns the identities of topics, without topics whose id the brokers do not tell."""
+        """Returns the cluster and id of each topic, if the brokers report the topic's id."""
         cluster_id, limit = self.cluster_id(), {"request_timeout": self._timeout_s}
         described = self._client.describe_topics(TopicCollection(list(topics)), **limit)
         found: dict[str, TopicIdentity] = {}
@@ -103,7 +103,7 @@ class Admin(AdminConnection):
     def group_offsets(
         self, group: str, partitions: Iterable[PartitionId]
     ) -> dict[PartitionId, Committed]:
-        """Returns a group's committed positions, without partitions that have none."""
+        """Returns a group's committed positions; leaves out partitions without one."""
         asked = [TopicPartition(*at) for at in partitions]
         with self._consumer_beside(group) as consumer:
             committed = partial(consumer.committed, asked, timeout=self._timeout_s)
@@ -113,9 +113,10 @@ class Admin(AdminConnection):
         return {at: each for at, each in held.items() if each is not None}
 
     def hidden_positions(self, group: str, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Returns some partitions whose positions an open transaction hides.
+        """Returns up to three partitions whose committed positions an open transaction hides.
 
-        Quick when there are none. Raises `Unreachable` without an answer of the coordinator.
+        Kafka does not report a position while an open transaction is to change it. Answers at once
+        when no position is hidden. Raises `Unreachable` if the group's coordinator does not answer.
         """
         asked = [TopicPartition(*at) for at in partitions]
         if not asked:
@@ -132,7 +133,7 @@ class Admin(AdminConnection):
             return [(tp.topic, tp.partition) for tp in islice(hidden, _HIDDEN_MOST)]
 
     def broker_setting(self, name: str) -> str | None:
-        """Returns a setting of one of the brokers; None where it has no such setting."""
+        """Returns the value of a setting of one broker; None if the broker has no such setting."""
         broker = str(next(iter(self._metadata().brokers)))
         asked = ConfigResource(ResourceType.BROKER, broker)
         [future] = self._client.describe_configs([asked], request_timeout=self._timeout_s).values()
@@ -144,7 +145,7 @@ class Admin(AdminConnection):
         return sorted(self._metadata().brokers)
 
     def set_group_offsets(self, group: str, positions: Mapping[PartitionId, int]) -> None:
-        """Commits positions for a group. Raises `AdminRequestError` when it has members."""
+        """Commits positions for a group. Raises `AdminRequestError` if the group has members."""
         offsets = [TopicPartition(*at, position) for at, position in positions.items()]
         with self._consumer_beside(group) as consumer:
             commit = partial(consumer.commit, offsets=offsets, asynchronous=False)
@@ -152,7 +153,7 @@ class Admin(AdminConnection):
         _raise_first_error(done or ())
 
     def delete_group(self, group: str) -> None:
-        """Deletes a group without members, and its positions; does nothing without the group."""
+        """Deletes a group without members, and its positions. Ignores a missing group."""
         limit = {"request_timeout": self._timeout_s}
 
         def ask() -> None:
@@ -168,8 +169,8 @@ class Admin(AdminConnection):
     def _consumer_beside(self, group: str, *, stable: bool = True) -> Iterator[Consumer]:
         """Opens a consumer that sends requests about the group without joining it.
 
-        The administrator's own calls would do, but those of the library (2.16) crash the
-        process when there is no coordinator yet, as for the first group of a new cluster.
+        The AdminClient has these requests, too, but with library version 2.16 they crash the
+        process while there is no coordinator, as for the first group of a new cluster.
         """
         own = {
             "group.id": group,
@@ -188,7 +189,7 @@ class Admin(AdminConnection):
         return sorted(f"{each.client_id} ({each.host})" for each in self.members(group))
 
     def members(self, group: str) -> list["GroupMember"]:
-        """Returns the members of a group: dead ones too, until their sessions end."""
+        """Returns the members of a group; a dead one counts until its session times out."""
         return [
             GroupMember(each.group_instance_id or "", each.client_id, each.host.lstrip("/"))
             for each in self._describe(group).members
@@ -200,7 +201,7 @@ class Admin(AdminConnection):
         return self._call_coordinator(lambda: self._answer(ask([group], **limit)[group]))
 
     def group_owners(self, group: str) -> dict[PartitionId, str]:
-        """Returns the name of each partition's owner: its instance id, if it is static."""
+        """Returns each partition's owner: its `group.instance.id`, else its client id."""
         return {
             (tp.topic, tp.partition): each.group_instance_id or each.client_id
             for each in self._describe(group).members
@@ -214,10 +215,11 @@ class Admin(AdminConnection):
         *,
         committed: bool = False,
     ) -> dict[PartitionId, int]:
-        """Returns the first offset that each partition holds, or the one after its last.
+        """Returns an offset of each partition: its first one, its end, or that of a point in time.
 
-        With a number, the first offset of that time (ms) or later, -1 where there is none.
-        With `committed`, a partition ends before the first open transaction.
+        The end is the offset after the last record, or with `committed`, where an open transaction
+        begins. A number asks for the first record of that time (ms) or later; -1 means that there
+        is none.
         """
         specs: Any = OffsetSpec  # whose functions have no types
         if isinstance(which, int):
@@ -257,7 +259,7 @@ class Admin(AdminConnection):
 
 
 def _is_visible(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) -> bool:
-    """Returns True if no open transaction hides these committed positions."""
+    """Returns True if the brokers report these positions, so no open transaction hides them."""
     try:
         return not any(tp.error for tp in consumer.committed(asked, timeout=timeout_s))
     except KafkaException:
@@ -267,4 +269,4 @@ def _is_visible(consumer: Consumer, asked: list[TopicPartition], timeout_s: floa
 def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
     for tp in answers:
         if tp.error:
-            raise AdminRequestError(f"{tp.topic}/{tp.partition}: {tp.error.str()}")
+            raise AdminRequestError(f"Kafka refused {tp.topic}/{tp.partition}: {tp.error.str()}")

@@ -49,9 +49,9 @@ class AdminRequestError(KworkerError):
 
 
 class AdminConnection:
-    """An AdminClient whose errors come as `Unreachable` or `AdminRequestError`.
+    """Sends requests with an AdminClient; raises only `Unreachable` or `AdminRequestError`.
 
-    Every call blocks for `timeout_s` at most.
+    Each request blocks for about `timeout_s` at most.
     """
 
     def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:
@@ -72,13 +72,16 @@ class AdminConnection:
             raise self._converted(error) from None
 
     def _call_leader(self, call: Callable[[], T]) -> T:
-        return self._retry_while(call, _NO_LEADER, "no leader for a partition")
+        return self._retry_while(call, _NO_LEADER, "leader for a partition")
 
     def _call_coordinator(self, call: Callable[[], T]) -> T:
-        return self._retry_while(call, _NO_COORDINATOR, "no coordinator for the group")
+        return self._retry_while(call, _NO_COORDINATOR, "coordinator for the group")
 
-    def _retry_while(self, call: Callable[[], T], codes: Collection[int], lack: str) -> T:
-        """Repeats a request while its error is one of `codes`: no broker is elected yet."""
+    def _retry_while(self, call: Callable[[], T], codes: Collection[int], missing: str) -> T:
+        """Repeats a request while it fails with one of `codes`, as it does during an election.
+
+        Raises `Unreachable` after `timeout_s`; its text names the `missing` leader or coordinator.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -88,7 +91,7 @@ class AdminConnection:
                     raise self._converted(error) from None
                 if time.monotonic() > deadline:
                     raise Unreachable(
-                        f"{self._brokers} answers, but has {lack} after {self._timeout_s:g} s"
+                        f"{self._brokers} answers, but has no {missing} after {self._timeout_s:g} s"
                         f" ({reason_of(error)})"
                     ) from None
             time.sleep(RETRY_S)
@@ -97,10 +100,10 @@ class AdminConnection:
         return self._call(lambda: self._answer(future))
 
     def _answer(self, future: "Future[Any]") -> Any:
-        """Returns a future's answer. Raises its KafkaException, and Unreachable."""
+        """Returns the future's result. Raises its KafkaException, or `Unreachable`."""
         # The client resolves it within the request's own time; the margin is for its thread.
         if not wait([future], self._timeout_s + 5).done:
-            raise self._unreachable("the request is still under way")
+            raise self._unreachable("the client has received neither an answer nor an error")
         return future.result()
 
     def _converted(self, error: KafkaException) -> KworkerError:
@@ -123,7 +126,7 @@ class AdminConnection:
 
 
 def bare_reason(words: str) -> str:
-    """Returns librdkafka's words without the broker's name and the connection's state."""
+    """Returns librdkafka's error text without the broker's name and the connection's state."""
     return _WHERE_AND_WHEN.sub("", words)
 
 
@@ -132,5 +135,5 @@ def code_of(error: KafkaException) -> int:
 
 
 def reason_of(error: KafkaException) -> str:
-    """Returns Kafka's own words."""
+    """Returns the error's text, in Kafka's own words."""
     return str(cast(KafkaError, error.args[0]).str())

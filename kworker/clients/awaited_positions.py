@@ -19,7 +19,7 @@ _LOOK_S = 0.02
 
 
 class PositionReader(Protocol):
-    """The part of `KafkaConsumer`, or its twin, that reads positions."""
+    """The methods of `KafkaConsumer`, and of its in-memory twin, that read positions."""
 
     def positions(
         self, partitions: Iterable[PartitionId], timeout_s: float
@@ -28,23 +28,24 @@ class PositionReader(Protocol):
 
 
 class AwaitedPositions:
-    """Waits for committed positions and whatever else an assignment cannot begin without.
+    """Repeats a request that an assignment cannot begin without until an answer comes.
 
-    Owned by the thread that polls, in whose callback the group waits anyway. A transaction
-    that was left open hides positions, and no time-out of Kafka's ends one that hangs.
+    Owned by the poll thread, which waits here inside the rebalance callback. The wait has no limit:
+    an open transaction hides the positions that it commits, and a hanging one never times out.
     """
 
     def __init__(self, goes_on: Callable[[], bool]) -> None:
-        """`goes_on` beats, and returns False when it is time to end."""
+        """`goes_on` sends a heartbeat, and returns False once the process has to stop."""
         self.problem: str | None = None
         self._goes_on = goes_on
 
     def positions(
         self, client: PositionReader, partitions: list[PartitionId], ready: Callable[[], None]
     ) -> dict[PartitionId, Committed | None] | None:
-        """Returns the committed positions; None when it was time to end before they were known.
+        """Returns the committed positions; None if the process has to stop before they are known.
 
-        `ready` ends what hides positions and is our own, or raises KafkaRequestError.
+        `ready`, called before each request, ends a transaction that this process's predecessor left
+        open and that hides positions, or raises KafkaRequestError.
         """
 
         def read() -> dict[PartitionId, Committed | None]:
@@ -56,9 +57,9 @@ class AwaitedPositions:
     def answer(
         self, request: Callable[[], _Answer], why: Callable[[KafkaRequestError], str]
     ) -> _Answer | None:
-        """Repeats `request` until it succeeds; returns None when it was time to end before.
+        """Repeats `request` until it succeeds; returns None if the process has to stop first.
 
-        `why` makes a reason of each refusal.
+        `why` turns each KafkaRequestError into the reason that is logged and shown as `problem`.
         """
         answer = None
         while True:

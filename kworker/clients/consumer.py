@@ -27,12 +27,12 @@ from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 
 LOST = int(OFFSET_INVALID)
-"""In place of a position: the committed one, or an OUT_OF_RANGE event where there is none."""
+"""Passed as a position: begin at the committed one. Without one, `poll` returns OUT_OF_RANGE."""
 _LOG = logging.getLogger("librdkafka")
 
 
 class Listener(Protocol):
-    """Receives the group's decisions, on the thread that polls, inside `poll`."""
+    """Receives assignments, revocations and results of commits; `poll` calls it on its thread."""
 
     def assigned(self, partitions: list[PartitionId]) -> None: ...
     def revoked(self, partitions: list[PartitionId]) -> None: ...
@@ -53,8 +53,8 @@ _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
 class KafkaConsumer:
     """One member of a consumer group.
 
-    Used by one thread. The library swallows what a callback raises and loses a
-    record with it, so here callbacks never raise: `poll` raises it afterwards.
+    Used by one thread. The library swallows an exception of a callback, and loses a record with it.
+    So the callbacks here store their exception, and `poll` raises it afterwards.
     """
 
     def __init__(self, properties: Mapping[str, Any], listener: Listener) -> None:
@@ -86,7 +86,7 @@ class KafkaConsumer:
             raise KafkaRequestError(str(error.args[0]), retriable=False) from None
 
     def recreate(self) -> None:
-        """Replaces a client that is fenced for good by another one with the same subscription."""
+        """Replaces a client that is fenced for good by a new one with the same subscription."""
         self._client_number += 1
         self._unresumed, self._paused, self._early = {}, set(), []
         self._awaited_commits = []
@@ -104,30 +104,30 @@ class KafkaConsumer:
         )
 
     def unsubscribe(self) -> None:
-        """Makes `poll` revoke everything and leave the group, also as a static member."""
+        """Makes later polls revoke all partitions and leave the group, even for a static member."""
         self._topics = []
         self._consumer.unsubscribe()
 
     @property
     def joined(self) -> bool:
-        """True while the group knows this member. After `unsubscribe`, close once it is False."""
+        """True while this client has a member id. Once unsubscribed, close it when False."""
         return bool(self._consumer.memberid())
 
     @property
     def absence(self) -> Absence | None:
-        """The reason why this is no member of its group, a second ago; None while it is one.
+        """The reason why this client takes no part in its group, a second ago; None if it did.
 
-        Unlike `joined`, also set while a rejoin hangs, or the coordinator is away.
+        Unlike `joined`, it also reports a rejoin that hangs, or a coordinator that does not answer.
         """
         return self._absence
 
     @property
     def joining(self) -> bool:
-        """True if a request to join is sent or will be, and is not answered."""
+        """True if this client is about to ask the group to join, or waits for the answer."""
         return bool(self._topics) and not self.joined
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
-        """Returns records and events, at once if there are any; serves every callback."""
+        """Returns records and events, or waits for any. Calls the listener; raises its errors."""
         if self._unresumed:
             self.pause(list(self._unresumed))  # for they were not resumed at once
         self._revoked = set()
@@ -145,7 +145,7 @@ class KafkaConsumer:
         return early + (self._hold_back(batch) if self._unresumed else batch)
 
     def _take_early(self, most: int) -> list[RawMessage]:
-        """Takes records and events that came before their partition was resumed, if it is now."""
+        """Removes and returns held-back records and events of partitions that are now resumed."""
         now: list[RawMessage] = []
         later: list[RawMessage] = []
         for raw in self._early:
@@ -155,10 +155,10 @@ class KafkaConsumer:
         return now
 
     def _hold_back(self, batch: list[RawMessage]) -> list[RawMessage]:
-        """Returns a batch without what came in the very call that brought its assignment.
+        """Holds back records of partitions that are not resumed yet; returns the rest.
 
-        Of a partition that was ours before that call, too, these may be of the earlier
-        assignment: it is sought back.
+        Records of a partition that was revoked in this call, too, may belong to its earlier
+        assignment: they are dropped, and the client seeks to the start of the new one.
         """
         early = [raw for raw in batch if _at(raw) in self._unresumed]
         older = {
@@ -180,7 +180,7 @@ class KafkaConsumer:
     def positions(
         self, partitions: Iterable[PartitionId], timeout_s: float
     ) -> dict[PartitionId, Committed | None]:
-        """Returns the group's position of each, None without one. Raises KafkaRequestError."""
+        """Returns committed positions, None where there is none. Raises KafkaRequestError."""
         asked = [TopicPartition(*at) for at in partitions]
         try:
             answer = self._consumer.committed(asked, timeout=timeout_s)
@@ -191,9 +191,10 @@ class KafkaConsumer:
         return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Returns some partitions whose positions an open transaction hides.
+        """Returns up to three partitions whose committed positions an open transaction hides.
 
-        Waits for some seconds. Raises KafkaRequestError without an answer of the coordinator.
+        Blocks for some seconds. Raises KafkaRequestError if the group's coordinator does not
+        answer.
         """
         asked = list(partitions)
         own = {k: v for k, v in self._properties.items() if k not in _MEMBERS_ONLY}
@@ -216,10 +217,10 @@ class KafkaConsumer:
         return found
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
-        """Begins with partitions at positions (None: the beginning; or LOST), as if paused.
+        """Begins to fetch partitions at these positions; `poll` returns no records before `resume`.
 
-        Nothing of them is returned before they are resumed; but the client fetches already:
-        after a real pause and resume it would not fetch for a second.
+        None means the first offset, LOST the committed position. The client itself is not paused,
+        because after a real pause and resume it would not fetch for a second.
         """
         starts = {at: OFFSET_BEGINNING if p is None else p for at, p in positions.items()}
         partitions = [TopicPartition(*at, start) for at, start in starts.items()]
@@ -230,7 +231,7 @@ class KafkaConsumer:
         self._unresumed.update(starts)
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:
-        """Gives partitions up, after a revoke or a loss."""
+        """Stops fetching partitions that the group has revoked, or that are lost."""
         gone = set(partitions)
         self._revoked |= gone
         self._early = [raw for raw in self._early if _at(raw) not in gone]
@@ -255,29 +256,32 @@ class KafkaConsumer:
         self._consumer.resume([TopicPartition(*at) for at in paused])
 
     def seek(self, at: PartitionId, offset: int) -> None:
-        """Makes a paused partition go on at this offset when it is resumed."""
+        """Makes a paused partition continue at this offset when it is resumed."""
         self._early = [raw for raw in self._early if _at(raw) != at]
         self._consumer.seek(TopicPartition(*at, offset))
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Sends positions; `Listener.committed` receives the outcome. Raises KafkaRequestError."""
+        """Sends a commit; `poll` reports it to `Listener.committed`. Raises KafkaRequestError."""
         try:
             self._consumer.commit(offsets=offsets_of(positions), asynchronous=True)
         except KafkaException as error:
             raise KafkaRequestError(str(error.args[0]), retriable=True) from None
 
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Commits, and waits for the answer: only for calls in which the group waits for us.
+        """Commits positions and waits for the answer. Raises KafkaRequestError.
 
-        Raises KafkaRequestError. The library would wait for three time-outs of its socket,
-        three minutes, when the coordinator is silent. A request after the commit, on the same
-        connection, is answered after it and can be given up.
+        Only for rebalance callbacks, in which the whole group waits for this member. The library's
+        own synchronous commit would wait for three minutes if the coordinator is silent. So this
+        reads the positions back, for a few seconds at most: the coordinator answers that request
+        after the commit.
         """
         self._awaited_commits.append(_places(offsets_of(positions)))
         self.commit(positions)
         held = self.positions(positions, _COMMIT_S)
         if any(held[at] != each for at, each in positions.items()):
-            raise KafkaRequestError("the group does not hold what was committed", retriable=True)
+            raise KafkaRequestError(
+                "the positions read back differ from the commit", retriable=True
+            )
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
         """Returns a partition's first offset and the one after its last.
@@ -293,16 +297,16 @@ class KafkaConsumer:
     def group_metadata(self) -> object:
         """Returns the metadata with which a transaction may commit this group's positions.
 
-        Raises KafkaRequestError when the session is over: that commit would not be fenced.
+        Raises KafkaRequestError without a session, because the broker would not fence that commit.
         """
         metadata = self._consumer.consumer_group_metadata()
         # Checked last: only `poll` begins another session.
         if not self._consumer.memberid():
-            raise KafkaRequestError("not a member of the group", retriable=True)
+            raise KafkaRequestError("this consumer is not a member of the group", retriable=True)
         return metadata
 
     def close(self) -> None:
-        """Leaves the group, if dynamic. May hang: call it on a thread that may."""
+        """Ends the client; a dynamic member leaves the group. May hang: use a daemon thread."""
         self._consumer.close()
 
     def _on_commit(self, client_number: int, error: Any, partitions: Any) -> None:
@@ -351,5 +355,5 @@ def _is_failure(raw: RawMessage) -> bool:
 
 
 def _first_error(partitions: Any) -> str | None:
-    """Returns an error of any partition: a commit may fail for some only."""
+    """Returns the error of the first partition that has one: a commit may fail for some only."""
     return next((str(tp.error) for tp in partitions or () if tp.error), None)

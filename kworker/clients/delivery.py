@@ -19,7 +19,7 @@ class Fault(IntEnum):
 
 
 class DeliveryRefusal(NamedTuple):
-    """Kafka's reason to refuse a record; `sized`: the record, or its batch, is too large."""
+    """Kafka's reason to refuse a record; `sized` is True if record or batch is too large."""
 
     fault: Fault
     topic: str
@@ -40,7 +40,7 @@ _FAULTS = {
 
 
 def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
-    """Returns the refusal that counts among delivery reports of one record's outputs."""
+    """Returns the gravest refusal among the failed delivery reports of one record's outputs."""
     return max(
         DeliveryRefusal(
             _FAULTS.get(error.code(), Fault.TOPIC),
@@ -53,7 +53,7 @@ def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
 
 
 def refused_at_once(error: KafkaError) -> KafkaRequestError:
-    """Returns the error to raise when a producer refuses a record at once."""
+    """Converts the error with which `produce` itself refuses a record, before it is sent."""
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return Oversized(error.str())
     return KafkaRequestError(str(error), retriable=True)

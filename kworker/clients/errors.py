@@ -21,4 +21,4 @@ class Oversized(KafkaRequestError):
 
 
 class Fenced(Exception):
-    """Another process has taken this worker's identity in the group."""
+    """Another process has taken this worker's identity (`group.instance.id`) in the group."""

@@ -32,7 +32,7 @@ _EVENTS = {
 
 
 def event_of(raw: RawMessage) -> ConsumerEvent:
-    """Returns the kind of an event: of a message whose `error()` is not None."""
+    """Returns the kind of an event, which is a message whose `error()` is not None."""
     error = raw.error()
     if error.fatal():
         return ConsumerEvent.FENCED

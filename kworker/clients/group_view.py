@@ -16,10 +16,10 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group at one moment.
+    """The lag and the owner of each partition of a group, at one moment.
 
-    `behind` counts the offsets between its position and the end, in every partition of its
-    topics; `owners` are the names of the members that have partitions.
+    `behind` is the number of offsets between the group's position and the partition's end. `owners`
+    has the names of the members to which partitions are assigned.
     """
 
     behind: Mapping[PartitionId, int]
@@ -27,7 +27,7 @@ class GroupView:
 
 
 class GroupWatcher:
-    """Reads about one group without joining it. Used by one thread at a time.
+    """Reads the lag and the owners of one group without joining it. Used by one thread at a time.
 
     Every call blocks for some seconds at most. Raises `Unreachable`, or `AdminRequestError`.
     """
@@ -49,7 +49,7 @@ class GroupWatcher:
         return self._admin.topic_names()
 
     def read(self, topics: Collection[str]) -> GroupView:
-        """Returns the group as it is now, without topics that do not exist."""
+        """Returns the present lag and owners in these topics, without topics that do not exist."""
         found = self._admin.topics(topics)
         partitions = [(name, n) for name in found for n in range(found[name].partitions)]
         ends = self._admin.list_offsets(partitions, "latest", committed=True)

@@ -31,7 +31,7 @@ _FOREIGN = ("sasl.oauthbearer.", "sasl.kerberos.", "ssl.engine", "ssl.providers"
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """An open transaction in a partition; `hangs` when no coordinator knows it."""
+    """An open transaction in a partition; `hangs` is True if no coordinator will ever end it."""
 
     topic: str
     partition: int
@@ -46,10 +46,11 @@ class Transaction:
 
 
 class Tool:
-    """Kafka's `kafka-transactions`, for one cluster; each call starts a Java that ends.
+    """Runs Kafka's command `kafka-transactions` for one cluster, in a Java process for each call.
 
-    Raises `ConfigError` without Java 17 or for security that the tool does not support,
-    `Unreachable` when its archives cannot be fetched, `KworkerError` with its output.
+    Raises `ConfigError` without Java 17, or for security settings that the command does not
+    support; `Unreachable` when its archives cannot be downloaded, or it gets no answer in time;
+    `KworkerError` with the output of a command that failed.
     """
 
     def __init__(self, properties: Properties, say: Callable[[str], None]) -> None:
@@ -66,7 +67,7 @@ class Tool:
         self._command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath]
 
     def hanging(self, broker: int, older_min: int) -> list[Transaction]:
-        """Returns a broker's transactions of that age or older that no coordinator knows."""
+        """Returns a broker's transactions of `older_min` minutes or more without a coordinator."""
         arguments = ["find-hanging", "--broker-id", str(broker)]
         rows = self._rows(*arguments, "--max-transaction-timeout", str(older_min))
         names = self._names if rows else {}
@@ -86,13 +87,13 @@ class Tool:
         ]
 
     def abort(self, transaction: Transaction) -> None:
-        """Aborts a transaction: writes the marker that was never written."""
+        """Aborts a transaction by writing the marker that its coordinator never wrote."""
         place = ["--topic", transaction.topic, "--partition", str(transaction.partition)]
         self._run("abort", *place, "--start-offset", str(transaction.start_offset))
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        """The transactional ids that a coordinator knows, by producer."""
+        """The transactional ids that the coordinators know, by producer id."""
         return {int(row[2]): row[0] for row in self._rows("list")}
 
     def _rows(self, *arguments: str) -> list[list[str]]:
@@ -116,11 +117,12 @@ class Tool:
                 )
             except subprocess.TimeoutExpired:
                 raise Unreachable(
-                    f"Kafka's tool got no answer from {self._servers} within {_TOOL_TIMEOUT_S:g} s"
+                    f"kafka-transactions got no answer from {self._servers}"
+                    f" within {_TOOL_TIMEOUT_S:g} s"
                 ) from None
         if done.returncode:
             output = "".join(f"\n  {line}" for line in _last_lines(done.stderr + done.stdout))
-            raise KworkerError(f"Kafka's tool failed ({' '.join(arguments[:1])}):{output}")
+            raise KworkerError(f"kafka-transactions {arguments[0]} failed:{output}")
         return done.stdout
 
 
@@ -135,9 +137,9 @@ def offsets_partition(group: str, count: int) -> int:
 
 
 def java_properties(properties: Properties) -> dict[str, str]:
-    """Returns librdkafka's security settings in Java's names.
+    """Translates librdkafka's security settings into those of Kafka's Java clients.
 
-    Raises ConfigError for settings without one.
+    Raises ConfigError for a setting that Java's clients do not have.
     """
     settings = {name: str(value) for name, value in properties.items()}
     foreign = [name for name in settings if name.startswith(_FOREIGN)]
@@ -149,8 +151,8 @@ def java_properties(properties: Properties) -> dict[str, str]:
         foreign.append(f"sasl.mechanism = {mechanism or 'GSSAPI'}")
     if foreign:
         raise ConfigError(
-            f"kafka.{foreign[0]} cannot be handed to Kafka's tool: run kafka-transactions.sh of a"
-            " Kafka distribution with a --command-config of its own"
+            f"kafka.{foreign[0]} cannot be passed to Kafka's command kafka-transactions: run"
+            " kafka-transactions.sh of a Kafka distribution with a --command-config of its own"
         )
     found = {name: settings[name] for name in _SAME if name in settings}
     found["security.protocol"] = secured
@@ -172,7 +174,7 @@ def _sasl(settings: dict[str, str], mechanism: str) -> dict[str, str]:
 
 
 def _ssl(settings: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields certificates and keys as PEM, which Java accepts as well."""
+    """Yields Java's TLS properties; certificates and keys stay PEM, which Java accepts as well."""
     if "ssl.ca.pem" in settings or "ssl.ca.location" in settings:
         yield "ssl.truststore.type", "PEM"
         yield "ssl.truststore.certificates", _pem(settings, "ssl.ca")
@@ -184,18 +186,18 @@ def _ssl(settings: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "ssl.endpoint.identification.algorithm", "" if check == "none" else check
 
 
-def _pem(settings: dict[str, str], what: str) -> str:
-    if f"{what}.pem" in settings:
-        return settings[f"{what}.pem"]
-    path = settings.get(f"{what}.location", "")
+def _pem(settings: dict[str, str], prefix: str) -> str:
+    if f"{prefix}.pem" in settings:
+        return settings[f"{prefix}.pem"]
+    path = settings.get(f"{prefix}.location", "")
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"kafka.{what}.location: {path} cannot be read ({error})") from None
+        raise ConfigError(f"kafka.{prefix}.location: {path} cannot be read ({error})") from None
 
 
 def _escaped(value: str) -> str:
-    """Returns a value as in a properties file, which is Latin-1."""
+    """Escapes a value for a Java properties file, whose encoding is Latin-1."""
     return "".join(map(_escape, value)).replace(" ", "\\ ")
 
 

@@ -111,7 +111,7 @@ def test_a_tool_that_fails_is_quoted(java: Path) -> None:
     with pytest.raises(KworkerError) as failed:
         tool().hanging(1, 1)
     told = str(failed.value)
-    assert told.startswith("Kafka's tool failed (find-hanging):\n")
+    assert told.startswith("kafka-transactions find-hanging failed:\n")
     assert "\n  ClusterAuthorizationException: no" in told
     assert "SLF4J" not in told
 
