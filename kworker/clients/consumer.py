@@ -110,7 +110,10 @@ class KafkaConsumer:
 
     @property
     def joined(self) -> bool:
-        """True while this client has a member id. Once unsubscribed, close it when False."""
+        """True while this client has a member id.
+
+        After `unsubscribe`, call `close` once this is False.
+        """
         return bool(self._consumer.memberid())
 
     @property

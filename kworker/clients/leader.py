@@ -60,17 +60,17 @@ _TEXTS = {
 
 
 class Leadership:
-    """This process's candidacy to lead, renewed by calling `turn` twice a second.
+    """This process's candidacy to be the leader among the Spark jobs of a service.
 
-    Owned by one thread. The owner stands by until a turn finds that it leads. When `leads` is
-    False after a turn, and before `close`, the owner ends all that only a leader may do, and
-    stands by. A thread that is busy for long keeps its place, and calls `turn` before it reads
-    `leads`. `consumer` are the properties of the group's member, `admin` those of the client
+    Owned by one thread, which calls `turn` twice a second. While `leads` is True after a turn, the
+    process may do what only the leader may do. It ends all of that when `leads` is False, and
+    before `close`. A thread that was busy for long remains a candidate, but calls `turn` before it
+    reads `leads`. `consumer` has the properties of the group's member, `admin` those of the client
     that reads about the group.
     """
 
     def __init__(self, consumer: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
-        """Begins to join the group. ConfigError for properties that the client refuses."""
+        """Begins to join the group. Raises ConfigError for properties that the client refuses."""
         self._properties = dict(consumer)
         self._group = str(consumer["group.id"])
         self._topic = topic
@@ -86,18 +86,18 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """True while this process leads: False, by the clock, a session after the last proof."""
+        """True if the group confirmed this process as leader less than a session time-out ago."""
         return self._candidacy.leads(_now())
 
     @property
     def leader(self) -> str:
-        """The last known leader, for people, "" without one; that process may just be gone."""
+        """The last known leader as a text to display, or "". Its process may have ended since."""
         leader = self._member.leader if self.leads else self._candidacy.leader
         return str(leader or "")
 
     @property
     def problem(self) -> str:
-        """The reason why the group has no leader, or an unknown one; "" otherwise."""
+        """The reason why the group has no leader, or why none is known; "" without a problem."""
         if self._member_problem and not self.leads:
             return self._member_problem
         if self._view_problem or self.leads:
@@ -106,10 +106,11 @@ class Leadership:
         return f"group {self._group}: {reason}" if reason else ""
 
     def turn(self) -> None:
-        """Takes events and the answer that came, and asks again; returns at once.
+        """Handles the group's events and its last answer, and asks again. Returns at once.
 
-        After a pause in which its lease has ended, it waits for the answer, `LAPSED_S` at most:
-        usually a few milliseconds, after which a leader without a successor leads again.
+        If the lease ended while this process was paused, it waits for the answer, `LAPSED_S` at
+        most. That usually takes a few milliseconds; if no other leader has followed, this process
+        leads again.
         """
         self._round()
         deadline = _now() + LAPSED_S
@@ -117,7 +118,7 @@ class Leadership:
             self._round(_LAPSED_VIEW_EVERY_S)
 
     def close(self) -> None:
-        """Leaves the group, for another to lead; within `CLOSE_TIMEOUT_S`, also without brokers."""
+        """Leaves the group, so that another job can lead. Blocks for `CLOSE_TIMEOUT_S` at most."""
         self._candidacy.identify("")
         self._views.end()
         self._member.leave().join(CLOSE_TIMEOUT_S)
@@ -188,5 +189,5 @@ class Leadership:
 
 
 def _now() -> float:
-    """Seconds, those included in which the machine was suspended."""
+    """Returns seconds of a clock that goes on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

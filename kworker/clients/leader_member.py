@@ -42,9 +42,10 @@ MemberEvent = GroupAssigned | GroupRevoked | GroupLost | ClaimAccepted | ClaimRe
 
 
 class LeaderMember:
-    """One client in the group, which reads nothing. Used by one thread.
+    """A consumer that makes this process a member of the group; it reads no records.
 
-    The library swallows what a callback raises, so callbacks only record.
+    Used by one thread. The library swallows an exception of a callback, so callbacks only store
+    events.
     """
 
     def __init__(self, properties: Mapping[str, Any], topic: str) -> None:
@@ -68,16 +69,16 @@ class LeaderMember:
         return events
 
     def id(self) -> str:
-        """Returns the member id; "" when it is no member."""
+        """Returns the member id, "" while this client is not a member."""
         return self._consumer.memberid() or ""
 
     @property
     def leader(self) -> Leader:
-        """This member, as a leader."""
+        """This process's member id, host and pid, by which others know it when it leads."""
         return Leader(self.id(), socket.gethostname(), os.getpid())
 
     def commit(self, claim: Claim) -> None:
-        """Sends a claim, if the one before it is answered."""
+        """Commits a claim to lead, unless another is unanswered or the member id changed."""
         if self._claim is not None or self.id() != claim.member:
             return
         self._count += 1
@@ -91,7 +92,7 @@ class LeaderMember:
             self._claim = claim
 
     def leave(self) -> Thread:
-        """Leaves the group on a thread, which is returned: without brokers it takes long."""
+        """Leaves the group on a thread, since it takes long without brokers. Returns the thread."""
         leaving = Thread(target=self._consumer.close, name="leave", daemon=True)
         leaving.start()
         return leaving

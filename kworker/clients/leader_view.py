@@ -27,7 +27,10 @@ class ViewAnswer(NamedTuple):
 
 
 class ViewReader:
-    """Reads the group's claim and members, one request at a time, on a thread of its own."""
+    """Reads the group's committed claim and its members, on a thread of its own.
+
+    Answers one question at a time.
+    """
 
     def __init__(self, properties: Mapping[str, Any], group: str, topic: str) -> None:
         """Raises KafkaException for properties that the client refuses."""
@@ -43,7 +46,7 @@ class ViewReader:
         Thread(target=self._run, name="view", daemon=True).start()
 
     def ask(self, question: ViewQuestion) -> bool:
-        """Sends a question; returns False while the one before it is not answered."""
+        """Passes a question to the thread; returns False if the last one is not answered yet."""
         if self._asked:
             return False
         self._asked = True
@@ -51,7 +54,7 @@ class ViewReader:
         return True
 
     def answer(self, wait_s: float) -> ViewAnswer | KafkaError | None:
-        """Returns the answer, once; None without one in time. Raises the thread's error."""
+        """Returns the answer, None if none comes within `wait_s`. Raises the thread's error."""
         try:
             answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
         except Empty:

@@ -19,10 +19,11 @@ def leave(
     for_good: bool,
     join_s: float = JOIN_S,
 ) -> None:
-    """Closes the consumer; `for_good` also gives up a static member's place in the group.
+    """Closes the consumer; with `for_good`, a static member leaves the group, too.
 
-    A consumer that is just joining does not know the member id by which it would leave: the
-    group would wait for it, and give it partitions, for a whole session. So it joins first.
+    A consumer that is just joining has no member id to leave with. The group would count it as a
+    member, and assign partitions to it, until its session times out. So this waits for the id, up
+    to `join_s`. Calls `beat` while it waits.
     """
     if for_good:
         until = time.monotonic() + min(join_s, JOIN_S)

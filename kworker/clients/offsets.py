@@ -29,9 +29,9 @@ OffsetsClient = AdminClient
 
 
 def connect(properties: Mapping[str, Any]) -> OffsetsClient:
-    """Makes a client to share between a watch and any number of groups; does not wait.
+    """Creates a client that a `TopicWatch` and any number of `GroupOffsets` may share.
 
-    Raises ConfigError for properties that librdkafka refuses.
+    Never waits. Raises ConfigError for properties that librdkafka refuses.
     """
     try:
         return AdminClient(dict(properties), logger=_QUIET)
@@ -40,11 +40,12 @@ def connect(properties: Mapping[str, Any]) -> OffsetsClient:
 
 
 class TopicWatch:
-    """The ends of one topic's partitions, renewed by calling `turn` now and then.
+    """Follows the end offsets of one topic's partitions; its owner calls `turn` now and then.
 
-    Owned by one thread. While the broker or the topic is away, `problem` says so; `ends`
-    keeps the last answer, and is empty before the first of a topic. An end is where a
-    read_committed reader stops: before the records of an open transaction.
+    Owned by one thread. While the broker or the topic is missing, `problem` gives the reason.
+    `ends` keeps the last answer; it is empty before the first answer, and after the topic was
+    recreated. An end is where a read_committed reader stops: before the records of an open
+    transaction.
     """
 
     def __init__(self, client: AdminClient, topic: str) -> None:
@@ -57,7 +58,7 @@ class TopicWatch:
         self.problem = ""
 
     def turn(self) -> None:
-        """Takes the answer, if one came, and asks again; returns at once."""
+        """Takes the brokers' answer, if it has come, and asks again. Returns at once."""
         self._client.poll(0)
         if not all(future.done() for future in self._asked.values()):
             return
@@ -69,7 +70,7 @@ class TopicWatch:
         self._ask()
 
     def begins(self) -> dict[int, int]:
-        """Returns the beginnings of the partitions whose ends are known; {} unanswered. Blocks."""
+        """Returns the first offsets of the partitions in `ends`; {} without an answer. Blocks."""
         asked = {TopicPartition(self._topic, p): OffsetSpec.earliest() for p in self.ends}
         answers = self._client.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
         try:
@@ -90,7 +91,7 @@ class TopicWatch:
                 self.ends = {}  # of the deleted topic
 
     def _ask(self) -> None:
-        """Asks for the partitions, which may have become more, and next time for their ends."""
+        """Requests the list of partitions, which may have grown; in the next call, their ends."""
         if self._partitions:
             self._asked = self._client.list_offsets(
                 {TopicPartition(self._topic, p): OffsetSpec.latest() for p in self._partitions},
@@ -115,7 +116,7 @@ def committed(
 ) -> dict[int, int] | None:
     """Returns a group's committed positions; None without an answer in `READ_TIMEOUT_S`.
 
-    Read by a consumer that joins no group: the admin client's own call dereferences NULL, and
+    Uses a consumer that does not join the group. The admin client's request dereferences NULL, and
     ends the process, when the coordinator is new or has moved.
     """
     consumer = Consumer({**properties, "group.id": group}, logger=_QUIET)
@@ -130,10 +131,10 @@ def committed(
 
 
 class GroupOffsets:
-    """The committed positions of a group without members, for tools that show lag.
+    """Commits positions for a group without members, so that tools can show its lag.
 
-    Owned by one thread. They are a copy, for people: the reader's own state is the truth,
-    so a failed commit is only noted in `problem`, and the next one replaces it.
+    Owned by one thread. The reader resumes from its own state, and the commits are a copy for
+    people. So a failed commit is only noted in `problem`, and the next one replaces it.
     """
 
     def __init__(self, client: AdminClient, group: str, topic: str) -> None:
@@ -145,7 +146,7 @@ class GroupOffsets:
         self.problem = ""
 
     def publish(self, positions: Mapping[int, int]) -> None:
-        """Commits changed positions, unless the last commit is under way; returns at once."""
+        """Commits positions that have changed, unless a commit is under way. Returns at once."""
         if self._writing is not None and not self._finished(self._writing):
             return
         changed = {p: o for p, o in positions.items() if self._published.get(p) != o}
@@ -157,11 +158,14 @@ class GroupOffsets:
             )[self._group]
 
     def forget_published(self) -> None:
-        """Makes the next call commit all again: Kafka forgets old positions after some days."""
+        """Makes the next `publish` commit every position again.
+
+        Kafka deletes the positions of a group without members after some days.
+        """
         self._published.clear()
 
     def settle(self, positions: Mapping[int, int], timeout_s: float) -> None:
-        """Publishes for the last time: waits, `timeout_s` at most, until the broker has them."""
+        """Commits the last positions; waits for the commit under way, `timeout_s` at most."""
         self.publish(positions)
         if self._writing is not None:
             try:

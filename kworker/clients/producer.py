@@ -14,7 +14,7 @@ _LOG = logging.getLogger("librdkafka")
 
 
 class KafkaProducer:
-    """One idempotent producer. Used by one thread; `poll` serves its callbacks."""
+    """One idempotent producer. Used by one thread; `poll` calls its callbacks."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         """Raises KafkaRequestError for properties that the library refuses."""
@@ -31,9 +31,9 @@ class KafkaProducer:
         return self._fatal
 
     def produce(self, output: Output, refused: Callable[[object, object], None]) -> None:
-        """Queues a record. `refused(error, message)` is called from `poll` if it fails.
+        """Queues a record. `poll` calls `refused(error, message)` if the record is not written.
 
-        Raises QueueFull, or KafkaRequestError when the client knows already that it cannot.
+        Raises QueueFull, or KafkaRequestError if the client itself refuses the record.
         """
         try:
             hand_over(self._produce, output, refused)
@@ -41,7 +41,7 @@ class KafkaProducer:
             raise refused_at_once(error.args[0]) from None
 
     def poll(self) -> None:
-        """Serves callbacks, without waiting."""
+        """Calls the callbacks of delivery reports that have come. Never waits."""
         self._producer.poll(0)
 
     @property
@@ -50,7 +50,7 @@ class KafkaProducer:
         return len(self._producer)
 
     def purge(self) -> None:
-        """Gives up records queued and in flight; their reports come as failures."""
+        """Drops records that are queued or in flight; `poll` reports them as failed."""
         self._producer.purge()
 
     def _on_error(self, error: KafkaError) -> None:
@@ -61,7 +61,7 @@ class KafkaProducer:
 def hand_over(
     produce: Any, output: Output, refused: Callable[[object, object], None] | None = None
 ) -> None:
-    """Calls a producer's `produce`, without waiting. Raises QueueFull, or what the library does."""
+    """Passes an output to a producer's `produce`. Raises QueueFull, or the library's error."""
     try:
         # By position: keywords cost as much again as the call.
         produce(

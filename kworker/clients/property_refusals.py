@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class PropertyRefusal(NamedTuple):
-    """librdkafka's objection to a property; its `name` is "" when it names none."""
+    """A property that librdkafka refuses, and its reason; `name` is "" if it names no property."""
 
     name: str
     reason: str
@@ -22,9 +22,9 @@ def refusals(
     properties: Mapping[str, Any],
     chosen: Collection[str] = (),
 ) -> Iterator[PropertyRefusal]:
-    """Yields librdkafka's objections to these properties; asks no broker.
+    """Yields the properties that librdkafka refuses. Contacts no broker.
 
-    Of two that do not go together, the one that the user has `chosen` is named.
+    Of two properties that exclude each other, the one that the user has `chosen` is named.
     """
     left = dict(properties)
     while reason := _refusal(kind, left):
@@ -41,7 +41,7 @@ def _culprit(
     reason: str,
     chosen: Collection[str],
 ) -> str:
-    """Returns the property without which librdkafka's objection changes; "" without one."""
+    """Returns the property that librdkafka refuses for this `reason`; "" if it is not found."""
     if named := [name for name in properties if name in reason]:
         return max(named, key=lambda name: (name in chosen, len(name)))
     if "configuration property" not in reason:

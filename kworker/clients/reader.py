@@ -29,13 +29,13 @@ class TopicReader:
     """A read_committed consumer of given partitions. Used by one thread."""
 
     def __init__(self, properties: Mapping[str, Any], group: str, *, timeout_s: float) -> None:
-        """`group` is only a name that the client requires."""
+        """`group` is a group id that the client needs; it never joins that group."""
         self._timeout_s = timeout_s
         own = {**_OWN, "group.id": group, "group.protocol": "classic"}
         self._consumer = Consumer({**properties, **own}, logger=SILENT)
 
     def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]:
-        """Yields the records within `spans`, one partition after the other.
+        """Yields the records within `spans`, the offsets in each partition, partition by partition.
 
         Raises Unreachable when nothing comes for `timeout_s`.
         """
@@ -54,15 +54,16 @@ class TopicReader:
                     return
 
     def _batch(self, at: TopicPartition) -> list[RawMessage]:
-        """Returns records; the last may be the event of the partition's end."""
+        """Returns records, and at the partition's end an event as the last. Raises Unreachable."""
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             if (first := self._consumer.poll(left_s)) is not None:
                 found = [first, *self._consumer.consume(_BATCH, 0)]
                 if wanted := [raw for raw in cast(list[RawMessage], found) if _is_wanted(raw)]:
                     return wanted
-        where = f"{at.topic}/{at.partition}"
-        raise Unreachable(f"{where}: nothing comes from Kafka for {self._timeout_s:g} s")
+        raise Unreachable(
+            f"Kafka has sent nothing of {at.topic}/{at.partition} for {self._timeout_s:g} s"
+        )
 
     def close(self) -> None:
         self._consumer.close()
@@ -73,9 +74,12 @@ def _is_end(raw: RawMessage) -> bool:
 
 
 def _is_wanted(raw: RawMessage) -> bool:
-    """Returns False for an error from which the client recovers. Raises KworkerError for others."""
+    """Returns True for a record or a partition's end, False for an error that passes by itself.
+
+    Raises KworkerError for other errors.
+    """
     if raw.error() is None or _is_end(raw):
         return True
     if event_of(raw) is ConsumerEvent.TRANSIENT:
         return False
-    raise KworkerError(f"{raw.topic()}/{raw.partition()}: {raw.error().str()}")
+    raise KworkerError(f"cannot read {raw.topic()}/{raw.partition()}: {raw.error().str()}")

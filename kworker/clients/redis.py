@@ -27,10 +27,12 @@ local owner, number = ARGV[1], tonumber(ARGV[2])
 local ttl, claim_ttl = ARGV[3], ARGV[4]
 local ask = cjson.decode(ARGV[5])
 
--- A call that timed out may come later than its repetition: then it is too late.
+-- A call that timed out may come later than its repetition: then it is refused.
 local beat = beats_prefix .. owner
 local last = redis.call('GET', beat)
-if last and tonumber(last) > number then return redis.error_reply('LATE ' .. last) end
+if last and tonumber(last) > number then
+  return redis.error_reply('LATE: call ' .. number .. ' came after call ' .. last)
+end
 redis.call('SET', beat, number, 'PX', claim_ttl)
 
 for _, id in ipairs(ask.done) do redis.call('SET', prefix .. id, 'd', 'PX', ttl) end
@@ -74,26 +76,27 @@ return {refused, beats}
 
 
 def own_key(kind: str, prefix: str) -> str:
-    """Returns a key for kworker's own data beside the events of this prefix.
+    """Returns a Redis key for kworker's own data of this `kind`.
 
-    An event's key is the prefix and its id, which may be any text: no other key may begin
-    with the prefix. Neither of these two does.
+    The key of an event is the prefix and its id, which may be any text. So this key must not begin
+    with the prefix, whatever the prefix is.
     """
     own = f"kworker-own:{kind}:{prefix}"
     return own if not own.startswith(prefix) else f"own-{own}"
 
 
 class RedisClaims:
-    """One owner's claims and marks, in one Redis. Used by one thread.
+    """Claims events for one worker process, and marks them as done, in Redis.
 
-    An owner is one process of a worker; it keeps a claim until it marks or releases it, or is
-    found dead. Every call is its heartbeat.
+    Used by one thread. The process is the `owner` of its claims. It keeps a claim until it marks
+    the event as done, releases the claim, or is found dead by another process. Every call to Redis
+    counts as its heartbeat.
     """
 
     def __init__(
         self, url: str, *, prefix: str, owner: str, ttl_s: float, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Connects to nothing yet. Raises ValueError for a URL that is none."""
+        """Does not connect yet. Raises ValueError for an invalid URL."""
         self._redis = _client(url, timeout_s)
         self._script = self._redis.register_script(_EXCHANGE)
         self._keys = [prefix, own_key("beat", prefix)]
@@ -102,9 +105,10 @@ class RedisClaims:
         self._lives_ms = (round(ttl_s * 1000), round(max(ttl_s, CLAIM_S) * 1000))
 
     def exchange(self, ask: Exchange) -> Answer:
-        """Blocks for a round trip. Raises `Unreachable` after the time-out, or if Redis refuses.
+        """Sends marks, releases and claims; blocks for a round trip, and returns the answer.
 
-        Then all, some or nothing of it is done, and the same exchange may be repeated.
+        Raises `Unreachable` after the time-out, or if Redis refuses. Then Redis may have done all,
+        a part or nothing of the exchange, and the caller may repeat it.
         """
         self._number += 1
         numbers = [self._number, *self._lives_ms]
@@ -121,12 +125,12 @@ class RedisClaims:
 class RedisSuspects:
     """Records that may have killed a process, shared with other hosts. Used by one thread.
 
-    The keys are source positions, the values texts of the caller. Calls block for a round
-    trip and raise `Unreachable`; each may be repeated.
+    The keys are source positions, the values are texts in the caller's format. Each call blocks for
+    a round trip, may raise `Unreachable`, and may be repeated.
     """
 
     def __init__(self, url: str, *, prefix: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Connects to nothing yet. Raises ValueError for a URL that is none."""
+        """Does not connect yet. Raises ValueError for an invalid URL."""
         self._redis = _client(url, timeout_s)
         self._key = own_key("suspects", prefix)
 
@@ -137,13 +141,13 @@ class RedisSuspects:
                 self._redis.hset(self._key, items=fields)
 
     def get(self) -> dict[str, str]:
-        """Returns all suspects."""
+        """Returns the texts of all suspects by source position."""
         with _errors_converted(self._redis):
             found = self._redis.hgetall(self._key)
             return {_decoded(source): _decoded(known) for source, known in found.items()}
 
     def remove(self, sources: Iterable[str]) -> None:
-        """Removes suspects."""
+        """Removes the suspects with these source positions."""
         with _errors_converted(self._redis):
             if gone := list(sources):
                 self._redis.hdel(self._key, *gone)
@@ -163,9 +167,10 @@ class RedisServerInfo:
 
 
 def describe(url: str, *, timeout_s: float = 5.0) -> RedisServerInfo:
-    """Asks Redis for its settings. Raises `Unreachable` with its words, never with the URL.
+    """Returns the settings of a Redis server.
 
-    Raises ValueError for a URL that is none.
+    Raises `Unreachable` with Redis's error text, but without the URL, which may hold a password.
+    Raises ValueError for an invalid URL.
     """
     redis = _client(url, timeout_s)
     try:
@@ -181,7 +186,7 @@ def describe(url: str, *, timeout_s: float = 5.0) -> RedisServerInfo:
 
 
 def _saves(redis: "Redis") -> bool | None:
-    """Returns True if snapshots are written; None for hosted servers, which do not report it."""
+    """Returns True if Redis writes snapshots; None if it does not say, as hosted servers do not."""
     try:
         return bool(redis.config_get("save").get("save"))
     except ResponseError:
@@ -189,7 +194,7 @@ def _saves(redis: "Redis") -> bool | None:
 
 
 def _client(url: str, timeout_s: float) -> "Redis":
-    """Makes a client without the library's own retries: the caller handles failures."""
+    """Creates a client that never retries by itself, because its callers handle failures."""
     return Redis.from_url(
         url,
         socket_timeout=timeout_s,
@@ -211,7 +216,7 @@ def _errors_converted(redis: "Redis") -> Iterator[None]:
 
 
 def _encode(ask: Exchange) -> bytes:
-    """Encodes an exchange for the script, which compares texts and never parses them."""
+    """Encodes an exchange as JSON for the Lua script, which only compares claims as texts."""
     takeovers = {
         str(index + 1): {
             "held": str(over.held),
@@ -247,7 +252,7 @@ def _encode(ask: Exchange) -> bytes:
 def _decode_answer(
     ask: Exchange, refused: Sequence[int | bytes], beats: Sequence[bytes | None]
 ) -> Answer:
-    """Decodes an answer; `refused` is index and state in turn."""
+    """Decodes the Lua script's answer; `refused` alternates an event's index and its state."""
     states = zip(refused[::2], refused[1::2], strict=True)
     found = zip(ask.watched, beats, strict=True)
     return Answer(

@@ -24,7 +24,7 @@ _QUIET.setLevel(logging.CRITICAL + 1)
 
 
 def members(properties: Mapping[str, Any], group: str) -> frozenset[str] | None:
-    """Returns the ids of a group's members; None without an answer in `TIMEOUT_S`. Blocks."""
+    """Returns the member ids of a group; None without an answer in `TIMEOUT_S`. Blocks."""
     asked = json.dumps({"properties": dict(properties), "group": group})
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """Returns True for a group that does not exist, or was forgotten."""
+    """Returns True if the error says that there is no such group."""
     kafka = error.args[0] if isinstance(error, KafkaException) else None
     return kafka is not None and kafka.code() == KafkaError.GROUP_ID_NOT_FOUND
 

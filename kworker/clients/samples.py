@@ -29,11 +29,11 @@ _PROPERTIES = {
 def record_bytes(
     properties: Mapping[str, Any], topic: str, ranges: Iterable[tuple[int, tuple[int, int]]]
 ) -> float | None:
-    """Returns the bytes of a record, key and headers included, where they are largest.
+    """Returns the mean size of a topic's records in bytes, where they are largest.
 
-    That is the greatest mean of a few records, at a few places of each partition's range (its
-    first offset and the one after its last). None when nothing could be read. Takes a second,
-    and `DEADLINE_S` where Kafka is silent.
+    Reads a few records at a few places of each partition, and returns the largest mean, with keys
+    and headers included; None if nothing could be read. `ranges` has each partition with its first
+    offset and the one after its last. Blocks for a second, or for `DEADLINE_S` if Kafka is silent.
     """
     consumer = Consumer({**properties, **_PROPERTIES}, logger=_QUIET)
     try:
@@ -51,7 +51,7 @@ def record_bytes(
 
 
 def _places(ranges: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, tuple[int, int]]]:
-    """Yields the parts of all ranges that are read together."""
+    """Divides each range into `PLACES` parts; yields the first part of all ranges, and so on."""
     for nth in range(PLACES):
         parts = {
             partition: (
@@ -96,7 +96,7 @@ def _is_past(message: Message, end: int) -> bool:
 
 
 def size_of(message: Message) -> int:
-    """Returns the bytes of a record in a reader's memory."""
+    """Returns the size of a record in bytes: its key, value and headers."""
     try:
         headers: Any = message.headers() or ()
     except (SystemError, UnicodeDecodeError):

@@ -6,9 +6,9 @@ from kworker.core.membership import Absence
 
 
 def absence_in(statistics: str, *, newer: bool) -> Absence | None:
-    """Returns the reason why a client is no member of its group, in its statistics.
+    """Returns the reason why a client takes no part in its group; None if it does.
 
-    `newer` is True for the protocol of KIP-848.
+    Reads it from the client's statistics. `newer` is True for the group protocol of KIP-848.
     """
     # The group's part alone: the rest is long where there are many partitions.
     begin = statistics.rindex('"cgrp":') + len('"cgrp":')
@@ -23,8 +23,9 @@ def absence_in(statistics: str, *, newer: bool) -> Absence | None:
 def _is_answered(statistics: str) -> bool:
     """Returns True if the coordinator has answered a heartbeat of the newer protocol.
 
-    With that protocol, a member without partitions never leaves its first state; and
-    heartbeats are the one kind of request that is not counted by name.
+    In that protocol, librdkafka leaves a member without partitions in its first state. Its
+    statistics count all requests by name except heartbeats, so more answers than named requests
+    show one.
     """
     coordinator = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
     return coordinator is not None and bool(coordinator["rx"] > sum(coordinator["req"].values()))

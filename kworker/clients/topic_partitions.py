@@ -9,7 +9,7 @@ from kworker.core.offset_map import Committed
 
 
 def offsets_of(positions: Mapping[PartitionId, Committed]) -> list[TopicPartition]:
-    """Returns positions as the library takes them, in commits and in transactions.
+    """Converts positions to librdkafka's TopicPartitions, for a commit or a transaction.
 
     The library adds a NUL to metadata, so empty metadata is left out.
     """
@@ -20,5 +20,5 @@ def offsets_of(positions: Mapping[PartitionId, Committed]) -> list[TopicPartitio
 
 
 def committed_in(answer: TopicPartition) -> Committed | None:
-    """Returns the committed position in a library's answer; None without one."""
+    """Returns the committed position in librdkafka's answer; None if there is none."""
     return Committed(answer.offset, answer.metadata or "") if answer.offset >= 0 else None

@@ -45,7 +45,7 @@ _UNDER_WAY = frozenset(
 
 
 class Abortable(KafkaRequestError):
-    """Only this transaction is lost; the producer can go on after `abort`."""
+    """The transaction cannot be committed; after `abort`, the producer can begin another."""
 
 
 class Broken(Exception):
@@ -53,13 +53,12 @@ class Broken(Exception):
 
 
 class KafkaTransactor:
-    """One transactional producer: records and a group's positions, all or nothing.
+    """A transactional producer: commits records and a group's positions, all or nothing.
 
-    Used by one thread at a time; each call blocks for `timeout_s` at most, and `queue`,
-    `poll` and `begin` not at all. An error, or a commit or abort whose request may have been
-    sent twice, leaves the transaction in doubt: the producer must be closed, another one opened
-    under the same id, and the committed positions read back. Only after `Abortable` may the
-    transaction be aborted instead.
+    Used by one thread at a time. Calls block for `timeout_s` at most; `queue`, `poll` and `begin`
+    do not block. After an error, or a commit or abort whose request may have been sent twice, the
+    transaction is in doubt, since its end is not known. Then close this producer, open another one
+    under the same id, and read the committed positions back. After `Abortable`, abort instead.
     """
 
     def __init__(
@@ -93,9 +92,9 @@ class KafkaTransactor:
         self._produce: Any = self._producer.produce
 
     def open(self) -> None:
-        """Fences the last producer of this id, and aborts its open transaction.
+        """Fences the previous producer of this transactional id, and aborts its open transaction.
 
-        Raises KafkaRequestError; what is retriable may succeed when called again.
+        Raises KafkaRequestError; if it is retriable, the same call may succeed later.
         """
         if self._fatal:  # e.g. without the right to the id, which may have been granted since
             self._make()
@@ -103,7 +102,7 @@ class KafkaTransactor:
         self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
 
     def begin(self) -> None:
-        """Raises KafkaRequestError."""
+        """Begins a transaction. Raises KafkaRequestError."""
         self.poll()
         self._disturbance = ""
         try:
@@ -121,7 +120,7 @@ class KafkaTransactor:
             except QueueFull:
                 if time.monotonic() >= deadline:
                     raise KafkaRequestError(
-                        "the producer's queue stays full", retriable=True
+                        f"the producer's queue was full for {self._timeout_s:g} s", retriable=True
                     ) from None
                 self.poll(_FULL_WAIT_S)
             except KafkaException as error:
@@ -130,9 +129,9 @@ class KafkaTransactor:
                 return
 
     def queue(self, output: Output, refused: Callable[[object, object], None]) -> None:
-        """Adds a record, without waiting. `refused(error, message)` is called if it fails.
+        """Adds a record without waiting. `refused(error, message)` is called if it is not written.
 
-        Raises QueueFull; Broken; KafkaRequestError when the client knows already that it cannot.
+        Raises QueueFull; Broken; KafkaRequestError if the client itself refuses the record.
         """
         try:
             hand_over(self._produce, output, refused)
@@ -142,7 +141,7 @@ class KafkaTransactor:
             raise refused_at_once(error.args[0]) from None
 
     def poll(self, wait_s: float = 0.0) -> None:
-        """Serves callbacks."""
+        """Calls the callbacks for reports and errors that have come, or come within `wait_s`."""
         try:
             self._producer.poll(wait_s)
         except KafkaException as error:
@@ -150,14 +149,14 @@ class KafkaTransactor:
             self._disturbance = str(error.args[0])
 
     def problem(self) -> str | None:
-        """Returns the reason why the open transaction takes no more; None while it does."""
+        """Returns the reason why the transaction takes no more records; None while it does."""
         try:
             # It cannot begin twice: the library's error says which state it is in.
             self._producer.begin_transaction()
         except KafkaException as error:
             cause = error.args[0]
             return str(cause) if cause.txn_requires_abort() or cause.fatal() else None
-        raise AssertionError("no transaction was open")
+        raise AssertionError("problem() was called without an open transaction")
 
     @property
     def unfinished(self) -> int:
@@ -167,13 +166,13 @@ class KafkaTransactor:
     def send_positions(
         self, positions: Mapping[PartitionId, Committed], group_metadata: Any
     ) -> None:
-        """Adds positions of the group of `group_metadata`. Raises KafkaRequestError."""
+        """Adds positions, for the group of `group_metadata`. Raises KafkaRequestError."""
         offsets = offsets_of(positions)
         send = self._producer.send_offsets_to_transaction
         self._bounded(lambda: send(offsets, group_metadata, self._timeout_s))
 
     def commit(self) -> None:
-        """Commits the transaction. Raises KafkaRequestError: then it is in doubt."""
+        """Commits the transaction; it is in doubt after an error. Raises KafkaRequestError."""
         self._end("commit", self._producer.commit_transaction)
 
     def abort(self) -> None:
@@ -181,9 +180,9 @@ class KafkaTransactor:
         self._end("abort", self._producer.abort_transaction)
 
     def close(self) -> None:
-        """Gives up an open transaction, in the background; a successor may `open` at once.
+        """Aborts an open transaction in the background; another producer may `open` at once.
 
-        Records still queued are reported now: later, the successor may be sending them.
+        First reports the queued records as failed, since another producer may send them again.
         """
         if self._open:
             self._open = False
@@ -195,7 +194,7 @@ class KafkaTransactor:
                 target=_give_up, args=(abort, self._timeout_s), name="close", daemon=True
             ).start()
 
-    def _end(self, what: str, call: Callable[[float], None]) -> None:
+    def _end(self, operation: str, call: Callable[[float], None]) -> None:
         began = time.monotonic()
         try:
             self._bounded(lambda: call(self._timeout_s))
@@ -204,22 +203,24 @@ class KafkaTransactor:
         self._open = False
         self.poll()  # serves the callback that may know of a disconnect
         if (took_s := time.monotonic() - began) >= self._late_s:
-            raise KafkaRequestError(f"the {what} took {took_s:.0f} s", retriable=True)
+            text = f"the {operation} took {took_s:.0f} s, so its request may have been sent twice"
+            raise KafkaRequestError(text, retriable=True)
         if not self._disturbance and took_s >= self._resend_s:
             self._check_for_resends()
         if self._disturbance:
-            raise KafkaRequestError(f"during the {what}: {self._disturbance}", retriable=True)
+            text = f"during the {operation} a request may have been sent twice: {self._disturbance}"
+            raise KafkaRequestError(text, retriable=True)
 
     def _check_for_resends(self) -> None:
-        """Checks if a request was sent again: not every lost connection is reported.
+        """Notes a disturbance if a request was sent again, as after an unreported disconnect.
 
-        Only statistics made after this call show that.
+        Waits for statistics that were made after this call.
         """
         now = time.monotonic()
         while self._statistics_at <= now:
             self.poll(_FULL_WAIT_S)
             if time.monotonic() - now > _STATISTICS_TIMEOUT_S:
-                self._disturbance = "no statistics"
+                self._disturbance = "no statistics came to rule that out"
                 return
 
     def _on_statistics(self, text: str) -> None:
@@ -230,7 +231,7 @@ class KafkaTransactor:
         self._statistics_at = statistics["ts"] / 1e6
 
     def _bounded(self, call: Callable[[], None]) -> None:
-        """Calls with a time-out: without a coordinator the library does not keep its own."""
+        """Runs a call for `timeout_s` at most; without a coordinator the library would go on."""
         failures: list[KafkaException] = []
 
         def run() -> None:
@@ -243,7 +244,8 @@ class KafkaTransactor:
         thread.start()
         thread.join(self._timeout_s + 1.0)
         if thread.is_alive():
-            raise KafkaRequestError(f"no answer for {self._timeout_s:g} s", retriable=True)
+            text = f"Kafka has sent no answer for {self._timeout_s:g} s"
+            raise KafkaRequestError(text, retriable=True)
         if failures:
             self._fatal = failures[0].args[0].fatal()
             raise _converted(failures[0])
@@ -253,7 +255,10 @@ class KafkaTransactor:
 
 
 def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
-    """Aborts, and keeps the producer until then: freed while it adds a partition, it crashes."""
+    """Aborts the transaction, and keeps a reference to the producer until then.
+
+    The library crashes if a producer is freed while it adds a partition to a transaction.
+    """
     while True:
         try:
             abort(timeout_s)

@@ -49,9 +49,9 @@ _GRACE_S = 1.0  # the request's own time-out comes first
 
 
 class KafkaWatch:
-    """One question of each kind at a time: what is asked before its answer is not asked.
+    """Requests the ends of partitions and facts of topics; a later call takes the answer.
 
-    Used by one thread.
+    Used by one thread. Ignores a request while the answer to one of the same kind is not taken.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class KafkaWatch:
         self._topics: dict[str, Any] = {}
 
     def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
-        """Asks how far each partition can be read: to an open transaction, or its last record."""
+        """Requests the offset up to which a read_committed reader can read each partition."""
         asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
         if asked and not self._ends:
             self._ends = self._admin.list_offsets(
@@ -73,7 +73,10 @@ class KafkaWatch:
             )
 
     def ends(self) -> dict[PartitionId, int] | None:
-        """The answer, once, when all of it is there; what failed is left out."""
+        """Returns the complete answer to `ask_ends` once, else None.
+
+        Leaves out partitions whose request failed.
+        """
         if not self._ends or not all(future.done() for future in self._ends.values()):
             return None
         asked, self._ends = self._ends, {}
@@ -84,7 +87,7 @@ class KafkaWatch:
         }
 
     def ask_facts(self, topics: Iterable[str]) -> None:
-        """Asks for the largest batch that each topic takes, and how many partitions it has."""
+        """Requests the size of the largest batch that each topic takes, and its partitions."""
         names = list(topics)
         if self._limits or self._described:
             return
@@ -95,7 +98,10 @@ class KafkaWatch:
         )
 
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """The answer, once: bytes and partitions by topic; what failed is left out."""
+        """Returns the answer to `ask_facts` once, else None: bytes and partitions, by topic.
+
+        Leaves out topics whose request failed.
+        """
         futures = [*self._limits.values(), *self._described.values()]
         if not futures or not all(future.done() for future in futures):
             return None
@@ -115,10 +121,10 @@ class KafkaWatch:
         )
 
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:
-        """Identities of the topics, but for those that do not exist.
+        """Returns the cluster and id of each topic that exists. Blocks, unlike the other calls.
 
-        The one call that waits. Raises KafkaRequestError, retriable, when no broker answers, or
-        one does not say the id of a topic that is there.
+        Raises a retriable KafkaRequestError if no broker answers, or if they do not report the id
+        of an existing topic.
         """
         described = self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=timeout_s
@@ -135,14 +141,14 @@ class KafkaWatch:
         return {name: TopicIdentity(cluster_id, one) for name, one in ids.items()}
 
     def ask_ids(self, topics: Collection[str]) -> None:
-        """Asks which topics these are now."""
+        """Requests the ids that these topics have now: a recreated topic has another one."""
         if topics and not self._topics:
             self._topics = self._admin.describe_topics(
                 TopicCollection(list(topics)), request_timeout=_TIMEOUT_S
             )
 
     def ids(self) -> dict[str, str] | None:
-        """The answer, once; without the topics that do not exist, or nobody told of."""
+        """Returns the answer to `ask_ids` once, else None. Leaves out topics that failed."""
         if not self._topics or not all(future.done() for future in self._topics.values()):
             return None
         asked, self._topics = self._topics, {}
@@ -150,13 +156,13 @@ class KafkaWatch:
         return {topic: str(answer.topic_id) for topic, answer in told.items() if answer is not None}
 
     def ask_partitions(self, topics: Iterable[str]) -> None:
-        """Asks how many partitions each topic has."""
+        """Requests the number of partitions of each topic."""
         asked = TopicCollection(list(topics))
         if not self._partitions:
             self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
 
     def partitions(self) -> dict[str, int] | None:
-        """The answer, once; without the topics that do not exist, or nobody told of."""
+        """Returns the answer to `ask_partitions` once, else None. Leaves out topics that failed."""
         if not self._partitions or not all(future.done() for future in self._partitions.values()):
             return None
         asked, self._partitions = self._partitions, {}
@@ -168,11 +174,14 @@ class KafkaWatch:
 
 
 class _Missing(Exception):
-    """There is no such topic."""
+    """The topic does not exist."""
 
 
 def _answer(future: Any, timeout_s: float) -> Any:
-    """None if the brokers refuse it. Raises KafkaRequestError if it may come later; _Missing."""
+    """Returns the future's result, None if the brokers refuse the request for good.
+
+    Raises KafkaRequestError if a later request may succeed, _Missing if the topic does not exist.
+    """
     try:
         return future.result(timeout_s + _GRACE_S)
     except TimeoutError:
