@@ -358,5 +358,4 @@ def _is_failure(raw: RawMessage) -> bool:
 
 
 def _first_error(partitions: Any) -> str | None:
-    """Returns the error of the first partition that has one: a commit may fail for some only."""
     return next((str(tp.error) for tp in partitions or () if tp.error), None)

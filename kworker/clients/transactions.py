@@ -149,7 +149,7 @@ class KafkaTransactor:
             self._disturbance = str(error.args[0])
 
     def problem(self) -> str | None:
-        """Returns the reason why the transaction takes no more records; None while it does."""
+        """Returns the reason why the transaction takes no more records; None if it still does."""
         try:
             # It cannot begin twice: the library's error says which state it is in.
             self._producer.begin_transaction()

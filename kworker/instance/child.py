@@ -17,9 +17,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def fork(main: Callable[[], int], keep: Sequence[int] = ()) -> int:
     """Forks a child that runs `main` and exits with its result; returns the pid. Never blocks.
 
-    The child has the descriptors 0 to 2 and those in `keep`, and default signal handling, but
-    ignores SIGINT and its like. It receives SIGTERM when the supervisor's thread ends. Raises
-    OSError when the machine has no room for it.
+    The child keeps file descriptors 0 to 2 and those in `keep`. Its signals have default actions,
+    but SIGUSR1 prints its stacks, and SIGINT, SIGHUP and SIGUSR2 are ignored. The kernel sends it
+    SIGTERM when the supervisor's thread ends. Raises OSError if the system cannot create a process.
     """
     return _fork(lambda: _run_with_stack_dumps(main), keep)
 
@@ -45,7 +45,10 @@ def exit_text(code: int) -> str:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Reaps every child that has ended, ours or inherited: (pid, code); code < 0 is a signal."""
+    """Reaps every child that has ended, forked here or inherited.
+
+    Returns the pid and exit code of each; a negative code is the number of a signal.
+    """
     reaped: list[tuple[int, int]] = []
     while True:
         try:
@@ -58,7 +61,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def send_signal(pid: int, signum: int) -> None:
-    """Signals a child that has not been reaped, so that its pid cannot have been reused."""
+    """Sends a signal to a child. The caller has not reaped it, so its pid is not reused."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:
@@ -66,7 +69,7 @@ def send_signal(pid: int, signum: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kills a child that leads a session, with all processes that it started."""
+    """Kills a child that leads a session, with all processes of its group."""
     send_signal(-pid, signal.SIGKILL)
     send_signal(pid, signal.SIGKILL)  # in case it has not called setsid yet
 
@@ -134,7 +137,7 @@ def _ignore(_signum: int, _frame: FrameType | None) -> None:
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
-    """Closes the supervisor's own descriptors: lock, control socket, other end of the lifeline."""
+    """Closes all file descriptors that are inherited from the supervisor, except `keep`."""
     low = 3
     for fd in sorted(keep):
         os.closerange(low, fd)

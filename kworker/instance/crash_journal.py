@@ -18,11 +18,11 @@ _STABLE_NS = 1_000_000_000  # until then, one more change may leave the folder's
 
 
 class CrashJournal:
-    """The suspects of one instance, in a folder.
+    """The suspects of one instance, which may have killed a worker: a folder with a file for each.
 
-    The supervisor adds suspects; the worker that runs one counts its deaths and removes it. Files
-    are replaced whole, so that no reader sees half of one. They are not flushed to the disk:
-    after a power failure a record must kill one worker again.
+    The supervisor adds suspects. The worker that runs a suspect counts the deaths, and removes it.
+    A file is replaced as a whole, so no reader sees half of it. Files are not flushed to the disk:
+    after a power failure a record is no suspect until it kills a worker again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,7 +30,7 @@ class CrashJournal:
 
     @property
     def changed_ns(self) -> int:
-        """The time of the last addition, replacement or removal; 0 before the first."""
+        """The time at which a file was last added, replaced or removed; 0 if none ever was."""
         try:
             return self._folder.stat().st_mtime_ns
         except OSError:
@@ -49,9 +49,9 @@ class CrashJournal:
         now_s: float,
         count_max: int,
     ) -> None:
-        """Adds records that were in hand when a process ended by `cause`, at `now_s` since 1970.
+        """Adds the records at `places`, which were in hand when a process ended by `cause`.
 
-        Removes the oldest of more than `count_max` suspects. Raises OSError.
+        `now_s` is seconds since 1970. Keeps the newest `count_max` suspects. Raises OSError.
         """
         for place in places:
             known = _read(self._path(place)) or Suspect(place, why, since=now_s)
@@ -59,7 +59,7 @@ class CrashJournal:
         self._tidy(now_s, count_max)
 
     def write(self, suspect: Suspect) -> None:
-        """Adds or replaces one. Raises OSError."""
+        """Adds a suspect, or replaces its file. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._path(suspect.place)
         unfinished = path.with_suffix(f".{os.getpid()}")
@@ -72,7 +72,7 @@ class CrashJournal:
         unfinished.replace(path)
 
     def remove(self, place: SourcePosition) -> None:
-        """Removes one, if it is there."""
+        """Removes a suspect, if it is there."""
         try:
             self._path(place).unlink(missing_ok=True)
         except OSError:  # a failing disk: the record only runs as a suspect once more
@@ -107,7 +107,7 @@ class WatchedJournal:
         self.suspects: dict[SourcePosition, Suspect] = {}  # replaced as a whole
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Reads the suspects if the folder has changed, or always with `force`; True if it did."""
+        """Reads the suspects if the folder has changed, or if `force`. Returns True if it read."""
         changed_ns = self._journal.changed_ns
         if changed_ns == self._changed_ns and not force:
             return False
@@ -118,12 +118,12 @@ class WatchedJournal:
 
 
 def pack(suspect: Suspect) -> str:
-    """Encodes a suspect as JSON, for a file or for other hosts."""
+    """Encodes a suspect as JSON, for a file or for Redis."""
     return json.dumps(asdict(suspect))
 
 
 def unpack(text: str | bytes) -> Suspect | None:
-    """Decodes a suspect; None if the text is not one."""
+    """Decodes a suspect; returns None if the text is not a suspect."""
     try:
         raw = json.loads(text)
         topic, partition, offset = raw["place"]

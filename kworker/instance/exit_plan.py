@@ -6,10 +6,10 @@ from signal import SIGABRT, SIGKILL, SIGTERM, SIGUSR1
 
 
 class ExitPlan:
-    """A sequence of signals with their times, to be sent until the process is gone."""
+    """Signals and the times at which to send them, until the process has ended."""
 
     def __init__(self, steps: Iterable[tuple[float, int]] = ()) -> None:
-        """`steps`: monotonic seconds and the signal, in order of time."""
+        """`steps` are pairs of monotonic seconds and a signal, in order of time."""
         self._steps = deque(steps)
 
     def due(self, now: float) -> list[int]:
@@ -21,10 +21,10 @@ class ExitPlan:
 
 
 def for_stuck_process(now: float, dump_s: float, term_s: float, abort_s: float) -> ExitPlan:
-    """Returns a plan of SIGUSR1 for its stacks, SIGTERM, SIGABRT and SIGKILL.
+    """Returns a plan that ends a process by SIGUSR1, SIGTERM, SIGABRT and SIGKILL.
 
-    The seconds pass after SIGUSR1, SIGTERM and SIGABRT. While a handler holds the interpreter's
-    lock, SIGTERM has no effect.
+    SIGUSR1 prints its stacks at once. The three durations are the waits between the signals. While
+    a handler holds the interpreter's lock, SIGTERM has no effect.
     """
     term_at = now + dump_s
     abort_at = term_at + term_s

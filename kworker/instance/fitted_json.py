@@ -7,7 +7,7 @@ from itertools import accumulate
 
 
 def encode(parts: Sequence[Sequence[object]], room: int) -> bytes:
-    """Returns the lists as one JSON list; `room` is bytes, without the brackets around them."""
+    """Encodes lists as one JSON list of `room` bytes at most, without its outer brackets."""
     data = json.dumps(parts).encode()
     if len(data) <= room:
         return data
@@ -18,7 +18,7 @@ def encode(parts: Sequence[Sequence[object]], room: int) -> bytes:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Divides the room: small wishes are met in full, the others get equal shares of the rest."""
+    """Divides `room`: small sizes get all that they want, the others equal shares of the rest."""
     shares = [0] * len(wanted)
     left = len(wanted)
     for i in sorted(range(len(wanted)), key=wanted.__getitem__):
@@ -29,5 +29,4 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _fitting(sizes: Sequence[int], room: int) -> int:
-    """The number of rows, from the first on, that have room."""
     return bisect_right(list(accumulate(sizes)), room)

@@ -10,10 +10,10 @@ from kworker.core.offset_map import TopicIdentity
 
 
 class GroupNote:
-    """Reads and writes the note: written at each start with positions, read by the workers.
+    """A file that notes in which partitions the group has had committed positions.
 
-    It distinguishes a lost position from one that never existed. A topic that was recreated has
-    another id, and so had no position.
+    Written at each start of a group with positions. With it, workers distinguish a lost position
+    from one that never existed. A recreated topic has another id, and so had no position.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -21,11 +21,11 @@ class GroupNote:
 
     @property
     def exists(self) -> bool:
-        """True if the group has run before."""
+        """True if the group has run before, so that there is a note."""
         return self.path.exists()
 
     def positions(self) -> dict[PartitionId, str]:
-        """The source partitions in which the group had a position, with their topics' ids."""
+        """Returns the partitions in which the group had a position, with their topics' ids."""
         try:
             topics = json.loads(self.path.read_text()).get("sources", {})
         except (FileNotFoundError, ValueError):
@@ -43,7 +43,7 @@ class GroupNote:
         held: Iterable[PartitionId],
         ids: Mapping[str, TopicIdentity],
     ) -> None:
-        """Adds the partitions with positions `held` now; keeps the note about other topics."""
+        """Adds the partitions `held`, which have positions now. Drops those of recreated topics."""
         kept = {at: id_ for at, id_ in self.positions().items() if _is_same(id_, ids.get(at[0]))}
         named = {name: id_ for (name, _), id_ in kept.items()}
         named |= {name: identity.topic_id for name, identity in ids.items()}
@@ -63,10 +63,10 @@ def lost_partitions(
     missing: Collection[PartitionId],
     ids: Mapping[str, TopicIdentity],
 ) -> list[PartitionId]:
-    """Returns the partitions `missing` a position that had one, if their topic is the same."""
+    """Returns the partitions in `missing` that had a position, without recreated topics."""
     return sorted(at for at in missing if at in noted and _is_same(noted[at], ids.get(at[0])))
 
 
 def _is_same(topic_id: str, identity: TopicIdentity | None) -> bool:
-    """True also if an id is not known: then a person decides whether positions are lost."""
+    """Returns True unless the ids differ; where one is unknown, a person decides about the loss."""
     return not topic_id or identity is None or identity.topic_id == topic_id

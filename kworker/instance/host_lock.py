@@ -26,14 +26,14 @@ _TITLE = b"kworker: supervisor"
 
 
 def address(cluster: str, config: Config) -> bytes:
-    """The socket's name, the same for each copy of an instance; it must fit into 107 bytes."""
+    """Returns the socket's name, which all copies of an instance share, of at most 107 bytes."""
     words = json.dumps([cluster, config.name, config.instance])
     return b"\0kworker/" + hashlib.sha256(words.encode()).hexdigest().encode()
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The supervisor that has the lock: its pid from the kernel, its file from its own answer."""
+    """The supervisor that has the lock: its pid from the kernel, its file from its answer."""
 
     pid: int  # 0 if the process cannot be seen from here, as in a container
     file: str  # "" when it does not answer
@@ -41,10 +41,11 @@ class LockHolder:
 
 
 class HostLock:
-    """Holds one socket for each cluster that the service was on. Owned by the supervisor.
+    """The lock of an instance: a listening socket for each cluster that the service was on.
 
-    The supervisor's selector answers connections. Workers share the lock, so that it outlives a
-    killed supervisor while they drain; processes that a handler forks do not.
+    Owned by the supervisor, whose selector answers connections. Workers inherit the sockets, so
+    that the lock outlives a killed supervisor while they drain. Processes that a handler forks
+    close them.
     """
 
     def __init__(self, config: Config, selector: selectors.BaseSelector) -> None:
@@ -54,11 +55,11 @@ class HostLock:
 
     @property
     def fds(self) -> Sequence[int]:
-        """The descriptors that a worker must keep at its fork."""
+        """The file descriptors that a worker must keep open at its fork."""
         return [listener.fileno() for listener in self._listeners.values()]
 
     def take(self, cluster: str) -> bool:
-        """Takes the lock until this process and its workers end; False if another has it."""
+        """Takes the lock until this process and its workers end. Returns False if it is taken."""
         if cluster in self._listeners:
             return True
         listener = socket.socket(socket.AF_UNIX)
@@ -76,7 +77,7 @@ class HostLock:
         return True
 
     def share(self) -> None:
-        """Keeps the lock in this worker, but not in its own forks. Called right after the fork."""
+        """Keeps the lock in this worker, but not in the worker's forks. Called after its fork."""
         for listener in self._listeners.values():
             os.register_at_fork(after_in_child=listener.close)
 
@@ -114,7 +115,7 @@ def holder(cluster: str, config: Config) -> LockHolder | None:
 
 
 def _file(peer: socket.socket) -> str:
-    """The file that the other supervisor answers with; "" if it does not answer in time."""
+    """Returns the configuration file that the other supervisor reports, or "" without an answer."""
     received, deadline = bytearray(), time.monotonic() + _ANSWER_S
     try:
         while len(received) < _ANSWER_BYTES_MAX and (left_s := deadline - time.monotonic()) > 0:
@@ -128,7 +129,7 @@ def _file(peer: socket.socket) -> str:
 
 
 def _supervises(pid: int) -> bool:
-    """True if the process is a supervisor: not gone, a zombie, or another one with a reused pid."""
+    """Returns True if the pid is a living supervisor, and not a process that reuses its pid."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TITLE)
     except (FileNotFoundError, ProcessLookupError):

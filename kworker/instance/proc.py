@@ -11,7 +11,7 @@ _COMMAND_LINE_BYTES = 200
 
 
 def rss_bytes(pid: int | None) -> int:
-    """The resident size of a process; 0 if it is gone."""
+    """Returns the resident size of a process in bytes; 0 if the process has ended."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as statm:
             return int(statm.read().split()[1]) * _PAGE_BYTES
@@ -20,10 +20,10 @@ def rss_bytes(pid: int | None) -> int:
 
 
 def raise_oom_score(more: int) -> None:
-    """Adds to this process's OOM score, so that the kernel kills it before others of its size.
+    """Raises this process's OOM score, so that the kernel kills it before others of its size.
 
-    `more` counts as thousandths of all memory, on top of the inherited score. Raising the score
-    needs no privilege.
+    `more` is in thousandths of all memory, and adds to the inherited score. This needs no
+    privilege.
     """
     try:
         with open("/proc/self/oom_score_adj", "r+") as score:
@@ -35,9 +35,9 @@ def raise_oom_score(more: int) -> None:
 
 
 class CpuSample:
-    """A first sample of a process's CPU times; a second one then shows which threads are busy.
+    """The CPU times of a process's threads at one moment; a later call finds the busy threads.
 
-    That is the thread that holds the interpreter's lock, since the others wait for it.
+    In a stuck process, the busy thread is the one that holds the interpreter's lock.
     """
 
     def __init__(self, pid: int, now: float) -> None:
@@ -46,9 +46,9 @@ class CpuSample:
         self._before = _ticks(pid)
 
     def busy_threads(self, now: float) -> set[int]:
-        """The native ids of the threads with most of the CPU time since the first sample.
+        """Returns the native ids of the threads that have been busy since this sample was taken.
 
-        That time may be short, on a machine that is short of CPUs.
+        A busy thread used most of the process's CPU time, and a tenth of the elapsed time.
         """
         before = self._before
         used = {t: ticks - before[t] for t, ticks in _ticks(self.pid).items() if t in before}
@@ -58,7 +58,7 @@ class CpuSample:
 
 
 def _ticks(pid: int) -> dict[int, int]:
-    """The CPU time of each thread by its native id; {} if the process is gone."""
+    """Returns the CPU time of each thread by its native id; {} if the process has ended."""
     folder = f"/proc/{pid}/task"
     try:
         return {int(name): _cpu_ticks(f"{folder}/{name}/stat") for name in os.listdir(folder)}
@@ -78,7 +78,7 @@ def _cpu_ticks(stat: str) -> int:
 
 
 def group_pids(group: int) -> list[int]:
-    """The living processes of a process group."""
+    """Returns the pids of the living processes in a process group."""
     try:
         os.killpg(group, 0)  # a cheap test first: mostly the group has gone
     except ProcessLookupError:
@@ -93,7 +93,7 @@ def group_pids(group: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """The first bytes of a process's command line; "" if it is gone."""
+    """Returns the beginning of a process's command line; "" if the process has ended."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read(_COMMAND_LINE_BYTES).replace(b"\0", b" ")
@@ -103,7 +103,7 @@ def command_line(pid: int) -> str:
 
 
 def has_handler_for(signum: int) -> bool:
-    """True if the kernel has a handler of this process for a signal."""
+    """Returns True if this process has a handler for the signal, as the kernel reports."""
     try:
         with open("/proc/self/status") as status:
             line = next(line for line in status if line.startswith("SigCgt:"))

@@ -7,18 +7,21 @@ _STAT_STATE, _STAT_THREADS, _STAT_STARTED = 0, 17, 19  # in /proc/PID/stat, behi
 
 
 def own_identity(instance: str) -> str:
-    """Returns `instance/machine/pid/start`; `machine` is the boot and pid namespace of the pid."""
+    """Returns this process's identity as `instance/machine/pid/start`.
+
+    `machine` names the boot and the pid namespace, `start` is the process's start time in ticks.
+    """
     return f"{instance}/{_machine()}/{os.getpid()}/{_started(os.getpid())}"
 
 
 class LocalProcesses:
-    """Knows the processes of this instance on this machine, and no others."""
+    """Knows if processes of this instance have ended, as far as they run on this machine."""
 
     def __init__(self, instance: str) -> None:
         self._here = f"{instance}/{_machine()}/"
 
     def has_ended(self, identity: str) -> bool:
-        """Returns True if the process has surely ended; False also if that cannot be known here."""
+        """Returns True if the process has certainly ended, False if it lives or runs elsewhere."""
         pid, _, started = identity.removeprefix(self._here).partition("/")
         if not identity.startswith(self._here) or not pid.isdigit():
             return False
@@ -26,13 +29,13 @@ class LocalProcesses:
 
 
 def _machine() -> str:
-    """Names the boot and the pid namespace: two containers may have the same instance name."""
+    """Returns a name for this boot and pid namespace, within which a pid has one meaning."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot[:8]}.{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def _started(pid: int) -> str | None:
-    """The start of the process in ticks; None when there is none, or only a zombie."""
+    """Returns the process's start time in ticks; None if it has ended or is a zombie."""
     try:
         # The name, in brackets before the fields, may itself hold brackets and blanks.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

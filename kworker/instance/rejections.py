@@ -20,7 +20,7 @@ _COUNT_MAX = 10_000
 
 
 class Rejection(NamedTuple):
-    """One record with its timestamp: in a recreated topic the offset is another record."""
+    """A rejected record; its timestamp tells it from another one in a recreated topic."""
 
     source: Source
     by: str
@@ -28,7 +28,7 @@ class Rejection(NamedTuple):
 
 
 class Rejections:
-    """The folder: `kworker reject` adds files, workers read them and remove the settled ones."""
+    """A folder of files: `kworker reject` adds one for each record, workers remove settled ones."""
 
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -38,17 +38,20 @@ class Rejections:
         self._known: dict[SourcePosition, Rejection] = {}
 
     def add(self, source: Source, by: str) -> None:
-        """Has the record dead-lettered, in whatever state it is. Raises UsageError at the limit."""
+        """Rejects a record, which a worker then dead-letters. Raises UsageError at the limit."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= _COUNT_MAX:
-            raise UsageError(f"{_COUNT_MAX} rejected records are already waiting to be delivered")
+            raise UsageError(
+                f"reject: {_COUNT_MAX:,} rejected records wait already:"
+                " kworker reject --list shows them, --undo withdraws one"
+            )
         path = self._path(source.place)
         draft = path.with_suffix(".part")
         draft.write_text(json.dumps({"source": str(source), "by": by}))
         draft.replace(path)
 
     def undo(self, place: SourcePosition) -> bool:
-        """Removes a rejection; False when the record was not rejected, or is settled."""
+        """Removes a rejection. Returns False if there is none, or its record is settled."""
         try:
             self._path(place).unlink()
         except FileNotFoundError:
@@ -56,12 +59,12 @@ class Rejections:
         return True
 
     def pending(self) -> list[Rejection]:
-        """Reads the folder and returns the rejections not yet carried out, by source position."""
+        """Returns the rejections in the folder that are not carried out, by source position."""
         found = [rejection for rejection in self._read() if not self._is_old(rejection)]
         return sorted(found, key=lambda rejection: rejection.source.place)
 
     def refresh(self, now: float) -> bool:
-        """Reads the folder when it is due and has changed; True when there are new rejections."""
+        """Reads the folder if it is due and has changed. Returns True for new rejections."""
         if now < self._refresh_at:
             return False
         self._refresh_at = now + _REFRESH_EVERY_S
@@ -83,7 +86,7 @@ class Rejections:
         return bool(self._known)
 
     def by(self, source: Source) -> str | None:
-        """The person who rejected the record, or None."""
+        """Returns the person who rejected the record, or None if nobody did."""
         known = self._known.get(source.place)
         return known.by if known and known.source.timestamp == source.timestamp else None
 
@@ -102,7 +105,7 @@ class Rejections:
             del self._known[place]
             if self.undo(place):  # False in the other workers, so that one of them logs it
                 _LOG.warning(
-                    "a rejected record was not redelivered for a day; its rejection is removed",
+                    "a rejected record was not delivered again for a day; its rejection is removed",
                     record="{}:{}:{}".format(*place),
                 )
 

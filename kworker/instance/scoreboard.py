@@ -21,7 +21,10 @@ _EMPTY = -1
 
 
 class Field(IntEnum):
-    """One word of a slot. Times are monotonic nanoseconds, which all processes share."""
+    """The index of a word in a worker's slot.
+
+    Times are nanoseconds of the monotonic clock, which all processes share.
+    """
 
     PID = 0
     PHASE = auto()
@@ -66,7 +69,7 @@ _HEAD_WORDS = 48  # room for more; whole cache lines
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A record that a handler runs, by its source position, and the start of that run."""
+    """A record that a handler is running, by its source position, and the start of that run."""
 
     topic: str
     partition: int
@@ -77,7 +80,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The part of a slot that is text: the worker's partitions, and its problems."""
+    """The text of a worker's slot: its partitions, its problems, and what a delay process adds."""
 
     partitions: tuple[tuple[str, int], ...] = ()
     problems: tuple[str, ...] = ()
@@ -92,11 +95,12 @@ class Text:
 
 
 class Hand:
-    """The record that one handler thread runs. Only that thread writes, the supervisor reads.
+    """The record that one handler thread is running, in three words of its worker's slot.
 
-    The thread writes two words, first the start, then the record. A reader that reads them in
-    the reverse order sees no record as older than it is. A thread with cheap records stores
-    both words itself, because a call here would cost more than the store.
+    Only that thread writes, and the supervisor reads. The thread stores the start of the run before
+    the record, and a reader loads them in the reverse order. So no record looks older than it is. A
+    thread with cheap records stores both words itself, because a call would cost more than the
+    store.
     """
 
     def __init__(self, words: memoryview, base: int) -> None:
@@ -107,38 +111,38 @@ class Hand:
 
     @property
     def thread(self) -> int:
-        """The native id of the thread; 0 until it is set."""
+        """The native id of the handler thread; 0 until it is set."""
         return self.words[self._thread_at]
 
     def set_thread(self, thread: int) -> None:
-        """Notes the native id of the only thread that writes here."""
+        """Stores the native id of the only thread that writes here."""
         self.words[self._thread_at] = thread
 
     @property
     def used(self) -> bool:
-        """True if it has ever held a record in this life."""
+        """True if the thread has run any record since this worker began."""
         return self.words[self.since_at] != 0
 
     def reset(self) -> None:
-        """Clears everything, between two lives."""
+        """Clears the record and the thread, before the next worker uses the slot."""
         self.clear()
         self.words[self.since_at] = self.words[self._thread_at] = 0
 
     def detach(self, words: memoryview) -> None:
-        """Writes to these words from here on, and to the board never again."""
+        """Writes to these words from now on, instead of the shared memory."""
         self.words = words
 
     def take(self, place: int, now_ns: int) -> None:
-        """Notes the record that the thread begins: its partition's `place` plus its offset."""
+        """Stores the record that the thread begins: `place` is its partition's index and offset."""
         self.words[self.since_at] = now_ns
         self.words[self.place_at] = place
 
     def clear(self) -> None:
-        """Notes that the thread runs nothing."""
+        """Stores that the thread runs no record."""
         self.words[self.place_at] = _EMPTY
 
     def read(self) -> tuple[int, int, int] | None:
-        """Returns (index in `known`, offset, since_ns), or None when empty."""
+        """Returns (index in `Text.known`, offset, since_ns) of the record, or None without one."""
         place = self.words[self.place_at]
         if place == _EMPTY:
             return None
@@ -146,7 +150,7 @@ class Hand:
 
 
 class Slot:
-    """The part of the board for one worker, which writes it; between lives the supervisor does."""
+    """One worker's part of the scoreboard, which the supervisor clears for the next worker."""
 
     def __init__(self, number: int, words: memoryview, text: memoryview, hands: int) -> None:
         self.number = number
@@ -157,7 +161,7 @@ class Slot:
             hand.clear()
 
     def begin(self, pid: int, now_ns: int) -> None:
-        """Clears everything of the last life. Called by the supervisor between two lives."""
+        """Clears the slot for its next worker, whose pid may be 0 as yet. For the supervisor."""
         for word in range(_HEAD_WORDS):
             self.words[word] = 0
         for hand in self._hands:
@@ -178,14 +182,14 @@ class Slot:
 
     @property
     def hands(self) -> int:
-        """The number of hands."""
+        """The number of records that the worker's handlers may run at once."""
         return len(self._hands)
 
     def hand(self, index: int) -> Hand:
         return self._hands[index]
 
     def write_text(self, text: Text) -> None:
-        """Replaces the text; where it is too long, the longest parts are cut."""
+        """Replaces the text; where it is too long, its longest lists are cut."""
         data = _encoded(text)
         seq = self.words[Field.TEXT_SEQ] + 1
         at = (seq & 1) * _TEXT_BYTES
@@ -194,7 +198,7 @@ class Slot:
         self.words[Field.TEXT_SEQ] = seq
 
     def read_text(self) -> Text:
-        """Returns the text as it was last written whole."""
+        """Returns the last text that was written completely."""
         while True:
             seq = self.words[Field.TEXT_SEQ]
             if seq == 0:
@@ -221,11 +225,11 @@ class Slot:
 
     @property
     def begun(self) -> bool:
-        """True if a handler has ever begun a record in this life."""
+        """True if a handler has begun a record since this worker began."""
         return any(hand.used for hand in self._hands)
 
     def oldest_since_ns(self) -> int | None:
-        """The start of the longest-running handler; None when all are idle."""
+        """Returns the start of the longest run of a handler now; None if no handler runs."""
         return min((held[2] for hand in self._hands if (held := hand.read())), default=None)
 
     def counters(self) -> dict[str, int]:
@@ -233,9 +237,9 @@ class Slot:
 
 
 class Scoreboard:
-    """The whole board: a memfd made before the first fork, so that every worker inherits it.
+    """Shared memory with a slot for each worker: a memfd, which workers inherit at their fork.
 
-    For a program started by exec, the caller makes the memfd and passes it on as `fd`.
+    For a program started by exec, the caller makes the memfd and passes it as `fd`.
     """
 
     def __init__(self, slots: int, hands: int, fd: int | None = None) -> None:
@@ -258,12 +262,12 @@ class Scoreboard:
 
     @classmethod
     def for_workers(cls, processes: int, hands: int) -> "Scoreboard":
-        """Makes room for four times the configured processes: `scale` needs no new board."""
+        """Makes four slots for each configured process, so that `kworker scale` can add some."""
         return cls(max(SLOTS_MIN, 4 * processes), hands)
 
 
 def hands_of(workers: WorkersSettings) -> int:
-    """The number of records that the handlers of one process may run at once, of either kind."""
+    """Returns the number of records that one process may run at once, in threads or coroutines."""
     return max(workers.threads, workers.concurrency)
 
 
@@ -280,7 +284,7 @@ def _encoded(text: Text) -> bytes:
 
 
 def _short(problem: str) -> str:
-    """Returns a line that UTF-8 can encode, because it goes to terminals, at its maximal length."""
+    """Returns the line cut to its maximal length, with characters that UTF-8 lacks escaped."""
     text = problem.encode(errors="backslashreplace").decode()
     return text if len(text) <= _PROBLEM_MAX else f"{text[: _PROBLEM_MAX - 1]}…"
 

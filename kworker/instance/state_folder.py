@@ -16,7 +16,7 @@ _SUN_PATH_MAX = 107
 
 
 class StateFolder:
-    """The private folder `state_dir`, with one lock of the supervisor, one that workers share."""
+    """The private folder `state_dir`, with the supervisor's lock, and one that workers share."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,10 @@ class StateFolder:
             raise ConfigError(f"state_dir: cannot use {self.path}: {error.strerror}") from None
 
     def lock(self) -> int:
-        """Takes the instance until this process ends. AlreadyRunning names the holder's pid."""
+        """Takes the supervisor's lock until this process ends; returns its file descriptor.
+
+        Raises AlreadyRunning, with the holder's pid, if another supervisor has the lock.
+        """
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _LOCK_TRIES_S
         while not _try_flock(fd, fcntl.LOCK_EX):
@@ -54,22 +57,22 @@ class StateFolder:
         return fd
 
     def check_free(self) -> None:
-        """Raises AlreadyRunning when another supervisor has the instance; keeps no lock."""
+        """Raises AlreadyRunning if another supervisor has the lock; does not keep the lock."""
         os.close(self.lock())
 
     def supervisor_pid(self) -> int | None:
-        """The pid of the process that holds the instance, or None; never a stale one."""
+        """Returns the pid of the living process that has the supervisor's lock, or None."""
         pid = self._written_pid()
         return pid if pid is not None and _has_open(pid, self._lock) else None
 
     def join_workers(self) -> int:
-        """Takes a share of the workers' lock until the worker ends. Called right after its fork."""
+        """Takes a share of the workers' lock until this worker ends. Called after its fork."""
         fd = self._open_workers_lock()
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
     def workers_gone(self) -> bool:
-        """True if no worker of an earlier supervisor lives. Called before the first fork."""
+        """Returns True if no worker of an earlier supervisor lives. Called before any fork."""
         fd = self._open_workers_lock()
         try:
             return _try_flock(fd, fcntl.LOCK_EX)
@@ -77,7 +80,7 @@ class StateFolder:
             os.close(fd)
 
     def leftover_workers(self) -> list[int]:
-        """The pids of the workers that still hold the workers' lock."""
+        """Returns the pids of the workers that still hold the workers' lock."""
         return [pid for pid in _pids() if _has_open(pid, self._workers_lock)]
 
     def _open_workers_lock(self) -> int:
@@ -92,7 +95,7 @@ class StateFolder:
 
 @contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """Yields an address of a Unix socket at `path`, which may be too long for an address."""
+    """Yields an address for the Unix socket at `path`, also if `path` exceeds 107 bytes."""
     if len(os.fsencode(path)) <= _SUN_PATH_MAX:
         yield str(path)
         return
@@ -104,7 +107,7 @@ def short_address(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path, timeout_s: float) -> socket.socket:
-    """Connects to the control socket at `path`. Raises OSError, TimeoutError after `timeout_s`."""
+    """Connects to the socket at `path`. Raises OSError, or TimeoutError after `timeout_s`."""
     peer = socket.socket(socket.AF_UNIX)
     # Not `settimeout`, with which a full queue is an error at once instead of a wait.
     wait = struct.pack("@ll", int(timeout_s), 0)
@@ -135,7 +138,7 @@ def _pids() -> list[int]:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    """True if the process has this file open; False if it is gone or another user's."""
+    """Returns True if the process has this file open, False if it has ended or cannot be seen."""
     try:
         wanted = path.stat()
         return any(

@@ -19,7 +19,7 @@ _MAX_MESSAGE_BYTES = 1_048_588  # the broker's default for a topic
 
 
 class MemoryLog:
-    """The records of one partition, ascending with gaps."""
+    """The records of one partition in memory, by ascending offset; offsets may be missing."""
 
     def __init__(self) -> None:
         self.low = 0  # the first offset that may be read
@@ -39,7 +39,7 @@ class MemoryLog:
 
 
 class MemoryTopic:
-    """A topic, whose settings may be changed at any time, as an operator would."""
+    """A topic in memory. A test may change its settings at any time, as an operator would."""
 
     def __init__(self, name: str, partitions: int, max_message_bytes: int) -> None:
         self.id = name  # changes when the topic is made again
@@ -48,7 +48,7 @@ class MemoryTopic:
         self.logs = [MemoryLog() for _ in range(partitions)]
 
     def refusals(self, batch: Collection[Output]) -> list[int]:
-        """Returns an error code for each output of a refused batch; none if it is written."""
+        """Returns an error code for each output if the batch is refused, else an empty list."""
         if any(size_of(output) > self.max_message_bytes for output in batch):
             return [KafkaError.MSG_SIZE_TOO_LARGE] * len(batch)
         invalid = [self.compacted and output.key is None for output in batch]
@@ -59,10 +59,10 @@ class MemoryTopic:
 
 
 class MemoryKafka:
-    """A broker: topics, groups, and what was committed when.
+    """A broker in memory, with its topics, its groups and a history of their commits.
 
-    With `up` False no client can reach the broker; with `writable` False it does not answer
-    producers; with `coordinated` False, no request about groups.
+    A test may set `up` to False, and no client can reach the broker; `writable` to False, and it
+    does not answer producers; `coordinated` to False, and it does not answer requests about groups.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -79,7 +79,7 @@ class MemoryKafka:
     def create(
         self, topic: str, partitions: int = 1, *, max_message_bytes: int = _MAX_MESSAGE_BYTES
     ) -> None:
-        """Makes a topic, or adds partitions to it; groups that read it rebalance."""
+        """Creates a topic, or adds partitions to one. Groups that read it rebalance."""
         if topic not in self._topics:
             self._topics[topic] = MemoryTopic(f"topic-{next(self._names):04}", 0, max_message_bytes)
         made = self._topics[topic]
@@ -87,7 +87,7 @@ class MemoryKafka:
         self._topics_changed(topic)
 
     def delete(self, topic: str) -> None:
-        """The topic and what it held are gone; groups that read it rebalance."""
+        """Deletes a topic and its records. Groups that read it rebalance."""
         del self._topics[topic]
         self._topics_changed(topic)
 
@@ -95,7 +95,7 @@ class MemoryKafka:
         return self._topics.get(name)
 
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:  # noqa: ARG002 - never waits
-        """Identities of the topics, but for those that do not exist. Raises KafkaRequestError."""
+        """Returns the cluster and id of each topic that exists. Raises KafkaRequestError."""
         if not self.up:
             raise KafkaRequestError("broker unreachable", retriable=True)
         here = [name for name in topics if name in self._topics]
@@ -104,7 +104,7 @@ class MemoryKafka:
         return {name: TopicIdentity("memory", self._topics[name].id) for name in here}
 
     def log(self, at: PartitionId) -> MemoryLog:
-        """Returns a partition's log. Raises KeyError or IndexError without one."""
+        """Returns a partition's log. Raises KeyError or IndexError for an unknown partition."""
         return self._topics[at[0]].logs[at[1]]
 
     def append(
@@ -125,7 +125,7 @@ class MemoryKafka:
         return offset
 
     def skip(self, topic: str, partition: int = 0, offsets: int = 1) -> None:
-        """Uses up offsets that no record will have, as markers of transactions do."""
+        """Uses up offsets that get no record, as transaction markers do."""
         self.log((topic, partition)).high += offsets
 
     def trim(self, topic: str, partition: int, before: int) -> None:
@@ -142,7 +142,7 @@ class MemoryKafka:
         return self._groups[name]
 
     def committed(self, group: str) -> dict[PartitionId, int]:
-        """Returns the group's positions."""
+        """Returns the group's committed positions."""
         return {at: held.position for at, held in self.group(group).committed.items()}
 
     def history(self, group: str) -> list[MemoryCommit]:
@@ -150,17 +150,17 @@ class MemoryKafka:
         return list(self.group(group).history)
 
     def new_name(self) -> str:
-        """Returns a new member's name, as the coordinator does."""
+        """Returns an unused name for a new member, as a coordinator does."""
         return f"member-{next(self._names):04}"
 
     def install(self, transactional_id: str, producer: object) -> None:
-        """Fences the last producer of this id, and aborts its open transaction."""
+        """Makes a producer the only one with this id: fences the last, aborts its transaction."""
         self._transactors[transactional_id] = producer
         for group in self._groups.values():
             group.pending.pop(transactional_id, None)
 
     def expire(self, transactional_id: str) -> None:
-        """Ends and fences a transaction that has been open for too long."""
+        """Aborts a transaction that has been open for too long, and fences its producer."""
         self.install(transactional_id, None)
 
     def installed(self, transactional_id: str) -> object:
@@ -177,13 +177,12 @@ class MemoryKafka:
                 group.rebalance()
 
     def _partitions(self, topics: list[str]) -> list[PartitionId]:
-        """Returns the partitions of existing topics, by names and regular expressions."""
         names = [name for name in sorted(self._topics) if _matches(name, topics)]
         return [(name, i) for name in names for i in range(len(self._topics[name].logs))]
 
 
 def size_of(output: Output) -> int:
-    """Returns about the bytes that the broker would measure."""
+    """Returns the approximate size of a record in bytes, as a broker would measure it."""
     headers = sum(len(name.encode()) + len(value or b"") for name, value in output.headers)
     return len(output.key or b"") + len(output.value or b"") + headers + _RECORD_BYTES
 

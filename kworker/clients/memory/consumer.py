@@ -28,8 +28,6 @@ class Event(Fields):
 
 
 class _Fetch:
-    """A consumer's position in one partition."""
-
     def __init__(self, position: int) -> None:
         self.position = position
         self.paused = True
@@ -38,7 +36,7 @@ class _Fetch:
 
 
 class MemoryConsumer:
-    """One member of a consumer group: `KafkaConsumer` without a broker."""
+    """One member of a group of `MemoryKafka`; the twin of `KafkaConsumer` for tests."""
 
     def __init__(
         self, kafka: MemoryKafka, properties: Mapping[str, Any], listener: Listener
@@ -62,17 +60,17 @@ class MemoryConsumer:
         self._join()
 
     def unsubscribe(self) -> None:
-        """Makes the next `poll` revoke everything and leave the group, also as a static member."""
+        """Makes the next `poll` revoke all partitions and leave the group, even if static."""
         self._topics = []
 
     @property
     def joined(self) -> bool:
-        """True while the group knows this member."""
+        """True while this consumer is a member of the group."""
         return self._member is not None
 
     @property
     def absence(self) -> Absence | None:
-        """The reason why this is no member of its group; None while it is one."""
+        """The reason why this consumer takes no part in its group; None if it does."""
         member, kafka = self._member, self._kafka
         if not (kafka.up and kafka.coordinated):
             return Absence.COORDINATOR
@@ -81,7 +79,7 @@ class MemoryConsumer:
         return None if member.answered and self._group.steady else Absence.REBALANCE
 
     def recreate(self) -> None:
-        """Replaces this client by another one with the same subscription."""
+        """Replaces this client by a new one with the same subscription."""
         self._fetches, self._owned, self._sent = {}, [], []
         if self._kafka.up and self._kafka.coordinated:
             if not self._static:
@@ -89,7 +87,7 @@ class MemoryConsumer:
             self._join()
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
-        """Returns records and events, if there are any; serves every callback."""
+        """Returns up to `most` records and events, and calls the listener. Never waits."""
         if not self._kafka.up:
             return []
         if self._kafka.coordinated:
@@ -104,27 +102,27 @@ class MemoryConsumer:
         partitions: Iterable[PartitionId],
         timeout_s: float,  # noqa: ARG002
     ) -> dict[PartitionId, Committed | None]:
-        """Returns the group's position of each, None without one. Raises KafkaRequestError."""
+        """Returns committed positions, None where there is none. Raises KafkaRequestError."""
         asked = list(partitions)
         if self.hidden(asked):
-            raise KafkaRequestError("a transaction holds positions of the group", retriable=True)
+            raise KafkaRequestError("a transaction hides positions of the group", retriable=True)
         return {at: self._group.committed.get(at) for at in asked}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Returns partitions whose positions a transaction hides. Raises KafkaRequestError."""
+        """Returns partitions whose position an open transaction hides. Raises KafkaRequestError."""
         self._reach_coordinator()
         pending = set[PartitionId]().union(*self._group.pending.values())
         return [at for at in partitions if at in pending]
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
-        """Begins with partitions at positions (None: the beginning; or LOST), paused."""
+        """Begins to read partitions, paused, at these positions: see `KafkaConsumer.assign`."""
         self._fetches = {
             at: _Fetch(self._kafka.log(at).low if position is None else position)
             for at, position in positions.items()
         }
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:  # noqa: ARG002 - all, as eager members do
-        """Gives partitions up, after a revoke or a loss."""
+        """Stops reading all partitions, after a revocation or a loss."""
         self._fetches = {}
 
     def pause(self, partitions: Iterable[PartitionId]) -> None:
@@ -137,16 +135,16 @@ class MemoryConsumer:
             fetch.reported_end = -1
 
     def seek(self, at: PartitionId, offset: int) -> None:
-        """Makes a paused partition go on at this offset when it is resumed."""
+        """Makes a paused partition continue at this offset when it is resumed."""
         self._fetches[at].position = offset
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Sends positions; `Listener.committed` receives the outcome, inside `poll`."""
+        """Sends a commit; a later `poll` passes its result to `Listener.committed`."""
         self._sent.append(dict(positions))
         self._deliver_commits()
 
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Commits, and waits for the answer. Raises KafkaRequestError."""
+        """Commits positions at once. Raises KafkaRequestError if the broker refuses them."""
         self._reach_coordinator()
         self._deliver_commits()
         if (error := self._group.commit(self._member, positions)) is not None:
@@ -162,16 +160,16 @@ class MemoryConsumer:
         return log.low, log.high
 
     def group_metadata(self) -> MemoryGroupMetadata:
-        """Returns the metadata with which a transaction may commit.
+        """Returns the metadata with which a transaction may commit this group's positions.
 
-        Raises KafkaRequestError without a session.
+        Raises KafkaRequestError if this consumer is not a member.
         """
         if self._member is None or self._member.expelled:
-            raise KafkaRequestError("not a member of the group", retriable=True)
+            raise KafkaRequestError("this consumer is not a member of the group", retriable=True)
         return MemoryGroupMetadata(self._group, self._member, self._member.generation)
 
     def close(self) -> None:
-        """Gives up all partitions, and leaves the group if dynamic."""
+        """Revokes all partitions; a dynamic member leaves the group."""
         self._give_up()
         if not self._static:
             self._leave()
@@ -189,7 +187,7 @@ class MemoryConsumer:
     def _reach_coordinator(self) -> None:
         self._reach()
         if not self._kafka.coordinated:
-            raise KafkaRequestError("no coordinator", retriable=True)
+            raise KafkaRequestError("the group has no coordinator", retriable=True)
 
     def _join(self) -> None:
         name = self._static or self._kafka.new_name()
@@ -216,7 +214,7 @@ class MemoryConsumer:
             self._listener.committed(None if error is None else str(error))
 
     def _follow_group(self) -> None:
-        """Takes one step that the group demands: a loss, a revoke or an assignment."""
+        """Handles one decision of the group: a fence, a loss, a revocation or an assignment."""
         member = self._member
         if member is None:
             return

@@ -22,7 +22,7 @@ class MemoryCommit:
 
 
 class MemoryMember:
-    """One consumer's place in its group, as the coordinator sees it."""
+    """One member of a group, as the coordinator knows it."""
 
     def __init__(self, name: str, topics: list[str]) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class MemoryMember:
         self.expelled = False  # its session is over
 
     def fetch_assignment(self) -> list[PartitionId] | None:
-        """Returns the assignment, once in each generation."""
+        """Returns the assignment once in each generation, else None."""
         if self.answered:
             return None
         self.answered = True
@@ -44,7 +44,7 @@ class MemoryMember:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroupMetadata:
-    """A member in one generation, for the commit of a transaction."""
+    """The member and its generation for which a transaction commits positions."""
 
     group: "MemoryGroup"
     member: MemoryMember
@@ -54,8 +54,8 @@ class MemoryGroupMetadata:
 class MemoryGroup:
     """One consumer group of the classic protocol: members give up all partitions, then rejoin.
 
-    A rebalance ends when every member has rejoined; one that does not holds the others up
-    until it is expelled, as by a session time-out.
+    A rebalance ends when every member has rejoined. A member that does not rejoin delays the others
+    until `expel` ends its session.
     """
 
     def __init__(self, name: str, partitions: Callable[[list[str]], list[PartitionId]]) -> None:
@@ -71,7 +71,7 @@ class MemoryGroup:
         self.history: list[MemoryCommit] = []
 
     def join(self, name: str, topics: list[str]) -> MemoryMember:
-        """Adds a consumer; under a static member's name it takes over that place."""
+        """Adds a member. It replaces and fences a static member of the same name."""
         member, old = MemoryMember(name, topics), self._members.get(name)
         self._members[name] = member
         if old is not None:
@@ -91,7 +91,7 @@ class MemoryGroup:
             self._complete()
 
     def expel(self, member: MemoryMember) -> None:
-        """Ends a member's session; its next request shows it."""
+        """Ends a member's session; the member learns that by its next request."""
         member.expelled = True
         self.leave(member)
 
@@ -104,7 +104,7 @@ class MemoryGroup:
 
     @property
     def steady(self) -> bool:
-        """True if every member has rejoined for the present generation."""
+        """True if no rebalance is under way."""
         return not self._rebalancing
 
     def awaits(self, member: MemoryMember) -> bool:
@@ -123,7 +123,7 @@ class MemoryGroup:
     def commit(
         self, member: MemoryMember | None, positions: Mapping[PartitionId, Committed]
     ) -> KafkaError | None:
-        """Commits positions of any partition, also backwards, as the broker does."""
+        """Commits positions, or returns an error. Like a broker, it lets a position go back."""
         if (error := self.refusal(member)) is not None:
             return error
         name, generation = ("", -1) if member is None else (member.name, member.generation)
@@ -134,13 +134,16 @@ class MemoryGroup:
     def accept(
         self, member: str, generation: int, positions: Mapping[PartitionId, Committed]
     ) -> None:
-        """Commits positions without a check; those of a transaction also after the member left."""
+        """Commits positions without a check, as for a transaction whose member has left since."""
         for at, held in positions.items():
             self.committed[at] = held
             self.history.append(MemoryCommit(self._name, member, generation, at, *held))
 
     def refusal(self, member: MemoryMember | None) -> KafkaError | None:
-        """Returns the error for a commit of this member now; of no member, while there are some."""
+        """Returns the error with which the group refuses a commit of this member, or None.
+
+        A commit without a member is refused while the group has members.
+        """
         if member is None:
             return KafkaError(KafkaError.UNKNOWN_MEMBER_ID) if self._members else None
         if member.expelled:
@@ -168,14 +171,14 @@ class MemoryGroup:
 
 
 def fits(held: Committed) -> bool:
-    """Returns True if a broker accepts the metadata."""
+    """Returns True if the metadata is short enough for a broker."""
     return len(held.metadata.encode()) <= METADATA_MAX
 
 
 def _range(
     members: Mapping[str, MemoryMember], partitions: Callable[[list[str]], list[PartitionId]]
 ) -> dict[str, list[PartitionId]]:
-    """Assigns each topic in runs of partitions, the longer ones first, by order of names."""
+    """Assigns a run of consecutive partitions of each topic to each of its members, by name."""
     shares: dict[str, list[PartitionId]] = {name: [] for name in members}
     readers: dict[str, list[str]] = {}
     for name in sorted(members):

@@ -18,7 +18,7 @@ _QUEUE_RECORDS = 100_000
 
 
 class MemoryProducer:
-    """`KafkaProducer` without a broker: what is produced is written by the next `poll`."""
+    """The twin of `KafkaProducer` for tests; `poll` writes the records that are queued."""
 
     def __init__(self, kafka: MemoryKafka, properties: Mapping[str, Any]) -> None:
         self._kafka = kafka
@@ -35,13 +35,13 @@ class MemoryProducer:
         return self._fatal
 
     def fail(self, reason: str) -> None:
-        """Fails as with an unrecoverable error: nothing is written any more."""
+        """Makes this producer fail for good: it writes nothing any more."""
         self._fatal = reason
 
     def produce(self, output: Output, refused: Reporting) -> None:
-        """Queues a record. `refused(error, message)` is called from `poll` if it fails.
+        """Queues a record. `poll` calls `refused(error, message)` if the record is not written.
 
-        Raises QueueFull, or KafkaRequestError when the client knows already that it cannot.
+        Raises QueueFull, or KafkaRequestError if the client itself refuses the record.
         """
         if len(self._queue) >= self._most:
             raise QueueFull
@@ -54,7 +54,7 @@ class MemoryProducer:
         self._queue.append((output, refused))
 
     def poll(self) -> None:
-        """Writes queued records, unless the broker is away, and reports refused ones."""
+        """Writes queued records and reports refused ones, if the broker answers."""
         if self._fatal is not None or not (self._kafka.up and self._kafka.writable):
             return
         batches: dict[PartitionId, list[tuple[Output, Reporting]]] = {}
@@ -72,12 +72,12 @@ class MemoryProducer:
         return len(self._queue)
 
     def purge(self) -> None:
-        """Gives up queued records; their reports come at once."""
+        """Drops the queued records, and reports them as failed at once."""
         queue, self._queue = self._queue, []
         report(queue, KafkaError._PURGE_QUEUE)
 
     def _write(self, at: PartitionId, batch: list[tuple[Output, Reporting]]) -> None:
-        """Writes all of a batch or nothing: one refused record fails the others."""
+        """Writes a whole batch, or nothing if the broker refuses one of its records."""
         topic = self._kafka.topic(at[0])
         if topic is None:
             self._unknown.add(at[0])
@@ -93,14 +93,14 @@ class MemoryProducer:
 
 
 def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> None:
-    """Reports for each output of a batch why it is not written."""
+    """Reports each output of a batch as failed, with the common error code or its own."""
     every = [codes] * len(batch) if isinstance(codes, int) else codes
     for (output, refused), code in zip(batch, every, strict=True):
         refused(KafkaError(code), Fields((output.topic, -1, -1), -1, None, None, ()))
 
 
 def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> int:
-    """Returns the partition that the output names, else its key's, else the next of `spread`."""
+    """Returns the output's partition, else that of its key, else the next of `spread`."""
     if output.partition >= 0:
         return output.partition
     chosen = next(spread) if output.key is None else murmur2(output.key) & 0x7FFFFFFF
@@ -108,7 +108,7 @@ def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> i
 
 
 def murmur2(data: bytes) -> int:
-    """The hash by which Java's producers, and kworker's, choose the partition of a key."""
+    """Returns the hash by which Java's producers, and kworker's, choose a key's partition."""
     m, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(data)
     whole = len(data) & ~3

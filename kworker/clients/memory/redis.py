@@ -19,9 +19,10 @@ from kworker.errors import Unreachable
 
 
 class MemoryRedis:
-    """A server. Its switches: `away` answers no request, `readonly` and `full` refuse writes.
+    """A Redis server in memory. A test sets its attributes to simulate faults.
 
-    `deaf` executes requests and does not answer: a request may have been executed.
+    With `away` it refuses connections, with `readonly` or `full` it refuses writes. With `deaf` it
+    executes requests and sends no answer.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +40,7 @@ class MemoryRedis:
         self.suspects.clear()
 
     def state(self, name: str) -> ClaimState | None:
-        """Returns the state of a prefixed id; None without one."""
+        """Returns the claim or mark under an event's key; None if there is none."""
         state, until = self._ids.get(name, (None, 0.0))
         return state if self._now_s() < until else None
 
@@ -53,13 +54,13 @@ class MemoryRedis:
         return self._beats.get(owner)
 
     def renew(self, owner: str, number: int) -> None:
-        """Records a call's number. Raises `Unreachable` for one that comes after a later one."""
+        """Stores the number of an owner's call. Raises `Unreachable` if a later call came first."""
         if (last := self._beats.get(owner, 0)) > number:
-            raise Unreachable(f"LATE {last}")
+            raise Unreachable(f"LATE: call {number} came after call {last}")
         self._beats[owner] = number
 
     def begin(self) -> None:
-        """Begins a call. Raises `Unreachable` if it is refused."""
+        """Counts a request. Raises `Unreachable` if the server refuses it."""
         self.calls += 1
         if self.away:
             raise Unreachable("Connection refused")
@@ -69,13 +70,13 @@ class MemoryRedis:
             raise Unreachable("command not allowed when used memory > 'maxmemory'.")
 
     def end(self) -> None:
-        """Ends a call. Raises `Unreachable` if the answer is lost."""
+        """Ends a request. Raises `Unreachable` if the server sends no answer."""
         if self.deaf:
             raise Unreachable("Timeout reading from socket")
 
 
 class MemoryRedisClaims:
-    """`RedisClaims` without a Redis: see there."""
+    """The twin of `RedisClaims` for tests, on a `MemoryRedis`."""
 
     def __init__(self, redis: MemoryRedis, *, prefix: str, owner: str, ttl_s: float) -> None:
         self._redis = redis
@@ -103,7 +104,7 @@ class MemoryRedisClaims:
         return Answer({i: state for i, state in states if state is not None}, beats)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing, because there is no connection."""
 
     def _hand_over(self, mark: HandOver) -> None:
         name = self._prefix + mark.id
@@ -118,7 +119,7 @@ class MemoryRedisClaims:
             self._redis.delete(name)
 
     def _claim(self, id_: str, source: str, over: Takeover | None) -> ClaimState | None:
-        """Claims an id; returns the state that prevents it, None when it is granted."""
+        """Claims an event id; returns None, or the claim or mark that prevents it."""
         name, mine = self._prefix + id_, Claimed(self._owner, source)
         state = self._redis.state(name)
         if state in (None, mine) or (over is not None and self._still(over, state)):
@@ -132,7 +133,7 @@ class MemoryRedisClaims:
 
 
 class MemoryRedisSuspects:
-    """`RedisSuspects` without a Redis: see there."""
+    """The twin of `RedisSuspects` for tests, on a `MemoryRedis`."""
 
     def __init__(self, redis: MemoryRedis, *, prefix: str) -> None:
         self._redis = redis
@@ -154,7 +155,7 @@ class MemoryRedisSuspects:
         self._redis.end()
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing, because there is no connection."""
 
     def _all(self) -> dict[str, str]:
         return self._redis.suspects.setdefault(self._prefix, {})

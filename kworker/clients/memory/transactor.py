@@ -19,9 +19,9 @@ _QUEUE_RECORDS = 100_000
 
 
 class MemoryTransactor:
-    """`KafkaTransactor` without a broker: `commit` writes all that was produced, or nothing.
+    """The twin of `KafkaTransactor` for tests: `commit` writes all produced records, or none.
 
-    An open transaction shows no record, so every consumer is a read_committed one. As on a
+    Records of an open transaction are invisible, so every consumer is a read_committed one. As on a
     broker, a marker uses up an offset of each partition that was written.
     """
 
@@ -44,7 +44,7 @@ class MemoryTransactor:
         self._spread = count()
 
     def open(self) -> None:
-        """Fences the last producer of this id and aborts its transaction.
+        """Fences the previous producer of this transactional id, and aborts its transaction.
 
         Raises KafkaRequestError.
         """
@@ -53,7 +53,7 @@ class MemoryTransactor:
         self._kafka.install(self._id, self)
 
     def begin(self) -> None:
-        """Raises KafkaRequestError."""
+        """Begins a transaction. Raises KafkaRequestError."""
         self._check(opened=False)
         self._open = True
 
@@ -63,9 +63,9 @@ class MemoryTransactor:
         self._outputs.append(output)
 
     def queue(self, output: Output, refused: Reporting) -> None:
-        """Adds a record. `refused(error, message)` is called from `poll` if it fails.
+        """Queues a record. `poll` calls `refused(error, message)` if the record is not written.
 
-        Raises QueueFull; Broken; Oversized.
+        Raises QueueFull, Broken or Oversized.
         """
         if self._broken or self._kafka.installed(self._id) is not self:
             raise Broken(self.problem())
@@ -76,7 +76,7 @@ class MemoryTransactor:
         self._queued.append((output, refused))
 
     def poll(self) -> None:
-        """Adds queued records, unless the broker is away, and reports refused ones."""
+        """Adds queued records to the transaction, or reports refusals, if the broker answers."""
         if not (self._kafka.up and self._kafka.writable):
             return
         batches: dict[str, list[tuple[Output, Reporting]]] = {}
@@ -97,7 +97,7 @@ class MemoryTransactor:
         return len(self._queued)
 
     def problem(self) -> str | None:
-        """Returns the reason why the open transaction takes no more; None while it does."""
+        """Returns the reason why the transaction takes no more records; None if it does."""
         fenced = self._kafka.installed(self._id) is not self
         return str(KafkaError(KafkaError._FENCED)) if fenced else self._broken or None
 
@@ -139,7 +139,7 @@ class MemoryTransactor:
         self._end()
 
     def close(self) -> None:
-        """Gives up an open transaction; if the broker is away, a successor's `open` aborts it."""
+        """Aborts an open transaction; without a broker, the next producer's `open` aborts it."""
         if self._open and self._kafka.up and self._kafka.installed(self._id) is self:
             self._end()
         self._open = False
@@ -160,7 +160,7 @@ class MemoryTransactor:
                 raise KafkaRequestError(str(KafkaError(code)), retriable=True)
 
     def _refusals(self, batch: list[Output]) -> list[int]:
-        """Returns an error code for each output of a refused batch; none if it is not refused."""
+        """Returns an error code for each output if the batch is refused, else an empty list."""
         topic = self._kafka.topic(batch[0].topic)
         if topic is None:
             return [KafkaError._UNKNOWN_TOPIC] * len(batch)
