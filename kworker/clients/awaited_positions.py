@@ -28,7 +28,7 @@ class PositionReader(Protocol):
 
 
 class AwaitedPositions:
-    """Repeats a request that an assignment cannot begin without until an answer comes.
+    """Repeats requests that an assignment depends on, as for positions, until they succeed.
 
     Owned by the poll thread, which waits here inside the rebalance callback. The wait has no limit:
     an open transaction hides the positions that it commits, and a hanging one never times out.

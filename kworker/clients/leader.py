@@ -106,7 +106,7 @@ class Leadership:
         return f"group {self._group}: {reason}" if reason else ""
 
     def turn(self) -> None:
-        """Handles the group's events and its last answer, and asks again. Returns at once.
+        """Handles the group's events and last answer, and requests the next. Returns at once.
 
         If the lease ended while this process was paused, it waits for the answer, `LAPSED_S` at
         most. That usually takes a few milliseconds; if no other leader has followed, this process

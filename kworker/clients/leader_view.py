@@ -27,7 +27,7 @@ class ViewAnswer(NamedTuple):
 
 
 class ViewReader:
-    """Reads the group's committed claim and its members, on a thread of its own.
+    """Reads the claim to lead that the group holds, and its members, on a thread of its own.
 
     Answers one question at a time.
     """

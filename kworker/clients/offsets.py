@@ -58,7 +58,7 @@ class TopicWatch:
         self.problem = ""
 
     def turn(self) -> None:
-        """Takes the brokers' answer, if it has come, and asks again. Returns at once."""
+        """Takes the brokers' answer, if any, and sends the next request. Returns at once."""
         self._client.poll(0)
         if not all(future.done() for future in self._asked.values()):
             return

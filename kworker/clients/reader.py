@@ -29,13 +29,13 @@ class TopicReader:
     """A read_committed consumer of given partitions. Used by one thread."""
 
     def __init__(self, properties: Mapping[str, Any], group: str, *, timeout_s: float) -> None:
-        """`group` is a group id that the client needs; it never joins that group."""
+        """`group` is a group id, which the client needs although it never joins the group."""
         self._timeout_s = timeout_s
         own = {**_OWN, "group.id": group, "group.protocol": "classic"}
         self._consumer = Consumer({**properties, **own}, logger=SILENT)
 
     def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]:
-        """Yields the records within `spans`, the offsets in each partition, partition by partition.
+        """Yields a topic's records with the offsets in `spans`, one partition after the other.
 
         Raises Unreachable when nothing comes for `timeout_s`.
         """

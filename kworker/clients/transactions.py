@@ -166,7 +166,7 @@ class KafkaTransactor:
     def send_positions(
         self, positions: Mapping[PartitionId, Committed], group_metadata: Any
     ) -> None:
-        """Adds positions, for the group of `group_metadata`. Raises KafkaRequestError."""
+        """Adds a group's positions to the transaction. Raises KafkaRequestError."""
         offsets = offsets_of(positions)
         send = self._producer.send_offsets_to_transaction
         self._bounded(lambda: send(offsets, group_metadata, self._timeout_s))
@@ -212,7 +212,7 @@ class KafkaTransactor:
             raise KafkaRequestError(text, retriable=True)
 
     def _check_for_resends(self) -> None:
-        """Notes a disturbance if a request was sent again, as after an unreported disconnect.
+        """Sets `_disturbance` if a request was sent again, as after an unreported disconnect.
 
         Waits for statistics that were made after this call.
         """

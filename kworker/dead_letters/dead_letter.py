@@ -17,7 +17,7 @@ class DeadLetterPosition(NamedTuple):
     offset: int
 
     def __str__(self) -> str:
-        """Returns the form in which a person types it."""
+        """Returns `partition:offset`, as a person types it."""
         return f"{self.partition}:{self.offset}"
 
 
@@ -42,7 +42,7 @@ _DIGITS_MAX = 18  # of a timestamp
 
 
 class DeadLetterIdentity(NamedTuple):
-    """A dead letter's identity, unique also in a topic that was deleted and made again."""
+    """A dead letter's identity, which is unique even if the dead-letter topic was recreated."""
 
     partition: int
     offset: int
@@ -53,8 +53,8 @@ class DeadLetterIdentity(NamedTuple):
 class DeadLetter:
     """One record of the dead-letter topic.
 
-    `headers` are the record's own, as its producer wrote them. One that kworker did not write
-    has no `envelope`, and all its headers are its own.
+    `headers` are those of the original record, as its producer wrote them. `envelope` holds what
+    kworker's own headers say; it is None if kworker did not write the record.
     """
 
     identity: DeadLetterIdentity
@@ -67,7 +67,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, raw: RawMessage) -> "DeadLetter":
-        """Reads a record; never raises for what its headers hold."""
+        """Parses a record of the dead-letter topic. Never raises, whatever its headers hold."""
         [headers], unreadable = headers_of([raw])
         found = headers or []
         written = raw.timestamp()[1]
@@ -107,12 +107,12 @@ class DeadLetter:
 
     @property
     def attempt(self) -> int:
-        """The attempt of the last run."""
+        """The number of the attempt that failed; 0 if kworker did not write the record."""
         return self.envelope.attempt if self.envelope else 0
 
     @property
     def redriven(self) -> int:
-        """The number of times that the record was redriven before."""
+        """The number of times that the record was sent back to the workers before."""
         return self.envelope.redriven if self.envelope else 0
 
 

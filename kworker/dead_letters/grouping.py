@@ -8,7 +8,7 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 
 @dataclass(slots=True)
 class DeadLetterGroup:
-    """The dead letters of one reason and exception, added one by one."""
+    """Counts of the dead letters with one reason and exception, added one by one."""
 
     reason: str
     exception: str
@@ -32,7 +32,7 @@ class DeadLetterGroup:
 def group_by_reason(letters: Iterable[tuple[DeadLetter, bool]]) -> list[DeadLetterGroup]:
     """Groups dead letters by reason and exception, the largest group first.
 
-    Each comes with True if it is resolved.
+    Each dead letter comes with a flag that says if it is resolved.
     """
     groups: dict[tuple[str, str], DeadLetterGroup] = {}
     for letter, resolved in letters:

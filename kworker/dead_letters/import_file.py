@@ -16,10 +16,10 @@ _SHOWN_MAX = 20  # problems: enough to see a mistake that is in every line
 
 
 class EditedFile:
-    """A file that is read twice, by `check` and then `steps`: it may be larger than memory."""
+    """A file of edited dead letters; `check` and `steps` each read it, as it may exceed memory."""
 
     def __init__(self, path: Path, requeue: Requeue, bytes_max: int) -> None:
-        """`bytes_max` is the largest record that the requeue topic takes."""
+        """`bytes_max` is the size in bytes of the largest record that the requeue topic takes."""
         self._path = path
         self._requeue = requeue
         self._bytes_max = bytes_max
@@ -27,7 +27,7 @@ class EditedFile:
         self._lines: dict[DeadLetterIdentity, int] = {}
 
     def check(self, dead: DeadLetters) -> int:
-        """Checks all lines; returns their number. Raises KworkerError naming bad lines."""
+        """Checks all lines, and returns their number. Raises KworkerError naming the bad lines."""
         origins: dict[DeadLetterIdentity, tuple[Source, int]] = {}
         for number, line in self._read():
             try:
@@ -43,17 +43,21 @@ class EditedFile:
         return len(self._lines)
 
     def _check_edit(self, edit: Edit, number: int) -> None:
-        if known := self._lines.get(edit.identity):
-            raise BadLine(f"the same dead letter as in line {known}")
+        if earlier := self._lines.get(edit.identity):
+            raise BadLine(f"the line names the same dead letter as in line {earlier}")
         self._lines[edit.identity] = number
         if self._output(edit).size > self._bytes_max:
-            limit = f"{self._requeue.topic} takes {self._bytes_max:,} bytes"
-            raise BadLine(f"the record is too large: {limit}")
+            raise BadLine(
+                f"the record is too large: {self._requeue.topic} takes {self._bytes_max:,} bytes"
+            )
 
     def _check_origins(
         self, dead: DeadLetters, origins: dict[DeadLetterIdentity, tuple[Source, int]]
     ) -> None:
-        """Checks positions and sources, which must stay as exported, or a record would be lost."""
+        """Checks that the position and the source in each line are those of a dead letter.
+
+        They must stay as exported, or a record would be lost.
+        """
         places = [DeadLetterPosition(each.partition, each.offset) for each in origins]
         for letter in dead.letters(spans(filter(dead.holds, places))):
             if origins.get(letter.identity) == (letter.source, letter.redriven):
@@ -72,7 +76,7 @@ class EditedFile:
         return "\n".join([*lines, "nothing was written: correct the file and import it again"])
 
     def steps(self, topic: str) -> Iterator[RepairStep]:
-        """Yields the steps of a checked file. Raises KworkerError when it has changed since."""
+        """Yields a step for each line of a checked file. Raises KworkerError if it has changed."""
         for number, line in self._read():
             try:
                 edit = parse_line(line, topic)
@@ -80,8 +84,8 @@ class EditedFile:
                 edit = None
             if edit is None or self._lines.get(edit.identity) != number:
                 raise KworkerError(
-                    f"{self._path}:{number}: changed while it was imported: import it"
-                    " again without editing it meanwhile; nothing is done twice"
+                    f"{self._path}:{number}: this line changed during the import: import the"
+                    " file again, and do not edit it meanwhile; nothing is done twice"
                 )
             yield RepairStep(edit.identity, self._output(edit))
 
@@ -89,11 +93,11 @@ class EditedFile:
         return self._requeue.record(edit.envelope, edit.key, edit.value, edit.headers)
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
-        """Yields the lines that are not empty, with their numbers."""
+        """Yields each line that is not empty, with its number. Raises UsageError."""
         try:
             with self._path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if text := line.removeprefix(b"\xef\xbb\xbf").strip():
                         yield number, text
         except OSError as error:
-            raise UsageError(f"{self._path}: {error.strerror}") from None
+            raise UsageError(f"cannot read {self._path}: {error.strerror}") from None

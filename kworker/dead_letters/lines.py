@@ -14,12 +14,12 @@ Data = dict[str, Any]
 
 
 class BadLine(ValueError):
-    """A line that cannot be imported; says why."""
+    """A line cannot be imported; the error's text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A dead letter's record as a person wants it, and the dead letter that it came from."""
+    """A line of an edited file: a dead letter's identity, and its record as a person wants it."""
 
     identity: DeadLetterIdentity
     envelope: Envelope
@@ -29,7 +29,7 @@ class Edit:
 
 
 def as_data(letter: DeadLetter, topic: str) -> Data:
-    """Returns a dead letter as a JSON object: position, failure and record, bytes by `as_text`."""
+    """Returns a dead letter as an object for JSON: its position, failure and record."""
     identity, source = letter.identity, letter.source
     return {
         "position": {"topic": topic, **identity._asdict()},
@@ -56,7 +56,7 @@ def _source(source: Source) -> Data:
 
 
 def as_text(content: bytes | None) -> str | dict[str, str] | None:
-    """Returns text where the content is UTF-8, else `{"base64": …}`."""
+    """Returns bytes as JSON can hold them: as text if they are UTF-8, else `{"base64": …}`."""
     if content is None:
         return None
     try:
@@ -66,12 +66,12 @@ def as_text(content: bytes | None) -> str | dict[str, str] | None:
 
 
 def format_line(letter: DeadLetter, topic: str) -> str:
-    """Returns a dead letter as a line, without its end."""
+    """Returns a dead letter as a line of JSON, without a newline."""
     return json.dumps(as_data(letter, topic), ensure_ascii=False)
 
 
 def parse_line(line: bytes, topic: str) -> Edit:
-    """Returns the edit in a line, of a dead letter in `topic`. Raises BadLine."""
+    """Parses a line about a dead letter of the dead-letter topic `topic`. Raises BadLine."""
     data = _object(line)
     position, source = _object_in(data, "position"), _object_in(data, "source")
     if position.get("topic") != topic:
@@ -88,30 +88,30 @@ def _object(line: bytes) -> Data:
     try:
         data = json.loads(line)
     except UnicodeDecodeError:
-        raise BadLine("not UTF-8") from None
+        raise BadLine("the line is not UTF-8") from None
     except ValueError as error:
-        raise BadLine(f"not JSON: {error}") from None
+        raise BadLine(f"the line is not JSON: {error}") from None
     except RecursionError:
-        raise BadLine("not JSON of a reasonable depth") from None
+        raise BadLine("the JSON in the line is nested too deeply") from None
     if not isinstance(data, dict):
-        raise BadLine("expected a JSON object")
+        raise BadLine("the line is not a JSON object")
     return data
 
 
 def _read_source(data: Data) -> Source:
     topic = _present(data, "topic", "source.")
     if not isinstance(topic, str) or not topic:
-        raise BadLine(f"source.topic: expected a topic, got {_shown(topic)}")
+        raise BadLine(f"source.topic: expected a topic's name, got {_shown(topic)}")
     partition, offset = (_whole(data, name, "source.") for name in ("partition", "offset"))
     timestamp = _present(data, "timestamp", "source.")
     if type(timestamp) is not int:  # -1 is a record without one
-        raise BadLine(f"source.timestamp: expected milliseconds, got {_shown(timestamp)}")
+        raise BadLine(f"source.timestamp: expected whole milliseconds, got {_shown(timestamp)}")
     return Source(topic, partition, offset, timestamp)
 
 
-def _present(data: Data, name: str, at: str = "") -> Any:
+def _present(data: Data, name: str, parent: str = "") -> Any:
     if name not in data:
-        raise BadLine(f"{at}{name} is missing")
+        raise BadLine(f"the field {parent}{name} is missing")
     return data[name]
 
 
@@ -122,29 +122,29 @@ def _object_in(data: Data, name: str) -> Data:
     return part
 
 
-def _whole(data: Data, name: str, at: str = "") -> int:
-    value = _present(data, name, at)
+def _whole(data: Data, name: str, parent: str = "") -> int:
+    value = _present(data, name, parent)
     if type(value) is not int or value < 0:
-        raise BadLine(f"{at}{name}: expected a whole number, got {_shown(value)}")
+        raise BadLine(f"{parent}{name}: expected a whole number, got {_shown(value)}")
     return value
 
 
 def _headers(value: object) -> HeaderList:
     if not isinstance(value, list):
-        raise BadLine(f"headers: expected a list, got {_shown(value)}")
+        raise BadLine(f"headers: expected a list of pairs, got {_shown(value)}")
     return [_header(each, f"headers[{number}]") for number, each in enumerate(value)]
 
 
-def _header(pair: object, at: str) -> tuple[str, bytes | None]:
+def _header(pair: object, field: str) -> tuple[str, bytes | None]:
     match pair:
         case [str(name), content]:
-            _bytes(name, at)
-            return name, _bytes(content, at)
-    raise BadLine(f'{at}: expected ["name", value], got {_shown(pair)}')
+            _bytes(name, field)
+            return name, _bytes(content, field)
+    raise BadLine(f'{field}: expected ["name", value], got {_shown(pair)}')
 
 
-def _bytes(value: object, at: str) -> bytes | None:
-    """Reverses `as_text`."""
+def _bytes(value: object, field: str) -> bytes | None:
+    """Reverses `as_text`. Raises BadLine."""
     match value:
         case None:
             return None
@@ -152,13 +152,13 @@ def _bytes(value: object, at: str) -> bytes | None:
             try:
                 return text.encode()
             except UnicodeEncodeError:
-                raise BadLine(f"{at}: half of a surrogate pair, which is no text") from None
+                raise BadLine(f"{field}: half of a surrogate pair is not valid text") from None
         case {"base64": str(text), **more} if not more:
             try:
                 return base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
-                raise BadLine(f"{at}: not base64") from None
-    raise BadLine(f'{at}: expected text, {{"base64": …}} or null, got {_shown(value)}')
+                raise BadLine(f"{field}: not base64 under the name base64") from None
+    raise BadLine(f'{field}: expected text, {{"base64": …}} or null, got {_shown(value)}')
 
 
 def _shown(value: object) -> str:

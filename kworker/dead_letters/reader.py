@@ -11,15 +11,16 @@ from kworker.errors import UsageError
 
 
 class RecordReader(Protocol):
-    """The part of `TopicReader` that is used here."""
+    """The method of `TopicReader` that `DeadLetters` uses."""
 
     def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]: ...
 
 
 class DeadLetters:
-    """The dead-letter topic as of this object's creation, and the state topic as it is now.
+    """Reads a service's dead letters, and their resolutions from the state topic.
 
-    Used by one thread, for one reading at a time.
+    The dead-letter topic is read up to its end at this object's creation, the state topic up to its
+    present end. Used by one thread, which finishes one iterator before it begins another.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class DeadLetters:
         topic: str,
         state: str,
     ) -> None:
-        """`bounds_of(topic)` returns the offsets that each partition holds, as read_committed."""
+        """`bounds_of(topic)` returns the offsets that read_committed finds in each partition."""
         self._reader = reader
         self._bounds_of = bounds_of
         self._state = state
@@ -38,7 +39,7 @@ class DeadLetters:
         self.seen = SeenNames()
 
     def resolutions(self) -> Resolutions:
-        """Reads all resolutions committed until now. Raises Unreachable."""
+        """Reads all resolutions that are committed by now. Raises Unreachable."""
         found = Resolutions(self.topic)
         for raw in self._reader.records(self._state, self._bounds_of(self._state)):
             found.add(raw.key(), raw.value())
@@ -53,7 +54,7 @@ class DeadLetters:
             return self._bounds
         for place in sorted(selection.places):
             if not self.holds(place):
-                raise UsageError(f"{self.topic} has no {place}: {self._offsets_held(place)}")
+                raise UsageError(f"{self.topic} has no record {place}: {self._offsets_held(place)}")
         return spans(selection.places)
 
     def holds(self, place: DeadLetterPosition) -> bool:
@@ -69,5 +70,5 @@ class DeadLetters:
         return f"its partition {place.partition} holds {held.start} to {held.stop - 1}"
 
     def letters(self, spans: Mapping[int, range]) -> Iterator[DeadLetter]:
-        """Reads dead letters, one partition after the other. Raises Unreachable."""
+        """Yields the dead letters in `spans`, partition by partition. Raises Unreachable."""
         return self.seen.record(map(DeadLetter.of, self._reader.records(self.topic, spans)))

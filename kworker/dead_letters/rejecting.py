@@ -13,7 +13,7 @@ from kworker.errors import KworkerError, UsageError
 
 
 class RejectAdmin(Protocol):
-    """The part of `Admin` that the search uses."""
+    """The methods of `Admin` that `RecordSearch` uses."""
 
     def topic_names(self) -> list[str]: ...
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
@@ -31,7 +31,7 @@ class RejectAdmin(Protocol):
 
 
 class RejectReader(Protocol):
-    """The part of `TopicReader` that the search uses."""
+    """The method of `TopicReader` that `RecordSearch` uses."""
 
     def records(self, topic: str, spans: Mapping[int, range]) -> Iterator[RawMessage]: ...
 
@@ -39,8 +39,8 @@ class RejectReader(Protocol):
 class RecordSearch:
     """Finds a record of a source topic by its position. Every call may block.
 
-    A record whose retry waits is settled in its source topic, and stands in a delay topic or
-    in requeue, where the service has not read it yet: it can still be rejected.
+    While a record waits for a retry, it is settled in its source topic, and its copy is in a delay
+    topic or in the requeue topic. The search finds the copy, so the record can still be rejected.
     """
 
     def __init__(self, config: Config, admin: RejectAdmin, reader: RejectReader) -> None:
@@ -52,34 +52,37 @@ class RecordSearch:
     def find(self, place: SourcePosition) -> Source:
         """Returns the record's source position, with its timestamp.
 
-        Raises UsageError for a position that the service does not read, KworkerError for a
-        record that does not exist or is settled; Unreachable and AdminRequestError.
+        Raises UsageError for a partition that the service does not read, KworkerError for a record
+        that does not exist or is settled, Unreachable or AdminRequestError if Kafka does not
+        answer.
         """
         topic, number, offset = place
         at = (topic, number)
-        shown = f"{topic}:{number}:{offset}"
+        record = f"{topic}:{number}:{offset}"
         self._check_partition(topic, number)
         low = self._admin.list_offsets([at], "earliest")[at]
         high = self._admin.list_offsets([at], "latest", committed=True)[at]
         if offset >= high:
-            raise KworkerError(f"reject: {shown} does not exist: {topic}:{number} ends at {high:,}")
+            raise KworkerError(
+                f"reject: {record} does not exist: {topic}:{number} ends at {high:,}"
+            )
         settled = self._settled(self._config.name, topic, [at]).get(at)
         if offset >= low and not (settled and settled.has(offset)):
             if source := self._read(place):
                 return source
             raise KworkerError(
-                f"reject: {shown} does not exist: compaction removed it, or the offset is a"
+                f"reject: {record} does not exist: compaction removed it, or the offset is a"
                 " transaction marker"
             )
         if source := self._find_retry(place):
             return source
         if offset < low:
             raise KworkerError(
-                f"reject: {shown} does not exist: {topic}:{number} begins at {low:,}"
+                f"reject: {record} does not exist: {topic}:{number} begins at {low:,}"
             )
         raise KworkerError(
-            f"reject: {shown} is settled already, and no retry of it waits; find a dead letter"
-            " with: kworker dead list"
+            f"reject: {record} is settled already, and no retry of it waits; to look for its dead"
+            " letter: kworker dead list"
         )
 
     def _check_partition(self, topic: str, number: int) -> None:
@@ -99,7 +102,7 @@ class RecordSearch:
     def _settled(
         self, group: str, topic: str, partitions: Sequence[PartitionId]
     ) -> dict[PartitionId, Settled]:
-        """The settled offsets of a topic's partitions, without partitions that have no position."""
+        """Returns the settled offsets of the partitions that have a committed position."""
         held = self._admin.group_offsets(group, partitions)
         identity = self._admin.identities([topic]).get(topic)
         return {at: Settled.of(each, identity, at) for at, each in held.items()}
@@ -111,7 +114,7 @@ class RecordSearch:
         return None
 
     def _find_retry(self, place: SourcePosition) -> Source | None:
-        """Finds an unread retry or redriven copy in the delay topics and requeue."""
+        """Searches the delay topics and the requeue topic for a copy that is not settled there."""
         delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
         # In the order in which a record passes through them, as it may do meanwhile.
         for topic in [*delays, self._config.requeue_topic]:
@@ -136,7 +139,7 @@ class RecordSearch:
 
 
 def _sources(raw: RawMessage) -> Iterator[Source]:
-    """Yields the source position in kworker's headers, if there is one."""
+    """Yields the source position that kworker's headers name, if there is one."""
     try:
         headers = raw.headers() or ()
     except SystemError:  # a header name that is not UTF-8: none that kworker wrote

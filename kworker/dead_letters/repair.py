@@ -18,7 +18,7 @@ BATCH_BYTES_MAX = 8 << 20
 
 
 class RepairStep(NamedTuple):
-    """A dead letter to resolve, and the record that is written for it, if one is."""
+    """A dead letter to resolve, and the record to write for it, or None."""
 
     identity: DeadLetterIdentity
     output: Output | None
@@ -26,7 +26,7 @@ class RepairStep(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the selected dead letters, by what became of them; printed as JSON."""
+    """Counts of the selected dead letters by what was done with them; printed as JSON."""
 
     done: int = 0
     before: int = 0  # resolved already
@@ -40,20 +40,20 @@ class Tally:
 
 
 class Requeue(NamedTuple):
-    """The topic from which the workers read records again."""
+    """The requeue topic, from which the workers read records again."""
 
     topic: str
     partitions: int
 
     def output(self, letter: DeadLetter) -> Output:
-        """Returns the record for a dead letter with an envelope."""
+        """Returns the requeue record for a dead letter that kworker wrote."""
         assert letter.envelope
         return self.record(letter.envelope, letter.key, letter.value, letter.headers)
 
     def record(
         self, envelope: Envelope, key: bytes | None, value: bytes | None, headers: HeaderList
     ) -> Output:
-        """Returns a first attempt of the envelope's source, with the given content."""
+        """Returns a requeue record with this content: the first attempt of its source record."""
         source = envelope.source
         own: HeaderList = [
             *names.carried(headers),
@@ -75,19 +75,19 @@ class OtherTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Records a second; None is without a limit."""
+    """A limit of records written in a second; a `rate` of None is no limit."""
 
     rate: float | None = None
 
     @property
     def batch_max(self) -> int:
-        """Records in a transaction: a second's worth at most."""
+        """The most records in a transaction, not more than those of one second."""
         if self.rate is None:
             return BATCH_RECORDS_MAX
         return max(1, min(int(self.rate), BATCH_RECORDS_MAX))
 
     def rest_s(self, done: int) -> float:
-        """Returns the seconds of rest after a batch of `done` records."""
+        """Returns the seconds to wait after a batch of `done` records."""
         return 0.0 if self.rate is None else done / self.rate
 
 
@@ -105,7 +105,7 @@ class RepairPlan:
     def choose(
         self, letters: Iterable[DeadLetter], resolutions: Resolutions, tally: Tally
     ) -> Iterator[DeadLetter]:
-        """Yields selected dead letters that can be repaired; counts those that cannot."""
+        """Yields selected dead letters that can be repaired; counts the others in `tally`."""
         meant = unresolved(letters, self.selection, resolutions, tally)
         return islice(filter(lambda letter: self._is_fit(letter, tally), meant), self.limit)
 
@@ -121,14 +121,14 @@ class RepairPlan:
         return True
 
     def step(self, letter: DeadLetter) -> RepairStep:
-        """Returns the step for a chosen dead letter."""
+        """Returns the step that repairs a dead letter which `choose` yielded."""
         return RepairStep(letter.identity, self.to.output(letter) if self.to else None)
 
 
 def unresolved(
     letters: Iterable[DeadLetter], selection: Selection, resolutions: Resolutions, tally: Tally
 ) -> Iterator[DeadLetter]:
-    """Yields selected dead letters that are not resolved; counts the resolved ones."""
+    """Yields selected dead letters that are not resolved; counts the resolved ones in `tally`."""
     for letter in letters:
         if letter not in selection:
             continue
@@ -141,7 +141,7 @@ def unresolved(
 def skip_resolved(
     steps: Iterable[RepairStep], resolutions: Resolutions, tally: Tally
 ) -> Iterator[RepairStep]:
-    """Yields steps whose dead letters are not resolved; counts the others."""
+    """Yields steps whose dead letters are not resolved; counts the others in `tally`."""
     for step in steps:
         if step.identity in resolutions:
             tally.before += 1
@@ -150,7 +150,7 @@ def skip_resolved(
 
 
 def batches(steps: Iterable[RepairStep], records_max: int) -> Iterator[list[RepairStep]]:
-    """Yields the steps in batches of up to `records_max` records, and of a bounded size."""
+    """Yields the steps in batches of `records_max` records and `BATCH_BYTES_MAX` bytes at most."""
     batch: list[RepairStep] = []
     size = 0
     for step in steps:

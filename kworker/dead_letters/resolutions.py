@@ -22,7 +22,7 @@ class Resolution:
 def resolution_record(
     topic: str, dead_topic: str, identity: DeadLetterIdentity, resolution: Resolution
 ) -> Output:
-    """Returns the record of a resolution for the state topic `topic`."""
+    """Returns the record that stores a resolution in the state topic `topic`."""
     value = {
         "how": resolution.how,
         "by": resolution.by,
@@ -40,7 +40,7 @@ def _key(dead_topic: str, identity: DeadLetterIdentity) -> bytes:
 class Resolutions:
     """The resolutions of one dead-letter topic, read from the state topic.
 
-    Kept as bytes, because there may be millions, of which few are read.
+    Each stays as raw bytes until it is looked up, because there may be millions.
     """
 
     def __init__(self, dead_topic: str) -> None:
@@ -49,7 +49,7 @@ class Resolutions:
         self._values: dict[bytes, bytes] = {}
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Adds a record of the state topic: the last one of a key counts."""
+        """Adds a record of the state topic, which replaces an earlier one with the same key."""
         if key is None or not key.startswith(self._prefix):
             return
         if value is None:
@@ -58,7 +58,7 @@ class Resolutions:
             self._values[key] = value
 
     def of(self, identity: DeadLetterIdentity) -> Resolution | None:
-        """Returns a dead letter's resolution; None without one that is readable."""
+        """Returns a dead letter's resolution; None if there is none that can be read."""
         value = self._values.get(_key(self._dead_topic, identity))
         return None if value is None else _read(value, identity.timestamp)
 

@@ -24,7 +24,7 @@ _CHECK_S = 0.05  # between two checks in a wait
 
 
 class ResolverTransactor(Protocol):
-    """The part of `KafkaTransactor` and its twin that the resolver uses."""
+    """The methods of `KafkaTransactor`, and of its in-memory twin, that `Resolver` uses."""
 
     def open(self) -> None: ...
     def begin(self) -> None: ...
@@ -35,7 +35,7 @@ class ResolverTransactor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The note on each dead letter that a command resolves, and the topic for it."""
+    """The values that all resolutions of one command share, and the topics that they concern."""
 
     state_topic: str
     dead_topic: str
@@ -47,9 +47,9 @@ class Signature:
 class Resolver:
     """Writes records and the resolutions of their dead letters together, all or nothing.
 
-    Used by one thread. All such commands of a service have one transactional id, so `open`
-    fences the one before: the state topic then stays as it is until this one writes, or is
-    fenced itself.
+    Used by one thread. All such commands of a service share one transactional id, so `open` fences
+    an earlier command. From then on only this command writes resolutions, until another one fences
+    it.
     """
 
     def __init__(self, transactor: ResolverTransactor, signature: Signature) -> None:
@@ -57,15 +57,15 @@ class Resolver:
         self._signature = signature
 
     def open(self) -> None:
-        """Ends an earlier command's open transaction. Raises as `resolve` does."""
+        """Fences an earlier command and aborts its transaction. Raises the errors of `resolve`."""
         with self._errors_converted():
             self._transactor.open()
 
     def resolve(self, batch: Iterable[RepairStep]) -> None:
-        """Commits one transaction. Raises AlreadyRunning when fenced, Unreachable otherwise.
+        """Commits the batch in one transaction. Raises AlreadyRunning if fenced, else Unreachable.
 
-        After either the resolver is of no more use; the state topic says if the batch was
-        written.
+        After an error this resolver must not be used again. The state topic then shows if the batch
+        was written.
         """
         now = now_ms()
         with self._errors_converted():
@@ -84,7 +84,7 @@ class Resolver:
         )
 
     def close(self) -> None:
-        """Gives up an open transaction."""
+        """Abandons an open transaction."""
         self._transactor.close()
 
     @contextmanager
@@ -107,9 +107,9 @@ class Resolver:
 
 
 class Interruption:
-    """A request to stop, after the transaction under way.
+    """A person's request to stop after the transaction under way.
 
-    The first signal sets `requested`; the second one has its default effect.
+    The first signal sets `requested`. A second signal has its default effect.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Interruption:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Takes SIGINT and SIGTERM as requests while the block runs."""
+        """Takes SIGINT and SIGTERM as requests to stop while the block runs."""
         before = {number: signal.signal(number, self._note) for number in _ENDING}
         try:
             yield
@@ -137,7 +137,7 @@ class Interruption:
             yield item
 
     def wait(self, until_s: float) -> None:
-        """Waits until that monotonic time, or until a stop is requested."""
+        """Waits until the monotonic time `until_s`, or until a stop is requested."""
         while not self.requested and (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(_CHECK_S, left_s))
 
@@ -155,9 +155,9 @@ def resolve_all(
     stop: Interruption,
     report: Callable[[int], None],
 ) -> int:
-    """Takes the steps, at the pace, until they end or a stop is requested; returns their number.
+    """Resolves the steps at this pace, until they end or a stop is requested; returns their number.
 
-    `report` gets the number so far after each transaction. Raises as `Resolver.resolve` does.
+    Calls `report` with the number so far after each transaction. Raises as `Resolver.resolve` does.
     """
     done, due_s = 0, time.monotonic()
     for batch in batches(steps, pace.batch_max):
@@ -173,17 +173,17 @@ def resolve_all(
 
 @contextmanager
 def exclusive(file: Path, name: str) -> Iterator[None]:
-    """Refuses a second command on this host; of two hosts, the fence ends the first command.
+    """Keeps a second command of this service from running on this host. Raises AlreadyRunning.
 
-    The lock is on the configuration file, which exists under every user: no file is made
-    that could be in the service's way. Raises AlreadyRunning.
+    The lock is on the configuration file, which exists for every user, so that no lock file is
+    needed. On another host, a second command fences the first one instead.
     """
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not _locked(fd):
             raise AlreadyRunning(
-                f"another command for the dead letters of {name} is running here: wait for it,"
-                " or end it with Ctrl-C, and run this command again"
+                f"another command for the dead letters of {name} is running on this host:"
+                " wait for it, or end it with Ctrl-C, and run this command again"
             )
         yield
     finally:

@@ -9,10 +9,10 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions on dead letters, all of which a selected one meets.
+    """Conditions that a selected dead letter meets all together.
 
-    `places` and `sources` are one condition: a dead letter is named by its own position or by
-    that of its source record.
+    `places` and `sources` are one condition: a dead letter meets it by its own position or by that
+    of its source record.
     """
 
     reason: str | None = None
@@ -47,21 +47,21 @@ _SHOWN_MAX = 10  # names, in the hint for a mistyped one
 
 
 class SeenNames:
-    """The reasons and exceptions of the dead letters read so far."""
+    """The reasons and exceptions of the dead letters read so far, to find mistyped ones."""
 
     def __init__(self) -> None:
         self.reasons: set[str] = set()
         self.exceptions: set[str] = set()
 
     def record(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-        """Records the names of dead letters, and yields them."""
+        """Yields the dead letters, and keeps their reasons and exceptions."""
         for letter in letters:
             self.reasons.add(letter.reason)
             self.exceptions.add(letter.exception)
             yield letter
 
     def unmatched(self, selection: Selection) -> list[str]:
-        """Returns a line for each name in the selection that no dead letter read has."""
+        """Returns a line for each selected reason or exception that no dead letter had."""
         found = []
         if selection.reason is not None and selection.reason not in self.reasons:
             found.append(_not_found("reason", selection.reason, self.reasons))
@@ -79,7 +79,7 @@ def _not_found(what: str, wanted: str, seen: Iterable[str]) -> str:
 
 
 def spans(places: Iterable[DeadLetterPosition]) -> dict[int, range]:
-    """Returns the offsets from the first to the last of `places` in each partition."""
+    """Returns for each partition the offsets from the first of `places` in it to the last."""
     found: dict[int, range] = {}
     for partition, offset in places:
         known = found.get(partition, range(offset, offset + 1))

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 
 def encode(parts: Sequence[Sequence[object]], room: int) -> bytes:
-    """Encodes lists as one JSON list of `room` bytes at most, without its outer brackets."""
+    """Encodes lists as one JSON list of `room` bytes at most, not counting its brackets."""
     data = json.dumps(parts).encode()
     if len(data) <= room:
         return data

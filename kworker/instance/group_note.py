@@ -43,7 +43,7 @@ class GroupNote:
         held: Iterable[PartitionId],
         ids: Mapping[str, TopicIdentity],
     ) -> None:
-        """Adds the partitions `held`, which have positions now. Drops those of recreated topics."""
+        """Adds the partitions `held`, with positions now; drops noted ones of recreated topics."""
         kept = {at: id_ for at, id_ in self.positions().items() if _is_same(id_, ids.get(at[0]))}
         named = {name: id_ for (name, _), id_ in kept.items()}
         named |= {name: identity.topic_id for name, identity in ids.items()}
@@ -63,7 +63,7 @@ def lost_partitions(
     missing: Collection[PartitionId],
     ids: Mapping[str, TopicIdentity],
 ) -> list[PartitionId]:
-    """Returns the partitions in `missing` that had a position, without recreated topics."""
+    """Returns noted partitions that are `missing` a position, except in recreated topics."""
     return sorted(at for at in missing if at in noted and _is_same(noted[at], ids.get(at[0])))
 
 

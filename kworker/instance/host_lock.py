@@ -59,7 +59,7 @@ class HostLock:
         return [listener.fileno() for listener in self._listeners.values()]
 
     def take(self, cluster: str) -> bool:
-        """Takes the lock until this process and its workers end. Returns False if it is taken."""
+        """Takes the lock until this process and its workers end; returns False if it is taken."""
         if cluster in self._listeners:
             return True
         listener = socket.socket(socket.AF_UNIX)

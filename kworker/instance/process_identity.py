@@ -15,7 +15,7 @@ def own_identity(instance: str) -> str:
 
 
 class LocalProcesses:
-    """Knows if processes of this instance have ended, as far as they run on this machine."""
+    """Finds out if processes of this instance on this machine have ended."""
 
     def __init__(self, instance: str) -> None:
         self._here = f"{instance}/{_machine()}/"

@@ -80,7 +80,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text of a worker's slot: its partitions, its problems, and what a delay process adds."""
+    """The text in a worker's slot: its partitions and problems, and a delay process's counts."""
 
     partitions: tuple[tuple[str, int], ...] = ()
     problems: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class Slot:
             hand.clear()
 
     def begin(self, pid: int, now_ns: int) -> None:
-        """Clears the slot for its next worker, whose pid may be 0 as yet. For the supervisor."""
+        """Clears the slot for its next worker; `pid` is 0 until its fork. For the supervisor."""
         for word in range(_HEAD_WORDS):
             self.words[word] = 0
         for hand in self._hands:
@@ -262,7 +262,7 @@ class Scoreboard:
 
     @classmethod
     def for_workers(cls, processes: int, hands: int) -> "Scoreboard":
-        """Makes four slots for each configured process, so that `kworker scale` can add some."""
+        """Makes four slots for each configured process, so that `kworker scale` can add workers."""
         return cls(max(SLOTS_MIN, 4 * processes), hands)
 
 

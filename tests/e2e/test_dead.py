@@ -637,7 +637,7 @@ def test_a_position_outside_of_the_topic_is_told(desk: Desk) -> None:
     desk.write(2)
     desk.types("redrive", "0:0", "0:7")
     assert desk.code == 2
-    assert desk.errors == f"kworker: {desk.dead} has no 0:7: its partition 0 holds 0 to 0\n"
+    assert desk.errors == f"kworker: {desk.dead} has no record 0:7: its partition 0 holds 0 to 0\n"
     assert desk.requeued() == []
 
 

@@ -89,9 +89,9 @@ def test_a_missing_field_is_refused(name):
     ("line", "problem"),
     [
         (b"{", "not JSON"),
-        (b"\xff{}", "not UTF-8"),
-        (b"[]", "expected a JSON object"),
-        (b"[" * 100_000, "reasonable depth"),
+        (b"\xff{}", "the line is not UTF-8"),
+        (b"[]", "the line is not a JSON object"),
+        (b"[" * 100_000, "nested too deeply"),
         (b'{"redriven": ' + b"9" * 5_000 + b"}", "not JSON"),
     ],
 )
