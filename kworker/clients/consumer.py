@@ -110,10 +110,7 @@ class KafkaConsumer:
 
     @property
     def joined(self) -> bool:
-        """True while this client has a member id.
-
-        After `unsubscribe`, call `close` once this is False.
-        """
+        """True while this client has a member id; after `unsubscribe`, until it has left."""
         return bool(self._consumer.memberid())
 
     @property

@@ -42,10 +42,9 @@ MemberEvent = GroupAssigned | GroupRevoked | GroupLost | ClaimAccepted | ClaimRe
 
 
 class LeaderMember:
-    """A consumer that makes this process a member of the group; it reads no records.
+    """A consumer that makes this process a member of the group, and reads no records.
 
-    Used by one thread. The library swallows an exception of a callback, so callbacks only store
-    events.
+    Used by one thread. The library swallows what a callback raises, so callbacks only store events.
     """
 
     def __init__(self, properties: Mapping[str, Any], topic: str) -> None:

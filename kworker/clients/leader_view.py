@@ -27,10 +27,7 @@ class ViewAnswer(NamedTuple):
 
 
 class ViewReader:
-    """Reads the claim to lead that the group holds, and its members, on a thread of its own.
-
-    Answers one question at a time.
-    """
+    """Answers questions about the group's claim to lead and members, one by one on a thread."""
 
     def __init__(self, properties: Mapping[str, Any], group: str, topic: str) -> None:
         """Raises KafkaException for properties that the client refuses."""

@@ -158,10 +158,7 @@ class GroupOffsets:
             )[self._group]
 
     def forget_published(self) -> None:
-        """Makes the next `publish` commit every position again.
-
-        Kafka deletes the positions of a group without members after some days.
-        """
+        """Makes the next `publish` commit all positions again, because Kafka deletes old ones."""
         self._published.clear()
 
     def settle(self, positions: Mapping[int, int], timeout_s: float) -> None:

@@ -74,10 +74,7 @@ def _is_end(raw: RawMessage) -> bool:
 
 
 def _is_wanted(raw: RawMessage) -> bool:
-    """Returns True for a record or a partition's end, False for an error that passes by itself.
-
-    Raises KworkerError for other errors.
-    """
+    """Returns False for an error that passes by itself. Raises KworkerError for other errors."""
     if raw.error() is None or _is_end(raw):
         return True
     if event_of(raw) is ConsumerEvent.TRANSIENT:

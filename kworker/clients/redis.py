@@ -76,10 +76,9 @@ return {refused, beats}
 
 
 def own_key(kind: str, prefix: str) -> str:
-    """Returns a Redis key for kworker's own data of this `kind`.
+    """Returns a Redis key for kworker's own data of this `kind`, which is no event's key.
 
-    The key of an event is the prefix and its id, which may be any text. So this key must not begin
-    with the prefix, whatever the prefix is.
+    An event's key is the prefix and an id of any text, so this key never begins with the prefix.
     """
     own = f"kworker-own:{kind}:{prefix}"
     return own if not own.startswith(prefix) else f"own-{own}"
@@ -205,7 +204,6 @@ def _client(url: str, timeout_s: float) -> "Redis":
 
 @contextmanager
 def _errors_converted(redis: "Redis") -> Iterator[None]:
-    """Converts errors of Redis, or of the connection, into `Unreachable`."""
     try:
         yield
     except (RedisError, ValueError) as error:

@@ -50,7 +50,6 @@ def main() -> None:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """Returns True if the error says that there is no such group."""
     kafka = error.args[0] if isinstance(error, KafkaException) else None
     return kafka is not None and kafka.code() == KafkaError.GROUP_ID_NOT_FOUND
 

@@ -29,11 +29,10 @@ _PROPERTIES = {
 def record_bytes(
     properties: Mapping[str, Any], topic: str, ranges: Iterable[tuple[int, tuple[int, int]]]
 ) -> float | None:
-    """Returns the mean size of a topic's records in bytes, where they are largest.
+    """Returns the mean size of a topic's records in bytes, where they are largest; None if unread.
 
-    Reads a few records at a few places of each partition, and returns the largest mean, with keys
-    and headers included; None if nothing could be read. `ranges` has each partition with its first
-    offset and the one after its last. Blocks for a second, or for `DEADLINE_S` if Kafka is silent.
+    Reads a few records at a few places of each partition's range (its first offset and the one
+    after its last), with keys and headers. Blocks for a second, or `DEADLINE_S` if Kafka is silent.
     """
     consumer = Consumer({**properties, **_PROPERTIES}, logger=_QUIET)
     try:

@@ -6,9 +6,9 @@ from kworker.core.membership import Absence
 
 
 def absence_in(statistics: str, *, newer: bool) -> Absence | None:
-    """Returns the reason why a client takes no part in its group; None if it does.
+    """Finds in a client's statistics the reason why it takes no part in its group, or None.
 
-    Reads it from the client's statistics. `newer` is True for the group protocol of KIP-848.
+    `newer` is True for the group protocol of KIP-848.
     """
     # The group's part alone: the rest is long where there are many partitions.
     begin = statistics.rindex('"cgrp":') + len('"cgrp":')

@@ -212,10 +212,7 @@ class KafkaTransactor:
             raise KafkaRequestError(text, retriable=True)
 
     def _check_for_resends(self) -> None:
-        """Sets `_disturbance` if a request was sent again, as after an unreported disconnect.
-
-        Waits for statistics that were made after this call.
-        """
+        """Waits for new statistics; sets `_disturbance` if they show a request sent again."""
         now = time.monotonic()
         while self._statistics_at <= now:
             self.poll(_FULL_WAIT_S)
@@ -255,10 +252,7 @@ class KafkaTransactor:
 
 
 def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
-    """Aborts the transaction, and keeps a reference to the producer until then.
-
-    The library crashes if a producer is freed while it adds a partition to a transaction.
-    """
+    """Aborts; holds the producer until then, since the library crashes if it is freed early."""
     while True:
         try:
             abort(timeout_s)

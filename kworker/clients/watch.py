@@ -73,10 +73,7 @@ class KafkaWatch:
             )
 
     def ends(self) -> dict[PartitionId, int] | None:
-        """Returns the complete answer to `ask_ends` once, else None.
-
-        Leaves out partitions whose request failed.
-        """
+        """Returns the answer to `ask_ends` once, else None. Leaves out partitions that failed."""
         if not self._ends or not all(future.done() for future in self._ends.values()):
             return None
         asked, self._ends = self._ends, {}
@@ -98,10 +95,7 @@ class KafkaWatch:
         )
 
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Returns the answer to `ask_facts` once, else None: bytes and partitions, by topic.
-
-        Leaves out topics whose request failed.
-        """
+        """Returns bytes and partitions by topic once, else None. Leaves out topics that failed."""
         futures = [*self._limits.values(), *self._described.values()]
         if not futures or not all(future.done() for future in futures):
             return None
@@ -178,10 +172,7 @@ class _Missing(Exception):
 
 
 def _answer(future: Any, timeout_s: float) -> Any:
-    """Returns the future's result, None if the brokers refuse the request for good.
-
-    Raises KafkaRequestError if a later request may succeed, _Missing if the topic does not exist.
-    """
+    """Returns the result, None if it is refused. Raises _Missing, or KafkaRequestError to retry."""
     try:
         return future.result(timeout_s + _GRACE_S)
     except TimeoutError:

@@ -54,10 +54,7 @@ class EditedFile:
     def _check_origins(
         self, dead: DeadLetters, origins: dict[DeadLetterIdentity, tuple[Source, int]]
     ) -> None:
-        """Checks that the position and the source in each line are those of a dead letter.
-
-        They must stay as exported, or a record would be lost.
-        """
+        """Checks that lines name dead letters and their sources; else a record would be lost."""
         places = [DeadLetterPosition(each.partition, each.offset) for each in origins]
         for letter in dead.letters(spans(filter(dead.holds, places))):
             if origins.get(letter.identity) == (letter.source, letter.redriven):

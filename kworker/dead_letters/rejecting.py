@@ -102,7 +102,6 @@ class RecordSearch:
     def _settled(
         self, group: str, topic: str, partitions: Sequence[PartitionId]
     ) -> dict[PartitionId, Settled]:
-        """Returns the settled offsets of the partitions that have a committed position."""
         held = self._admin.group_offsets(group, partitions)
         identity = self._admin.identities([topic]).get(topic)
         return {at: Settled.of(each, identity, at) for at, each in held.items()}

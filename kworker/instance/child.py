@@ -45,10 +45,7 @@ def exit_text(code: int) -> str:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Reaps every child that has ended, forked here or inherited.
-
-    Returns the pid and exit code of each; a negative code is the number of a signal.
-    """
+    """Reaps all ended children, also inherited ones. Returns (pid, code); code < 0 is a signal."""
     reaped: list[tuple[int, int]] = []
     while True:
         try:
@@ -137,7 +134,6 @@ def _ignore(_signum: int, _frame: FrameType | None) -> None:
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
-    """Closes all file descriptors that are inherited from the supervisor, except `keep`."""
     low = 3
     for fd in sorted(keep):
         os.closerange(low, fd)

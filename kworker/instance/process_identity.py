@@ -7,10 +7,7 @@ _STAT_STATE, _STAT_THREADS, _STAT_STARTED = 0, 17, 19  # in /proc/PID/stat, behi
 
 
 def own_identity(instance: str) -> str:
-    """Returns this process's identity as `instance/machine/pid/start`.
-
-    `machine` names the boot and the pid namespace, `start` is the process's start time in ticks.
-    """
+    """Returns `instance/machine/pid/start`, which no later process with the same pid has."""
     return f"{instance}/{_machine()}/{os.getpid()}/{_started(os.getpid())}"
 
 

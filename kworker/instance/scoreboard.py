@@ -21,10 +21,7 @@ _EMPTY = -1
 
 
 class Field(IntEnum):
-    """The index of a word in a worker's slot.
-
-    Times are nanoseconds of the monotonic clock, which all processes share.
-    """
+    """The index of a word in a slot. Times are monotonic nanoseconds, alike in all processes."""
 
     PID = 0
     PHASE = auto()

@@ -38,10 +38,7 @@ class StateFolder:
             raise ConfigError(f"state_dir: cannot use {self.path}: {error.strerror}") from None
 
     def lock(self) -> int:
-        """Takes the supervisor's lock until this process ends; returns its file descriptor.
-
-        Raises AlreadyRunning, with the holder's pid, if another supervisor has the lock.
-        """
+        """Takes the lock until this process ends; returns its descriptor. Raises AlreadyRunning."""
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _LOCK_TRIES_S
         while not _try_flock(fd, fcntl.LOCK_EX):

@@ -244,7 +244,6 @@ class MemoryConsumer:
         self._join()
 
     def _report_missing_topics(self) -> None:
-        """Adds one event for each subscribed topic that does not exist."""
         missing = set(self._kafka.missing(self._topics))
         for topic in sorted(missing - self._reported_missing):
             error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)

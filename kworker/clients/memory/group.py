@@ -140,10 +140,7 @@ class MemoryGroup:
             self.history.append(MemoryCommit(self._name, member, generation, at, *held))
 
     def refusal(self, member: MemoryMember | None) -> KafkaError | None:
-        """Returns the error with which the group refuses a commit of this member, or None.
-
-        A commit without a member is refused while the group has members.
-        """
+        """Returns the error with which the group refuses a commit by this member, or by none."""
         if member is None:
             return KafkaError(KafkaError.UNKNOWN_MEMBER_ID) if self._members else None
         if member.expelled:
