@@ -55,10 +55,11 @@ class Broken(Exception):
 class KafkaTransactor:
     """A transactional producer: commits records and a group's positions, all or nothing.
 
-    Used by one thread at a time. Calls block for `timeout_s` at most; `queue`, `poll` and `begin`
-    do not block. After an error, or a commit or abort whose request may have been sent twice, the
-    transaction is in doubt, since its end is not known. Then close this producer, open another one
-    under the same id, and read the committed positions back. After `Abortable`, abort instead.
+    Used by one thread at a time. `queue` and `begin` do not block, `poll` for `wait_s`, other calls
+    for some seconds more than `timeout_s` at most. After an error, or a commit or abort whose
+    request may have been sent twice, the transaction is in doubt, since its end is not known. Then
+    close this producer, open another one under the same id, and read the committed positions back.
+    After `Abortable`, abort instead.
     """
 
     def __init__(
