@@ -31,7 +31,7 @@ from kworker.spark.standby import POLL_S, Standby, leads, why_standby
 from kworker.spark.stop import StopRequest
 from kworker.spark.tables.sinks import trigger_of
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 TURN_S = 0.5
 NO_EXECUTORS_S = 15.0  # a cluster takes its time to start executors

@@ -41,7 +41,7 @@ from kworker.spark.tables.file_fence import FileFence
 from kworker.spark.tables.iceberg_fence import IcebergFence
 from kworker.spark.tables.sinks import Sink, prepare_table, start_query
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 _JOB = uuid.uuid4().hex
 """The id of this process, as the owner of a table whose query has no id yet."""
@@ -179,7 +179,7 @@ class Launcher:
         ):
             return  # it is in the table, and is skipped when Spark repeats it
         remove_plan(folder, pinned.planned)
-        _log.warning(
+        _LOG.warning(
             "a batch that is too large is planned again with fewer records",
             table=sink.table.name,
             records=records,

@@ -18,7 +18,7 @@ from kworker.spark.reasons import explained
 from kworker.spark.rows.frames import TableRows, results, table_rows
 from kworker.spark.tables.sinks import Sink, sinks
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 
 def group_of(config: Config, table: str) -> str:
@@ -80,7 +80,7 @@ class Planner:
 
     def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
         if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
-            _log.warning(
+            _LOG.warning(
                 "a repeated result is counted twice in this table: set dedupe = true for it,"
                 ' or delivery.guarantee = "exactly-once"',
                 table=table.name,

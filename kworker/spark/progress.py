@@ -13,7 +13,7 @@ import structlog
 
 from kworker.clock import now_ms
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 
 class JobState(StrEnum):
@@ -131,7 +131,7 @@ class ProgressFile:
 
     def _warn(self, why: str) -> None:
         if not self._warned:
-            _log.warning("progress file cannot be written; the job goes on", reason=why)
+            _LOG.warning("progress file cannot be written; the job goes on", reason=why)
         self._warned = True
 
 

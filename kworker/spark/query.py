@@ -17,7 +17,7 @@ from kworker.spark.session.jvm import CALL_FAILED, check_jvm
 from kworker.spark.tables.examiner import ResultsSetAside
 from kworker.spark.tables.fences import TableFenced
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
@@ -96,7 +96,7 @@ class TableQuery:
         """Marks the table as failed for good: only a change of the configuration can repair it."""
         self.misconfigured = True
         self.progress.state, self.progress.reason = JobState.FAILED, problem
-        _log.error(
+        _LOG.error(
             "the table is not written, since its settings are wrong; the other tables are",
             table=self.progress.name,
             reason=problem,
@@ -125,7 +125,7 @@ class TableQuery:
             query.stop()
             self._read_batches(query)
         except CALL_FAILED as error:
-            _log.warning(
+            _LOG.warning(
                 "the query did not stop in time; its batch is written again at the next start",
                 table=self.progress.name,
                 reason=reason(error),
@@ -194,7 +194,7 @@ class TableQuery:
         self._failures += 1
         self.progress.state = JobState.RESTARTING
         self.progress.reason = why
-        _log.warning(
+        _LOG.warning(
             "the query of the table failed; it starts again",
             table=self.progress.name,
             reason=why,
@@ -205,7 +205,7 @@ class TableQuery:
         """Restarts the query with smaller or larger batches if the last batch shows the need."""
         if self._resize():
             records, size = self.progress.last
-            _log.info(
+            _LOG.info(
                 "results differ in size from the estimate; the query restarts with other batches",
                 table=self.progress.name,
                 records=records,
@@ -228,7 +228,7 @@ class TableQuery:
     def _warn_of_foreign(self) -> None:
         foreign = self.progress.foreign
         if foreign > self._foreign_warned:
-            _log.warning(
+            _LOG.warning(
                 "records without a kworker-source header are left out of the table",
                 table=self.progress.name,
                 records=foreign - self._foreign_warned,

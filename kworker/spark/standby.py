@@ -12,7 +12,7 @@ from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.progress import JobState, read_progress
 from kworker.spark.stop import StopRequest
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 STANDBY_S = 1.0
 ELECTION_S = 2.0  # by then a group has elected its leader
@@ -44,7 +44,7 @@ class Standby:
         while not self._take_lease():
             if not reported:
                 holder = self._lease.holder()
-                _log.info(
+                _LOG.info(
                     "standby: another process has the checkpoints",
                     holder=str(holder or "not known"),
                 )
@@ -79,7 +79,7 @@ class Standby:
                 return True  # Spark may start meanwhile
             why = why_standby(leadership)
             if leadership.leader and why != reported:
-                _log.info(f"standby: {why}")
+                _LOG.info(f"standby: {why}")
                 reported = why
             self._report(JobState.STANDBY, why)
             if self._stop.wait(POLL_S):

@@ -23,7 +23,7 @@ from kworker.spark.checkpoints.note import (
     write_note,
 )
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 
 class ResultsTopic(NamedTuple):
@@ -118,7 +118,7 @@ class Guard:
         merged = is_merged(self._table)
         write_draft(folder, Note(topic.name, topic.id, merged, last_mark.positions))
         aside = apply_draft(folder, now_ms())
-        _log.warning(
+        _LOG.warning(
             "another job has written to the table; a new checkpoint begins where that job ended",
             table=self._table.name,
             positions=last_mark.positions,

@@ -16,7 +16,7 @@ from kworker.spark.session.class_data import LEARNING_S, ClassData
 from kworker.spark.session.jvm import CALL_FAILED, end_jvm, has_live_jvm, has_own_jvm
 from kworker.spark.session.session import close_session, open_session
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 
 class SessionOpener:
@@ -41,7 +41,7 @@ class SessionOpener:
         spark = self._config.spark
         assert spark is not None
         found, self.missing = available_archives(
-            spark.tables, progress=lambda text: _log.info(text)
+            spark.tables, progress=lambda text: _LOG.info(text)
         )
         if has_own_jvm(spark):
             self._classes = ClassData(spark.conf, found)
@@ -64,7 +64,7 @@ class SessionOpener:
                 classes.settle(awaited=False, ended=False)
                 raise
             classes.refused()
-        _log.info("Spark's JVM does not start with its file of saved classes; starting it without")
+        _LOG.info("Spark's JVM does not start with its file of saved classes; starting it without")
         self._classes = None
         return open_session(self._config, archives, self._lease, self.missing)
 
@@ -83,7 +83,7 @@ class SessionOpener:
             return alive and may_learn()
 
         if awaited():
-            _log.info(
+            _LOG.info(
                 "Spark's JVM writes its classes for faster starts; this takes some seconds, once"
             )
         ended = close_session(

@@ -26,7 +26,7 @@ from kworker.spark.rows.frames import Span, positions_of, records_between, trans
 from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.session.spark_log import quiet_tasks
 
-_log = structlog.get_logger()
+_LOG = structlog.get_logger()
 
 SET_ASIDE_MAX = 100  # of a batch, or in a row: with more the transform itself is wrong
 _SAMPLE = 8  # results tried first: if all fail, the transform fails always
@@ -123,7 +123,7 @@ class Examiner:
                 self._count(len(found), number)
                 self._set_aside(batch, records, found)
         except (*CALL_FAILED, ValueError) as problem:
-            _log.warning(
+            _LOG.warning(
                 "cannot find the results that the transform fails on; the batch is written again",
                 table=self._table.name,
                 reason=reason(problem),
@@ -181,7 +181,7 @@ class Examiner:
         ]
         file = write_set_aside(self._folder, batch, failing)
         first = failing[0]
-        _log.error(
+        _LOG.error(
             "results are set aside and left out of the table: its transform fails on them",
             table=self._table.name,
             results=len(failing),
