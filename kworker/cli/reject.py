@@ -148,7 +148,8 @@ def resume(
 
     if not accept_dead:
         raise UsageError(
-            "resume: add --accept-dead to write the dead letters that the breaker holds back"
+            "resume: --accept-dead is required; it writes the dead letters that"
+            " dead_letter.breaker holds back"
         )
     loaded = toml_file.load(config)
     reply = ControlClient(loaded.name, StateFolder(loaded.state_dir)).request("accept_dead")

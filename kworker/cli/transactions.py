@@ -75,9 +75,9 @@ def abort(
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:
         raise KworkerError(
-            "no transaction hangs in the committed positions of the service; a transaction that is"
-            " merely open ends with its producer, or by its time-out; to see those:"
-            " kworker transactions list"
+            "no hanging transaction hides committed positions of the service; one that is merely"
+            " open ends with its producer or by its time-out; kworker transactions list shows open"
+            " ones"
         )
     for each in hanging:
         typer.echo(f"{each.place}  {_described(each)}")

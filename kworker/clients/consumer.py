@@ -115,7 +115,7 @@ class KafkaConsumer:
 
     @property
     def absence(self) -> Absence | None:
-        """The reason why this client takes no part in its group, a second ago; None if it did.
+        """The reason why this client takes no part in its group, or None. Up to a second old.
 
         Unlike `joined`, it also reports a rejoin that hangs, or a coordinator that does not answer.
         """
@@ -157,8 +157,9 @@ class KafkaConsumer:
     def _hold_back(self, batch: list[RawMessage]) -> list[RawMessage]:
         """Holds back records of partitions that are not resumed yet; returns the rest.
 
-        Records of a partition that was revoked in this call, too, may belong to its earlier
-        assignment: they are dropped, and the client seeks to the start of the new one.
+        A partition may have been revoked and assigned again within this call. Its records may then
+        belong to the earlier assignment: they are dropped, and the client seeks to the position at
+        which the new assignment starts.
         """
         early = [raw for raw in batch if _at(raw) in self._unresumed]
         older = {

@@ -51,7 +51,10 @@ class ViewReader:
         return True
 
     def answer(self, wait_s: float) -> ViewAnswer | KafkaError | None:
-        """Returns the answer, None if none comes within `wait_s`. Raises the thread's error."""
+        """Returns the thread's answer to the last question; None if `wait_s` passes without one.
+
+        A KafkaError is an answer. Raises the exception with which the thread has ended.
+        """
         try:
             answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
         except Empty:

@@ -94,7 +94,7 @@ def transactions(config: Settings) -> Iterator[Problem]:
         yield Problem(
             ("delivery", "commit_interval"),
             f"{format_duration(config.delivery.commit_interval)} is more than half of"
-            f" transaction.timeout.ms, {format_duration(limit_ms / 1000)}, after which Kafka aborts"
-            " the interval's transaction; lower it, or raise transaction.timeout.ms",
+            f" transaction.timeout.ms ({format_duration(limit_ms / 1000)}), after which Kafka"
+            " aborts a transaction; lower commit_interval, or raise transaction.timeout.ms",
             (("delivery", "guarantee"), ("kafka",)),
         )

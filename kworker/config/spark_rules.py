@@ -78,7 +78,10 @@ def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
 
 
 def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
-    """Checks that a table's catalog outlives Spark; else its folder makes the next start fail."""
+    """Checks that a table's catalog is kept when Spark ends.
+
+    Otherwise the table is forgotten while its folder remains, and the next start fails on it.
+    """
     if not table.table:
         return
     first, *others = table.table.split(".")
@@ -88,7 +91,8 @@ def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator
         yield Problem(
             (*at, "table"),
             f'"{table.table}" is in Spark\'s own catalog, which forgets its tables when Spark ends;'
-            ' give catalog.schema.table, with "spark.sql.catalog.…" in [spark.conf], or path',
+            " give path instead, or a table of a catalog that [spark.conf] defines with"
+            ' "spark.sql.catalog.…"',
         )
 
 

@@ -44,7 +44,9 @@ def find(path: str | Path | None = None) -> Path:
     given = f"{places[0].absolute()}{source}"
     if places[0].is_dir():
         raise ConfigError(f"{given} is a folder; name the file in it")
-    raise ConfigError(f"{given} does not exist; write a first one with: kworker init")
+    raise ConfigError(
+        f"the configuration file {given} does not exist; write one with: kworker init"
+    )
 
 
 def load(path: str | Path | None = None) -> Config:
@@ -99,7 +101,10 @@ class _Reading:
     """The environment variable that a key's value came from."""
 
     def shaped(self, raw: Raw) -> Raw:
-        """Returns `raw` with `{ file = }` and `{ env = }` replaced, and nested names dotted."""
+        """Replaces each `{ file = … }` and `{ env = … }` by what the file or variable contains.
+
+        Also turns tables nested under [kafka] and [spark.conf] into dotted names.
+        """
         raw = self._resolved(raw, ())
         for table in (*KAFKA_TABLES, ("spark", "conf")):
             self._flatten(raw, table)

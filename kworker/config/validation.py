@@ -92,7 +92,10 @@ def _as_model(raw: Raw) -> Raw:
 
 
 def _key(details: ErrorDetails) -> Key:
-    """Returns the key of an error as the file spells it; `common` is only in the model."""
+    """Returns the key of an error as the file spells it.
+
+    The level `common` under `kafka` exists only in the model.
+    """
     loc = details["loc"]
     return (loc[0], *loc[2:]) if loc[:2] == ("kafka", "common") else loc
 

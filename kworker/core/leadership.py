@@ -234,7 +234,10 @@ class Candidacy:
         return self._appointment(view, now) if view.named is None else self._renewal(now)
 
     def _appointment(self, view: View, now: float) -> Claim | None:
-        """Returns the claim of the member that may appoint itself, unless the view is too old."""
+        """Returns a claim to the leadership for this member; None if it may not appoint itself yet.
+
+        It may do so only on a view of the group that is newer than its assignment.
+        """
         if not self._decides or self._assigned_at is None or view.asked_at < self._assigned_at:
             return None
         return Claim(self._member, now, self._assigned_at)

@@ -83,7 +83,7 @@ def encode(origin: bytes, base: int, runs: Sequence[OffsetRange]) -> str:
     """
     form, data = _smaller(base, runs) if runs else (_RUNS, b"")
     if len(data) > RUNS_BYTES_MAX:
-        raise ValueError(f"an offset map of {len(runs)} runs is too large for a commit")
+        raise ValueError(f"an offset map of {len(runs)} ranges is too large for a commit")
     body = _HEAD.pack(origin, base, form) + data
     return _PREFIX + b64encode(body + crc32(body).to_bytes(_CHECK_BYTES)).decode()
 

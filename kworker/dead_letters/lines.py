@@ -152,12 +152,14 @@ def _bytes(value: object, field: str) -> bytes | None:
             try:
                 return text.encode()
             except UnicodeEncodeError:
-                raise BadLine(f"{field}: half of a surrogate pair is not valid text") from None
+                raise BadLine(
+                    f"{field}: the text has half of a surrogate pair, which UTF-8 cannot hold"
+                ) from None
         case {"base64": str(text), **more} if not more:
             try:
                 return base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
-                raise BadLine(f"{field}: not base64 under the name base64") from None
+                raise BadLine(f'{field}: the value of "base64" is not valid base64') from None
     raise BadLine(f'{field}: expected text, {{"base64": …}} or null, got {_shown(value)}')
 
 

@@ -81,8 +81,8 @@ class RecordSearch:
                 f"reject: {record} does not exist: {topic}:{number} begins at {low:,}"
             )
         raise KworkerError(
-            f"reject: {record} is settled already, and no retry of it waits; to look for its dead"
-            " letter: kworker dead list"
+            f"reject: {record} is processed already, and no retry of it waits; to see whether it"
+            " is a dead letter: kworker dead list"
         )
 
     def _check_partition(self, topic: str, number: int) -> None:

@@ -81,7 +81,7 @@ class RateLimit:
 
     @property
     def batch_max(self) -> int:
-        """The most records in a transaction, not more than those of one second."""
+        """The most records in one transaction: at most as many as `rate` allows in a second."""
         if self.rate is None:
             return BATCH_RECORDS_MAX
         return max(1, min(int(self.rate), BATCH_RECORDS_MAX))

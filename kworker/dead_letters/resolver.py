@@ -35,7 +35,7 @@ class ResolverTransactor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The values that all resolutions of one command share, and the topics that they concern."""
+    """The values that one command writes into each resolution of a dead letter, and the topics."""
 
     state_topic: str
     dead_topic: str

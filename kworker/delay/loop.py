@@ -265,7 +265,8 @@ class DelayLoop:
         for waiting in batch.forged:
             raw, failure = waiting.raw, waiting.failure
             _LOG.error(
-                f"dead letter: {failure.kind}; a delay topic's record has no valid kworker headers",
+                f"a record of a delay topic becomes a dead letter ({failure.kind}): it has no valid"
+                " kworker headers",
                 record=f"{raw.topic()}/{raw.partition()}/{raw.offset()}",
                 error=failure.message,
             )

@@ -43,7 +43,10 @@ class GroupNote:
         held: Iterable[PartitionId],
         ids: Mapping[str, TopicIdentity],
     ) -> None:
-        """Adds the partitions `held`, with positions now; drops noted ones of recreated topics."""
+        """Adds the partitions `held`, in which the group has positions now, to the note.
+
+        Removes partitions whose topic was recreated since they were noted.
+        """
         kept = {at: id_ for at, id_ in self.positions().items() if _is_same(id_, ids.get(at[0]))}
         named = {name: id_ for (name, _), id_ in kept.items()}
         named |= {name: identity.topic_id for name, identity in ids.items()}

@@ -42,7 +42,7 @@ class Rejections:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= _COUNT_MAX:
             raise UsageError(
-                f"reject: {_COUNT_MAX:,} rejected records wait already:"
+                f"reject: {_COUNT_MAX:,} rejected records wait for a worker, the most that may:"
                 " kworker reject --list shows them, --undo withdraws one"
             )
         path = self._path(source.place)
@@ -105,7 +105,8 @@ class Rejections:
             del self._known[place]
             if self.undo(place):  # False in the other workers, so that one of them logs it
                 _LOG.warning(
-                    "a rejected record was not delivered again for a day; its rejection is removed",
+                    "no worker has had a record in hand for a day after kworker reject; the"
+                    " rejection ends",
                     record="{}:{}:{}".format(*place),
                 )
 

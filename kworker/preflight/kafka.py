@@ -160,8 +160,8 @@ def _uneven(
     return [
         Finding(
             name,
-            f"the topic has {topics[name].partitions} partitions, but {config.requeue_topic} has"
-            f" {requeue}",
+            f"the topic has {topics[name].partitions} partitions, but {config.requeue_topic},"
+            f" by which retried records come back, has {requeue}",
             "with unequal numbers a retried record may overtake others of its key",
             ExitCode.OK,
         )

@@ -51,8 +51,8 @@ def _hidden(group: str, hidden: Sequence[tuple[str, int]]) -> Finding:
     names = ", ".join(f"{topic}/{number}" for topic, number in hidden)
     return Finding(
         group,
-        f"the committed position of {names} is hidden by a transaction that has not ended, though"
-        " the brokers answer",
+        f"the committed position of {names} is hidden by a transaction that has not ended: brokers"
+        " answer, but do not tell it",
         "wait until it ends; if kworker transactions list says that it hangs, end it with"
         " kworker transactions abort",
         ExitCode.UNREACHABLE,

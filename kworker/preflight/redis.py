@@ -25,7 +25,11 @@ def check_redis(config: Config) -> list[Finding]:
         step = "start Redis, or correct its address in idempotency.redis"
         return [Finding(key, str(error), step, ExitCode.UNREACHABLE)]
     except ValueError as error:
-        return [Finding(key, str(error), "correct the address in idempotency.redis")]
+        return [
+            Finding(
+                key, str(error), "correct the address of Redis in idempotency.redis: it is invalid"
+            )
+        ]
     return [*_unfit(key, server)]
 
 

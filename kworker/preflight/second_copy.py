@@ -77,7 +77,10 @@ def here(config: Config, other: LockHolder) -> list[Finding]:
 
 
 def _elsewhere(config: Config, cluster: str) -> Twins:
-    """Searches the groups for copies on other hosts; only static members can be recognised."""
+    """Searches the consumer groups for copies of this service on other hosts.
+
+    Only static members can be recognised.
+    """
     if config.workers.membership != "static":
         return Twins(cluster)
     from kworker.clients.admin_connection import AdminRequestError

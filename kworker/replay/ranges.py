@@ -210,7 +210,7 @@ class RangeConsumer:
         self._client.seek(at, offset)
 
     def recreate(self) -> None:
-        """Raises RuntimeError: a consumer outside a group is never fenced, so none calls this."""
+        """Raises RuntimeError. It is never called: a consumer outside a group is never fenced."""
         raise RuntimeError("a replay is in no consumer group, so it cannot join one again")
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:

@@ -194,7 +194,10 @@ class Replay:
             if interrupts():
                 self._drain(interrupts, report)
         except Fenced as fenced:
-            raise KworkerError(f"Kafka fenced the client of the replay: {fenced}") from None
+            raise KworkerError(
+                f"another process uses the identity of this replay ({fenced}): end it, then replay"
+                " again"
+            ) from None
         finally:
             self._end()
 

@@ -227,7 +227,10 @@ class Sandbox:
     def _running(self, name: str) -> process.Process:
         state = self._state()
         if not state.alive(name):
-            raise KworkerError(f"{name} of the sandbox in {self.folder} does not run")
+            raise KworkerError(
+                f"{name} of the sandbox in {self.folder} is not running;"
+                " start it with: kworker sandbox up"
+            )
         return state.processes[name]
 
     def _stop_one(self, name: str, *, kill: bool) -> None:

@@ -97,7 +97,7 @@ class TableQuery:
         self.misconfigured = True
         self.progress.state, self.progress.reason = JobState.FAILED, problem
         _LOG.error(
-            "the table is not written, since its settings are wrong; the other tables are",
+            "the settings of this table are wrong, so it is not written; other tables go on",
             table=self.progress.name,
             reason=problem,
         )
@@ -206,7 +206,7 @@ class TableQuery:
         if self._resize():
             records, size = self.progress.last
             _LOG.info(
-                "results differ in size from the estimate; the query restarts with other batches",
+                "results differ in size from the estimate; the query restarts with other limits",
                 table=self.progress.name,
                 records=records,
                 bytes=size,

@@ -106,4 +106,4 @@ def _signal_actions(service: Service) -> dict[int, Callable[[float], object]]:
 
 
 def _nothing(_now: float = 0.0) -> None:
-    """Does nothing, because the event only has to wake the loop."""
+    """A handler for signals and descriptors that only have to wake the loop."""

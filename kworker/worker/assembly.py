@@ -58,7 +58,7 @@ class Role:
 
     `reader` makes the consumer, given its rebalance listener. `replay` is the id that the outputs
     of a replay carry. Only a worker runs suspected records in a separate process (`isolates`).
-    `had` maps partitions in which the group had a position to their topic ids. `began` is the
+    `had` has the topic id of each partition in which the group had a position. `began` is the
     service's start, in monotonic seconds.
     """
 

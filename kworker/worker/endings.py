@@ -126,7 +126,10 @@ class Endings:
         return records
 
     def _judge_others(self, others: list[Record]) -> list[Record]:
-        """Judges records without results, and early failures; returns those that have ended."""
+        """Judges records without results, and those that failed before they could run.
+
+        Returns those that have ended.
+        """
         early, self._failed_early = self._failed_early, []
         return [record for record in [*others, *early] if self._has_ended(record)]
 
@@ -146,7 +149,9 @@ class Endings:
             case Results() | RetryScheduled() | DeadLettered() | Skipped():
                 return True
             case None:
-                raise AssertionError(f"the record {record.source} came back without an outcome")
+                raise AssertionError(
+                    f"the run of {record.source} ended without an outcome, which is a bug"
+                )
             case outcome:
                 assert_never(outcome)
 

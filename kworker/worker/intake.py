@@ -211,7 +211,9 @@ class Intake:
                 source = envelope.source
                 if not self._policy.is_source(source.topic):
                     topic = source.topic
-                    raise Forged(f"the header kworker-source names {topic}, not a source topic")
+                    raise Forged(
+                        f"the header kworker-source names {topic}, which is not a source topic"
+                    )
             except Forged as forged:
                 self._fail_early(
                     [_failed(record, "undecodable", f"headers are not kworker's: {forged}")]
@@ -266,7 +268,7 @@ class Intake:
                 self.problems[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
             case ConsumerEvent.TRANSIENT:
                 _LOG.warning(
-                    "the Kafka client reports an error; it goes on by itself",
+                    "the Kafka client reports an error, from which it recovers by itself",
                     error=event.error().str(),
                 )
 

@@ -209,7 +209,7 @@ class Settlement:
             self._outbox.hold(held, now)
 
     def _fail_rejected(self) -> None:
-        """Fails records that wait for a topic and were rejected by an operator meanwhile."""
+        """Fails records that an operator rejected while a topic does not take their outputs."""
         for record in self._outbox.withdraw(self._is_rejected):
             self._refuse(record, "rejected")
 

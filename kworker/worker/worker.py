@@ -186,8 +186,8 @@ class Worker:
             self._begin_drain("the supervisor is gone")
         for pid in self._guard.ended_children():
             _LOG.warning(
-                "a process that a handler forked returned from the handler, and was ended before it"
-                " ran another record; let it call os._exit()",
+                "a handler forked, and the child process returned from the handler, too; the child"
+                " was ended before it ran records. Let such a child end by os._exit()",
                 forked=pid,
             )
         return self._phase >= Phase.DRAINING
@@ -324,10 +324,11 @@ class Worker:
                 if not loop.assignment.lost_lately:
                     raise
                 _LOG.warning(
-                    "worker fenced by a late commit of its own lost session; rejoining the group",
+                    "the worker was fenced, since a commit of its session before the loss came"
+                    " late; it joins the group again",
                     error=str(fenced),
                 )
-                loop.rejoin("fenced by a late commit of its own lost session")
+                loop.rejoin("fenced, since a commit of its session before the loss came late")
             reporter.turn()
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0

@@ -459,7 +459,7 @@ def test_unreadable_headers_in_a_delay_topic_kill_one_record(
     assert (dead.key(), dead.value(), told["kworker-reason"]) == (b"\xff", b"1", b"unreadable")
     assert (told["kworker-message"] or b"").startswith(b"its headers cannot be read and are not")
     assert bench.loop.dead == 1
-    assert "dead letter: unreadable" in capsys.readouterr().out
+    assert "becomes a dead letter (unreadable)" in capsys.readouterr().out
 
 
 def test_an_emptied_delay_partition_shows_no_lag(

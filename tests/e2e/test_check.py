@@ -126,7 +126,8 @@ def test_a_missing_file_is_one_line_for_every_verb(
     done = kworker(*verb, "--config", tmp_path / "none.toml")
     assert done.returncode == 78
     assert done.stderr == (
-        f"kworker: {tmp_path}/none.toml does not exist; write a first one with: kworker init\n"
+        f"kworker: the configuration file {tmp_path}/none.toml does not exist;"
+        " write one with: kworker init\n"
     )
 
 

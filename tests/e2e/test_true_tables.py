@@ -294,7 +294,7 @@ def test_an_aggregate_counts_each_result_once(landed: Landed, reader: str, table
 
 def test_an_aggregate_that_counts_repeats_is_warned_about(landed: Landed) -> None:
     """At least once, and without dedupe: by choice, but not unheard."""
-    said = "a repeated result is counted twice in this table: set dedupe = true"
+    said = "counts twice in this table: set dedupe = true"
     lines = [line for line in landed.said.splitlines() if said in line]
     assert len(lines) == 1
     assert "again" in lines[0]
@@ -306,7 +306,7 @@ def test_a_table_that_cannot_be_made_stops_no_other(landed: Landed) -> None:
     assert landed.broken["state"] == "failed"
     told = "spark.tables[broken].transform: transforms:broken raised"
     assert landed.broken["reason"].startswith(told)
-    assert "the table is not written, since its settings are wrong" in landed.said
+    assert "the settings of this table are wrong, so it is not written" in landed.said
 
 
 @READERS

@@ -23,9 +23,7 @@ def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
     """Returns the table `name`, or if that is None, the only table. Raises UsageError."""
     names = [table.name for table in spark.tables]
     if name is None and len(names) > 1:
-        raise UsageError(
-            f"--table: missing, since there are several; expected one of {', '.join(names)}"
-        )
+        raise UsageError(f"--table is required, since there are several tables: {', '.join(names)}")
     for table in spark.tables:
         if name in (None, table.name):
             return table

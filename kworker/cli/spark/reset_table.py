@@ -70,7 +70,8 @@ class CheckpointReset:
     def _left(self) -> tuple[CheckpointSurvey, list[GroupPosition]]:
         """Returns the contents of the old checkpoint, and the table's position in each partition.
 
-        Neither has a position if the topic was created again after the checkpoint was written.
+        Both are returned without positions if the topic was recreated after the checkpoint was
+        written.
         """
         folder = current_folder(self.folder)
         if self._is_of_another_topic(folder):
@@ -124,7 +125,8 @@ class CheckpointReset:
     def _begin(self, found: Reset, where: str) -> Folder | None:
         """Replaces the checkpoint, and returns the folder in which the old one is kept, if any.
 
-        After a crash in between, the job goes on from the old checkpoint or refuses to start.
+        If this command crashes while it replaces the checkpoint, the Spark job either continues
+        from the old one or refuses to start.
         """
         topic_id = self.admin.topic_id(self._topic)
         # At the end of the table, the table itself tells the job more exactly than its group does.

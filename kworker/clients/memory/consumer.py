@@ -105,7 +105,10 @@ class MemoryConsumer:
         """Returns committed positions, None where there is none. Raises KafkaRequestError."""
         asked = list(partitions)
         if self.hidden(asked):
-            raise KafkaRequestError("a transaction hides positions of the group", retriable=True)
+            raise KafkaRequestError(
+                "positions of the group are in an open transaction, and cannot be read yet",
+                retriable=True,
+            )
         return {at: self._group.committed.get(at) for at in asked}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
@@ -122,7 +125,7 @@ class MemoryConsumer:
         }
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:  # noqa: ARG002 - all, as eager members do
-        """Stops reading all partitions, after a revocation or a loss."""
+        """Stops reading every partition, whichever are given, after a revocation or a loss."""
         self._fetches = {}
 
     def pause(self, partitions: Iterable[PartitionId]) -> None:

@@ -112,7 +112,7 @@ class Guard:
         if keeps_state():
             raise Damaged(
                 f"{folder} does not continue where the table ends: another job has written to the"
-                " table, and the query's sums and groups are in that job's checkpoints",
+                " table since, and has the state of this query's aggregations in its checkpoints",
                 "earliest",
             )
         merged = is_merged(self._table)
@@ -194,6 +194,7 @@ def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[in
         raise Damaged(f"{folder} is gone, though its query has written to the table")
     part, at = min(ahead.items())
     raise Damaged(
-        f"{folder} is older than the table, or the table's group was moved: in partition {part}"
-        f" the checkpoint ends at offset {reached.get(part, 0):,}, and the group at {at:,}"
+        f"{folder} is older than the table, or the positions of the table's consumer group were"
+        f" changed: in partition {part} the checkpoint ends at offset {reached.get(part, 0):,}, and"
+        f" the group is at {at:,}"
     )

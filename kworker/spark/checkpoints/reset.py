@@ -69,7 +69,10 @@ class Reset:
         return sum(max(0, (move.current.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
-        """Yields the moves to the group's position, each with the old checkpoint's position."""
+        """Yields each move to the position that the group has committed.
+
+        With it comes the position up to which the old checkpoint proves results to be in the table.
+        """
         for move in self.moves:
             at = self.left.settled.get(move.current.partition)
             if at is not None and move.wanted == move.current.committed and not self.fresh:

@@ -55,7 +55,10 @@ def _comes_back(type_: DataType) -> bool:
 
 
 def may_be_plain(text: str, schema: StructType) -> str:
-    """SQL that is true if a text begins with the schema's first field; others are not plain."""
+    """SQL that is true if a JSON text begins with the schema's first field.
+
+    Any other text is not what `is_plain` accepts.
+    """
     first = json.dumps(schema.names[0], ensure_ascii=False)
     return f"startswith({text}, {literal(f'{{{first}:')})"
 

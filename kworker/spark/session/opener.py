@@ -64,7 +64,9 @@ class SessionOpener:
                 classes.settle(awaited=False, ended=False)
                 raise
             classes.refused()
-        _LOG.info("Spark's JVM does not start with its file of saved classes; starting it without")
+        _LOG.info(
+            "Spark's JVM does not start with its archive of classes (CDS); starting it without it"
+        )
         self._classes = None
         return open_session(self._config, archives, self._lease, self.missing)
 
@@ -84,7 +86,7 @@ class SessionOpener:
 
         if awaited():
             _LOG.info(
-                "Spark's JVM writes its classes for faster starts; this takes some seconds, once"
+                "Spark's JVM saves its classes (CDS) for faster starts; that takes seconds, once"
             )
         ended = close_session(
             session, self._config, lambda seconds: awaited() and seconds < LEARNING_S

@@ -32,10 +32,10 @@ class Fence(Protocol):
     taken: bool  # False before the table exists
 
     def take(self, owner: str) -> CommitMark | None:
-        """Keeps other jobs out from now on. Returns the last mark of a batch, None without any.
+        """Keeps other jobs out from now on. Returns the mark of the last batch committed, or None.
 
-        `owner` is the id of the query that continues, or an id of this job. Raises TableFenced when
-        another job takes the table at the same moment.
+        `owner` is the id of the streaming query that continues from its checkpoint or, where none
+        does, an id of this job. Raises TableFenced when another job takes the table just then.
         """
 
     def creating(self, columns: StructType, /) -> AbstractContextManager[None]:

@@ -131,7 +131,8 @@ class IcebergFence:
                     raise TableFenced from error
                 if attempt == _ATTEMPTS - 1:
                     raise TableFenced(
-                        "other writers add to this table faster than a batch is written"
+                        "a batch could not be committed, since other writers commit to the table"
+                        " all the time; it is tried again"
                     ) from error
                 self._last_seen = latest
         latest = self._latest()

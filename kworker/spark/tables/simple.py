@@ -23,8 +23,8 @@ _SIMPLE = (BinaryType, BooleanType, DateType, NumericType, TimestampType)
 def is_simple(columns: StructType, partitions: Sequence[str]) -> bool:
     """True if the first write may create a table with these columns, without CREATE TABLE.
 
-    CREATE TABLE would change nothing in them. Other columns need it, since it refuses at once what
-    would otherwise fail in every batch.
+    CREATE TABLE would change nothing in these columns. Others need it: it refuses at once a column
+    with which every batch would fail.
     """
     names = {name.casefold() for name in partitions}
     within = [each.dataType for each in columns.fields if each.name.casefold() in names]

@@ -118,8 +118,8 @@ def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
     folder = local_folder(path)
     if folder is not None and _is_mounted(folder):
         raise ConfigError(
-            f"{key}.path: {path} is a mount point, and no file can be renamed into it from the"
-            " folder beside it: give a folder below it"
+            f"{key}.path: {path} is a mount point: files are written beside the table's folder and"
+            f" then renamed into it, which a mount point prevents; give a folder below {path}"
         )
 
 

@@ -108,7 +108,10 @@ class SparkJob:
         if code == ExitCode.CONFIG:
             self._state, self._start_at = "failed", None
             self._problem = "the job rejected its configuration, see the log: fix it, then reload"
-            _LOG.error("the Spark job rejected its configuration; it starts again at a reload")
+            _LOG.error(
+                "the configuration of the Spark job is wrong, see its log above; correct it, then"
+                " kworker reload starts the job"
+            )
             return
         if code == ExitCode.OK:  # `available-now`: the job has read what was there, and runs again
             self._start_at = now + self._limits.restart.longest_delay_s

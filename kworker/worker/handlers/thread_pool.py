@@ -74,7 +74,10 @@ class ThreadPool:
             thread.start()
 
     def feed(self, take: Take) -> int:
-        """Calls `take` for as many runs as are useful now; returns the number of records."""
+        """Takes records for the threads, by as many calls of `take` as can be used now.
+
+        Returns the number of records taken.
+        """
         self._learn()
         self._unbegun = [run for run in self._unbegun if run]
         size = max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))

@@ -312,7 +312,8 @@ class ExactlyOnce:
         foreign = self._fences.judge(refused, self._begun_at, now)
         if foreign is None:
             _LOG.warning(
-                "the end of a transaction is not known; the group's positions are read to find out",
+                "it is not known whether a transaction was committed; the positions of the group"
+                " are read to find out",
                 error=str(refused),
             )
         doubt, self._sent = InDoubtTransaction(self._batch.take(), self._sent), {}

@@ -74,7 +74,7 @@ class OutputBatch:
         return FillResult.ALL
 
     def _tear(self, sent: int) -> None:
-        """Takes over the first waiting record if only some of its outputs, `sent`, are produced."""
+        """Moves the first record of the outbox to this batch, if `sent` of its outputs are out."""
         if sent:
             self._torn, self._sent = self._outbox.waiting.popleft(), sent
 

@@ -206,7 +206,7 @@ class Refusals:
         self.forget(records)
 
     def forget(self, records: Collection[Record]) -> None:
-        """Removes these records from all searches."""
+        """Removes these records from all searches for records that topics refuse."""
         if self._searches:
             going = set(records)
             for search in self._searches.values():

@@ -68,8 +68,8 @@ class KnownSuspects:
             self._journal.write(suspect)
         except OSError as error:
             _LOG.warning(
-                "cannot write to the crash journal that a record ended its process"
-                f" ({error.strerror}); after a restart the count for this record begins at 0",
+                "a record ended its process, and that cannot be written to the crash journal"
+                f" ({error.strerror}); after a restart, this record's crashes are counted from 0",
                 suspect="/".join(map(str, suspect.place)),
             )
 

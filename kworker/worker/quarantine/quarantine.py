@@ -287,10 +287,10 @@ class Quarantine:
         limit = self._config.dead_letter.crash_limit
         if not counted.convicted:
             _LOG.warning(
-                f"suspect {name} ran alone and ended its process ({end.how}); its count is"
-                f" {suspect.deaths}, the limit {limit}"
-                f"{' or more, as the signal may be from outside' if suspect.unsure else ''};"
-                " it runs again after the other suspects"
+                f"suspect {name} ran alone and ended its process ({end.how}),"
+                f" {suspect.deaths} times by now; it runs again after the other suspects."
+                f" {limit} times make it a dead letter"
+                f"{', or more: the signal may be from outside' if suspect.unsure else ''}"
             )
             return
         _LOG.error(

@@ -82,7 +82,7 @@ class DeadLetterLimit:
         self._try_at = now + self._policy.try_every_s
 
     def reset(self) -> None:
-        """Closes the limit, and forgets all outcomes counted so far."""
+        """Lets records become dead letters again, and forgets all outcomes counted so far."""
         self.open = False
         self._runs.clear()
         self._total = self._dead = 0

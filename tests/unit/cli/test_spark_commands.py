@@ -74,7 +74,7 @@ def test_a_reset_is_of_one_table_that_is_there(
     where = ("--from", "committed")
     told = said(file, capsys, ExitCode.USAGE, "reset", *where)
     assert told == (
-        "kworker: --table: missing, since there are several; expected one of orders, merged, whole,"
+        "kworker: --table is required, since there are several tables: orders, merged, whole,"
         " files\n"
     )
     told = said(file, capsys, ExitCode.USAGE, "reset", *where, "--table", "order")

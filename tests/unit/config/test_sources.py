@@ -45,7 +45,7 @@ def test_a_missing_file_names_the_places_searched(
         f"no configuration file at {tmp_path}/kworker.toml, {tmp_path}/etc/kworker.toml; name one"
         " with --config or $KWORKER_CONFIG, or write one with: kworker init"
     )
-    with pytest.raises(ConfigError, match=r"/other\.toml does not exist; write a first one"):
+    with pytest.raises(ConfigError, match=r"/other\.toml does not exist; write one"):
         toml_file.find("other.toml")
     with pytest.raises(ConfigError, match="is a folder; name the file in it"):
         toml_file.find(tmp_path)

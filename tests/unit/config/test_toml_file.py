@@ -400,8 +400,8 @@ def test_a_transaction_must_be_able_to_end_before_kafka_ends_it(
     assert load(toml(delivery=slow)).delivery.commit_interval == 16
     exactly = f'{slow}\nguarantee = "exactly-once"'
     assert problems(toml(delivery=exactly)) == [
-        "delivery.commit_interval: 16s is more than half of transaction.timeout.ms, 30s, after"
-        " which Kafka aborts the interval's transaction; lower it, or raise transaction.timeout.ms"
+        "delivery.commit_interval: 16s is more than half of transaction.timeout.ms (30s), after"
+        " which Kafka aborts a transaction; lower commit_interval, or raise transaction.timeout.ms"
     ]
     longer = '"transaction.timeout.ms" = 32000'
     assert load(toml(delivery=exactly, kafka__producer=longer))
@@ -411,8 +411,8 @@ def test_a_ceiling_above_memory_is_refused_with_its_sum(problems: Problems, load
     """A worker that is as full as it may be must not be replaced for it, over and over."""
     [found] = problems(toml(workers='memory = "300MiB"'))
     assert found == (
-        "workers.memory: 300MiB is less than the 339MiB that a worker can use = 120 MB + 2 ×"
-        " (in_flight_bytes 64MiB + prefetch 16MiB) + the producer's queue 64MiB;"
+        "workers.memory: 300MiB is less than the 339MiB that a worker may need (120 MB + 2 ×"
+        " (in_flight_bytes 64MiB + prefetch 16MiB) + the producer's queue 64MiB);"
         " raise it, or lower workers.in_flight_bytes"
     )
     held = toml(workers='memory = "350MiB"', retry='mode = "hold"')
